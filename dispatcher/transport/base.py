@@ -1,0 +1,132 @@
+"""What every way of reaching a host must offer: ``Transport.open`` gives a ``Link``.
+
+A transport runs one command on one host and joins it to us by a byte stream:
+our writes are the command's standard input, its standard output is read back,
+its standard error is kept apart. Whatever the host does wrong is a ``Failure``
+*value*; exceptions are for our caller's mistakes.
+
+Threads: ``open`` blocks and is called from many threads at once. After that a
+link is driven by one owner thread (``read``, ``read_errors``, ``write``,
+``close``); the transport may use threads of its own behind it, and calls the
+owner's ``ready`` from there. ``ready`` must return at once and take no lock
+that is held while calling into the link.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+class Kind(str, enum.Enum):
+    """Why a host could not be used; the words users see in the table of failed hosts."""
+
+    DNS = "name not found"
+    UNREACHABLE = "unreachable"
+    REFUSED = "connection refused"
+    TIMEOUT = "timeout"
+    DROPPED = "connection dropped"
+    AUTH = "authentication failed"
+    HOST_KEY_UNKNOWN = "host key unknown"
+    HOST_KEY_CHANGED = "host key changed"
+    HOST_KEY_REVOKED = "host key revoked"
+    CONFIG = "bad ssh configuration"
+    NO_PYTHON = "no usable python"
+    BOOT = "agent did not start"
+    CHECK = "check failed"
+    PROTOCOL = "protocol error"
+    LOST = "host lost"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A host that could not be reached or used.
+
+    why: lower-case text without a full stop; may quote the host's own words,
+    already bounded in length. retryable: the same attempt may succeed soon
+    (sshd's MaxStartups drops connections at random).
+    """
+
+    kind: Kind
+    why: str
+    hint: str | None = None
+    retryable: bool = False
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to go: a checked host name or address, and what the user said about it."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the far side's command ended: code >= 0, or None when no status arrived."""
+
+    code: int | None
+    signal: str | None = None
+
+
+class LinkClosed(OSError):
+    """The far side is gone; what was written may not have arrived."""
+
+
+class Link(abc.ABC):
+    """An open byte stream to one command on one host."""
+
+    #: numeric address this link reached ("10.0.0.7"), or None where there is none
+    address: str | None = None
+
+    @abc.abstractmethod
+    def watch(self, ready: Callable[[], None]) -> None:
+        """Call ``ready()`` (from any thread) when bytes, error bytes or the end may be waiting.
+
+        Also calls it once at registration if something is waiting already.
+        Spurious and merged calls are fine; a missed one is not.
+        """
+
+    @abc.abstractmethod
+    def read(self, limit: int) -> bytes | None:
+        """Up to ``limit`` bytes of standard output; ``None``: none now; ``b""``: the end."""
+
+    @abc.abstractmethod
+    def read_errors(self, limit: int) -> bytes:
+        """Up to ``limit`` bytes of standard error; ``b""``: none now (there may be more later)."""
+
+    @abc.abstractmethod
+    def write(self, data: bytes) -> None:
+        """Send all of ``data``; blocks while the far side takes none.
+
+        Raises: LinkClosed when the stream is closed at either end.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close both directions; idempotent, returns within a second, never raises."""
+
+    @abc.abstractmethod
+    def ending(self, timeout: float) -> Ending:
+        """The command's exit status, waiting up to ``timeout`` seconds for it."""
+
+
+class Transport(abc.ABC):
+    """One way of reaching hosts; shared by all hosts of a run."""
+
+    name: str
+
+    @abc.abstractmethod
+    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+        """Run ``command`` (one line of POSIX shell text) on the host.
+
+        deadline: ``time.monotonic()`` second by which name lookup, connection,
+        host key, authentication and start of the command must all be done;
+        after it a ``Failure(Kind.TIMEOUT)`` names the step that was late.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most transports share nothing
+        """Release what is shared between hosts (agent connection, bastions); idempotent."""
