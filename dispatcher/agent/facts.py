@@ -1,0 +1,139 @@
+"""What this host is and has, read from the kernel; judged by the launcher, not here.
+
+Every fact is a file or a system call that answers at once: no program is run
+and no name is looked up, so a broken host cannot make the start hang.
+"""
+
+import os
+import sys
+
+from .process import search
+
+
+def gather():
+    """The facts of this host as a dict of plain values."""
+    return {
+        "hostname": os.uname().nodename,
+        "pid": os.getpid(),
+        "user": os.getuid(),
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "executable": sys.executable or "",
+        "cores": len(os.sched_getaffinity(0)),
+        "gpus": count_gpus(),
+        "addresses": addresses(),
+        "machine": identity(),
+    }
+
+
+def identity():
+    """A text that two agents share only when they run on the same machine (or container)."""
+    parts = []
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            parts.append(file.read().strip())
+    except OSError:
+        parts.append(os.uname().nodename)
+    for name in ("net", "pid"):
+        try:
+            parts.append(os.readlink("/proc/self/ns/" + name))
+        except OSError:
+            pass
+    return " ".join(parts)
+
+
+def count_gpus():
+    """NVIDIA GPUs that this host's driver shows; 0 without the driver.
+
+    In a container /proc lists all GPUs of the machine while /dev has only those
+    given to it, so /dev decides where it has any.
+    """
+    try:
+        devices = [name for name in os.listdir("/dev") if name[:6] == "nvidia" and name[6:].isdigit()]
+    except OSError:
+        devices = []
+    if devices:
+        return len(devices)
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0
+
+
+def addresses():
+    """Numeric addresses by which other hosts may reach this one; the ssh one comes first.
+
+    Loopback and link-local addresses are left out. Whether an address really
+    can be reached is proved by ``probe``, not guessed from its look.
+    """
+    found = []
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    if len(connection) == 4:
+        found.append(connection[2].partition("%")[0])
+    found.extend(_ipv4())
+    found.extend(_ipv6())
+    unique = []
+    for address in found:
+        if address not in unique and address != "::1" and address[:4] not in ("127.", "fe80"):
+            unique.append(address)
+    return unique[:32]
+
+
+def _ipv4():
+    """Local IPv4 addresses, from the routing trie: "|-- 10.0.0.7" above "/32 host LOCAL"."""
+    found = []
+    last = ""
+    try:
+        with open("/proc/net/fib_trie") as file:
+            for line in file:
+                line = line.strip()
+                if line.startswith("|-- "):
+                    last = line[4:]
+                elif line == "/32 host LOCAL" and last not in found:
+                    found.append(last)
+    except OSError:
+        pass
+    return found
+
+
+def _ipv6():
+    found = []
+    try:
+        with open("/proc/net/if_inet6") as file:
+            for line in file:
+                digits = line.split()[0]
+                groups = [digits[at : at + 4].lstrip("0") or "0" for at in range(0, 32, 4)]
+                found.append("::1" if int(digits, 16) == 1 else ":".join(groups))
+    except OSError:
+        pass
+    return found
+
+
+def look(check, cwd, path):
+    """Problems that would keep the ranks from starting: list of [what, why].
+
+    check: dict of what the plan needs; ``program`` (bytes, looked up in ``path``)
+    must be executable, ``script`` (bytes, relative to ``cwd``) must be readable.
+    """
+    problems = []
+    if not os.path.isdir(cwd):
+        return [["cwd", "%s: no such directory" % _text(cwd)]]
+    program = check.get("program")
+    if program:
+        found = [os.path.join(cwd, place) for place in search(program, path)]
+        files = [place for place in found if os.path.isfile(place)]
+        if not files:
+            problems.append(["missing", "%s: not found" % _text(program)])
+        elif not any(os.access(place, os.X_OK) for place in files):
+            problems.append(["not executable", "%s: not executable" % _text(files[0])])
+    script = check.get("script")
+    if script:
+        place = os.path.join(cwd, script)
+        if not os.path.exists(place):
+            problems.append(["missing", "%s: no such file" % _text(place)])
+        elif not os.access(place, os.R_OK):
+            problems.append(["not executable", "%s: cannot be read" % _text(place)])
+    return problems
+
+
+def _text(data):
+    return data.decode("utf-8", "backslashreplace")

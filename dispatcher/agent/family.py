@@ -1,0 +1,95 @@
+"""Every process below the agent, and how to end them all.
+
+The agent is a *subreaper* (prctl(2) PR_SET_CHILD_SUBREAPER): a process whose
+parent dies becomes our child, even one that made its own session. So the set
+of our descendants in /proc is complete, and killing until it is empty leaves
+nothing behind. Each rank also asks for SIGKILL when the agent dies
+(PR_SET_PDEATHSIG), which holds because the agent has one thread only.
+"""
+
+import ctypes
+import os
+from _signal import SIGKILL
+from time import monotonic, sleep
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper():
+    """Make orphans below us our children. Linux 3.4 and later always grants this."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent):
+    """In a fresh child: ask for SIGKILL at ``parent``'s death; True unless it is dead already."""
+    _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def descendants(root):
+    """Pids of all living descendants of ``root`` (zombies left out), parents before children."""
+    children = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % name, "rb") as file:
+                # the command name in parentheses may itself hold spaces and parentheses: proc(5)
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it ended while we looked
+        if fields[0] not in (b"Z", b"X"):
+            children.setdefault(int(fields[1]), []).append(int(name))
+        else:
+            # a zombie that is not reaped yet may still have living children
+            children.setdefault(int(fields[1]), []).append(-int(name))
+    found = []
+    front = [root]
+    while front:
+        pid = front.pop()
+        for child in children.get(pid, ()):
+            front.append(abs(child))
+            if child > 0:
+                found.append(child)
+    return found
+
+
+def signal_group(pid, signum):
+    """Send ``signum`` to the process group led by ``pid``; False when it is gone."""
+    try:
+        os.killpg(pid, signum)
+    except OSError:
+        return False
+    return True
+
+
+def kill_all(reap, limit=5.0):
+    """Kill every descendant until none is left or ``limit`` seconds have passed.
+
+    reap: called between rounds to collect zombies. Processes that start others
+    faster than they die are met by looking again after every round.
+    Returns: (set of pids killed, list of pids that would not die).
+    """
+    me = os.getpid()
+    killed = set()
+    end = monotonic() + limit
+    pause = 0.001
+    while True:
+        left = descendants(me)
+        if not left:
+            reap()
+            return killed, []
+        for pid in left:
+            try:
+                os.kill(pid, SIGKILL)
+                killed.add(pid)
+            except OSError:
+                pass
+        reap()
+        if monotonic() > end:
+            return killed, descendants(me)
+        sleep(pause)
+        pause = min(pause * 2, 0.05)

@@ -1,0 +1,350 @@
+"""The agent's one loop: bytes in and out, ranks reaped, deadlines kept.
+
+Two lanes lead out: control frames always go before output frames, and output
+is read from the ranks only while there is credit and the lane is short. So a
+slow launcher holds the ranks back through their own pipes, memory stays
+bounded, and a kill or a heartbeat never waits behind output.
+"""
+
+import os
+import select
+from _signal import SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM, set_wakeup_fd, signal
+from collections import deque
+from time import monotonic
+
+from . import facts, family, process
+from .messages import control
+from .node import Node
+from .pack import PackError, unpack
+from .wire import CONTROL, COUNT, ENDED, OUTPUT, OUTPUT_LIMIT, Decoder, WireError, encode
+
+#: bytes of output that may wait for the link before the ranks' pipes are left unread
+LANE_LIMIT = 256 << 10
+#: what one write takes from the lanes
+BURST = 64 << 10
+
+
+class Loop:
+    """Joins the link (two descriptors), the ranks and the ``Node`` that decides."""
+
+    def __init__(self, link_in, link_out):
+        self.link_in = link_in
+        self.link_out = link_out
+        self.node = Node(monotonic())
+        self.decoder = Decoder()
+        self.first = deque()  # control frames
+        self.second = deque()  # output frames
+        self.second_size = 0
+        self.sending = b""  # the rest of a frame that is half written
+        self.credit = 0
+        self.ranks = {}  # rank -> Process
+        self.by_pid = {}
+        self.readable = {}  # fd -> (Process, stream), the ranks' pipes
+        self.reading = True
+        self.cwd = b"/"
+        self.error_folder = None
+        self.meeting = None
+        self.exit_code = None
+        self.poll = select.epoll()
+        self.writing = False
+
+    def run(self):
+        """Serve until the job is over; returns the agent's exit code."""
+        wake_in, wake_out = os.pipe()
+        os.set_blocking(wake_in, False)
+        os.set_blocking(wake_out, False)
+        set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+        signal(SIGCHLD, lambda *_: None)  # the wake-up descriptor does the telling
+        lost = []
+        for number in (SIGTERM, SIGHUP, SIGINT):
+            signal(number, lambda number, _: lost.append(number))
+        signal(SIGPIPE, SIG_IGN)
+        os.set_blocking(self.link_in, False)
+        os.set_blocking(self.link_out, False)
+        self.poll.register(self.link_in, select.EPOLLIN)
+        self.poll.register(wake_in, select.EPOLLIN)
+        while self.exit_code is None:
+            now = monotonic()
+            self.act(self.node.tick(now))
+            if lost:
+                self.tell(("lifeline", "signal"))
+            self.flush()
+            when = self.node.next_deadline()
+            if self.exit_code is not None:
+                break
+            for fd, event in self.poll.poll(None if when is None else max(0.0, when - now)):
+                if fd == self.link_in:
+                    self.hear()
+                elif fd == wake_in:
+                    os.read(wake_in, 4096)
+                    self.reap()
+                elif fd in self.readable:
+                    self.read_rank(fd)
+                elif self.meeting is not None and fd == self.meeting.fileno():
+                    self.meeting.greet()
+        self.say_goodbye()
+        return self.exit_code
+
+    # -- the machine ----------------------------------------------------------
+
+    def tell(self, event):
+        self.act(self.node.handle(event, monotonic()))
+
+    def act(self, actions):
+        for action in actions:
+            getattr(self, "do_" + action[0])(*action[1:])
+
+    def do_send(self, type, fields):
+        self.first.append(control(type, **fields))
+
+    def do_credit(self, count):
+        self.credit += count
+        self.pace()
+
+    def do_prepare(self, message):
+        self.cwd = message["cwd"]
+        self.error_folder = _private_folder(message["run_id"])
+        found = facts.gather()
+        found["error_folder"] = self.error_folder
+        problems = facts.look(message["check"], self.cwd, message["path"])
+        if message["reserve"]:
+            from .meeting import Meeting
+
+            try:
+                self.meeting = Meeting(message["token"])
+                self.poll.register(self.meeting.fileno(), select.EPOLLIN)
+                found["port"] = self.meeting.port
+            except OSError as error:
+                problems.append(["port", "no port can be bound: %s" % error.strerror])
+        self.do_send("ready", {"facts": found, "problems": problems})
+
+    def do_probe(self, message):
+        from .meeting import probe
+
+        reached = probe(message["addresses"], message["port"], message["token"], message["seconds"])
+        self.do_send("probed", {"reached": reached})
+
+    def do_start(self, message):
+        if self.meeting is not None:
+            self.poll.unregister(self.meeting.fileno())
+            self.meeting.close_listener()
+        base = scrubbed(os.environb, message["scrub"])
+        base.update(message["common"])
+        base[b"PWD"] = self.cwd
+        pairs = []
+        for rank, argv, env in message["ranks"]:
+            own = dict(base)
+            own.update(env)
+            try:
+                started = process.spawn(rank, argv, own, self.cwd)
+            except process.SpawnError as error:
+                self.do_send(
+                    "failed",
+                    {"rank": rank, "errno": error.errno, "step": error.step, "what": error.what},
+                )
+                continue
+            self.ranks[rank] = started
+            self.by_pid[started.pid] = started
+            for stream, fd in started.pipes.items():
+                self.readable[fd] = (started, stream)
+                if self.reading:
+                    self.poll.register(fd, select.EPOLLIN)
+            pairs.append([rank, started.pid])
+        self.tell(("spawned", pairs))
+
+    def do_signal(self, ranks, signum):
+        for rank in ranks:
+            family.signal_group(self.ranks[rank].pid, signum)
+
+    def do_sweep(self):
+        killed, left = family.kill_all(self.reap)
+        ended = {member.pid for member in self.ranks.values()}
+        self.tell(("swept", len(killed - ended), left))
+
+    def do_cut(self, rank):
+        member = self.ranks[rank]
+        for stream in list(member.pipes):
+            self.end_stream(member, stream)
+
+    def do_exit(self, code):
+        self.exit_code = code
+
+    # -- ranks ----------------------------------------------------------------
+
+    def reap(self):
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            member = self.by_pid.pop(pid, None)
+            if member is not None:
+                member.status = exit_status(status)
+                self.tell(("exited", member.rank, member.status))
+
+    def read_rank(self, fd):
+        member, stream = self.readable[fd]
+        if self.credit <= 0 or self.second_size > LANE_LIMIT:
+            self.pace()
+            return
+        try:
+            data = os.read(fd, min(OUTPUT_LIMIT, self.credit))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.end_stream(member, stream)
+            return
+        member.counts[stream] += len(data)
+        self.credit -= len(data)
+        self.queue_output(encode(OUTPUT, data, member.rank, stream))
+        self.pace()
+
+    def end_stream(self, member, stream):
+        fd = member.pipes.pop(stream)
+        del self.readable[fd]
+        if self.reading:
+            self.poll.unregister(fd)
+        os.close(fd)
+        count = COUNT.pack(member.counts[stream])
+        self.queue_output(encode(ENDED, count, member.rank, stream))
+        if not member.pipes:
+            self.tell(("drained", member.rank))
+
+    def queue_output(self, frame):
+        self.second.append(frame)
+        self.second_size += len(frame)
+
+    def pace(self):
+        """Read the ranks' pipes only while their output may be sent on."""
+        wanted = self.credit > 0 and self.second_size <= LANE_LIMIT
+        self.node.held_back = not wanted
+        if wanted == self.reading:
+            return
+        self.reading = wanted
+        for fd in self.readable:
+            if wanted:
+                self.poll.register(fd, select.EPOLLIN)
+            else:
+                self.poll.unregister(fd)
+
+    # -- the link -------------------------------------------------------------
+
+    def hear(self):
+        try:
+            data = os.read(self.link_in, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.lose_link()
+            return
+        try:
+            for frame in self.decoder.feed(data):
+                if frame.kind != CONTROL:
+                    raise WireError("frame kind %d from the launcher" % frame.kind)
+                self.tell(("order", unpack(frame.body)))
+        except (WireError, PackError) as error:
+            self.do_send("notice", {"text": "bad order: %s" % error})
+            self.lose_link()
+
+    def lose_link(self):
+        self.poll.unregister(self.link_in)
+        self.tell(("lifeline", "link"))
+
+    def flush(self):
+        """Write what the link takes now; wait for it in the poll when something is left."""
+        try:
+            while self.sending or self.first or self.second:
+                if not self.sending:
+                    self.sending = self.next_burst()
+                size = os.write(self.link_out, self.sending)
+                self.sending = self.sending[size:]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody listens any more; the end of link_in tells the same
+            self.sending = b""
+            self.first.clear()
+            self.second.clear()
+            self.second_size = 0
+        self.pace()
+        wanted = bool(self.sending)
+        if wanted != self.writing:
+            self.writing = wanted
+            if wanted:
+                self.poll.register(self.link_out, select.EPOLLOUT)
+            else:
+                self.poll.unregister(self.link_out)
+
+    def next_burst(self):
+        """Whole frames for one write: all control first, then some output."""
+        parts = list(self.first)
+        self.first.clear()
+        size = sum(map(len, parts))
+        while self.second and size < BURST:
+            frame = self.second.popleft()
+            self.second_size -= len(frame)
+            size += len(frame)
+            parts.append(frame)
+        return b"".join(parts)
+
+    def say_goodbye(self):
+        """Give the last frames a bounded time to leave, then tidy up."""
+        end = monotonic() + 2.0
+        while (self.sending or self.first or self.second) and monotonic() < end:
+            self.flush()
+            if self.sending:
+                select.select([], [self.link_out], [], 0.1)
+        if self.meeting is not None:
+            self.meeting.close()
+        if self.error_folder:
+            _remove_folder(self.error_folder)
+
+
+def exit_status(status):
+    """A wait(2) status as exit code (>= 0) or minus the signal number."""
+    if os.WIFSIGNALED(status):
+        return -os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def scrubbed(environ, scrub):
+    """``environ`` without the names in ``scrub``; an entry ending in ``*`` is a prefix."""
+    names = {entry for entry in scrub if not entry.endswith(b"*")}
+    prefixes = tuple(entry[:-1] for entry in scrub if entry.endswith(b"*"))
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in names and not name.startswith(prefixes)
+    }
+
+
+def _private_folder(run_id):
+    """A fresh folder of mode 0700 for the ranks' error files, or None where none can be made."""
+    for base in (os.environ.get("TMPDIR"), "/tmp", "/dev/shm"):
+        if not base:
+            continue
+        path = os.path.join(base, "dispatch-%s-%s" % (run_id, os.urandom(4).hex()))
+        try:
+            os.mkdir(path, 0o700)
+        except OSError:
+            continue
+        return path
+    return None
+
+
+def _remove_folder(path):
+    """Remove our own flat folder; what the ranks may have put below it in folders stays."""
+    try:
+        for name in os.listdir(path):
+            try:
+                os.unlink(os.path.join(path, name))
+            except OSError:
+                pass
+        os.rmdir(path)
+    except OSError:
+        pass

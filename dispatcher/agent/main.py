@@ -1,0 +1,25 @@
+"""Where the agent begins: descriptors made safe, the sync marker said, the loop run."""
+
+import os
+
+from . import family
+from .loop import Loop
+from .wire import SYNC
+
+
+def main():
+    """Serve the link on descriptors 0 and 1 until the job is over; returns an exit code.
+
+    The link is moved to other descriptors first, so that a stray print (of a
+    library, of an interpreter warning) lands on standard error and can never
+    stand between two frames.
+    """
+    link_in = os.dup(0)
+    link_out = os.dup(1)
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    family.become_subreaper()
+    os.write(link_out, SYNC)
+    return Loop(link_in, link_out).run()

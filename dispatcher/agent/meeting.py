@@ -1,0 +1,118 @@
+"""Where the ranks meet: a port kept free on node 0, and proof that an address reaches it.
+
+``MASTER_PORT`` has to be free when rank 0 listens on it, long after it was
+chosen. So node 0's agent binds it at once and keeps it bound, never listening,
+for the whole job: the kernel then gives it to nobody who asks for "any port",
+while a program that sets SO_REUSEADDR (torch's TCPStore, and every usual
+listener) may still listen on it. Source: socket(7), ip(7).
+
+``MASTER_ADDR`` has to be an address that the other nodes can reach. Before any
+rank starts, node 0's agent listens on the reserved port for the length of the
+check; the other agents connect to the candidate addresses and must be told the
+run's token there, so another machine with the same private address (docker0)
+does not count. The listener is closed before the first rank starts.
+"""
+
+import _socket
+import os
+import select
+from errno import EINPROGRESS
+from time import monotonic
+
+TOKEN_SIZE = 16
+
+
+class Meeting:
+    """Node 0's side: ``port`` reserved; listening until ``close_listener``."""
+
+    def __init__(self, token):
+        self.token = token
+        self._keeper = self._listener = None
+        for family, address in ((_socket.AF_INET6, "::"), (_socket.AF_INET, "0.0.0.0")):
+            try:
+                keeper = _reusable(family)
+                keeper.bind((address, 0))
+                port = keeper.getsockname()[1]
+                listener = _reusable(family)
+                listener.bind((address, port))
+                listener.listen(1024)
+                listener.setblocking(False)
+            except OSError:
+                if family == _socket.AF_INET:
+                    raise
+                continue
+            self._keeper, self._listener, self.port = keeper, listener, port
+            return
+
+    def fileno(self):
+        return self._listener.fileno()
+
+    def greet(self):
+        """Give the token to everyone who has connected."""
+        while True:
+            try:
+                fd, _ = self._listener._accept()
+            except OSError:
+                return
+            try:
+                os.write(fd, self.token)
+            except OSError:
+                pass
+            os.close(fd)
+
+    def close_listener(self):
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def close(self):
+        self.close_listener()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+
+def _reusable(family):
+    sock = _socket.socket(family, _socket.SOCK_STREAM)
+    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    if family == _socket.AF_INET6:
+        sock.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
+    return sock
+
+
+def probe(addresses, port, token, seconds):
+    """Which of the numeric ``addresses`` answer at ``port`` with ``token``, in the given order.
+
+    All are tried at once. The call ends when all have answered or failed, or
+    after ``seconds``.
+    """
+    end = monotonic() + seconds
+    poller = select.poll()
+    open_sockets = {}
+    reached = set()
+    for address in addresses:
+        try:
+            family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+            sock = _socket.socket(family, _socket.SOCK_STREAM)
+            sock.setblocking(False)
+            number = sock.connect_ex((address, port))
+        except OSError:
+            continue
+        if number in (0, EINPROGRESS):
+            poller.register(sock.fileno(), select.POLLIN)
+            open_sockets[sock.fileno()] = (sock, address)
+        else:
+            sock.close()
+    while open_sockets and monotonic() < end:
+        for fd, _ in poller.poll(max(0, (end - monotonic()) * 1000)):
+            sock, address = open_sockets.pop(fd)
+            poller.unregister(fd)
+            try:
+                if sock.recv(TOKEN_SIZE) == token:
+                    reached.add(address)
+            except OSError:
+                pass
+            sock.close()
+    for sock, _ in open_sockets.values():
+        sock.close()
+    return [address for address in addresses if address in reached]

@@ -1,0 +1,43 @@
+"""The control messages: what the launcher orders and what an agent reports.
+
+A message is a dict with a ``"type"``; it travels packed in a CONTROL frame.
+
+Orders, launcher to agent:
+
+=========  ==================================================================
+prepare    the first order: who this node is and what to look at before a start
+           (run_id, node, check, path, cwd, reserve, heartbeat, lease,
+           lifeline_grace, credit); answered by ``ready``
+probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
+start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
+           scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``
+signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
+sweep      kill every process below the agent now, without grace
+credit     ``count`` more bytes of output may be sent
+ping       the launcher is alive; renews the lease
+finish     the job is over: kill whatever is left, answer ``swept`` and exit
+=========  ==================================================================
+
+Reports, agent to launcher:
+
+=========  ==================================================================
+ready      facts about the host and ``problems`` found: list of [what, why]
+probed     ``reached``: the addresses that answered with the run's token
+spawned    ``pids``: list of [rank, pid]
+failed     rank could not be executed: rank, errno, step, what
+exited     rank, status: exit code, or -n for signal n
+leaked     rank ended but another process still holds its output open
+beat       the agent is alive
+swept      ``killed``: processes that had to be killed at the end; ``left``: unkillable ones
+notice     text for the user
+=========  ==================================================================
+"""
+
+from .pack import pack
+from .wire import CONTROL, encode
+
+
+def control(type, **fields):
+    """The bytes of one control frame."""
+    fields["type"] = type
+    return encode(CONTROL, pack(fields))

@@ -1,0 +1,164 @@
+"""What the agent does and when: a pure machine with no I/O, no clock and no descriptors.
+
+``handle(event, now)`` takes what happened and returns what to do; ``loop``
+carries it out. Times are seconds of one monotonic clock that the caller reads.
+
+::
+
+    fresh -- prepare --> prepared -- start --> running -- finish --> over
+      |                     |                     |
+      +---------------------+---------------------+-- lifeline lost --> dying --> over
+
+Rules (named in tests):
+
+* N-1  nothing is started after the lifeline is lost or the job is finished
+* N-2  a lost lifeline (end of the link, silence beyond the lease, a signal to
+  the agent) ends every rank: TERM and CONT, then KILL of all descendants after
+  ``lifeline_grace`` seconds, or as soon as every rank has ended
+* N-3  every rank that was spawned is reported ``exited`` exactly once
+* N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another
+  process still holds them and output is not being held back for credit
+
+Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
+("exited", rank, status) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
+("tick",).
+Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", message) ·
+("start", message) · ("signal", ranks, signum) · ("sweep",) · ("credit", count) ·
+("cut", rank) · ("exit", code).
+"""
+
+from _signal import SIGCONT, SIGTERM
+
+#: seconds a dead rank's pipes are read on while another process keeps them open
+DRAIN = 2.0
+
+EXIT_OK = 0
+EXIT_LIFELINE = 3
+
+FRESH, PREPARED, RUNNING, DYING, OVER = "fresh", "prepared", "running", "dying", "over"
+
+
+class Node:
+    """The state of this host's part of one run."""
+
+    def __init__(self, now, lease=30.0):
+        self.state = FRESH
+        self.lease = lease
+        self.heartbeat = None
+        self.lifeline_grace = 1.0
+        self.alive = set()  # ranks spawned and not yet exited
+        self.draining = set()  # ranks exited, pipes not yet ended
+        self.held_back = False  # output waits for credit (the loop tells)
+        self.deadlines = {"lease": now + lease}
+
+    def handle(self, event, now):
+        """The actions that ``event`` calls for. Unknown orders answer with a notice."""
+        return getattr(self, "_on_" + event[0])(now, *event[1:])
+
+    def tick(self, now):
+        """The actions that are due at ``now``."""
+        actions = []
+        for name, when in sorted(self.deadlines.items(), key=lambda pair: pair[1]):
+            if when <= now and self.deadlines.get(name) == when:
+                del self.deadlines[name]
+                actions += self._due(name, now)
+        return actions
+
+    def next_deadline(self):
+        """When ``tick`` wants to be called next, or None."""
+        return min(self.deadlines.values()) if self.deadlines else None
+
+    # -- events ---------------------------------------------------------------
+
+    def _on_order(self, now, message):
+        if "lease" in self.deadlines:
+            self.deadlines["lease"] = now + self.lease
+        if self.state in (DYING, OVER):
+            return []  # N-1
+        kind = message.get("type")
+        if kind == "ping":
+            return []
+        if kind == "prepare" and self.state == FRESH:
+            self.state = PREPARED
+            self.lease = message["lease"]
+            self.lifeline_grace = message["lifeline_grace"]
+            self.heartbeat = message["heartbeat"]
+            self.deadlines["lease"] = now + self.lease
+            self.deadlines["beat"] = now + self.heartbeat
+            return [("credit", message["credit"]), ("prepare", message)]
+        if kind == "probe" and self.state == PREPARED:
+            return [("probe", message)]
+        if kind == "start" and self.state == PREPARED:
+            self.state = RUNNING
+            return [("start", message)]
+        if kind == "signal":
+            ranks = message["ranks"]
+            chosen = sorted(self.alive if ranks is None else self.alive.intersection(ranks))
+            return [("signal", chosen, message["signum"])] if chosen else []
+        if kind == "sweep":
+            return [("sweep",)]
+        if kind == "credit":
+            return [("credit", message["count"])]
+        if kind == "finish":
+            self.state = OVER
+            self.deadlines.clear()
+            return [("sweep",)]
+        return [("send", "notice", {"text": "order %r ignored while %s" % (kind, self.state)})]
+
+    def _on_spawned(self, now, pairs):
+        self.alive.update(rank for rank, _ in pairs)
+        return [("send", "spawned", {"pids": pairs})]
+
+    def _on_exited(self, now, rank, status):
+        if rank not in self.alive:
+            return []  # N-3
+        self.alive.discard(rank)
+        self.draining.add(rank)
+        self.deadlines["drain", rank] = now + DRAIN
+        actions = [("send", "exited", {"rank": rank, "status": status})]
+        if not self.alive and "kill" in self.deadlines:  # N-2: nobody is left to wait for
+            actions += self._kill()
+        return actions
+
+    def _on_drained(self, now, rank):
+        self.draining.discard(rank)
+        self.deadlines.pop(("drain", rank), None)
+        return []
+
+    def _on_lifeline(self, now, why):
+        if self.state in (DYING, OVER):
+            return []
+        self.state = DYING
+        self.deadlines.clear()
+        if not self.alive:
+            return self._kill()
+        self.deadlines["kill"] = now + self.lifeline_grace
+        everyone = sorted(self.alive)
+        return [("signal", everyone, SIGTERM), ("signal", everyone, SIGCONT)]
+
+    def _on_swept(self, now, killed, left):
+        if self.state == OVER:
+            return [("send", "swept", {"killed": killed, "left": left}), ("exit", EXIT_OK)]
+        if self.state == DYING:
+            return [("exit", EXIT_LIFELINE)]
+        return []
+
+    # -- deadlines ------------------------------------------------------------
+
+    def _due(self, name, now):
+        if name == "lease":
+            return self._on_lifeline(now, "lease")
+        if name == "kill":
+            return self._kill()
+        if name == "beat":
+            self.deadlines["beat"] = now + self.heartbeat
+            return [("send", "beat", {})]
+        _, rank = name  # ("drain", rank)
+        if self.held_back:
+            self.deadlines[name] = now + DRAIN
+            return []
+        return [("send", "leaked", {"rank": rank}), ("cut", rank)]
+
+    def _kill(self):
+        self.deadlines.pop("kill", None)
+        return [("sweep",)]

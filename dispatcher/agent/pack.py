@@ -1,0 +1,150 @@
+"""Values as bytes for control frames: a small notation that keeps any byte exact.
+
+Why not JSON: arguments and environments hold arbitrary bytes, and importing
+``json`` costs the agent more time than all of its own code. Why not pickle or
+marshal: what a host sends is hostile until checked.
+
+Grammar (a relative of bencode)::
+
+    value = 'N' | 'T' | 'F'              None, True, False
+          | 'i' digits ';'               int, 64 bits signed
+          | 'f' repr ';'                 float, finite
+          | 'b' length ':' bytes         bytes
+          | 's' length ':' bytes         str, UTF-8 with surrogateescape
+          | 'l' value* 'e'               list (tuples are packed as lists)
+          | 'd' (string value)* 'e'      dict with str keys, no key twice
+
+``unpack(pack(x)) == x`` for every such value. Depth is at most 16.
+"""
+
+DEPTH_LIMIT = 16
+INT_LIMIT = 1 << 63
+
+
+class PackError(ValueError):
+    """Bytes that are not one packed value, or a value that cannot be packed."""
+
+
+def pack(value):
+    """The bytes that stand for ``value``.
+
+    Raises: PackError for another type, an int beyond 64 bits or a nesting too deep.
+    """
+    parts = []
+    _pack(value, parts, 0)
+    return b"".join(parts)
+
+
+def _pack(value, parts, depth):
+    if depth > DEPTH_LIMIT:
+        raise PackError("nested too deep")
+    if value is None:
+        parts.append(b"N")
+    elif value is True:
+        parts.append(b"T")
+    elif value is False:
+        parts.append(b"F")
+    elif isinstance(value, int):
+        if not -INT_LIMIT <= value < INT_LIMIT:
+            raise PackError("integer beyond 64 bits")
+        parts.append(b"i%d;" % value)
+    elif isinstance(value, bytes):
+        parts.append(b"b%d:" % len(value))
+        parts.append(value)
+    elif isinstance(value, str):
+        text = value.encode("utf-8", "surrogateescape")
+        parts.append(b"s%d:" % len(text))
+        parts.append(text)
+    elif isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise PackError("float is not finite")
+        parts.append(b"f%s;" % repr(value).encode())
+    elif isinstance(value, (list, tuple)):
+        parts.append(b"l")
+        for item in value:
+            _pack(item, parts, depth + 1)
+        parts.append(b"e")
+    elif isinstance(value, dict):
+        parts.append(b"d")
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise PackError("dict key is not a string")
+            _pack(key, parts, depth + 1)
+            _pack(item, parts, depth + 1)
+        parts.append(b"e")
+    else:
+        raise PackError("cannot pack %s" % type(value).__name__)
+
+
+def unpack(data):
+    """The value that ``data`` (bytes, exactly one packed value) stands for.
+
+    Raises: PackError on anything else; never any other exception.
+    """
+    try:
+        value, end = _unpack(data, 0, 0)
+    except PackError:
+        raise
+    except (ValueError, IndexError, OverflowError) as error:
+        raise PackError("malformed: %s" % error) from None
+    if end != len(data):
+        raise PackError("%d bytes after the value" % (len(data) - end))
+    return value
+
+
+def _unpack(data, at, depth):
+    if depth > DEPTH_LIMIT:
+        raise PackError("nested too deep")
+    tag = data[at : at + 1]
+    at += 1
+    if tag in (b"s", b"b"):
+        colon = data.index(b":", at, at + 12)
+        size = _digits(data[at:colon])
+        end = colon + 1 + size
+        if end > len(data):
+            raise PackError("string runs past the end")
+        body = data[colon + 1 : end]
+        return (body if tag == b"b" else body.decode("utf-8", "surrogateescape")), end
+    if tag == b"i":
+        end = data.index(b";", at, at + 24)
+        number = data[at:end]
+        value = -_digits(number[1:]) if number[:1] == b"-" else _digits(number)
+        if not -INT_LIMIT <= value < INT_LIMIT:
+            raise PackError("integer beyond 64 bits")
+        return value, end + 1
+    if tag == b"l":
+        items = []
+        while data[at : at + 1] != b"e":
+            item, at = _unpack(data, at, depth + 1)
+            items.append(item)
+        return items, at + 1
+    if tag == b"d":
+        pairs = {}
+        while data[at : at + 1] != b"e":
+            if data[at : at + 1] != b"s":
+                raise PackError("dict key is not a string")
+            key, at = _unpack(data, at, depth + 1)
+            if key in pairs:
+                raise PackError("dict key twice")
+            pairs[key], at = _unpack(data, at, depth + 1)
+        return pairs, at + 1
+    if tag == b"N":
+        return None, at
+    if tag == b"T":
+        return True, at
+    if tag == b"F":
+        return False, at
+    if tag == b"f":
+        end = data.index(b";", at, at + 40)
+        value = float(data[at:end])
+        if value != value or value in (float("inf"), float("-inf")):
+            raise PackError("float is not finite")
+        return value, end + 1
+    raise PackError("unknown tag %r" % tag)
+
+
+def _digits(text):
+    """A decimal number without sign, spaces or underscores, which int() alone would let pass."""
+    if not text.isdigit():
+        raise PackError("not a number")
+    return int(text)

@@ -1,0 +1,152 @@
+"""One rank as a process: spawned in its own session, its output on two pipes.
+
+The environment and the arguments arrive here as bytes and reach ``execve``
+unchanged: no shell, no decoding. A rank is done when it was reaped *and* both
+pipes ended; a pipe kept open by another process is cut off after a while
+(``node`` decides when), so that a forgotten background process cannot hold
+the job.
+"""
+
+import errno
+import os
+from _signal import NSIG, SIG_DFL, SIGKILL, SIGSTOP, signal
+
+from . import family
+from .wire import STDERR, STDOUT
+
+try:
+    from _signal import SIG_SETMASK, pthread_sigmask
+except ImportError:  # a Python without POSIX threads
+    pthread_sigmask = None
+
+
+class SpawnError(Exception):
+    """The rank could not be started: ``step`` (fork, chdir, exec), ``errno``, ``what`` it was."""
+
+    def __init__(self, step, number, what):
+        Exception.__init__(self, "%s: %s: %s" % (step, what, os.strerror(number)))
+        self.step = step
+        self.errno = number
+        self.what = what
+
+
+class Process:
+    """A running rank: ``pid``, the read ends of its output ``pipes`` {stream: fd}, its ``counts``.
+
+    pipes: what is still open; counts: bytes read from each stream so far.
+    """
+
+    def __init__(self, rank, pid, out, err):
+        self.rank = rank
+        self.pid = pid
+        self.status = None
+        self.pipes = {STDOUT: out, STDERR: err}
+        self.counts = {STDOUT: 0, STDERR: 0}
+
+    def close(self):
+        for fd in self.pipes.values():
+            os.close(fd)
+        self.pipes.clear()
+
+
+def spawn(rank, argv, env, cwd):
+    """Start ``argv`` (list of bytes) with exactly ``env`` (bytes to bytes) in ``cwd`` (bytes).
+
+    Returns when the program is running, that is after a successful execve.
+    Raises: SpawnError.
+    """
+    fds = []
+    try:
+        for _ in range(3):
+            fds.extend(os.pipe())
+        pid = os.fork()
+    except OSError as error:
+        for fd in fds:
+            os.close(fd)
+        raise SpawnError("fork", error.errno, "rank %d" % rank) from None
+    out, out_end, err, err_end, told, tell = fds
+    if pid == 0:
+        _become(argv, env, cwd, out_end, err_end, tell)
+    for fd in (out_end, err_end, tell):
+        os.close(fd)
+    trouble = _read_all(told)
+    os.close(told)
+    if trouble:
+        os.waitpid(pid, 0)
+        os.close(out)
+        os.close(err)
+        step, number = trouble.split(b" ")
+        what = cwd if step == b"chdir" else argv[0]
+        raise SpawnError(step.decode(), int(number), what.decode("utf-8", "surrogateescape"))
+    os.set_blocking(out, False)
+    os.set_blocking(err, False)
+    return Process(rank, pid, out, err)
+
+
+def _read_all(fd):
+    parts = []
+    while True:
+        part = os.read(fd, 4096)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def _become(argv, env, cwd, out, err, tell):
+    """In the child: turn into the rank. Never returns."""
+    step = "exec"
+    try:
+        parent = os.getppid()
+        os.setsid()
+        if not family.die_with_parent(parent):
+            os._exit(SIGKILL)
+        null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        # Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so over execve
+        for number in range(1, NSIG):
+            if number not in (SIGKILL, SIGSTOP, 32, 33):  # 32, 33: glibc's own
+                try:
+                    signal(number, SIG_DFL)
+                except (OSError, ValueError):
+                    pass
+        if pthread_sigmask is not None:
+            pthread_sigmask(SIG_SETMASK, [])
+        step = "chdir"
+        os.chdir(cwd)
+        step = "exec"
+        execute(argv, env)
+    except OSError as error:
+        number = error.errno or errno.EIO
+    except BaseException:  # nothing may run on in the child as a second agent
+        number = errno.EINVAL
+    try:
+        os.write(tell, b"%s %d" % (step.encode(), number))
+    finally:
+        os._exit(127)
+
+
+def execute(argv, env):
+    """execve ``argv``, looking ``argv[0]`` up in the PATH of ``env`` as execvp(3) does.
+
+    Raises: OSError; EACCES in preference to ENOENT when a file was found but refused.
+    """
+    refused = None
+    for path in search(argv[0], env.get(b"PATH")):
+        try:
+            os.execve(path, argv, env)
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                refused = error
+            elif error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise
+    raise refused or OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def search(name, path):
+    """Where ``name`` (bytes) may lie: itself when it has a slash, else in each folder of ``path``."""
+    if b"/" in name:
+        return [name]
+    folders = (b"/usr/local/bin:/usr/bin:/bin" if path is None else path).split(b":")
+    return [os.path.join(folder or b".", name) for folder in folders]

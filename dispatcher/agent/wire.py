@@ -1,0 +1,118 @@
+"""Frames: the unit of the link between the launcher and an agent, in both directions.
+
+A frame is a header of 12 bytes, big endian, and a body::
+
+    kind:1  stream:1  node:2  rank:4  size:4   body:size
+
+==========  ======  =============================================================
+kind        lane    body
+==========  ======  =============================================================
+CONTROL 1   first   one packed dict with a ``"type"`` (``messages``), <= 16 MiB
+OUTPUT  2   second  raw bytes a rank wrote to stream 1 or 2, 1 byte to 64 KiB
+ENDED   3   second  8 bytes: how many bytes that stream carried in all; its last frame
+==========  ======  =============================================================
+
+The first lane always passes the second: a kill or a heartbeat never waits
+behind output. Within a lane order is kept. Output needs credit, control never.
+
+The decoder is pure: feed it any split of the bytes and the same frames come
+out. It holds at most one frame; a header that breaks the rules raises at once,
+before its body is awaited.
+"""
+
+from struct import Struct
+
+CONTROL = 1
+OUTPUT = 2
+ENDED = 3
+
+STDOUT = 1
+STDERR = 2
+
+CONTROL_LIMIT = 16 << 20
+OUTPUT_LIMIT = 64 << 10
+
+HEADER = Struct("!BBHII")
+COUNT = Struct("!Q")
+
+#: the first bytes an agent says; everything before them on its stream is noise
+SYNC = b"\0DISPATCH1\n"
+
+
+class WireError(ValueError):
+    """Bytes that are not our protocol; the link that sent them cannot be used any more."""
+
+
+def encode(kind, body, rank=0, stream=0, node=0):
+    """One frame as bytes. The caller keeps the size limits of the table above."""
+    return HEADER.pack(kind, stream, node, rank, len(body)) + body
+
+
+class Frame:
+    """A decoded frame: ``kind``, ``stream``, ``node``, ``rank`` and ``body`` (bytes)."""
+
+    __slots__ = ("body", "kind", "node", "rank", "stream")
+
+    def __init__(self, kind, stream, node, rank, body):
+        self.kind = kind
+        self.stream = stream
+        self.node = node
+        self.rank = rank
+        self.body = body
+
+    def __eq__(self, other):
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __repr__(self):
+        return "Frame(kind=%d, stream=%d, node=%d, rank=%d, %d bytes)" % (
+            self.kind,
+            self.stream,
+            self.node,
+            self.rank,
+            len(self.body),
+        )
+
+
+class Decoder:
+    """Turns any chunking of a byte stream into frames."""
+
+    def __init__(self):
+        self._buffer = bytearray()
+
+    @property
+    def pending(self):
+        """Bytes of an unfinished frame; 0 when the stream stands between two frames."""
+        return len(self._buffer)
+
+    def feed(self, data):
+        """The frames completed by ``data``, in order.
+
+        Raises: WireError at the first header that breaks the rules.
+        """
+        buffer = self._buffer
+        buffer += data
+        frames = []
+        at = 0
+        while len(buffer) - at >= HEADER.size:
+            kind, stream, node, rank, size = HEADER.unpack_from(buffer, at)
+            _check(kind, stream, size)
+            end = at + HEADER.size + size
+            if end > len(buffer):
+                break
+            frames.append(Frame(kind, stream, node, rank, bytes(buffer[at + HEADER.size : end])))
+            at = end
+        del buffer[:at]
+        return frames
+
+
+def _check(kind, stream, size):
+    if kind == CONTROL:
+        ok = stream == 0 and size <= CONTROL_LIMIT
+    elif kind == OUTPUT:
+        ok = stream in (STDOUT, STDERR) and 0 < size <= OUTPUT_LIMIT
+    elif kind == ENDED:
+        ok = stream in (STDOUT, STDERR) and size == COUNT.size
+    else:
+        ok = False
+    if not ok:
+        raise WireError("bad frame: kind %d, stream %d, size %d" % (kind, stream, size))

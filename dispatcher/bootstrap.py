@@ -1,0 +1,179 @@
+"""How the agent gets onto a host: a constant command line, and its source on standard input.
+
+::
+
+    command   exec /bin/sh -c '<find a python>' sh python3 ...     (same for every run and host)
+    stdin     line 1: stage one, Python source in one line
+              then N bytes: the agent's modules, compressed
+              then frames, the first of them already under way
+    stdout    noise (banners, rc files) - SYNC marker - frames
+
+The command must mean the same to sh, bash, dash, tcsh and fish, so it holds
+one single-quoted word without ``'``, ``!``, backslash or newline. The Python inside it
+holds no quotes at all: it reads line 1 with an unbuffered file, one byte at a
+time, so nothing of what follows is swallowed, and runs it.
+
+Nothing secret is in the command; nothing is written to the host's disk; ``-I -S``
+keeps files in the current folder, PYTHONPATH and site packages out of the agent.
+A Python that is too old hands over to a newer one where PATH has it, since the
+rest of the stream is still unread.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+import zlib
+
+from dispatcher.agent.wire import SYNC
+from dispatcher.transport.base import Failure, Kind
+
+OLDEST_PYTHON = (3, 8)
+NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
+
+#: order matters: a module comes after those it imports
+MODULES = (
+    "pack", "wire", "messages", "family", "process", "facts", "meeting", "node", "loop", "main",
+)  # fmt: skip
+
+#: what the far side says, before any SYNC, when it found nothing to run us with
+NO_PYTHON_MARK = "dispatch: no python: "
+NO_PYTHON_STATUS = 127
+
+#: bytes of noise kept for the error message
+NOISE_LIMIT = 64 << 10
+
+_STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
+
+
+def command(*pythons: str) -> str:
+    """The shell line that starts an agent with the first of ``pythons`` the host has.
+
+    pythons: names or absolute paths to try before the usual ones; they come
+    from the user's flags and hostfile and are checked for quoting here.
+    Raises: ValueError for a name with characters outside ``[A-Za-z0-9_./+-]``.
+    """
+    names = [*pythons, "python3", *NEWER_PYTHONS, "/usr/bin/python3"]
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*", name):
+            raise ValueError(f"python {name!r}: unexpected character")
+    words = " ".join(dict.fromkeys(names))
+    script = (
+        'for p do command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c "' + _STAGE_ZERO + '"; '
+        f'done; echo "{NO_PYTHON_MARK}$*" >&2; exit {NO_PYTHON_STATUS}'
+    )
+    return f"exec /bin/sh -c '{script}' sh {words}"
+
+
+@functools.cache
+def payload() -> bytes:
+    """What is written to the agent's standard input before the first frame."""
+    sources = {}
+    folder = importlib.resources.files("dispatcher.agent")
+    for name in MODULES:
+        sources[name] = (folder / f"{name}.py").read_text(encoding="utf-8")
+    packed = zlib.compress(repr((sources, _STAGE_TWO)).encode(), 9)
+    return _stage_one(len(packed)) + packed
+
+
+def _stage_one(size: int) -> bytes:
+    """Line 1: check the version, read ``size`` bytes, hand over to stage two."""
+    source = (
+        "import os,sys\n"
+        f"if sys.version_info<{OLDEST_PYTHON!r}:\n"
+        f" for p in {NEWER_PYTHONS!r}:\n"
+        "  try:os.execvp(p,[p,'-I','-S','-c','import io;f=io.FileIO(0);S=%r;exec(S)'%S])\n"
+        "  except OSError:pass\n"
+        f" sys.stderr.write({NO_PYTHON_MARK!r}+'%s is %d.%d, at least %d.%d is needed\\n'"
+        f"%((sys.executable,)+sys.version_info[:2]+{OLDEST_PYTHON!r}))\n"
+        f" sys.exit({NO_PYTHON_STATUS})\n"
+        "import zlib\n"
+        "b=b''\n"
+        f"while len(b)<{size}:\n"
+        f" c=f.read({size}-len(b))\n"
+        " if not c:sys.exit(98)\n"
+        " b+=c\n"
+        "m,s=eval(zlib.decompress(b))\n"
+        "exec(s)\n"
+    )
+    return f"S={source!r};exec(S)\n".encode()
+
+
+#: makes the modules in their real names, so that tracebacks show names and source
+_STAGE_TWO = """
+class Loader:
+    def __init__(self, sources):
+        self.sources = sources
+    def get_source(self, name):
+        return self.sources.get(name.rpartition(".")[2])
+def load(sources):
+    loader = Loader(sources)
+    package = "dispatcher.agent"
+    for name in ("dispatcher", package):
+        module = sys.modules[name] = type(sys)(name)
+        module.__path__ = []
+    for short, source in sources.items():
+        name = package + "." + short
+        module = sys.modules[name] = type(sys)(name)
+        module.__loader__ = loader
+        module.__package__ = package
+        setattr(sys.modules[package], short, module)
+        exec(compile(source, "<agent>/" + short + ".py", "exec", 0, True), module.__dict__)
+load(m)
+sys.exit(sys.modules["dispatcher.agent.main"].main())
+"""
+
+
+class SyncScanner:
+    """Finds the end of the noise in what an agent's host says; pure, any chunking."""
+
+    def __init__(self) -> None:
+        self.noise = bytearray()
+        self.dropped = 0  # bytes of noise beyond NOISE_LIMIT, oldest first
+        self._tail = b""
+
+    def feed(self, data: bytes) -> bytes | None:
+        """What follows the marker once it has been seen, else None (and ``data`` was noise)."""
+        text = self._tail + data
+        at = text.find(SYNC)
+        if at < 0:
+            keep = min(len(SYNC) - 1, len(text))
+            self._keep_noise(text[: len(text) - keep])
+            self._tail = text[len(text) - keep :]
+            return None
+        self._keep_noise(text[:at])
+        self._tail = b""
+        return text[at + len(SYNC) :]
+
+    def finish(self) -> bytes:
+        """All noise kept, when the stream ended without a marker."""
+        self._keep_noise(self._tail)
+        self._tail = b""
+        return bytes(self.noise)
+
+    def _keep_noise(self, data: bytes) -> None:
+        self.noise += data
+        if len(self.noise) > NOISE_LIMIT:
+            self.dropped += len(self.noise) - NOISE_LIMIT
+            del self.noise[: len(self.noise) - NOISE_LIMIT]
+
+
+def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> Failure:
+    """Why no agent came up on ``host``, from all it said and the command's exit status."""
+    said = (errors or noise).decode("utf-8", "backslashreplace").strip()
+    for line in said.splitlines():
+        if NO_PYTHON_MARK in line:
+            why = line.partition(NO_PYTHON_MARK)[2]
+            if status == NO_PYTHON_STATUS and " is " not in why:
+                why = f"looked for {why}"
+            return Failure(
+                Kind.NO_PYTHON,
+                why,
+                hint=f"put a python3 of version {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or later on "
+                "the PATH of non-interactive logins there, or name one with --agent-python",
+            )
+    how = "the link ended" if status is None else f"exit status {status}"
+    last = "; ".join(said.splitlines()[-3:])[-400:]
+    why = f"{how} before the agent answered" + (f"; remote said: {last}" if last else "")
+    return Failure(Kind.BOOT, why, hint=f"try: ssh {host} python3 -V")
