@@ -1,0 +1,132 @@
+"""Which texts may stand for a host, a user, a port: one rule for every way in.
+
+A name ends up in an ``ssh`` argument list, in a DNS query and in file names of
+the run directory. So the rule is an allow-list, stricter than OpenSSH's own
+``valid_hostname`` and ``valid_ruser`` (ssh.c), which refuse a leading ``-`` and
+shell metacharacters: everything accepted here is accepted there.
+
+Does not ask whether a name resolves; that is the transport's answer to give.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+LONGEST_HOST = 253  # RFC 1035 3.1: 255 octets on the wire, 253 in text
+LONGEST_USER = 64
+
+_HOST = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_ZONE = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_USER_REFUSED = frozenset("'`\"$\\;&<>|(){},@:/#[]*?!~^=%")
+
+
+class BadName(ValueError):
+    """A text that cannot be a name; ``offset`` counts characters from 0 to the culprit."""
+
+    def __init__(self, message: str, offset: int = 0, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+        self.hint = hint
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """``text`` quoted for a message: one line, ASCII, no control characters, bounded."""
+    cut = text if len(text) <= limit else text[:limit] + "..."
+    return ascii(cut)
+
+
+def is_ipv6(text: str) -> bool:
+    """Whether ``text`` is an IPv6 address, with or without a ``%zone``."""
+    address, percent, zone = text.partition("%")
+    if percent and not _ZONE.match(zone):
+        return False
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def check_host(name: str) -> str:
+    """``name`` itself, fit to be a host: a DNS name, an ssh alias, or an IP address.
+
+    Raises: BadName when it is empty, too long, starts with ``-``, or holds
+    anything but ASCII letters, digits and ``-_.`` (IPv6 addresses: ``:`` and ``%zone``).
+    """
+    if not name:
+        raise BadName("empty host name")
+    if len(name.rstrip(".")) > LONGEST_HOST:
+        raise BadName(f"host name of {len(name)} characters (at most {LONGEST_HOST})")
+    if name.startswith("-"):
+        raise BadName(
+            f"host name starts with '-': {shown(name)}",
+            hint="a host name starts with a letter or a digit; ssh options do not go here",
+        )
+    if ":" in name:
+        if is_ipv6(name):
+            return name
+        raise BadName(
+            f"not an IPv6 address, and ':' has no place in a host name: {shown(name)}",
+            name.index(":"),
+        )
+    if not _HOST.match(name):
+        offset = next(i for i, char in enumerate(name) if not _HOST.match(char))
+        raise BadName(
+            f"{shown(name[offset])} has no place in a host name: {shown(name)}",
+            offset,
+            _hint_for(name[offset]),
+        )
+    if not any(char.isalnum() for char in name) or ".." in name or name.startswith("."):
+        raise BadName(f"not a host name: {shown(name)}")
+    return name
+
+
+def _hint_for(char: str) -> str | None:
+    if char.isspace():
+        return "a special blank; type a plain one"
+    if not char.isascii():
+        return "write the name in ASCII, an international one in its xn-- form"
+    return {
+        "{": "ranges are written n[1-3]",
+        "*": "patterns are not expanded; write a range, n[1-3]",
+        "?": "patterns are not expanded; write a range, n[1-3]",
+        "#": "a comment needs a blank before its '#'",
+        "=": "the host comes first, then its options: n1 slots=8",
+        ";": "separate hosts by commas or lines",
+    }.get(char)
+
+
+def check_user(name: str) -> str:
+    """``name`` itself, fit to be a login name.
+
+    Raises: BadName when it is empty, too long, starts with ``-``, or holds
+    blanks, control or non-ASCII characters, or any that a shell or ssh could act on.
+    """
+    if not name:
+        raise BadName("empty user name", hint="write user@host")
+    if len(name) > LONGEST_USER:
+        raise BadName(f"user name of {len(name)} characters (at most {LONGEST_USER})")
+    if name.startswith("-"):
+        raise BadName(f"user name starts with '-': {shown(name)}")
+    for offset, char in enumerate(name):
+        if not "!" <= char <= "~" or char in _USER_REFUSED:
+            raise BadName(f"{shown(char)} has no place in a user name: {shown(name)}", offset)
+    return name
+
+
+def digits(text: str, what: str, low: int, high: int, hint: str | None = None) -> int:
+    """The number written in ``text``, plain ASCII digits, ``low`` to ``high`` inclusive.
+
+    Raises: BadName naming ``what`` and the bounds; never converts a long text,
+    since ``int`` of many digits is slow.
+    """
+    if not text.isascii() or not text.isdigit():
+        raise BadName(f"{what}: not a whole number: {shown(text)}", hint=hint)
+    if len(text) > 18:
+        raise BadName(f"{what}: a number of {len(text)} digits (at most {high})")
+    value = int(text)
+    if not low <= value <= high:
+        raise BadName(f"{what}: {value} is not between {low} and {high}", hint=hint)
+    return value
