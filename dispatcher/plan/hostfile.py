@@ -1,0 +1,201 @@
+"""``-H`` to hosts: a hostfile in any dialect, a list on the command line, or standard input.
+
+One parser for all of them (a list on the command line is a hostfile of one
+line); the grammar of a line is in ``hostline``, its names in ``hostset``.
+
+Repeated hosts. A line without a slot count means *one slot* as soon as any host
+is repeated without one (PBS node files, MVAPICH, Open MPI); in a list where
+every host stands once it means *not said*, which later becomes one per GPU. A
+host that has a slot count may stand only once, and repeated mentions must agree
+on everything else. Two ports of one name are two hosts.
+
+All mistakes of a text are reported together. The texts are arguments; only
+``read_hosts`` opens a file. A missing file is never a reason to run locally.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dispatcher.errors import HostfileError, Problem, UsageError
+from dispatcher.plan.host import Host, Hostlist
+from dispatcher.plan.hostline import parse_line
+from dispatcher.plan.hostset import LIMIT, Resolve, fold
+from dispatcher.plan.names import BadName, shown
+from dispatcher.plan.text import MOST_PROBLEMS, decoded, display, lines
+
+__all__ = ["Host", "Hostlist", "parse_hostfile", "parse_inline", "read_hosts"]
+
+MOST_BYTES = 16 << 20
+_FILE_ENDINGS = (".txt", ".hosts", ".hostfile", ".lst", ".list", ".conf", ".cfg", ".nodes", ".csv")
+_FILE_NAMES = ("hostfile", "hosts", "machinefile", "nodefile", "hostlist", "hostfiles")
+
+
+@dataclass(frozen=True)
+class _Mention:
+    """One host on one line, with what a message about it needs."""
+
+    host: Host
+    line: int
+    column: int
+    text: str
+
+
+def parse_hostfile(text: bytes | str, source: str, resolve: Resolve | None = None) -> Hostlist:
+    """Hosts of a hostfile's text, in written order, each place once.
+
+    source names the text in messages (``hostfile:3:1: ...``); resolve answers
+    for ``@group`` (default: ClusterShell).
+
+    Raises: HostfileError with every mistake, also when there is no host at all.
+    """
+    problems, notices, mentions = _read(text, source, resolve)
+    hosts = _merged(mentions, source, problems, notices)
+    if problems:
+        problems.sort(key=lambda problem: (problem.line, problem.column))
+        raise HostfileError(problems[:MOST_PROBLEMS])
+    if not hosts:
+        why = "no host in it" if decoded(text).strip() else "empty"
+        hint = "one host a line: n1 slots=8"
+        raise HostfileError([Problem(source, 1, 1, "", why, hint)])
+    return Hostlist(tuple(hosts), tuple(dict.fromkeys(notices)))
+
+
+def parse_inline(text: str, source: str = "-H", resolve: Resolve | None = None) -> Hostlist:
+    """Hosts of ``-H 'n[001-004]:2,login'``; the same grammar as a line of a hostfile.
+
+    Raises: HostfileError with every mistake.
+    """
+    found = parse_hostfile(text, source, resolve)
+    if "\n" in text.strip():
+        return found
+    return replace(found, hosts=tuple(replace(host, origin=source) for host in found.hosts))
+
+
+def read_hosts(spec: str, stdin: Callable[[], bytes], resolve: Resolve | None = None) -> Hostlist:
+    """Hosts named by the value of ``-H``: ``-`` (standard input), a file, or a list.
+
+    An existing file is read as a hostfile. A text that can only be a path, yet
+    is none, is an error: a mistyped file name must not become a host.
+
+    Raises: UsageError when the file cannot be read or is too large;
+    HostfileError when its text is wrong.
+    """
+    if spec == "-":
+        return parse_hostfile(_bounded(stdin(), "standard input"), "<stdin>", resolve)
+    if "\0" in spec:
+        raise UsageError("-H: a NUL byte in the value")
+    if os.path.isdir(spec):
+        raise UsageError(
+            f"-H: {shown(spec)} is a directory",
+            hint=f"name the file in it; to mean a host of that name, write {spec}:SLOTS",
+        )
+    if os.path.lexists(spec):
+        return parse_hostfile(_contents(spec), os.fsdecode(os.fsencode(spec)), resolve)
+    if _looks_like_path(spec):
+        raise UsageError(
+            f"-H: {shown(spec)}: no such file",
+            hint=f"look in its folder: ls {_folder(spec)}",
+        )
+    return parse_inline(spec, resolve=resolve)
+
+
+def _contents(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return _bounded(file.read(MOST_BYTES + 1), shown(path))
+    except OSError as error:
+        raise UsageError(f"-H: {shown(path)}: {error.strerror or error}") from error
+
+
+def _bounded(found: bytes, source: str) -> bytes:
+    if len(found) > MOST_BYTES:
+        raise UsageError(f"-H: {source}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
+    return found
+
+
+def _looks_like_path(spec: str) -> bool:
+    lower = spec.lower()
+    return (
+        "/" in spec
+        or spec.startswith((".", "~"))
+        or lower.endswith(_FILE_ENDINGS)
+        or lower in _FILE_NAMES
+    )
+
+
+def _folder(spec: str) -> str:
+    import shlex
+
+    return shlex.quote(os.path.dirname(spec) or ".")
+
+
+def _read(
+    text: bytes | str, source: str, resolve: Resolve | None
+) -> tuple[list[Problem], list[str], list[_Mention]]:
+    """What each line says, and what is wrong with it; lines are not compared yet."""
+    problems: list[Problem] = []
+    notices: list[str] = []
+    mentions: list[_Mention] = []
+    if isinstance(text, bytes) and text[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        hint = "save it as UTF-8"
+        return [Problem(source, 1, 1, "", "the text is UTF-16", hint)], notices, mentions
+    for number, line in lines(decoded(text)):
+        found = parse_line(line, LIMIT - len(mentions), resolve)
+        for bad in found.mistakes:
+            problems.append(_problem(source, number, line, bad))
+        if len(problems) >= MOST_PROBLEMS:
+            message = f"more than {MOST_PROBLEMS} mistakes: stopped reading here"
+            problems[MOST_PROBLEMS - 1 :] = [Problem(source, number, 1, display(line), message)]
+            break
+        where = f"{source}:{number}"
+        notices += [f"{where}: {notice}" for notice in found.notices]
+        for host, offset in zip(found.hosts, found.offsets, strict=True):
+            mentions.append(_Mention(replace(host, origin=where), number, offset + 1, line))
+    return problems, notices, mentions
+
+
+def _problem(source: str, number: int, line: str, bad: BadName) -> Problem:
+    return Problem(source, number, bad.offset + 1, display(line), bad.message, bad.hint)
+
+
+def _merged(
+    mentions: list[_Mention], source: str, problems: list[Problem], notices: list[str]
+) -> list[Host]:
+    """One host per place; contradictions are added to ``problems``."""
+    places: dict[tuple[str, int | None], list[_Mention]] = {}
+    for mention in mentions:
+        places.setdefault(mention.host.place, []).append(mention)
+    counted = False
+    for repeated in places.values():
+        first = repeated[0]
+        for again in repeated[1:]:
+            problem = _contradiction(first, again, source)
+            if problem:
+                problems.append(problem)
+            else:
+                counted = True
+    if not counted or problems:
+        return [repeated[0].host for repeated in places.values()]
+    many = [group[0].host.name for group in places.values() if len(group) > 1]
+    notices.append(f"{source}: hosts are repeated, so each line counts one slot: {fold(many)}")
+    return [
+        replace(group[0].host, slots=len(group)) if group[0].host.slots is None else group[0].host
+        for group in places.values()
+    ]
+
+
+def _contradiction(first: _Mention, again: _Mention, source: str) -> Problem | None:
+    """Why two mentions of one place cannot both hold, or None."""
+    name = first.host.name
+    if first.host.slots is not None or again.host.slots is not None:
+        message = f"{name} is already on line {first.line}, and one of them has a slot count"
+        hint = f"keep one line; the other reads: {display(first.text, 80).strip()}"
+    elif replace(first.host, origin="") != replace(again.host, origin=""):
+        message = f"{name} is already on line {first.line}, with other options"
+        hint = f"make them equal; the other reads: {display(first.text, 80).strip()}"
+    else:
+        return None
+    return Problem(source, again.line, again.column, display(again.text), message, hint, len(name))

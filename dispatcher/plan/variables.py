@@ -1,0 +1,160 @@
+"""Which environment variables cross to the hosts, which are ours, which are removed there.
+
+Three tables and the questions asked of them; no environment is read here.
+
+``CROSSING`` is an allow-list, not a copy of the login node's environment: most
+of that (``SSH_AUTH_SOCK``, ``DISPLAY``, ``TMPDIR``, a batch system's own
+variables) is wrong or harmful on another host. Never crossing by themselves,
+though a prefix would let them: the ``*_VISIBLE_DEVICES`` family (the login
+node's GPUs are not the hosts'), ``PYTHONHOME`` and other ``PYTHON`` names that
+bend an interpreter of another version or wait for a terminal, a wandb service
+socket of this machine, and whatever is ours or to be scrubbed. All but ours can
+still be sent with ``-x``.
+
+``SCRUB`` is what the agent removes from the host's own environment before it
+adds ours: left-overs of a batch step or an outer launcher make MPI believe it
+was started by somebody else (one stray ``SLURM_STEP_ID`` aborts Open MPI).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from dispatcher.plan.names import BadName, shown
+
+#: names that cross when the login node has them
+CROSSING_NAMES = frozenset(
+    {
+        "PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "VIRTUAL_ENV",
+        "CUDA_HOME", "CUDA_PATH", "LANG", "LC_ALL", "LC_CTYPE",
+    }
+)  # fmt: skip
+
+#: names beginning so cross too
+CROSSING_PREFIXES = (
+    # interpreters and environments
+    "PYTHON", "CONDA_",
+    # devices and collectives
+    "CUDA_", "NCCL_", "GLOO_", "UCX_", "UCC_", "FI_", "HIP_", "HSA_", "RCCL_", "NVTE_", "NVSHMEM_",
+    "MPIR_CVAR_", "OMPI_MCA_", "I_MPI_",
+    # threads
+    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMEXPR_",
+    # frameworks
+    "TORCH", "PYTORCH_", "TRITON_", "XLA_", "JAX_", "TF_", "DEEPSPEED_", "DS_", "MEGATRON_",
+    "ACCELERATE_", "TOKENIZERS_", "TRANSFORMERS_", "HF_", "HUGGINGFACE_",
+    # where results go
+    "WANDB_", "MLFLOW_", "COMET_", "CLEARML_", "NEPTUNE_",
+)  # fmt: skip
+
+#: names that never cross by themselves, in spite of a prefix above
+STAYING_NAMES = frozenset(
+    {
+        "PYTHONHOME", "PYTHONEXECUTABLE", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONPLATLIBDIR",
+        "WANDB_SERVICE", "CONDA_PROMPT_MODIFIER",
+    }
+)  # fmt: skip
+
+#: set by the plan or the agent; a user's value for one of these is an error
+RESERVED_NAMES = frozenset(
+    {
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
+        "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
+        "MASTER_ADDR", "MASTER_PORT", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
+    }
+)  # fmt: skip
+RESERVED_PREFIXES = ("DISPATCH_", "PMI_", "PMI2_", "PMIX_")
+
+#: removed from the host's own environment before ours is added
+SCRUB_NAMES = tuple(
+    sorted(
+        RESERVED_NAMES
+        | {
+            "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE",
+            "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_LOCALID",
+            "SLURM_NODEID", "SLURM_TASK_PID", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
+            "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "PALS_RANKID", "PALS_LOCAL_RANKID",
+            "ALPS_APP_PE",
+        }
+    )
+)  # fmt: skip
+SCRUB_PREFIXES = RESERVED_PREFIXES + (
+    "TORCHELASTIC_", "PET_", "OMPI_COMM_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_UNIVERSE_",
+    "OMPI_APP_", "ORTE_", "PRTE_", "HYDI_", "HYDRA_BSTRAP_", "I_MPI_INFO_", "I_MPI_HYDRA_",
+    "MV2_COMM_WORLD_", "HOROVOD_", "SLURM_STEP_", "SLURM_SRUN_", "SLURM_PMI", "SLURM_MPI_",
+)  # fmt: skip
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
+HIDDEN = "<hidden>"
+
+
+def check_variable(name: str) -> str:
+    """``name`` itself, fit to be a variable a user sets.
+
+    Dots and dashes are allowed: they cannot be written in a shell, yet programs
+    read them, and nothing here passes through a shell.
+
+    Raises: BadName when it is empty, of other characters, or one that only
+    dispatch sets (``RANK``, ``MASTER_ADDR``, ``PMI_*`` ...).
+    """
+    if not name:
+        raise BadName("empty variable name", hint="write NAME=VALUE")
+    if not _NAME.match(name):
+        offset = next((i for i in range(len(name)) if not _NAME.match(name[: i + 1])), 0)
+        raise BadName(f"not a variable name: {shown(name)}", offset, "write NAME=VALUE")
+    if is_reserved(name):
+        hints = {
+            "MASTER_ADDR": "use --master-addr",
+            "MASTER_PORT": "use --master-port",
+            "WORLD_SIZE": "use --np",
+            "LOCAL_WORLD_SIZE": "use --nproc-per-node",
+        }
+        raise BadName(f"{name} is set by dispatch and cannot be given", hint=hints.get(name))
+    return name
+
+
+def check_value(name: str, value: str) -> str:
+    """``value`` itself; any text an environment can hold.
+
+    Raises: BadName when it holds a NUL, or a lone surrogate that stands for no byte.
+    """
+    if "\0" in value:
+        raise BadName(f"{name}: a NUL byte in the value", value.index("\0"))
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise BadName(f"{name}: the value is not text", error.start) from None
+    return value
+
+
+def is_reserved(name: str) -> bool:
+    """Whether only dispatch sets this variable."""
+    return name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
+
+
+def is_scrubbed(name: str) -> bool:
+    """Whether the agent removes this variable of the host's before exec."""
+    return name in SCRUB_NAMES or name.startswith(SCRUB_PREFIXES)
+
+
+def crosses(name: str) -> bool:
+    """Whether the login node's value of this variable goes to the ranks unasked."""
+    if name not in CROSSING_NAMES and not name.startswith(CROSSING_PREFIXES):
+        return False
+    if name in STAYING_NAMES or name.endswith("_VISIBLE_DEVICES"):
+        return False
+    return not is_reserved(name) and not is_scrubbed(name)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value must not be shown: a KEY, TOKEN, SECRET, PASS or CREDENTIAL in the name."""
+    upper = name.upper().replace("TOKENIZER", "")
+    return any(word in upper for word in _SECRETS)
+
+
+def redacted(environment: Mapping[str, str]) -> dict[str, str]:
+    """The same names with every secret's value replaced; for display only."""
+    return {name: HIDDEN if is_secret(name) else value for name, value in environment.items()}
