@@ -1,0 +1,176 @@
+"""What a rank finds in its environment: the user's variables, then ours.
+
+Lowest first, a later one wins::
+
+    exported     the login node's variables on the allow-list (variables.CROSSING_*)
+    env files    --env-file, .deepspeed_env
+    -x           NAME (the login node's value) or NAME=VALUE
+    per host     env=NAME=VALUE in the hostfile
+    rank         RANK, WORLD_SIZE, MASTER_ADDR ...; a user's value for one is an error
+
+All of it goes on top of the host's own environment, from which the agent has
+removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` and
+``OMP_NUM_THREADS``, when any of the levels above gives them.
+
+``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: without a PMI server
+behind them MPI hangs, so the part that serves PMI adds them. Reads no
+``os.environ``: the environment is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dispatcher.errors import UsageError
+from dispatcher.plan.envfile import parse_env_file
+from dispatcher.plan.names import BadName
+from dispatcher.plan.variables import (
+    SCRUB_NAMES,
+    SCRUB_PREFIXES,
+    check_value,
+    check_variable,
+    crosses,
+    is_reserved,
+    is_scrubbed,
+    redacted,
+)
+
+if TYPE_CHECKING:
+    from dispatcher.plan.job import JobPlan
+
+__all__ = [
+    "SCRUB_NAMES", "SCRUB_PREFIXES", "Bound", "exported", "is_reserved", "is_scrubbed",
+    "omp_threads", "parse_env_file", "rank_environment", "redacted",
+]  # fmt: skip
+
+DEVICE_POLICIES = ("node", "rank", "none")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What only the hosts can say, known once they are up.
+
+    master_addr: address of node 0 that the other nodes reach. master_port: free
+    there. omp_threads: ``omp_threads(cores, local ranks)`` of this rank's host,
+    or None to leave the variable alone. error_file: where torch writes the
+    rank's exception, or None for no such variable.
+    """
+
+    master_addr: str
+    master_port: int
+    omp_threads: int | None = None
+    error_file: str | None = None
+
+
+def exported(
+    environ: Mapping[str, str],
+    extra: Iterable[str] = (),
+    files: Iterable[tuple[str, bytes | str]] = (),
+) -> dict[str, str]:
+    """What crosses from the login node: allow-list, then env files, then ``-x``.
+
+    environ: the login node's environment. extra: values of ``-x``. files: source
+    and text of each ``--env-file``, in the order given.
+
+    Raises: UsageError for a bad or reserved name, a NUL, or ``-x NAME`` of a
+    variable that is not set here; EnvFileError for bad lines.
+    """
+    found = {name: environ[name] for name in sorted(environ) if crosses(name)}
+    for source, text in files:
+        found.update(parse_env_file(text, source))
+    for item in extra:
+        name, equals, value = item.partition("=")
+        try:
+            check_variable(name)
+            if not equals:
+                if name not in environ:
+                    raise UsageError(
+                        f"-x {name}: not set in this environment", hint=f"give it: -x {name}=VALUE"
+                    )
+                value = environ[name]
+            found[name] = check_value(name, value)
+        except BadName as bad:
+            raise UsageError(f"-x: {bad.message}", hint=bad.hint) from None
+    return found
+
+
+def omp_threads(cores: int, local_ranks: int) -> int:
+    """Threads for each rank so that a node's ranks share its cores; at least 1."""
+    return max(1, cores // max(1, local_ranks))
+
+
+def rank_environment(
+    plan: JobPlan, rank: int, bound: Bound | None = None, *, attempt: int = 0
+) -> dict[str, str]:
+    """Every variable set for ``rank``, user's and ours; the host's own come below these.
+
+    bound None shows placeholders ``<...>`` for what only the hosts know: for
+    display, never to be run.
+    """
+    place = plan.ranks[rank]
+    node = plan.nodes[place.node]
+    env = {**dict(plan.exports), **dict(node.host.env)}
+    devices = _devices(plan.devices, node.slots, place.local_rank)
+    if devices is not None:
+        env.setdefault("CUDA_VISIBLE_DEVICES", devices)
+    threads = _threads(plan, bound)
+    if threads is not None:
+        env.setdefault("OMP_NUM_THREADS", threads)
+    env |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(len(node.ranks)),
+        "NODE_RANK": str(node.index),
+        "GROUP_RANK": str(node.index),
+        "GROUP_WORLD_SIZE": str(len(plan.nodes)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(plan.world_size),
+        "MPI_LOCALRANKID": str(place.local_rank),
+        "MPI_LOCALNRANKS": str(len(node.ranks)),
+        "TORCHELASTIC_RUN_ID": plan.run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "DISPATCH_RUN_ID": plan.run_id,
+        "DISPATCH_HOST": node.host.name,
+    }
+    if bound is None:
+        first = plan.nodes[0].host.name
+        env["MASTER_ADDR"] = plan.master_addr or f"<address of {first}>"
+        env["MASTER_PORT"] = str(plan.master_port or f"<free port on {first}>")
+        env["TORCHELASTIC_ERROR_FILE"] = "<chosen on the host>"
+    else:
+        env["MASTER_ADDR"] = bound.master_addr
+        env["MASTER_PORT"] = str(bound.master_port)
+        if bound.error_file is not None:
+            env["TORCHELASTIC_ERROR_FILE"] = bound.error_file
+    return env
+
+
+def _devices(policy: str, slots: tuple[str, ...], local_rank: int) -> str | None:
+    """The value of ``CUDA_VISIBLE_DEVICES``, or None to leave it alone.
+
+    node: all chosen slots of the node, the same for each of its ranks, as torchrun
+    and DeepSpeed scripts expect who index by LOCAL_RANK. rank: one each; when
+    over-subscribed, ranks share in turn. Slots that nobody named (a host without
+    GPUs, or a bare --nproc-per-node) restrict nothing under ``node``.
+    """
+    if policy == "none":
+        return None
+    if policy == "node":
+        return ",".join(slots) if slots else None
+    return slots[local_rank % len(slots)] if slots else str(local_rank)
+
+
+def _threads(plan: JobPlan, bound: Bound | None) -> str | None:
+    """The value of ``OMP_NUM_THREADS`` by policy, or None to leave it alone."""
+    if isinstance(plan.omp, int):
+        return str(plan.omp)
+    if plan.omp == "keep":
+        return None
+    if bound is None:
+        return "<cores / local ranks>"
+    return None if bound.omp_threads is None else str(bound.omp_threads)

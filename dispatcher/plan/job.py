@@ -1,0 +1,299 @@
+"""The frozen plan of a run: ``plan_job(request, run_id) -> JobPlan``.
+
+Order of decisions: filters, ``--nnodes``, room on each node, placement,
+environment. Nothing is looked up on a host; where the number of GPUs is needed
+and nobody has said it, the plan is *open*: it has nodes but no ranks, the agents
+count, and ``resolved`` closes it, as purely as it was made.
+
+Room on a node, by ``--nproc-per-node``:
+
+===========  ==================================================================
+not given    the hostfile's slots; where it says none, one per GPU; 1 without GPUs
+``auto``     the same
+``gpu``      one per GPU (of those chosen); no GPU is an error
+N            N, whatever the slots; more than slots is over-subscription
+===========  ==================================================================
+
+Nodes that get no rank are left out of the plan, with a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from dispatcher.errors import InternalError, PlanError
+from dispatcher.plan import placement
+from dispatcher.plan.environ import exported
+from dispatcher.plan.filters import Choice, choose
+from dispatcher.plan.host import Host
+from dispatcher.plan.hostset import fold
+from dispatcher.plan.request import (
+    Limits,
+    Nproc,
+    Program,
+    Request,
+    check,
+    parse_count,
+    parse_nproc,
+)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "JobPlan", "Limits", "NodePlan", "Nproc", "Program", "RankPlan", "Request",
+    "parse_count", "parse_nproc", "plan_job",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """A host within the plan: its index (GROUP_RANK), chosen slots, and ranks by local rank.
+
+    slots () means: not said by anybody, and not (yet) counted.
+    """
+
+    index: int
+    host: Host
+    slots: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """Where one rank runs: index of its node, and its number there."""
+
+    rank: int
+    node: int
+    local_rank: int
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """All that will happen, before it does. Open (no ranks) until GPUs are counted, if need be."""
+
+    run_id: str
+    nodes: tuple[NodePlan, ...]
+    program: Program
+    python: str
+    cwd: str
+    exports: tuple[tuple[str, str], ...] = ()
+    np: int | None = None
+    nproc_per_node: Nproc | None = None
+    map_by: str = "block"
+    oversubscribe: bool = False
+    devices: str = "node"
+    omp: int | Literal["auto", "keep"] = "auto"
+    master_addr: str | None = None
+    master_port: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    notices: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether GPUs must be counted before the world size is known."""
+        return not any(node.ranks for node in self.nodes)
+
+    @cached_property
+    def ranks(self) -> tuple[RankPlan, ...]:
+        """Every rank, in order; empty while the plan is open."""
+        found = [
+            RankPlan(rank, node.index, local)
+            for node in self.nodes
+            for local, rank in enumerate(node.ranks)
+        ]
+        return tuple(sorted(found, key=lambda place: place.rank))
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks; 0 while the plan is open."""
+        return sum(len(node.ranks) for node in self.nodes)
+
+    def argv(self, rank: int) -> tuple[str, ...]:
+        """The exact argument list of ``rank``; on a host with its own Python, that one."""
+        if self.program.kind == "command":
+            return self.program.argv
+        python = self.nodes[self.ranks[rank].node].host.python or self.python
+        module = ("-m",) if self.program.kind == "module" else ()
+        return (python, "-u", *module, *self.program.argv)
+
+    def resolved(self, gpu_counts: Mapping[int, int]) -> JobPlan:
+        """The closed plan, given the number of GPUs of each node by its index here.
+
+        A closed plan is its own answer. Nodes left without ranks drop out and
+        the others are numbered anew, in the same order.
+
+        Raises: PlanError when the ranks do not fit, a chosen GPU does not exist,
+        or ``gpu`` was asked for on a host that has none.
+        """
+        return _placed(self, gpu_counts) if self.is_open else self
+
+    def to_json(self) -> str:
+        """The whole plan as JSON text, secrets included: for programs, not for eyes."""
+        from dispatcher.plan.record import to_json
+
+        return to_json(self)
+
+    @staticmethod
+    def from_json(text: str) -> JobPlan:
+        """The plan that ``to_json`` wrote. Raises: PlanError for any other text."""
+        from dispatcher.plan.record import from_json
+
+        return from_json(text)
+
+    def describe(self) -> dict[str, Any]:
+        """The plan for eyes: secrets hidden, placeholders for what only the hosts know."""
+        from dispatcher.plan.record import describe
+
+        return describe(self)
+
+
+def plan_job(request: Request, run_id: str) -> JobPlan:
+    """The plan for ``request``; open if GPUs must be counted first.
+
+    Raises: UsageError for a value no cluster could honour; PlanError when these
+    hosts cannot.
+    """
+    check(request, run_id)
+    choices = choose(request.hosts.hosts, request.include, request.exclude)
+    if not choices:
+        flag = "--include" if request.include is not None else "--exclude"
+        raise PlanError(f"no host is left after {flag}")
+    choices = _first(choices, request.nnodes)
+    plan = JobPlan(
+        run_id=run_id,
+        nodes=tuple(
+            NodePlan(index, _completed(choice.host, request), choice.slots or ())
+            for index, choice in enumerate(choices)
+        ),
+        program=request.program,
+        python=request.python,
+        cwd=request.cwd,
+        exports=tuple(exported(request.environ, request.exports, request.env_files).items()),
+        np=request.np,
+        nproc_per_node=request.nproc_per_node,
+        map_by=request.map_by,
+        oversubscribe=request.oversubscribe,
+        devices=request.devices,
+        omp=request.omp,
+        master_addr=request.master_addr,
+        master_port=request.master_port,
+        limits=request.limits,
+        notices=request.hosts.notices,
+    )
+    unsaid = request.nproc_per_node in (None, "auto") and any(not n.slots for n in plan.nodes)
+    if unsaid or request.nproc_per_node == "gpu":
+        return plan
+    return _placed(plan, {})
+
+
+def _first(choices: tuple[Choice, ...], nnodes: int | None) -> tuple[Choice, ...]:
+    if nnodes is None:
+        return choices
+    if nnodes > len(choices):
+        names = fold(choice.host.name for choice in choices)
+        raise PlanError(f"--nnodes {nnodes}: only {_plural(len(choices), 'host')}: {names}")
+    return choices[:nnodes]
+
+
+def _completed(host: Host, request: Request) -> Host:
+    """``host`` with the run's user and port where it names none."""
+    return replace(host, user=host.user or request.user, port=host.port or request.port)
+
+
+def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
+    """``plan`` with ranks; every node's room must be known or counted."""
+    nodes = _counted(plan, gpu_counts)
+    room = _room(plan, nodes)
+    most = [node.host.max_slots for node in nodes]
+    n_ranks = sum(room) if plan.np is None else plan.np
+    if n_ranks > placement.MOST_RANKS:
+        raise PlanError(f"{n_ranks} ranks: at most {placement.MOST_RANKS} can be placed")
+    try:
+        counts = placement.shares(
+            room, n_ranks, map_by=plan.map_by, most=most, oversubscribe=plan.oversubscribe
+        )
+    except placement.NoRoom as full:
+        raise _no_room(full, plan.oversubscribe, nodes) from None
+    used = [(node, count) for node, count in zip(nodes, counts, strict=True) if count]
+    ranks = placement.ranks_of([count for _, count in used], plan.map_by)
+    notices = plan.notices
+    if len(used) < len(nodes):
+        idle = fold(n.host.name for n, count in zip(nodes, counts, strict=True) if not count)
+        notices += (f"{idle}: left out: --np {n_ranks} needs only {_plural(len(used), 'node')}",)
+    return replace(
+        plan,
+        nodes=tuple(
+            replace(node, index=index, ranks=ranks[index]) for index, (node, _) in enumerate(used)
+        ),
+        notices=notices,
+    )
+
+
+def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
+    """The nodes with slots taken from, or judged against, the GPUs that were counted."""
+    per_gpu = plan.nproc_per_node == "gpu"
+    without = []
+    nodes = []
+    for node in plan.nodes:
+        unsaid = not node.slots and not isinstance(plan.nproc_per_node, int)
+        count = gpu_counts.get(node.index)
+        if count is None:
+            if unsaid or per_gpu:
+                raise InternalError(f"{node.host.name}: its GPUs were not counted")
+        elif unsaid:
+            most = node.host.max_slots if node.host.max_slots is not None else count
+            node = replace(node, slots=tuple(map(str, range(min(count, most)))))
+        elif per_gpu or node.host.slots is None:
+            missing = [slot for slot in node.slots if slot.isdigit() and int(slot) >= count]
+            if missing and count:
+                gpus = f"{fold(missing)}: it has {_plural(count, 'GPU')}"
+                raise PlanError(f"{node.host.name}: no GPU {gpus}")
+        if per_gpu and count == 0:
+            without.append(node.host.name)
+        nodes.append(node)
+    if without:
+        raise PlanError(
+            f"--nproc-per-node gpu: no GPU on {fold(without)}",
+            hint="leave them out, or say how many ranks: --nproc-per-node 1",
+        )
+    return nodes
+
+
+def _room(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
+    """Ranks each node has room for, by the table above."""
+    if not isinstance(plan.nproc_per_node, int):
+        return [len(node.slots) or 1 for node in nodes]
+    wanted = plan.nproc_per_node
+    for node in nodes:
+        most = node.host.max_slots
+        if most is not None and wanted > most:
+            raise PlanError(f"--nproc-per-node {wanted}: {node.host.name} takes at most {most}")
+    full = [node for node in nodes if node.slots and wanted > len(node.slots)]
+    if full and not plan.oversubscribe:
+        slots = sorted({len(node.slots) for node in full})
+        names = fold(node.host.name for node in full)
+        raise PlanError(
+            f"--nproc-per-node {wanted}: {names}: only {_plural(slots[0], 'slot')}",
+            hint=f"--oversubscribe, or --nproc-per-node {slots[0]}",
+        )
+    return [wanted] * len(nodes)
+
+
+def _no_room(full: placement.NoRoom, asked: bool, nodes: Sequence[NodePlan]) -> PlanError:
+    names = fold(node.host.name for node in nodes)
+    if asked:
+        return PlanError(
+            f"{_plural(full.asked, 'rank')} but {names} take at most {full.most} (max_slots)"
+        )
+    return PlanError(
+        f"{_plural(full.asked, 'rank')} but only {_plural(full.room, 'slot')} on {names}",
+        hint=f"--oversubscribe, or --np {full.room}",
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,159 @@
+"""What the user asked for: program, numbers, limits; checked alone, before the hosts are looked at.
+
+Numbers that arrive as text become numbers here (``parse_count``,
+``parse_nproc``), by plain ASCII digits only. Whether the hosts can satisfy a
+request is ``job``'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dispatcher.errors import UsageError
+from dispatcher.plan import placement
+from dispatcher.plan.environ import DEVICE_POLICIES
+from dispatcher.plan.host import Hostlist
+from dispatcher.plan.names import BadName, check_host, check_user, digits, shown
+
+Nproc = int | Literal["auto", "gpu"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What each rank runs: a Python script, a module (``-m``), or any command.
+
+    argv[0] is the script, the module's name, or the program; the rest are its
+    arguments, passed on byte for byte.
+    """
+
+    kind: Literal["script", "module", "command"]
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every duration in seconds that a run waits, and how many links open at once."""
+
+    connect_timeout: float = 10.0  # name, TCP, key exchange and login of one host together
+    boot_timeout: float = 30.0  # from command sent to the agent's hello
+    heartbeat: float = 5.0  # between two beats of an agent
+    beats_lost: int = 3  # missing beats that make a host lost
+    lease: float = 30.0  # an agent without its master kills its ranks after this
+    grace: float = 10.0  # TERM to KILL
+    lifeline_grace: float = 1.0  # TERM to KILL when the master is gone
+    connect_window: int = 64  # hosts being connected at once
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 1 if isinstance(value, int) else 0.0
+            if not least <= value < 10**7 or (least == 0 and value == 0 and "grace" not in name):
+                raise UsageError(f"{name}: {value} is not a sensible limit")
+        if self.lease < self.heartbeat * self.beats_lost:
+            raise UsageError(
+                f"lease of {self.lease} s is shorter than {self.beats_lost} heartbeats"
+                f" of {self.heartbeat} s: ranks would be killed before their host is lost"
+            )
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything the flags say, not yet judged against the hosts.
+
+    environ is the login node's environment; exports the values of ``-x``;
+    env_files source and text of each file; user and port hold for hosts that
+    name none.
+    """
+
+    hosts: Hostlist
+    program: Program
+    cwd: str
+    np: int | None = None
+    nnodes: int | None = None
+    nproc_per_node: Nproc | None = None
+    include: str | None = None
+    exclude: str | None = None
+    map_by: str = "block"
+    oversubscribe: bool = False
+    python: str = "python3"
+    user: str | None = None
+    port: int | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    exports: tuple[str, ...] = ()
+    env_files: tuple[tuple[str, bytes | str], ...] = ()
+    devices: str = "node"
+    omp: int | Literal["auto", "keep"] = "auto"
+    master_addr: str | None = None
+    master_port: int | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+def parse_count(text: str, flag: str, high: int = placement.MOST_RANKS) -> int:
+    """The whole number >= 1 written in ``text``. Raises: UsageError naming ``flag``."""
+    try:
+        return digits(text, flag, 1, high)
+    except BadName as bad:
+        raise UsageError(bad.message, hint=f"{flag} takes a whole number from 1") from None
+
+
+def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
+    """The value of ``--nproc-per-node``: ``auto``, ``gpu``, or a number. Raises: UsageError."""
+    if text == "auto":
+        return "auto"
+    if text == "gpu":
+        return "gpu"
+    try:
+        return digits(text, flag, 1, placement.MOST_RANKS)
+    except BadName as bad:
+        raise UsageError(bad.message, hint=f"{flag} takes a number, gpu or auto") from None
+
+
+def check(request: Request, run_id: str) -> None:
+    """Nothing, if every value could be honoured by some hosts.
+
+    Raises: UsageError for the first value that none could.
+    """
+    if not run_id or not all(
+        char.isascii() and (char.isalnum() or char in "-_.") for char in run_id
+    ):
+        raise UsageError(f"run id: letters, digits and -_. only: {shown(run_id)}")
+    program = request.program
+    if not program.argv or not program.argv[0]:
+        raise UsageError("no program to run", hint="dispatch -H hostfile train.py")
+    for text in (*program.argv, request.python, request.cwd):
+        if "\0" in text:
+            raise UsageError(f"a NUL byte in {shown(text)}: no program can be given one")
+    if not request.python or request.python.startswith("-"):
+        raise UsageError(f"--python: not a program: {shown(request.python)}")
+    for flag, value, high in (
+        ("--np", request.np, placement.MOST_RANKS),
+        ("--nnodes", request.nnodes, placement.MOST_RANKS),
+        ("--nproc-per-node", request.nproc_per_node, placement.MOST_RANKS),
+        ("--omp-threads", request.omp, 1 << 16),
+        ("--port", request.port, 65535),
+        ("--master-port", request.master_port, 65535),
+    ):
+        if isinstance(value, int) and not 1 <= value <= high:
+            raise UsageError(f"{flag}: {value} is not between 1 and {high}")
+    nproc, omp = request.nproc_per_node, request.omp
+    words: tuple[tuple[str, str | None, tuple[str | None, ...]], ...] = (
+        ("--nproc-per-node", "auto" if isinstance(nproc, int) else nproc, (None, "auto", "gpu")),
+        ("--omp-threads", "auto" if isinstance(omp, int) else omp, ("auto", "keep")),
+        ("--map-by", request.map_by, placement.MAPPINGS),
+        ("--devices", request.devices, DEVICE_POLICIES),
+    )
+    for flag, word, known in words:
+        if word not in known:
+            choice = ", ".join(name for name in known if name)
+            raise UsageError(f"{flag}: {shown(str(word))} is not one of {choice}")
+    named: tuple[tuple[str, str | None, Callable[[str], str]], ...] = (
+        ("--user", request.user, check_user),
+        ("--master-addr", request.master_addr, check_host),
+    )
+    for flag, name, judge in named:
+        if name is not None:
+            try:
+                judge(name)
+            except BadName as bad:
+                raise UsageError(f"{flag}: {bad.message}", hint=bad.hint) from None
