@@ -16,6 +16,8 @@ All mistakes of a text are reported together. The texts are arguments; only
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -94,7 +96,7 @@ def read_hosts(spec: str, stdin: Callable[[], bytes], resolve: Resolve | None = 
         )
     if os.path.lexists(spec):
         return parse_hostfile(_contents(spec), os.fsdecode(os.fsencode(spec)), resolve)
-    if _looks_like_path(spec):
+    if not spec.startswith("-") and _looks_like_path(spec):
         raise UsageError(
             f"-H: {shown(spec)}: no such file",
             hint=f"look in its folder: ls {_folder(spec)}",
@@ -117,6 +119,8 @@ def _bounded(found: bytes, source: str) -> bytes:
 
 
 def _looks_like_path(spec: str) -> bool:
+    """Whether the text can only be a path; a ``/`` in brackets is a step, ``n[0-14/2]``."""
+    spec = re.sub(r"\[[^\]]*\]?", "", spec)
     lower = spec.lower()
     return (
         "/" in spec
@@ -127,8 +131,6 @@ def _looks_like_path(spec: str) -> bool:
 
 
 def _folder(spec: str) -> str:
-    import shlex
-
     return shlex.quote(os.path.dirname(spec) or ".")
 
 

@@ -325,7 +325,7 @@ def _port(text: str, at: int) -> int:
 
 
 def _python(value: str, at: int) -> str:
-    if value.startswith("-"):
+    if not value or value.startswith("-"):
         raise BadName(f"python: not a program: {shown(value)}", at)
     if value.startswith("~"):
         raise BadName("python: '~' is not expanded", at, "write the whole path")
