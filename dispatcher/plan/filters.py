@@ -102,7 +102,7 @@ def _slot(host: Host, slots: tuple[str, ...], name: str) -> str:
         return name
     if name.isdigit() and not slots[0].isdigit() and int(name) < len(slots):
         return slots[int(name)]
-    known = hostset.fold(slots) if len(slots) < 9 else f"{slots[0]} to {slots[-1]}"
+    known = ",".join(slots) if len(slots) < 9 else f"{slots[0]} to {slots[-1]}"
     raise PlanError(f"{host.name}: no slot {shown(name)} (it has {known})")
 
 

@@ -211,9 +211,10 @@ def _pieces(text: str, offset: int) -> tuple[str | tuple[_Span, ...], ...]:
         if part.startswith("["):
             pieces.append(_spans(part[1:-1], offset + at + 1))
         elif part:
-            if " " in part or "\t" in part:
+            blank = re.search(r"[ \t]", part)
+            if blank:
                 hint = "separate hosts by commas"
-                raise HostsetError("a blank inside a name", offset + at + part.index(" "), hint)
+                raise HostsetError("a blank inside a name", offset + at + blank.start(), hint)
             pieces.append(part)
         elif pieces and not isinstance(pieces[-1], str) and at < len(text):
             raise HostsetError("two ranges with nothing between", offset + at)

@@ -250,8 +250,9 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
         elif per_gpu or node.host.slots is None:
             missing = [slot for slot in node.slots if slot.isdigit() and int(slot) >= count]
             if missing and count:
-                gpus = f"{fold(missing)}: it has {_plural(count, 'GPU')}"
-                raise PlanError(f"{node.host.name}: no GPU {gpus}")
+                raise PlanError(
+                    f"{node.host.name}: no GPU {missing[0]}: it has {_plural(count, 'GPU')}"
+                )
         if per_gpu and count == 0:
             without.append(node.host.name)
         nodes.append(node)

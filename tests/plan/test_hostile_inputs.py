@@ -11,6 +11,7 @@ from dispatcher import exitcodes
 from dispatcher.errors import UsageError
 from dispatcher.plan.hostfile import parse_hostfile, read_hosts
 from dispatcher.plan.job import Program, Request, parse_count, parse_nproc, plan_job
+
 from .hostile_inputs import HOSTILE, POOL, Hostile
 
 

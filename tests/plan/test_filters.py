@@ -1,0 +1,111 @@
+"""Filters as DeepSpeed documents them: its own table, and the cases it gets wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import PlanError, UsageError
+from dispatcher.plan.filters import choose
+from dispatcher.plan.hostfile import parse_hostfile
+
+H1 = "w0 slots=4"
+H2 = "w0 slots=4\nw1 slots=4"
+
+
+def chosen(hosts: str, include: str | None = None, exclude: str | None = None) -> dict[str, str]:
+    found = choose(parse_hostfile(hosts, "hf").hosts, include, exclude)
+    return {
+        choice.host.name: "?" if choice.slots is None else ",".join(choice.slots)
+        for choice in found
+    }
+
+
+@pytest.mark.parametrize(
+    ("hosts", "include", "exclude", "result"),
+    [
+        (H1, None, None, {"w0": "0,1,2,3"}),
+        (H1, None, "w0:1", {"w0": "0,2,3"}),
+        (H1, None, "w0:1,2", {"w0": "0,3"}),
+        (H1, "w0:1", None, {"w0": "1"}),
+        (H1, "w0:1,1", None, {"w0": "1"}),
+        (H1, "w0:1@w0:0,1", None, {"w0": "0,1"}),
+        (H1, "w0", None, {"w0": "0,1,2,3"}),
+        (H1, None, "w0", {}),
+        (H1, None, "w0:0,1,2,3", {}),
+        (H2, None, None, {"w0": "0,1,2,3", "w1": "0,1,2,3"}),
+        (H2, "w1:0,3", None, {"w1": "0,3"}),
+        (H2, None, "w1", {"w0": "0,1,2,3"}),
+        (H2, None, "w0:0,1@w1:3", {"w0": "2,3", "w1": "0,1,2"}),
+        # what its command line gets wrong
+        (H2, "w0", None, {"w0": "0,1,2,3"}),
+        (H2, "w0@w1:0,2", None, {"w0": "0,1,2,3", "w1": "0,2"}),
+        (H2, "w1:0,1@w0:3,2", None, {"w0": "2,3", "w1": "0,1"}),
+        (H2, None, "w1:0", {"w0": "0,1,2,3", "w1": "1,2,3"}),
+        (H2, "w0@w0:1", None, {"w0": "0,1,2,3"}),
+        # beyond it: ranges of hosts and of slots, addresses, GPU names
+        (H2, "w[0-1]:0-2", None, {"w0": "0,1,2", "w1": "0,1,2"}),
+        (H2, "w1,w0", None, {"w0": "0,1,2,3", "w1": "0,1,2,3"}),
+        ("::1 slots=2\n[fe80::1] slots=2", "[::1]:1@fe80::1", None, {"::1": "1", "fe80::1": "0,1"}),
+        ("w0 gpus=4,5,7", "w0:7,4", None, {"w0": "4,7"}),
+        ("w0 gpus=GPU-a,GPU-b,GPU-c", "w0:2,GPU-a", None, {"w0": "GPU-a,GPU-c"}),
+        ("w0 gpus=GPU-a,GPU-b,GPU-c", None, "w0:1", {"w0": "GPU-a,GPU-c"}),
+        ("w0\nw1", "w1", None, {"w1": "?"}),
+        ("w0\nw1", "w0:3,10,2", None, {"w0": "2,3,10"}),
+        ("w0\nw1", None, "w1", {"w0": "?"}),
+    ],
+)
+def test_filters(
+    hosts: str, include: str | None, exclude: str | None, result: dict[str, str]
+) -> None:
+    found = chosen(hosts, include, exclude)
+    assert found == result
+    assert list(found) == list(result), "the hostfile's order wins"
+
+
+def test_both_at_once_is_refused() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        choose((), "a", "b")
+
+
+@pytest.mark.parametrize("flag", ["include", "exclude"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("jeff", r"no host 'jeff' \(known: w\[0-1\]\)"),
+        ("w1:4", r"w1: no slot '4' \(it has 0,1,2,3\)"),
+        ("w1@w0:1@5", "no host '5'"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_known_ones(flag: str, text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        chosen(H2, **{flag: text})
+
+
+def test_a_near_miss_is_suggested() -> None:
+    with pytest.raises(PlanError) as caught:
+        chosen("worker-0 slots=1\nworker-1 slots=1", "worker_1")
+    assert caught.value.hint == "did you mean worker-1?"
+
+
+def test_slots_nobody_counted_cannot_be_excluded() -> None:
+    with pytest.raises(PlanError, match="not known") as caught:
+        chosen("w0", exclude="w0:1")
+    assert caught.value.hint
+    assert "w0 slots=8" in caught.value.hint
+
+
+@given(st.dictionaries(st.integers(0, 9), st.sets(st.integers(0, 7), min_size=1), min_size=1))
+def test_include_and_exclude_of_the_same_filter_share_everything(
+    wanted: dict[int, set[int]],
+) -> None:
+    hosts = "w[0-9] slots=8"
+    text = "@".join(f"w{host}:{','.join(map(str, ids))}" for host, ids in wanted.items())
+    inside, outside = chosen(hosts, include=text), chosen(hosts, exclude=text)
+    for n in range(10):
+        together = [
+            *filter(None, inside.get(f"w{n}", "").split(",")),
+            *filter(None, outside.get(f"w{n}", "").split(",")),
+        ]
+        assert sorted(map(int, together)) == list(range(8))

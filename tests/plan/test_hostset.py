@@ -1,0 +1,248 @@
+"""Host expressions: what they expand to, how names fold, and agreement with ClusterShell."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.plan.hostset import LIMIT, HostsetError, expand, fold, split_list
+from dispatcher.plan.names import BadName, check_host, check_user
+
+
+def members(_: str) -> list[str]:
+    return ["g1", "g2", "g3"]
+
+
+# Expression and names. Mostly ClusterShell's results; where the order differs it is
+# because the written order is kept.
+VECTORS = [
+    ("node1", "node1"),
+    ("node[1-3]", "node1 node2 node3"),
+    ("node[01-03]", "node01 node02 node03"),
+    ("node[8-11]", "node8 node9 node10 node11"),
+    ("node[08-11]", "node08 node09 node10 node11"),
+    ("node[008-011]", "node008 node009 node010 node011"),
+    ("node[1,3,5-7]", "node1 node3 node5 node6 node7"),
+    ("node[3,1,2,2]", "node1 node2 node3"),
+    ("node[0-10/2]", "node0 node2 node4 node6 node8 node10"),
+    ("node[1-10/3]", "node1 node4 node7 node10"),
+    ("node[01-10/3]", "node01 node04 node07 node10"),
+    ("node[1-4/4]", "node1"),
+    ("node[1-7/02]", "node1 node3 node5 node7"),
+    ("node[1-3]-ib0", "node1-ib0 node2-ib0 node3-ib0"),
+    ("cluster[50-52]-ipmi", "cluster50-ipmi cluster51-ipmi cluster52-ipmi"),
+    ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
+    ("r[1-2]n[01-02]-ib0", "r1n01-ib0 r1n02-ib0 r2n01-ib0 r2n02-ib0"),
+    ("rack[1-2]-node[1-3/2]", "rack1-node1 rack1-node3 rack2-node1 rack2-node3"),
+    ("d[1-2]r[1-2]n[1-2]", "d1r1n1 d1r1n2 d1r2n1 d1r2n2 d2r1n1 d2r1n2 d2r2n1 d2r2n2"),
+    ("[1-3].example.com", "1.example.com 2.example.com 3.example.com"),
+    ("10.0.[0-1].[1-2]", "10.0.0.1 10.0.0.2 10.0.1.1 10.0.1.2"),
+    ("node1[0-2]", "node10 node11 node12"),
+    ("node01[0-1]", "node010 node011"),
+    ("prod-02[10-12]", "prod-0210 prod-0211 prod-0212"),
+    ("prod-100[040-042]", "prod-100040 prod-100041 prod-100042"),
+    ("node-1[0-48/16]", "node-10 node-116 node-132 node-148"),
+    ("n1[01-09/4]", "n101 n105 n109"),
+    ("node[1-2]5", "node15 node25"),
+    ("node[1-2]5x", "node15x node25x"),
+    ("node[1-3],node[2-4]", "node1 node2 node3 node4"),
+    ("node[1-3],gpu[1-2],login", "node1 node2 node3 gpu1 gpu2 login"),
+    ("z,a,z", "z a"),
+    ("node[1-5]!node[2-3]", "node1 node4 node5"),
+    ("node[1-5]&node[4-8]", "node4 node5"),
+    ("node[1-3]^node[3-4]", "node1 node2 node4"),
+    ("node[1-4]!node[2-3],node3", "node1 node4 node3"),
+    ("node[1,01,001]", "node1 node01 node001"),
+    ("node[1-2],node[01-02]", "node1 node2 node01 node02"),
+    ("node[000]", "node000"),
+    ("[01-03]", "01 02 03"),
+    ("fe80::1:[2-3]", "fe80::1:2 fe80::1:3"),
+    (" node1 , node[ 2 - 3 ] ", "node1 node2 node3"),
+    # the left bound sets the width, as in Slurm and pdsh
+    ("node[01-3]", "node01 node02 node03"),
+    ("node[001-3]", "node001 node002 node003"),
+    ("node[099-101]", "node099 node100 node101"),
+    ("node[99-101]", "node99 node100 node101"),
+    ("node[08-101/31]", "node08 node39 node70 node101"),
+    ("node[0-2]", "node0 node1 node2"),
+    # ClusterShell makes 92 names of the first and refuses the second
+    ("node1[9-10]", "node19 node110"),
+    ("node01[9-10]", "node019 node0110"),
+    # groups
+    ("@rack1", "g1 g2 g3"),
+    ("@slurm:gpu!g2", "g1 g3"),
+    ("n1,@all", "n1 g1 g2 g3"),
+]
+
+
+@pytest.mark.parametrize(("text", "names"), VECTORS)
+def test_expands(text: str, names: str) -> None:
+    assert expand(text, resolve=members) == names.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("node[9-100]", 92), ("node[01-16,20]", 17), ("node[1-17/02]", 9), ("node[09-100]", 92)],
+)
+def test_counts(text: str, count: int) -> None:
+    assert len(expand(text)) == count
+
+
+@pytest.mark.parametrize(
+    "text", [text for text, _ in VECTORS if not set(text) & {"@"} and "[01-3]" not in text]
+)
+def test_agrees_with_clustershell_where_it_is_right(text: str) -> None:
+    from ClusterShell.NodeSet import NodeSet, NodeSetParseError
+
+    if text in ("node1[9-10]", "node01[9-10]", "node[001-3]", "node[08-101/31]"):
+        pytest.skip("known to differ, on purpose")
+    try:
+        theirs = set(NodeSet(text))
+    except NodeSetParseError as error:
+        pytest.fail(f"ClusterShell refuses {text}: {error}")
+    assert set(expand(text)) == theirs
+
+
+def test_a_bomb_is_refused_before_anything_is_allocated() -> None:
+    started = time.perf_counter()
+    for text in ("n[0-999999999]", "a[0-99999]b[0-99999]c[0-99999]", "n[0-999999999999999999]"):
+        with pytest.raises(HostsetError, match="too many hosts"):
+            expand(text)
+    assert time.perf_counter() - started < 0.03
+
+
+def test_the_limit_is_inclusive() -> None:
+    assert len(expand(f"n[1-{LIMIT}]")) == LIMIT
+    with pytest.raises(HostsetError):
+        expand(f"n[0-{LIMIT}]")
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("node1,,node2", 6),
+        ("n[1-3", 1),
+        ("ok,n[1-x]", 5),
+        ("ok,-bad", 3),
+        ("ok, n{1}", 5),
+        ("a!b]", 3),
+    ],
+)
+def test_an_error_points_at_its_place(text: str, offset: int) -> None:
+    with pytest.raises(HostsetError) as caught:
+        expand(text)
+    assert caught.value.offset == offset
+
+
+def test_a_group_with_a_bad_member_is_refused() -> None:
+    with pytest.raises(HostsetError, match=r"@evil.*starts with '-'"):
+        expand("@evil", resolve=lambda _: ["-oProxyCommand=x"])
+
+
+def test_plain_names_and_ranges_do_not_load_clustershell() -> None:
+    code = (
+        "import sys; from dispatcher.plan.hostset import expand, fold;"
+        "expand('n[1-3],login!n2'); fold(['n1']);"
+        "sys.exit(any(name.startswith('ClusterShell') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+FOLDS = [
+    ("n03 n04 n05 n07", "n[03-05,07]"),
+    ("n01 n02 n10", "n[01-02,10]"),
+    ("a1b1 a2b2", "a1b1,a2b2"),
+    ("a1b1 a1b2 a2b1 a2b2", "a[1-2]b[1-2]"),
+    ("n1.x.org n2.x.org", "n[1-2].x.org"),
+    ("10.0.0.1 10.0.0.2 10.0.1.1", "10.0.0.[1-2],10.0.1.1"),
+    ("web db web1", "db,web,web1"),
+    ("n1", "n1"),
+    ("n1 n1", "n1"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("names", "short"), FOLDS)
+def test_folds(names: str, short: str) -> None:
+    assert fold(names.split()) == short
+
+
+@given(st.lists(st.text(max_size=20), max_size=8))
+def test_folding_never_fails(names: list[str]) -> None:
+    assert isinstance(fold(names), str)
+
+
+@given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,4}([.-][a-z]{1,2}[0-9]{0,3})?", fullmatch=True)))
+def test_folding_loses_no_name(names: list[str]) -> None:
+    if names:
+        assert set(expand(fold(names))) == set(names)
+
+
+number = st.integers(0, 120)
+
+
+@given(
+    st.lists(
+        st.tuples(number, st.integers(0, 12), st.integers(1, 5), st.integers(1, 4)), min_size=1
+    ),
+    st.sampled_from(["n", "n1", "r2-", ""]),
+    st.sampled_from(["", "-ib0", ".org"]),
+)
+def test_expansion_is_the_text_with_each_number_put_in(
+    ranges: list[tuple[int, int, int, int]], prefix: str, suffix: str
+) -> None:
+    texts, wanted = [], set()
+    for first, length, step, width in ranges:
+        if width > 1 and len(str(first)) >= width:
+            width = 1
+        last = first + length
+        texts.append(f"{first:0{width}}-{last}/{step}")
+        wanted |= {f"{prefix}{n:0{width}}{suffix}" for n in range(first, last + 1, step)}
+    assert set(expand(f"{prefix}[{','.join(texts)}]{suffix}")) == wanted
+
+
+@given(st.text(alphabet="n1-9[],!&^@:/ .0\t\n-x", max_size=30))
+def test_any_text_gives_names_or_our_error(text: str) -> None:
+    try:
+        names = expand(text, limit=5000, resolve=members)
+    except HostsetError as error:
+        place = error.offset
+    else:
+        place = 0
+        assert names
+        assert len(set(names)) == len(names)
+        assert all(check_host(name) == name for name in names)
+    assert 0 <= place <= len(text)
+
+
+def test_split_list_keeps_brackets_whole() -> None:
+    assert split_list("n[1,3], b ,c") == [("n[1,3]", 0), ("b", 8), ("c", 11)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["n1", "N1", "a.b.c", "a.b.", "a_b", "10.0.0.1", "::1", "fe80::1%eth0", "1", "x" * 253, "a--b"],
+)
+def test_good_host_names(name: str) -> None:
+    assert check_host(name) == name
+
+
+def test_whatever_openssh_refuses_in_a_name_is_refused() -> None:
+    host_refused = "'`\"$\\;&<>|(){}," + "".join(map(chr, [*range(33), 127]))
+    user_refused = "'`\";&<>|(){}" + "".join(map(chr, [*range(32), 127]))
+    for char, place in itertools.product(host_refused, (0, 1, 2)):
+        with pytest.raises(BadName):
+            check_host("ab"[:place] + char + "ab"[place:])
+    for char in user_refused:
+        with pytest.raises(BadName):
+            check_user("a" + char)
+    for bad in ("", "-l", "-"):
+        with pytest.raises(BadName):
+            check_user(bad)
+    assert check_user("first.last-2_x+y") == "first.last-2_x+y"

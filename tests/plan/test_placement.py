@@ -1,0 +1,106 @@
+"""Placement: tables, and what holds for any cluster."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.plan.placement import NoRoom, ranks_of, shares
+
+
+@pytest.mark.parametrize(
+    ("room", "n_ranks", "map_by", "ranks"),
+    [
+        ([2, 2], 4, "block", [(0, 1), (2, 3)]),
+        ([1, 2], 3, "block", [(0,), (1, 2)]),
+        ([3, 2], 5, "block", [(0, 1, 2), (3, 4)]),
+        ([4, 4], 6, "block", [(0, 1, 2, 3), (4, 5)]),
+        ([4, 4], 3, "block", [(0, 1, 2), ()]),
+        ([2, 2], 4, "node", [(0, 2), (1, 3)]),
+        ([1, 3], 4, "node", [(0,), (1, 2, 3)]),
+        ([3, 1, 2], 6, "node", [(0, 3, 5), (1,), (2, 4)]),
+        ([4, 4, 4], 2, "node", [(0,), (1,), ()]),
+    ],
+)
+def test_ranks_go_where_the_mapping_says(
+    room: list[int], n_ranks: int, map_by: str, ranks: list[tuple[int, ...]]
+) -> None:
+    assert list(ranks_of(shares(room, n_ranks, map_by=map_by), map_by)) == ranks
+
+
+@pytest.mark.parametrize(
+    ("room", "most", "n_ranks", "counts"),
+    [
+        ([2, 2], [None, None], 6, (3, 3)),
+        ([2, 2], [None, None], 5, (3, 2)),
+        ([2, 2], [2, None], 7, (2, 5)),
+        ([1, 4], [2, 4], 6, (2, 4)),
+    ],
+)
+@pytest.mark.parametrize("map_by", ["block", "node"])
+def test_extra_ranks_are_dealt_out_in_turn(
+    room: list[int], most: list[int | None], n_ranks: int, counts: tuple[int, ...], map_by: str
+) -> None:
+    assert shares(room, n_ranks, map_by=map_by, most=most, oversubscribe=True) == counts
+
+
+def test_more_ranks_than_slots_must_be_asked_for() -> None:
+    with pytest.raises(NoRoom) as caught:
+        shares([2, 2], 5)
+    assert (caught.value.asked, caught.value.room) == (5, 4)
+
+
+def test_max_slots_holds_even_when_asked() -> None:
+    with pytest.raises(NoRoom) as caught:
+        shares([2, 2], 6, most=[2, 3], oversubscribe=True)
+    assert caught.value.most == 5
+
+
+rooms = st.lists(st.integers(1, 12), min_size=1, max_size=30)
+mappings = st.sampled_from(["block", "node"])
+
+
+@given(rooms, mappings, st.data())
+def test_placement_is_a_bijection(room: list[int], map_by: str, data: st.DataObject) -> None:
+    n_ranks = data.draw(st.integers(1, sum(room)))
+    counts = shares(room, n_ranks, map_by=map_by)
+    placed = ranks_of(counts, map_by)
+    assert sorted(rank for ranks in placed for rank in ranks) == list(range(n_ranks))
+    assert [len(ranks) for ranks in placed] == list(counts)
+    assert all(count <= slots for count, slots in zip(counts, room, strict=True))
+    assert all(list(ranks) == sorted(ranks) for ranks in placed), "local ranks rise with ranks"
+    assert placed[0][0] == 0, "rank 0 is on the first node"
+    if map_by == "block":
+        assert [rank for ranks in placed for rank in ranks] == list(range(n_ranks))
+    else:
+        open_counts = [c for c, slots in zip(counts, room, strict=True) if c < slots]
+        assert not open_counts or max(counts) - min(open_counts) <= max(counts)
+        assert all(abs(a - b) <= 1 for a in open_counts for b in open_counts), "dealt evenly"
+
+
+@given(rooms, mappings, st.integers(1, 200), st.data())
+def test_oversubscription_respects_every_bound(
+    room: list[int], map_by: str, n_ranks: int, data: st.DataObject
+) -> None:
+    most = [slots + data.draw(st.integers(0, 5)) for slots in room]
+    try:
+        counts = shares(room, n_ranks, map_by=map_by, most=most, oversubscribe=True)
+    except NoRoom:
+        assert n_ranks > sum(most)
+    else:
+        assert sum(counts) == n_ranks
+        assert all(count <= bound for count, bound in zip(counts, most, strict=True))
+        if n_ranks >= sum(room):
+            assert all(count >= slots for count, slots in zip(counts, room, strict=True))
+
+
+@pytest.mark.parametrize("map_by", ["block", "node"])
+def test_a_lopsided_cluster_is_placed_fast(map_by: str) -> None:
+    room = [4096] + [1] * 65535
+    started = time.perf_counter()
+    counts = shares(room, sum(room), map_by=map_by)
+    assert sum(len(ranks) for ranks in ranks_of(counts, map_by)) == sum(room)
+    assert time.perf_counter() - started < 2.0
