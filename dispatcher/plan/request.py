@@ -20,6 +20,9 @@ from dispatcher.plan.names import BadName, check_host, check_user, digits, shown
 Nproc = int | Literal["auto", "gpu"]
 
 
+LONGEST = 10**7  # seconds; four months
+
+
 @dataclass(frozen=True)
 class Program:
     """What each rank runs: a Python script, a module (``-m``), or any command.
@@ -47,8 +50,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            least = 1 if isinstance(value, int) else 0.0
-            if not least <= value < 10**7 or (least == 0 and value == 0 and "grace" not in name):
+            least = 1 if name in ("beats_lost", "connect_window") else 0
+            positive = value > 0 or name in ("grace", "lifeline_grace")
+            if not (least <= value < LONGEST and positive):  # also refuses nan
                 raise UsageError(f"{name}: {value} is not a sensible limit")
         if self.lease < self.heartbeat * self.beats_lost:
             raise UsageError(

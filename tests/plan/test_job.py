@@ -1,0 +1,353 @@
+"""The plan of a job: who gets which ranks, open plans, command lines, JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import InternalError, PlanError, UsageError
+from dispatcher.plan.hostfile import parse_hostfile, parse_inline
+from dispatcher.plan.job import (
+    JobPlan,
+    Limits,
+    Program,
+    Request,
+    parse_count,
+    parse_nproc,
+    plan_job,
+)
+
+TRAIN = Program("script", ("train.py", "--lr", "3e-4"))
+
+
+def planned(hosts: str, program: Program = TRAIN, **flags: object) -> JobPlan:
+    request = Request(
+        parse_hostfile(hosts, "hf"),
+        program,
+        "/work",
+        **flags,  # type: ignore[arg-type]
+    )
+    return plan_job(request, "run-1")
+
+
+def ranks(plan: JobPlan) -> dict[str, tuple[int, ...]]:
+    return {node.host.name: node.ranks for node in plan.nodes}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "found"),
+    [
+        ("n[1-2] slots=2", {}, {"n1": (0, 1), "n2": (2, 3)}),
+        ("n2 slots=1\nn1 slots=2", {}, {"n2": (0,), "n1": (1, 2)}),
+        ("n[1-2] slots=2", {"map_by": "node"}, {"n1": (0, 2), "n2": (1, 3)}),
+        ("n[1-3] slots=2", {"nnodes": 2}, {"n1": (0, 1), "n2": (2, 3)}),
+        ("n[1-3] slots=2", {"np": 3}, {"n1": (0, 1), "n2": (2,)}),
+        ("n[1-3] slots=2", {"np": 2, "map_by": "node"}, {"n1": (0,), "n2": (1,)}),
+        ("n[1-2] slots=4", {"nproc_per_node": 2}, {"n1": (0, 1), "n2": (2, 3)}),
+        ("n[1-2]", {"nproc_per_node": 2}, {"n1": (0, 1), "n2": (2, 3)}),
+        ("n[1-2]", {"nproc_per_node": 2, "np": 3}, {"n1": (0, 1), "n2": (2,)}),
+        ("n[1-2] slots=1", {"np": 3, "oversubscribe": True}, {"n1": (0, 1), "n2": (2,)}),
+        (
+            "n1 slots=1 max_slots=1\nn2 slots=1",
+            {"np": 4, "oversubscribe": True},
+            {"n1": (0,), "n2": (1, 2, 3)},
+        ),
+        ("n[1-3] slots=4", {"include": "n3:0@n1:1,2"}, {"n1": (0, 1), "n3": (2,)}),
+        ("n[1-2] slots=2", {"exclude": "n1"}, {"n2": (0, 1)}),
+        ("n[1-2] slots=2", {"nproc_per_node": "auto"}, {"n1": (0, 1), "n2": (2, 3)}),
+        ("n1\nn1\nn2", {}, {"n1": (0, 1), "n2": (2,)}),
+        ("n1", {"include": "n1:0,3"}, {"n1": (0, 1)}),
+    ],
+)
+def test_ranks_by_flags(
+    hosts: str, flags: dict[str, object], found: dict[str, tuple[int, ...]]
+) -> None:
+    plan = planned(hosts, **flags)
+    assert not plan.is_open
+    assert ranks(plan) == found
+    assert plan.world_size == len(plan.ranks) == sum(map(len, found.values()))
+    assert [place.rank for place in plan.ranks] == list(range(plan.world_size))
+    assert [node.index for node in plan.nodes] == list(range(len(plan.nodes)))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "message", "hint"),
+    [
+        ("n[1-2] slots=2", {"np": 5}, "5 ranks but only 4 slots on n[1-2]", "--np 4"),
+        (
+            "n[1-2] slots=2 max_slots=3",
+            {"np": 7, "oversubscribe": True},
+            "7 ranks but n[1-2] take at most 6 (max_slots)",
+            None,
+        ),
+        (
+            "n[1-2] slots=2",
+            {"nproc_per_node": 4},
+            "--nproc-per-node 4: n[1-2]: only 2 slots",
+            "--oversubscribe, or --nproc-per-node 2",
+        ),
+        (
+            "n1 slots=2 max_slots=3",
+            {"nproc_per_node": 4, "oversubscribe": True},
+            "n1 takes at most 3",
+            None,
+        ),
+        ("n[1-2]", {"nnodes": 3}, "--nnodes 3: only 2 hosts: n[1-2]", None),
+        ("n1 slots=1", {"exclude": "n1"}, "no host is left after --exclude", None),
+        ("n[1-300] slots=4096", {}, "at most 1000000 can be placed", None),
+    ],
+)
+def test_what_does_not_fit_is_said_with_both_numbers(
+    hosts: str, flags: dict[str, object], message: str, hint: str | None
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        planned(hosts, **flags)
+    assert message in caught.value.message
+    assert hint is None or hint in (caught.value.hint or "")
+
+
+def test_nodes_without_ranks_are_left_out_and_named() -> None:
+    plan = planned("n[1-4] slots=2", np=3)
+    assert [node.host.name for node in plan.nodes] == ["n1", "n2"]
+    assert plan.notices == ("n[3-4]: left out: --np 3 needs only 2 nodes",)
+
+
+def test_notices_of_the_hostfile_stay_with_the_plan() -> None:
+    assert "22 slots" in planned("n1:22").notices[0]
+
+
+def test_run_defaults_fill_what_a_host_leaves_open() -> None:
+    plan = planned("n1 slots=1\nn2 slots=1 user=own port=7", user="me", port=2222)
+    assert [(n.host.user, n.host.port) for n in plan.nodes] == [("me", 2222), ("own", 7)]
+
+
+class TestOpenPlans:
+    def test_without_slots_there_is_one_rank_per_gpu_and_one_where_there_is_none(self) -> None:
+        plan = planned("n[1-3]")
+        assert plan.is_open
+        assert plan.world_size == 0
+        assert plan.ranks == ()
+        closed = plan.resolved({0: 2, 1: 0, 2: 1})
+        assert ranks(closed) == {"n1": (0, 1), "n2": (2,), "n3": (3,)}
+        assert [node.slots for node in closed.nodes] == [("0", "1"), (), ("0",)]
+        assert closed.resolved({}) is closed
+
+    def test_said_and_unsaid_slots_mix(self) -> None:
+        assert ranks(planned("n1 slots=1\nn2").resolved({1: 2})) == {"n1": (0,), "n2": (1, 2)}
+
+    def test_max_slots_bounds_what_is_counted(self) -> None:
+        assert planned("n1 max_slots=2").resolved({0: 8}).world_size == 2
+
+    def test_np_is_held_against_what_is_counted(self) -> None:
+        plan = planned("n[1-2]", np=4)
+        assert ranks(plan.resolved({0: 4, 1: 4})) == {"n1": (0, 1, 2, 3)}
+        with pytest.raises(PlanError, match="4 ranks but only 2 slots"):
+            plan.resolved({0: 1, 1: 1})
+
+    def test_gpu_wants_gpus(self) -> None:
+        plan = planned("n[1-3]", nproc_per_node="gpu")
+        assert plan.is_open
+        assert plan.resolved({0: 1, 1: 2, 2: 3}).world_size == 6
+        with pytest.raises(PlanError, match=r"no GPU on n\[1-2\]"):
+            plan.resolved({0: 0, 1: 0, 2: 3})
+
+    def test_gpu_means_the_chosen_ones(self) -> None:
+        plan = planned("n1 slots=4\nn2 gpus=GPU-a,GPU-b", nproc_per_node="gpu")
+        assert plan.resolved({0: 8, 1: 8}).world_size == 6
+        with pytest.raises(PlanError, match="n1: no GPU 2: it has 2 GPUs"):
+            plan.resolved({0: 2, 1: 8})
+
+    def test_an_included_gpu_must_exist(self) -> None:
+        plan = planned("n[1-2]", include="n1:0,5@n2")
+        with pytest.raises(PlanError, match="n1: no GPU 5: it has 4 GPUs"):
+            plan.resolved({0: 4, 1: 4})
+
+    def test_a_node_nobody_counted_is_our_bug(self) -> None:
+        with pytest.raises(InternalError, match="n2"):
+            planned("n[1-2]").resolved({0: 1})
+
+
+@pytest.mark.parametrize(
+    ("program", "argv"),
+    [
+        (TRAIN, ("python3", "-u", "train.py", "--lr", "3e-4")),
+        (Program("module", ("pkg.train", "-v")), ("python3", "-u", "-m", "pkg.train", "-v")),
+        (Program("command", ("nvidia-smi", "-L")), ("nvidia-smi", "-L")),
+    ],
+)
+def test_command_lines(program: Program, argv: tuple[str, ...]) -> None:
+    assert planned("n1 slots=1", program).argv(0) == argv
+
+
+def test_a_host_may_have_its_own_python() -> None:
+    plan = planned("n1 slots=1\nn2 slots=1 python=/opt/py/bin/python", python="/usr/bin/python3.11")
+    assert [plan.argv(rank)[0] for rank in (0, 1)] == ["/usr/bin/python3.11", "/opt/py/bin/python"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", " ", "a  b", "$HOME", "%h %n %u %%", "--x=", "it's", '"', "\n", "-", "\udcff", "*", "\\"],
+)
+def test_arguments_are_never_altered(word: str) -> None:
+    plan = JobPlan.from_json(planned("n1 slots=1", Program("command", ("x", word))).to_json())
+    assert plan.argv(0) == ("x", word)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"np": 0}, "--np: 0"),
+        ({"np": -1}, "--np: -1"),
+        ({"nnodes": 0}, "--nnodes: 0"),
+        ({"nproc_per_node": 0}, "--nproc-per-node: 0"),
+        ({"nproc_per_node": "cpu"}, "not one of auto, gpu"),
+        ({"map_by": "core"}, "not one of block, node"),
+        ({"devices": "all"}, "not one of node, rank, none"),
+        ({"omp": 0}, "--omp-threads: 0"),
+        ({"omp": "all"}, "not one of auto, keep"),
+        ({"port": 65536}, "--port: 65536"),
+        ({"user": "-l"}, "--user: user name starts"),
+        ({"master_addr": "$(id)"}, "--master-addr"),
+        ({"master_port": 0}, "--master-port: 0"),
+        ({"python": "-c"}, "--python: not a program"),
+        ({"cwd": "/a\0b"}, "NUL"),
+    ],
+)
+def test_values_no_cluster_could_honour(flags: dict[str, object], message: str) -> None:
+    everything: dict[str, object] = {"hosts": parse_inline("n1:2"), "program": TRAIN, "cwd": "/"}
+    with pytest.raises(UsageError) as caught:
+        plan_job(Request(**(everything | flags)), "run")  # type: ignore[arg-type]
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("argv", [(), ("",), ("a\0b",), ("a", "b\0")])
+def test_a_program_must_be_one(argv: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        planned("n1:1", Program("command", argv))
+
+
+@pytest.mark.parametrize("run_id", ["", "a b", "../x", "a\n", "\u00e4"])
+def test_a_run_id_is_a_word(run_id: str) -> None:
+    with pytest.raises(UsageError, match="run id"):
+        plan_job(Request(parse_inline("n1:1"), TRAIN, "/"), run_id)
+
+
+def test_limits_are_sane() -> None:
+    assert Limits().lease >= Limits().heartbeat * Limits().beats_lost
+    assert Limits(grace=0).grace == 0
+    for bad in (
+        {"grace": -1.0},
+        {"connect_timeout": 0.0},
+        {"heartbeat": float("nan")},
+        {"lease": float("inf")},
+        {"connect_window": 0},
+        {"lease": 10.0},
+    ):
+        with pytest.raises(UsageError):
+            Limits(**bad)  # type: ignore[arg-type]
+
+
+def test_numbers_from_text() -> None:
+    assert parse_count("12", "--np") == 12
+    assert parse_nproc("gpu") == "gpu"
+    assert parse_nproc("auto") == "auto"
+    assert parse_nproc("8") == 8
+
+
+def test_the_plan_is_frozen() -> None:
+    plan = planned("n1:1")
+    with pytest.raises(FrozenInstanceError):
+        plan.cwd = "/"  # type: ignore[misc]
+
+
+class TestJson:
+    def test_secrets_cross_but_are_not_shown(self) -> None:
+        plan = planned("n1 slots=1 env=HOST_SECRET=hidden1", exports=("HF_TOKEN=hidden2",))
+        assert "hidden1" in plan.to_json()
+        assert "hidden2" in plan.to_json()
+        shown = json.dumps(plan.describe())
+        assert "hidden1" not in shown
+        assert "hidden2" not in shown
+        assert plan.describe()["ranks"][0]["environment"]["RANK"] == "0"
+
+    def test_an_open_plan_can_be_shown_and_stored(self) -> None:
+        plan = planned("n[1-2]")
+        assert JobPlan.from_json(plan.to_json()) == plan
+        assert plan.describe()["world_size"] is None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "", "{}", "[]", "null", "1", '"x"', "{", "[" * 100000, '{"version":1}',
+            '{"version":1,"plan":null}', '{"version":1,"plan":{}}', '{"version":2,"plan":{}}',
+            '{"version":NaN}',
+        ],
+    )  # fmt: skip
+    def test_other_texts_are_refused(self, text: str) -> None:
+        with pytest.raises(PlanError):
+            JobPlan.from_json(text)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("run_id", 1),
+            ("nodes", []),
+            ("nodes", [1]),
+            ("program", {"kind": "shell", "argv": ["x"]}),
+            ("program", {"kind": "script", "argv": []}),
+            ("exports", [["A"]]),
+            ("exports", [["A", "b", "c"]]),
+            ("oversubscribe", 1),
+            ("np", True),
+            ("np", 1.5),
+            ("limits", {}),
+            ("surprise", 1),
+        ],
+    )
+    def test_a_wrong_field_is_named(self, field: str, value: object) -> None:
+        found = json.loads(planned("n1:2").to_json())
+        found["plan"][field] = value
+        with pytest.raises(PlanError, match=r"plan.*"):
+            JobPlan.from_json(json.dumps(found))
+
+    def test_ranks_must_be_a_bijection(self) -> None:
+        found = json.loads(planned("n1:2").to_json())
+        found["plan"]["nodes"][0]["ranks"] = [0, 0]
+        with pytest.raises(PlanError, match="each once"):
+            JobPlan.from_json(json.dumps(found))
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=8),
+    st.sampled_from(["block", "node"]),
+    st.sampled_from(["node", "rank", "none"]),
+    st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), max_size=3),
+    st.data(),
+)
+def test_any_plan_survives_json(
+    slots: list[int], map_by: str, devices: str, words: list[str], data: st.DataObject
+) -> None:
+    hosts = "\n".join(f"n{i} slots={n} env=E={i} max_slots=9" for i, n in enumerate(slots))
+    argv = ("x", *(word.replace("\0", "") for word in words))
+    plan = planned(
+        hosts,
+        Program("command", argv),
+        map_by=map_by,
+        devices=devices,
+        np=data.draw(st.none() | st.integers(1, sum(slots))),
+    )
+    again = JobPlan.from_json(plan.to_json())
+    assert again == plan
+    assert again.to_json() == plan.to_json()
+    assert again.ranks == plan.ranks
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
+def test_closing_a_plan_gives_each_gpu_one_rank(counts: list[int]) -> None:
+    plan = planned(f"n[1-{len(counts)}]").resolved(dict(enumerate(counts)))
+    assert [len(node.ranks) for node in plan.nodes] == [max(1, count) for count in counts]
+    assert JobPlan.from_json(plan.to_json()) == plan
