@@ -25,8 +25,10 @@ import functools
 import importlib.resources
 import re
 import zlib
+from collections.abc import Sequence
 
 from dispatcher.agent.wire import SYNC
+from dispatcher.errors import UsageError
 from dispatcher.transport.base import Failure, Kind
 
 OLDEST_PYTHON = (3, 8)
@@ -44,20 +46,24 @@ NO_PYTHON_STATUS = 127
 #: bytes of noise kept for the error message
 NOISE_LIMIT = 64 << 10
 
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
+
 _STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
 
 
-def command(*pythons: str) -> str:
-    """The shell line that starts an agent with the first of ``pythons`` the host has.
+def command(first: Sequence[str] = (), last: Sequence[str] = ()) -> str:
+    """The shell line that starts an agent with the first python the host has.
 
-    pythons: names or absolute paths to try before the usual ones; they come
-    from the user's flags and hostfile and are checked for quoting here.
-    Raises: ValueError for a name with characters outside ``[A-Za-z0-9_./+-]``.
+    first, last: names or absolute paths to try before and after the usual ones;
+    they come from the user's flags and hostfile. One in ``last`` that would need
+    quoting is left out.
+    Raises: UsageError for one in ``first`` that would need quoting.
     """
-    names = [*pythons, "python3", *NEWER_PYTHONS, "/usr/bin/python3"]
-    for name in names:
-        if not re.fullmatch(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*", name):
-            raise ValueError(f"python {name!r}: unexpected character")
+    for name in first:
+        if not _PLAIN_PATH.fullmatch(name):
+            raise UsageError(f"--agent-python {name!r}: only letters, digits and ./_+- can be used")
+    usual = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
+    names = [*first, *usual, *filter(_PLAIN_PATH.fullmatch, last)]
     words = " ".join(dict.fromkeys(names))
     script = (
         'for p do command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c "' + _STAGE_ZERO + '"; '

@@ -48,7 +48,9 @@ def count_gpus():
     given to it, so /dev decides where it has any.
     """
     try:
-        devices = [name for name in os.listdir("/dev") if name[:6] == "nvidia" and name[6:].isdigit()]
+        devices = [
+            name for name in os.listdir("/dev") if name[:6] == "nvidia" and name[6:].isdigit()
+        ]
     except OSError:
         devices = []
     if devices:

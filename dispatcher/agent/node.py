@@ -141,7 +141,7 @@ class Node:
             return [("send", "swept", {"killed": killed, "left": left}), ("exit", EXIT_OK)]
         if self.state == DYING:
             return [("exit", EXIT_LIFELINE)]
-        return []
+        return [("send", "swept", {"killed": killed, "left": left})]
 
     # -- deadlines ------------------------------------------------------------
 

@@ -1,0 +1,253 @@
+"""From flags to a run: settings, plan, transports, sinks, runner, verdict, exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dispatcher.errors import UsageError
+from dispatcher.plan.hostfile import read_hosts
+from dispatcher.plan.job import JobPlan, plan_job
+from dispatcher.plan.request import Limits, Program, Request, parse_count, parse_nproc
+
+MOST_ENV_FILE = 1 << 20
+
+
+def launch(flags: Mapping[str, Any]) -> int:
+    """Plan and run what the flags say; the exit code.
+
+    Raises: UsageError before any host is touched.
+    """
+    plan = plan_job(request(flags), _run_id())
+    for notice in plan.notices:
+        say(f"note: {notice}")
+    if flags["dry_run"]:
+        from dispatcher.cli.dryrun import show
+
+        show(plan, as_json=flags["as_json"])
+        return 0
+    if flags["as_json"]:
+        raise UsageError("--json goes with --dry-run")
+    return _run(plan, flags)
+
+
+def say(line: str) -> None:
+    """One line on standard error, in one write."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _run_id() -> str:
+    from dispatcher.paths import new_run_id
+
+    return new_run_id()
+
+
+# -- flags to request ---------------------------------------------------------------------
+
+
+def request(flags: Mapping[str, Any]) -> Request:
+    """What the user asked for. Raises: UsageError for the first flag that is wrong."""
+    if not flags["hosts"]:
+        raise UsageError(
+            "no hosts: where should the ranks run?",
+            hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
+        )
+    if flags["include"] is not None and flags["exclude"] is not None:
+        raise UsageError("--include and --exclude exclude each other")
+    program = _program(flags)
+    environ = dict(os.environ)
+    return Request(
+        hosts=read_hosts(flags["hosts"], sys.stdin.buffer.read),
+        program=program,
+        cwd=_cwd(flags["chdir"]),
+        np=_count(flags, "np", "--np"),
+        nnodes=_count(flags, "nnodes", "--nnodes"),
+        nproc_per_node=parse_nproc(flags["nproc_per_node"]) if flags["nproc_per_node"] else None,
+        include=flags["include"],
+        exclude=flags["exclude"],
+        map_by={"slot": "block", "node": "node"}[flags["map_by"]],
+        oversubscribe=flags["oversubscribe"],
+        python=flags["python"] or _python(environ),
+        user=flags["user"],
+        port=_count(flags, "ssh_port", "--ssh-port", 65535),
+        environ=environ,
+        exports=flags["exports"],
+        env_files=_env_files(flags["env_files"], environ),
+        devices=flags["devices"],
+        omp=_omp(flags["omp"]),
+        master_addr=flags["master_addr"],
+        master_port=_count(flags, "master_port", "--master-port", 65535),
+        limits=_limits(flags),
+    )
+
+
+def _program(flags: Mapping[str, Any]) -> Program:
+    words = flags["words"]
+    if flags["module"] and flags["no_python"]:
+        raise UsageError("--module and --no-python exclude each other")
+    if not words or not words[0]:
+        raise UsageError(
+            "no program: what should the ranks run?",
+            hint="dispatch -H hostfile train.py, or --no-python hostname",
+        )
+    kind: Literal["script", "module", "command"] = "script"
+    if flags["module"]:
+        kind = "module"
+    elif flags["no_python"]:
+        kind = "command"
+    return Program(kind, tuple(words))
+
+
+def _cwd(chdir: str | None) -> str:
+    """The folder the ranks start in, by the name the user's shell gives it.
+
+    A home directory may be a link that leads elsewhere on other hosts, so the
+    logical path is kept where it is this folder.
+    """
+    here = os.getcwd()
+    logical = os.environ.get("PWD", "")
+    if logical.startswith("/") and os.path.realpath(logical) == os.path.realpath(here):
+        here = logical
+    return here if chdir is None else os.path.join(here, chdir)
+
+
+def _python(environ: Mapping[str, str]) -> str:
+    """The ranks' Python: the active environment's, else the one dispatch runs in."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = environ.get(name)
+        if folder and os.access(path := os.path.join(folder, "bin", "python"), os.X_OK):
+            return path
+    return sys.executable or "python3"
+
+
+def _count(flags: Mapping[str, Any], name: str, flag: str, high: int | None = None) -> int | None:
+    text = flags[name]
+    if text is None:
+        return None
+    return parse_count(text, flag) if high is None else parse_count(text, flag, high)
+
+
+def _omp(text: str) -> int | Literal["auto", "keep"]:
+    if text == "auto":
+        return "auto"
+    if text == "keep":
+        return "keep"
+    return parse_count(text, "--omp")
+
+
+def _env_files(
+    named: tuple[str, ...], environ: Mapping[str, str]
+) -> tuple[tuple[str, bytes | str], ...]:
+    """The texts of the environment files, DeepSpeed's two usual places first."""
+    found: dict[str, bytes] = {}
+    for path in (os.path.join(environ.get("HOME", "/"), ".deepspeed_env"), ".deepspeed_env"):
+        real = os.path.realpath(path)
+        if os.path.isfile(real) and not any(os.path.realpath(seen) == real for seen in found):
+            found[path] = _text(path, path)
+            say(f"note: environment from {path}")
+    for path in named:
+        found[path] = _text(path, f"--env-file {path}")
+    return tuple(found.items())
+
+
+def _text(path: str, who: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MOST_ENV_FILE + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{who}: {why}") from None
+    if len(text) > MOST_ENV_FILE:
+        raise UsageError(f"{who}: larger than {MOST_ENV_FILE >> 20} MiB")
+    return text
+
+
+def _limits(flags: Mapping[str, Any]) -> Limits:
+    given: dict[str, Any] = {}
+    for name in ("connect_timeout", "boot_timeout", "grace", "heartbeat", "lease"):
+        if flags[name] is not None:
+            given[name] = _seconds(flags[name], "--" + name.replace("_", "-"))
+    window = _count(flags, "fan_out", "--fan-out")
+    if "heartbeat" in given and "lease" not in given:
+        # a slower heartbeat needs a lease that still outlives the missed beats
+        given["lease"] = max(Limits.lease, 2 * Limits.beats_lost * given["heartbeat"])
+    return Limits(**given) if window is None else Limits(**given, connect_window=window)
+
+
+def _seconds(text: str, flag: str) -> float:
+    try:
+        value = float(text) if text.isascii() and "_" not in text else float("nan")
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value < 1e7:
+        raise UsageError(f"{flag}: not a number of seconds: {text!r}", hint=f"{flag} 10")
+    return value
+
+
+# -- the run --------------------------------------------------------------------------------
+
+
+def _run(plan: JobPlan, flags: Mapping[str, Any]) -> int:
+    import signal
+
+    from dispatcher.cli.reach import Reach
+    from dispatcher.core.events import SignalReceived
+    from dispatcher.paths import RunPaths
+    from dispatcher.runner.loop import Runner
+    from dispatcher.sinks.base import Sink
+    from dispatcher.sinks.journal import Journal
+    from dispatcher.sinks.logs import RankFiles
+    from dispatcher.sinks.notes import Notes
+    from dispatcher.sinks.report import Pids, report, write_json
+    from dispatcher.sinks.screen import Screen
+    from dispatcher.sinks.tail import Tail
+    from dispatcher.sinks.verdict import describe
+
+    paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
+    tail, pids = Tail(), Pids()
+    hosts = [node.host.name for node in plan.nodes]
+
+    def nobody_reads() -> None:
+        if paths is None:  # with files the run is worth going on
+            runner.tell(SignalReceived(signal.SIGPIPE))
+
+    def label(rank: int) -> str:
+        place = runner.plan.ranks[rank]
+        return {
+            "rank": f"[{rank}]",
+            "host": f"[{hosts[place.node]}:{place.local_rank}]",
+            "none": "",
+        }[flags["label"]]
+
+    colour = frozenset(
+        stream for stream in (1, 2) if os.isatty(stream) and not os.environ.get("NO_COLOR")
+    )
+    sinks: list[Sink] = [tail, pids, Notes(hosts, say, verbose=flags["verbose"])]
+    if paths is not None:
+        sinks += [Journal(paths.journal, say), RankFiles(paths.folder, say)]
+        write_json(paths.plan, plan.describe())
+        say(f"note: logs in {paths.folder}")
+    sinks.append(Screen(label, colour=colour, on_broken=nobody_reads))
+
+    began = time.monotonic()
+    with Reach(flags) as reach:
+        runner = Runner(
+            plan,
+            reach.transport_for,
+            sinks,
+            check=flags["check"] != "none",
+            agent_python=flags["agent_python"],
+            sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
+        )
+        verdict = runner.run()
+    lines = describe(verdict, runner.plan, pids.by_rank, tail.last)
+    if paths is not None:
+        seconds = time.monotonic() - began
+        write_json(paths.report, report(verdict, runner.plan, lines, seconds))
+    for line in lines:
+        say(line)
+    return verdict.exit_code

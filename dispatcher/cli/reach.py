@@ -1,0 +1,67 @@
+"""Which transport reaches which host: the flags' choice, each made once and shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from dispatcher.plan.host import Host
+from dispatcher.transport.base import Transport
+
+#: names that mean this machine; reached without SSH unless the user says how
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Reach:
+    """Transports by host; closes them all at the end of the context."""
+
+    def __init__(self, flags: Mapping[str, Any]) -> None:
+        self._flags = flags
+        self._made: dict[str, Transport] = {}
+
+    def transport_for(self, host: Host) -> Transport:
+        choice = self._flags["transport"]
+        local = host.name in LOCAL_NAMES and host.user is None and host.port is None
+        name = choice if choice != "auto" else ("local" if local else "paramiko")
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Transport:
+        config, keys = self._flags["ssh_config"], self._flags["host_keys"]
+        if name == "local":
+            from dispatcher.transport.local import LocalTransport
+
+            return LocalTransport()
+        if name == "ssh":
+            from dispatcher.transport.openssh import SshTransport
+
+            return SshTransport(config=config, host_keys=keys)
+        from dispatcher.transport.paramiko_ import ParamikoTransport
+
+        return ParamikoTransport(config=config, host_keys=keys, ask=_ask)
+
+    def __enter__(self) -> Reach:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for transport in self._made.values():
+            transport.close()
+
+
+def _ask(prompt: str) -> str | None:
+    """Ask the person at the terminal for a secret; None where there is nobody to ask."""
+    import getpass
+    import os
+
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        return getpass.getpass(prompt)
+    except (OSError, EOFError):
+        return None

@@ -1,0 +1,189 @@
+"""``dispatch [run]``: start one rank per GPU or slot on every host, and see it through."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dispatcher import __version__, exitcodes
+from dispatcher.errors import DispatchError, UsageError
+
+#: options may be spelled with dashes or underscores, as torchrun and DeepSpeed users do
+CONTEXT = {
+    "allow_interspersed_args": False,  # what follows the program is the program's
+    "token_normalize_func": lambda word: word.replace("_", "-"),
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+}
+
+EPILOG = """\b
+Examples:
+  dispatch -H hostfile train.py --lr 3e-4
+  dispatch -H 'n[01-04]:8' -m mypackage.train
+  dispatch -H n1,n2 --np 4 --no-python hostname
+Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usage;
+125 a host failed; 126/127 program not executable/not found; 130 Ctrl-C.
+"""
+
+
+@click.command("run", context_settings=CONTEXT, epilog=EPILOG)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
+# where
+@click.option(
+    "-H",
+    "--hostfile",
+    "--hosts",
+    "hosts",
+    metavar="FILE|LIST|-",
+    help="Hostfile, list of hosts (n1,n2 or 'n[1-4]:8'), or - for standard input.",
+)
+@click.option("--include", metavar="SPEC", help="Only these: host@host:0,2 (DeepSpeed's grammar).")
+@click.option("--exclude", metavar="SPEC", help="All but these; same grammar.")
+@click.option("--nnodes", metavar="N", help="Use the first N hosts.")
+# what
+@click.option("-m", "--module", is_flag=True, help="PROGRAM is a Python module.")
+@click.option("--no-python", is_flag=True, help="PROGRAM is run as it is, without Python.")
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="Python of the ranks [default: the active environment's, else dispatch's own].",
+)
+@click.option("--chdir", metavar="DIR", help="Working directory on every host [default: this one].")
+# how many
+@click.option("-n", "--np", "np", metavar="N", help="World size [default: all slots].")
+@click.option(
+    "--nproc-per-node",
+    metavar="N|auto|gpu",
+    help="Ranks on each host [default: its slots; else its GPUs; else 1].",
+)
+@click.option(
+    "--map-by",
+    type=click.Choice(["slot", "node"]),
+    default="slot",
+    help="Fill a host first (slot) or deal ranks round (node).",
+)
+@click.option("--oversubscribe", is_flag=True, help="Allow more ranks than slots.")
+# environment
+@click.option(
+    "-x",
+    "--export",
+    "exports",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Give the ranks this variable; repeatable.",
+)
+@click.option(
+    "--env-file",
+    "env_files",
+    multiple=True,
+    metavar="FILE",
+    help="NAME=VALUE lines; ~/.deepspeed_env and ./.deepspeed_env are read first.",
+)
+@click.option(
+    "--devices",
+    type=click.Choice(["node", "rank", "none"]),
+    default="node",
+    help="CUDA_VISIBLE_DEVICES: all the node's, one per rank, or left alone.",
+)
+@click.option(
+    "--omp",
+    metavar="N|auto|keep",
+    default="auto",
+    help="OMP_NUM_THREADS: N, cores / local ranks (auto), or left alone (keep).",
+)
+@click.option("--master-addr", metavar="ADDR", help="MASTER_ADDR [default: proved by a probe].")
+@click.option("--master-port", metavar="PORT", help="MASTER_PORT [default: kept free on host 0].")
+# reaching hosts
+@click.option("--user", metavar="NAME", help="Log in as NAME where the hostfile names nobody.")
+@click.option("--ssh-port", metavar="PORT", help="Port of sshd where the hostfile names none.")
+@click.option(
+    "-F",
+    "--ssh-config",
+    metavar="FILE",
+    envvar="DISPATCH_SSH_CONFIG",
+    help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["auto", "paramiko", "ssh"]),
+    default="auto",
+    help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh.",
+)
+@click.option(
+    "--host-keys",
+    type=click.Choice(["strict", "accept-new"]),
+    default=None,
+    help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
+)
+@click.option(
+    "--agent-python",
+    metavar="PATH",
+    help="Python for dispatch's agent on the hosts [default: the first python3 of 3.8 or later].",
+)
+@click.option(
+    "--check",
+    type=click.Choice(["quick", "none"]),
+    default="quick",
+    help="Prove before the start that every host reaches host 0.",
+)
+# time
+@click.option(
+    "--connect-timeout", metavar="S", help="Seconds to reach a host, login included [10]."
+)
+@click.option("--boot-timeout", metavar="S", help="Seconds for its agent to answer [30].")
+@click.option("--grace", metavar="S", help="Seconds from TERM to KILL [10].")
+@click.option("--heartbeat", metavar="S", help="Seconds between heartbeats; 3 missed: lost [5].")
+@click.option("--lease", metavar="S", help="Seconds after which ranks without a master die [30].")
+@click.option("--fan-out", metavar="N", help="Hosts connecting at once [64].")
+# telling
+@click.option(
+    "--label",
+    type=click.Choice(["rank", "host", "none"]),
+    default="rank",
+    help="Label lines [rank], [host:local rank], or not at all.",
+)
+@click.option("--log-dir", metavar="DIR", help="Keep per-rank files, journal and report there.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and touch no host.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, secrets hidden.")
+@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
+@click.version_option(__version__, prog_name="dispatch")
+def command(**flags: Any) -> int:
+    """Run PROGRAM as one rank per GPU (or slot) on every host, over SSH.
+
+    Every line comes back labelled; the first failure ends the job everywhere.
+    """
+    from dispatcher.cli.launch import launch
+
+    return launch(flags)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch`` with ``words``; the exit code. Errors are told here, in one form."""
+    try:
+        code = command.main(args=list(words), prog_name="dispatch", standalone_mode=False)
+    except click.exceptions.Abort:
+        return exitcodes.SIGNAL_BASE + 2
+    except click.ClickException as error:
+        return _complain(UsageError(_lower(error.format_message()), hint="dispatch --help"))
+    except DispatchError as error:
+        return _complain(error)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads; keep the exit quiet
+        return exitcodes.SIGNAL_BASE + 13
+    return code if isinstance(code, int) else 0
+
+
+def _complain(error: DispatchError) -> int:
+    sys.stderr.write(f"error: {error.message}\n")
+    if error.hint:
+        sys.stderr.write(f"  hint: {error.hint}\n")
+    return error.exit_code
+
+
+def _lower(message: str) -> str:
+    text = message.rstrip(".")
+    return text[:1].lower() + text[1:]

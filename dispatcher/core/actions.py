@@ -1,0 +1,84 @@
+"""What the core orders: frozen requests in the imperative; the runner carries them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dispatcher.core.events import Event
+from dispatcher.core.policy import Verdict
+from dispatcher.plan.job import JobPlan
+
+
+@dataclass(frozen=True)
+class Action:
+    """Base of all actions."""
+
+
+@dataclass(frozen=True)
+class OpenLink(Action):
+    """Reach the node, start its agent, send ``prepare``."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Probe(Action):
+    """Let the node's agent try to reach node 0 at each of ``addresses``."""
+
+    node: int
+    addresses: tuple[str, ...]
+    port: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StartRanks(Action):
+    """Spawn the node's ranks, which will meet at ``master_addr``:``master_port``."""
+
+    plan: JobPlan
+    node: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True)
+class SignalRanks(Action):
+    """Send ``signum`` to the process groups of the node's living ranks."""
+
+    node: int
+    signum: int
+
+
+@dataclass(frozen=True)
+class Sweep(Action):
+    """Kill everything below the node's agent now."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Finish(Action):
+    """The node's part is over: let its agent sweep, answer and exit."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class CloseLink(Action):
+    """Give the node up; its agent ends by itself when it notices."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Tell(Action):
+    """Put an event of the core's own on the spine, for the sinks."""
+
+    event: Event
+
+
+@dataclass(frozen=True)
+class End(Action):
+    """The run is over."""
+
+    verdict: Verdict

@@ -1,0 +1,215 @@
+"""What can happen in a run: frozen facts in the past tense, the spine of everything.
+
+Edges (link threads, signal handlers) make events, the runner numbers and
+stamps them, ``job`` decides on them, sinks tell about them. Output bytes do
+not pass here: only their end and their count do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dispatcher.transport.base import Failure
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an agent says about its host; ``core`` judges it, nobody trusts it further.
+
+    port: the port node 0 keeps free for MASTER_PORT, else None.
+    error_folder: where ranks may write error files on that host, None if nowhere.
+    machine: equal for two agents only if they run on the same machine.
+    """
+
+    hostname: str
+    pid: int
+    python: str
+    cores: int
+    gpus: int
+    addresses: tuple[str, ...]
+    machine: str
+    error_folder: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events; ``name`` is what the journal writes: ``rank.exited``."""
+
+    name: ClassVar[str] = "event"
+
+    def __init_subclass__(cls) -> None:
+        # NodeConnected -> node.connected, RankFailedToStart -> rank.failed_to_start
+        first, *rest = re.findall(r"[A-Z][a-z]*", cls.__name__)
+        cls.name = f"{first.lower()}.{'_'.join(rest).lower()}"
+
+    def context(self) -> dict[str, Any]:
+        """The event's fields as plain values, for the journal."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class NodeConnecting(Event):
+    """A link to the node is being opened; ``attempt`` counts from 1."""
+
+    node: int
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class NodeConnected(Event):
+    """The link is open; ``address`` is the numeric address reached, if there is one."""
+
+    node: int
+    address: str | None
+    transport: str
+
+
+@dataclass(frozen=True)
+class NodeBooted(Event):
+    """The agent said its sync marker; ``noise`` bytes came before it."""
+
+    node: int
+    noise: int
+
+
+@dataclass(frozen=True)
+class NodeReady(Event):
+    """The agent has looked at its host; ``problems`` are (what, why) pairs."""
+
+    node: int
+    facts: Facts
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeProbed(Event):
+    """The node has tried to reach node 0; ``reached`` are the addresses that answered."""
+
+    node: int
+    reached: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NodeHeard(Event):
+    """The agent sent its heartbeat."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class NodeSwept(Event):
+    """The agent has ended its part: ``killed`` leftovers, ``left`` pids that would not die."""
+
+    node: int
+    killed: int
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeLost(Event):
+    """The node cannot be used (any more); also how a failed connection ends."""
+
+    node: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class NodeNoticed(Event):
+    """The agent has something to say to the user."""
+
+    node: int
+    text: str
+
+
+@dataclass(frozen=True)
+class RankSpawned(Event):
+    """The rank's program is running as process ``pid`` of its host."""
+
+    node: int
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class RankFailedToStart(Event):
+    """The rank's program could not be executed; ``errno`` as execve(2) gave it."""
+
+    node: int
+    rank: int
+    errno: int
+    step: str
+    what: str
+
+
+@dataclass(frozen=True)
+class RankExited(Event):
+    """The rank's process was reaped; ``status`` is its exit code, or -n for signal n."""
+
+    node: int
+    rank: int
+    status: int
+
+
+@dataclass(frozen=True)
+class RankLeaked(Event):
+    """The rank ended but another process held its output open; the pipes were cut."""
+
+    node: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class OutputEnded(Event):
+    """One stream of a rank is complete: ``received`` bytes here, ``sent`` by the agent."""
+
+    node: int
+    rank: int
+    stream: int
+    received: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class SignalReceived(Event):
+    """dispatch itself got signal ``signum``."""
+
+    signum: int
+
+
+@dataclass(frozen=True)
+class RanksPlaced(Event):
+    """The plan is final: ``world_size`` ranks meet at ``master_addr``:``master_port``."""
+
+    world_size: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True)
+class JobStopping(Event):
+    """The job is being ended; ``why`` is the cause in words."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class RunFinished(Event):
+    """The one last event of every run."""
+
+    exit_code: int
+    why: str

@@ -1,0 +1,453 @@
+"""The run as one pure machine: ``handle(event, now) -> [Action]``.
+
+::
+
+    connecting --all ready--> probing --all reach node 0--> running --all ranks done--+
+        |                        |                             |                      |
+        |                        |                    first failure or signal         |
+        |                        |                             v                      v
+        |                        |                          stopping --all done--> finishing
+        |                        |                                                    |
+        +------- a node failed, or a signal ------------------------------------------+--> over
+
+Rules (their ids appear in tests and in comments):
+
+* J-1  no rank starts unless every node is ready and every node reaches node 0
+* J-2  no rank starts after the job has begun to stop
+* J-3  the first failure is the cause; it never changes
+* J-4  a rank is done when it exited and both its streams ended, or its node was lost
+* J-5  the run ends with exactly one ``End``; nothing is ordered after it
+* J-6  exit code 0 only if every planned rank exited 0 and every byte arrived
+* J-7  the run ends in bounded time after it began to stop, whatever the hosts do,
+  unless their output is still being read
+
+Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Hashable
+
+from dispatcher.core import events as ev
+from dispatcher.core import policy
+from dispatcher.core.actions import (
+    Action,
+    CloseLink,
+    End,
+    Finish,
+    OpenLink,
+    Probe,
+    SignalRanks,
+    StartRanks,
+    Sweep,
+    Tell,
+)
+from dispatcher.errors import InternalError, UsageError
+from dispatcher.plan.job import JobPlan
+from dispatcher.transport.base import Failure, Kind
+
+CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
+    "connecting", "probing", "running", "stopping", "finishing", "over",
+)  # fmt: skip
+
+#: seconds for the first probe (the address ssh used) and for the second (all addresses)
+FIRST_PROBE, SECOND_PROBE = 1.0, 3.0
+#: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
+SWEEP_LIMIT = 8.0
+
+#: signals that end the run, and those that are only passed on
+ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
+
+class Job:
+    """The state of one run of ``plan``.
+
+    check: prove that node 0 can be reached before a start; else its first address is taken.
+    """
+
+    def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
+        self.plan = plan
+        self.check = check
+        self.state = CONNECTING
+        self.cause: policy.Cause | None = None
+        self.deadlines: dict[Hashable, float] = {}
+        self.n_signals = 0
+        self._nodes = range(len(plan.nodes))
+        self._waiting = set(self._nodes)  # nodes whose answer the present state awaits
+        self._live = set(self._nodes)  # nodes with a link that is open or being opened
+        self._facts: dict[int, ev.Facts] = {}
+        self._failures: dict[int, Failure] = {}  # nodes unusable before a start
+        self._problems: dict[int, frozenset[str]] = {}
+        self._reached: dict[int, tuple[str, ...]] = {}
+        self._candidates: tuple[str, ...] = ()
+        self._lost: dict[int, Failure] = {}
+        self._alive: dict[int, int] = {}  # rank -> node; spawn ordered, not yet exited
+        self._streams: dict[int, int] = {}  # rank -> streams not yet ended
+        self._statuses: dict[int, int] = {}
+        self._unkillable: dict[int, tuple[int, ...]] = {}
+        self._swept: dict[int, int] = {}
+        self._rungs: list[policy.Rung] = []
+
+    # -- the three doors --------------------------------------------------------
+
+    def begin(self) -> list[Action]:
+        """The first actions."""
+        return [OpenLink(node) for node in self._nodes]
+
+    def handle(self, event: ev.Event, now: float) -> list[Action]:
+        """The actions that ``event``, observed at ``now``, calls for."""
+        if self.state == OVER:
+            return []  # J-5
+        handler = _HANDLERS.get(type(event))
+        if handler is None:
+            raise InternalError(f"job: no rule for {event!r}")
+        return handler(self, event, now)
+
+    def tick(self, now: float) -> list[Action]:
+        """The actions that are due at ``now``."""
+        actions: list[Action] = []
+        for key, when in sorted(self.deadlines.items(), key=lambda item: item[1]):
+            if when <= now and self.deadlines.get(key) == when and self.state != OVER:
+                del self.deadlines[key]
+                actions += self._due(key, now)
+        return actions
+
+    def next_deadline(self) -> float | None:
+        return min(self.deadlines.values(), default=None)
+
+    def excuse(self, seconds: float) -> None:
+        """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
+        for key in self.deadlines:
+            self.deadlines[key] += seconds
+
+    # -- before the start --------------------------------------------------------
+
+    def _on_node_ready(self, event: ev.NodeReady, now: float) -> list[Action]:
+        node = event.node
+        self._hear(node, now)
+        if self.state != CONNECTING or node not in self._waiting:
+            return []
+        self._facts[node] = event.facts
+        if event.problems:
+            self._problems[node] = frozenset(what for what, _ in event.problems)
+            why = "; ".join(why for _, why in event.problems)
+            self._failures[node] = Failure(Kind.CHECK, why, _check_hint(self._problems[node]))
+        return self._settle(node, now)
+
+    def _settle(self, node: int, now: float) -> list[Action]:
+        """One more node has answered or failed; go on when all have (J-1)."""
+        self._waiting.discard(node)
+        if self._waiting:
+            return []
+        if not self._failures:
+            self._failures.update(self._same_machine())
+        if self._failures:
+            return self._stop(policy.rejection(self._failures, self._problems), now)
+        if self.plan.is_open:
+            try:
+                self.plan = self.plan.resolved(
+                    {node: facts.gpus for node, facts in self._facts.items()}
+                )
+            except UsageError as error:
+                return self._stop(policy.Impossible(error.message, error.hint), now)
+        return self._release_surplus() + self._probe(now)
+
+    def _release_surplus(self) -> list[Action]:
+        """Let go of the last nodes, which a plan that was open turned out not to need."""
+        surplus = [node for node in self._nodes if node >= len(self.plan.nodes)]
+        self._nodes = range(len(self.plan.nodes))
+        self._live.difference_update(surplus)
+        for node in surplus:
+            self._facts.pop(node, None)
+            self.deadlines.pop(("silent", node), None)
+        return [CloseLink(node) for node in surplus]
+
+    def _same_machine(self) -> dict[int, Failure]:
+        """Two names for one machine would put two agents, and twice the ranks, on it."""
+        first: dict[str, int] = {}
+        failures = {}
+        for node, facts in sorted(self._facts.items()):
+            other = first.setdefault(facts.machine, node)
+            if other != node:
+                name = self.plan.nodes[other].host.name
+                failures[node] = Failure(
+                    Kind.CHECK,
+                    f"is the same machine as {name}",
+                    hint="keep one of the two names and add their slots",
+                )
+        return failures
+
+    def _probe(self, now: float) -> list[Action]:
+        head = self._facts[0]
+        others = [node for node in self._nodes if node != 0]
+        if self.plan.master_addr is not None:
+            self._candidates = (self.plan.master_addr,)
+        elif not others and self.plan.nodes[0].host.name == "localhost":
+            self._candidates = ("127.0.0.1",)
+        else:
+            self._candidates = head.addresses or (head.hostname,)
+        port = self._port()
+        fixed = self.plan.master_addr is not None
+        if not others or not self.check or head.port is None or fixed:
+            return self._start(self._candidates[0], now)
+        self.state = PROBING
+        self._waiting = set(others)
+        first = self._candidates[:1]
+        return [Probe(node, first, port, FIRST_PROBE) for node in others]
+
+    def _port(self) -> int:
+        """MASTER_PORT: the user's, or the one node 0 keeps free (0 if it could not)."""
+        return self.plan.master_port or self._facts[0].port or 0
+
+    def _on_node_probed(self, event: ev.NodeProbed, now: float) -> list[Action]:
+        self._hear(event.node, now)
+        if self.state != PROBING or event.node not in self._waiting:
+            return []
+        self._waiting.discard(event.node)
+        # what a host claims counts only for addresses it was asked about
+        self._reached[event.node] = tuple(a for a in event.reached if a in self._candidates)
+        if self._waiting:
+            return []
+        for address in self._candidates:
+            if all(address in reached for reached in self._reached.values()):
+                return self._start(address, now)
+        if len(self._candidates) > 1 and "probed twice" not in self.deadlines:
+            self.deadlines["probed twice"] = float("inf")
+            self._waiting = set(self._reached)
+            port = self._port()
+            return [Probe(n, self._candidates, port, SECOND_PROBE) for n in sorted(self._waiting)]
+        counts = {a: sum(a in r for r in self._reached.values()) for a in self._candidates}
+        best = max(self._candidates, key=lambda address: counts[address])
+        self._failures = {
+            node: policy.unreachable_master(self._candidates, reached)
+            for node, reached in self._reached.items()
+            if best not in reached
+        }
+        return self._stop(policy.Rejected(dict(self._failures)), now)
+
+    def _start(self, address: str, now: float) -> list[Action]:
+        self.state = RUNNING
+        self.deadlines.pop("probed twice", None)
+        port = self._port()
+        for rank in self.plan.ranks:
+            self._alive[rank.rank] = rank.node
+            self._streams[rank.rank] = 2
+        placed = ev.RanksPlaced(len(self.plan.ranks), address, port)
+        return [
+            Tell(placed),
+            *(StartRanks(self.plan, node, address, port) for node in self._nodes),
+        ]
+
+    # -- while ranks run -----------------------------------------------------------
+
+    def _on_rank_spawned(self, event: ev.RankSpawned, now: float) -> list[Action]:
+        return []
+
+    def _on_rank_failed_to_start(self, event: ev.RankFailedToStart, now: float) -> list[Action]:
+        if self._alive.pop(event.rank, None) is None:
+            return []
+        self._streams[event.rank] = 0
+        cause = policy.RankNotStarted(event.node, event.rank, event.errno, event.step, event.what)
+        return self._stop(cause, now)
+
+    def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
+        if self._alive.get(event.rank) != event.node:
+            return []
+        del self._alive[event.rank]
+        self._statuses[event.rank] = event.status
+        if event.status != 0:
+            return self._stop(policy.RankFailed(event.node, event.rank, event.status), now)
+        return self._conclude(now)
+
+    def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:
+        if self._streams.get(event.rank, 0) == 0:
+            return []
+        self._streams[event.rank] -= 1
+        if event.received != event.sent:
+            return self._stop(
+                policy.OutputLost(event.node, event.rank, event.received, event.sent), now
+            )
+        return self._conclude(now)
+
+    def _on_node_lost(self, event: ev.NodeLost, now: float) -> list[Action]:
+        node = event.node
+        if node not in self._live:
+            return []
+        self._live.discard(node)
+        self.deadlines.pop(("silent", node), None)
+        if self.state == CONNECTING:
+            self._failures[node] = event.failure
+            return self._settle(node, now)
+        if self.state == FINISHING and node in self._waiting:
+            # its ranks had all ended; without its answer nobody knows what it left behind
+            self._lost[node] = event.failure
+            self._waiting.discard(node)
+            return [CloseLink(node), *self._conclude(now)]
+        self._lost[node] = event.failure
+        for rank, place in list(self._alive.items()):
+            if place == node:
+                del self._alive[rank]
+        for rank_plan in self.plan.ranks:
+            if rank_plan.node == node and rank_plan.rank in self._streams:
+                self._streams[rank_plan.rank] = 0
+        self._waiting.discard(node)
+        return [CloseLink(node), *self._stop(policy.NodeFailed(node, event.failure), now)]
+
+    def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
+        if event.signum in PASSED_SIGNALS:
+            return self._signal_all(event.signum) if self.state in (RUNNING, STOPPING) else []
+        self.n_signals += 1
+        if self.n_signals == 1:
+            return self._stop(policy.Interrupted(event.signum), now)
+        if self.n_signals == 2 and self.state == STOPPING:
+            self._rungs = []
+            return self._climb(now)
+        return self._over()  # the third: leave at once, lifelines clean up
+
+    def _on_node_heard(self, event: ev.NodeHeard, now: float) -> list[Action]:
+        self._hear(event.node, now)
+        return []
+
+    def _on_nothing(self, event: ev.Event, now: float) -> list[Action]:
+        return []
+
+    def _hear(self, node: int, now: float) -> None:
+        if node in self._live:
+            limits = self.plan.limits
+            self.deadlines["silent", node] = now + limits.heartbeat * limits.beats_lost
+
+    # -- the end ---------------------------------------------------------------------
+
+    def _stop(self, cause: policy.Cause, now: float) -> list[Action]:
+        """Note the cause (J-3) and begin to end the job, unless that is under way."""
+        actions: list[Action] = []
+        if self.cause is None:
+            self.cause = cause
+            actions.append(Tell(ev.JobStopping(type(cause).__name__)))
+        if self.state in (CONNECTING, PROBING):  # J-1, J-2: no rank has been started
+            self._alive.clear()
+            self.state = STOPPING
+            return actions + self._conclude(now)
+        if self.state == RUNNING:
+            self.state = STOPPING
+            self._rungs = list(policy.ladder(self.cause, self.plan.limits.grace))
+            if self._alive:
+                actions += self._climb(now)
+        return actions + self._conclude(now)
+
+    def _climb(self, now: float) -> list[Action]:
+        """The next rung of the kill ladder; after the last one, kill everything."""
+        if self._rungs:
+            rung = self._rungs.pop(0)
+            self.deadlines["rung"] = now + rung.grace
+            actions = self._signal_all(rung.signum)
+            # a stopped rank acts on no signal but KILL until it is continued
+            return actions + self._signal_all(signal.SIGCONT)
+        self.deadlines.pop("rung", None)
+        self.deadlines["sweep"] = now + SWEEP_LIMIT
+        return [Sweep(node) for node in sorted(set(self._alive.values()))]
+
+    def _signal_all(self, signum: int) -> list[Action]:
+        return [SignalRanks(node, signum) for node in sorted(set(self._alive.values()))]
+
+    def _conclude(self, now: float) -> list[Action]:
+        """Go on to the end when every rank is done (J-4)."""
+        if self.state in (RUNNING, STOPPING):
+            if self._alive or any(self._streams.values()):
+                return []
+            self.state = FINISHING
+            self.deadlines.pop("rung", None)
+            self.deadlines.pop("sweep", None)
+            self._waiting = {node for node in self._live if node in self._facts}
+            self.deadlines["finish"] = now + SWEEP_LIMIT
+            actions: list[Action] = [Finish(node) for node in sorted(self._waiting)]
+            actions += [CloseLink(node) for node in sorted(self._live - self._waiting)]
+            self._live = set(self._waiting)
+            return actions + self._conclude(now)
+        if self.state == FINISHING and not self._waiting:
+            return self._over()
+        return []
+
+    def _on_node_swept(self, event: ev.NodeSwept, now: float) -> list[Action]:
+        if event.left:
+            self._unkillable[event.node] = event.left
+        if event.killed:
+            self._swept[event.node] = event.killed
+        if self.state == STOPPING and event.left:  # J-7: nobody can wait for these ranks
+            for rank, node in list(self._alive.items()):
+                if node == event.node:
+                    del self._alive[rank]
+                    self._streams[rank] = 0
+            return self._conclude(now)
+        if self.state != FINISHING:
+            return []
+        self._waiting.discard(event.node)
+        self._live.discard(event.node)
+        self.deadlines.pop(("silent", event.node), None)
+        return [CloseLink(event.node), *self._conclude(now)]
+
+    def _over(self) -> list[Action]:
+        cause = self.cause
+        if cause is None and self._lost:
+            node, failure = next(iter(self._lost.items()))
+            cause = policy.NodeFailed(node, failure)
+        if cause is None and len(self._statuses) != len(self.plan.ranks):  # J-6
+            raise InternalError("job: ended without a cause and without all ranks' statuses")
+        self.state = OVER
+        self.deadlines.clear()
+        verdict = policy.Verdict(
+            cause=cause,
+            exit_code=policy.exit_code(cause),
+            world_size=len(self.plan.ranks),
+            statuses=dict(self._statuses),
+            lost=dict(self._lost),
+            unkillable=dict(self._unkillable),
+            swept=dict(self._swept),
+        )
+        return [*(CloseLink(node) for node in sorted(self._live)), End(verdict)]
+
+    def _due(self, key: Hashable, now: float) -> list[Action]:
+        if key == "rung":
+            return self._climb(now)
+        if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
+            late = self._waiting if key == "finish" else set(self._alive.values())
+            failure = Failure(Kind.LOST, f"no answer for {SWEEP_LIMIT:.0f} s while ending")
+            actions: list[Action] = []
+            for node in sorted(late):
+                actions += self._on_node_lost(ev.NodeLost(node, failure), now)
+            return actions
+        if isinstance(key, tuple) and key[0] == "silent":
+            limits = self.plan.limits
+            seconds = limits.heartbeat * limits.beats_lost
+            failure = Failure(Kind.LOST, f"nothing heard for {seconds:.0f} s")
+            return self._on_node_lost(ev.NodeLost(key[1], failure), now)
+        return []
+
+
+def _check_hint(problems: frozenset[str]) -> str | None:
+    if "cwd" in problems:
+        return "copy the folder to that host, or name one that all hosts have with --chdir"
+    if problems & {"missing", "not executable"}:
+        return "install it there, or name the right one with --python (or python= in the hostfile)"
+    return None
+
+
+_HANDLERS = {
+    ev.NodeConnecting: Job._on_nothing,
+    ev.NodeConnected: Job._on_nothing,
+    ev.NodeBooted: Job._on_nothing,
+    ev.NodeNoticed: Job._on_nothing,
+    ev.RankLeaked: Job._on_nothing,
+    ev.NodeReady: Job._on_node_ready,
+    ev.NodeProbed: Job._on_node_probed,
+    ev.NodeHeard: Job._on_node_heard,
+    ev.NodeSwept: Job._on_node_swept,
+    ev.NodeLost: Job._on_node_lost,
+    ev.RankSpawned: Job._on_rank_spawned,
+    ev.RankFailedToStart: Job._on_rank_failed_to_start,
+    ev.RankExited: Job._on_rank_exited,
+    ev.OutputEnded: Job._on_output_ended,
+    ev.SignalReceived: Job._on_signal,
+}

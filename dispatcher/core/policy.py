@@ -1,0 +1,169 @@
+"""The rules of an ending: what counts as a cause, what it costs, who is told to stop and how.
+
+The *root cause* is the first failure observed by the launcher's loop; whatever
+fails after it is a consequence. Pure functions and frozen values only.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dispatcher import exitcodes
+from dispatcher.transport.base import Failure, Kind
+
+
+@dataclass(frozen=True)
+class RankFailed:
+    """A rank ended with a status other than 0 (exit code, or -n for signal n)."""
+
+    node: int
+    rank: int
+    status: int
+
+
+@dataclass(frozen=True)
+class RankNotStarted:
+    """A rank's program could not be executed on its host."""
+
+    node: int
+    rank: int
+    errno: int
+    step: str
+    what: str
+
+
+@dataclass(frozen=True)
+class NodeFailed:
+    """A node was lost while its ranks ran."""
+
+    node: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code."""
+
+    failures: Mapping[int, Failure]
+    exit_code: int = exitcodes.CLUSTER
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """Nothing was started: the plan does not fit what the hosts have."""
+
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class OutputLost:
+    """A stream arrived with another number of bytes than the agent sent."""
+
+    node: int
+    rank: int
+    received: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """dispatch was told to stop by signal ``signum``."""
+
+    signum: int
+
+
+Cause = RankFailed | RankNotStarted | NodeFailed | Rejected | Impossible | OutputLost | Interrupted
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the run ended, for the screen, the report and the exit code.
+
+    statuses: rank -> exit code or -n, of every rank that was reaped.
+    lost: node -> failure, of every node that could not be used to the end.
+    unkillable: node -> pids that survived SIGKILL.
+    swept: node -> processes that ranks left behind and that had to be killed.
+    """
+
+    cause: Cause | None
+    exit_code: int
+    world_size: int
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    lost: Mapping[int, Failure] = field(default_factory=dict)
+    unkillable: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    swept: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.cause is None
+
+
+def exit_code(cause: Cause | None) -> int:
+    """What dispatch exits with; the table is in ``exitcodes``."""
+    match cause:
+        case None:
+            return exitcodes.OK
+        case RankFailed(status=status):
+            return exitcodes.from_status(status)
+        case RankNotStarted(errno=number, step=step):
+            found = step != "exec" or number != errno.ENOENT
+            return exitcodes.NOT_EXECUTABLE if found else exitcodes.NOT_FOUND
+        case Interrupted(signum=signum):
+            return exitcodes.SIGNAL_BASE + signum
+        case Rejected(exit_code=code):
+            return code
+        case Impossible():
+            return exitcodes.USAGE
+    return exitcodes.CLUSTER
+
+
+def rejection(failures: Mapping[int, Failure], problems: Mapping[int, frozenset[str]]) -> Rejected:
+    """The verdict on nodes that cannot be used before a start.
+
+    problems: node -> what its agent found wrong. When every failure is that the
+    program is missing (or may not be executed), the exit code is the shell's
+    127 (or 126), as it would be on one machine.
+    """
+    words = {word for node in failures for word in problems.get(node, frozenset({"link"}))}
+    code = exitcodes.CLUSTER
+    if words and words <= {"missing", "not executable"}:
+        code = exitcodes.NOT_FOUND if "missing" in words else exitcodes.NOT_EXECUTABLE
+    return Rejected(dict(failures), code)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of a kill ladder: ``signum`` to every rank, then ``grace`` seconds."""
+
+    signum: int
+    grace: float
+
+
+def ladder(cause: Cause, grace: float) -> tuple[Rung, ...]:
+    """The signals that end a job for ``cause``; after the last rung everything is killed.
+
+    Ctrl-C is passed on as INT first, since programs save their work on it;
+    every other cause starts with TERM. The time between TERM and KILL after an
+    unanswered INT is short: those ranks had their grace.
+    """
+    match cause:
+        case Interrupted(signum=signal.SIGINT):
+            return (Rung(signal.SIGINT, grace), Rung(signal.SIGTERM, min(grace, 2.0)))
+        case Interrupted(signum=signal.SIGQUIT):
+            return (Rung(signal.SIGQUIT, grace),)
+    return (Rung(signal.SIGTERM, grace),)
+
+
+def unreachable_master(addresses: tuple[str, ...], reached: tuple[str, ...]) -> Failure:
+    """Why a node cannot take part: it reaches node 0 at none of the ``addresses`` others do."""
+    tried = ", ".join(addresses)
+    got = f", only at {', '.join(reached)}" if reached else ""
+    return Failure(
+        Kind.CHECK,
+        f"cannot reach node 0 at {tried}{got}",
+        hint="name an address all hosts reach with --master-addr, or skip with --check none",
+    )

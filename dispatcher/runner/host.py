@@ -1,0 +1,256 @@
+"""The thread of one host: connect, boot the agent, then read and write until the end.
+
+It owns the link alone. Whatever goes wrong becomes one ``NodeLost`` event; after
+that the thread only closes and ends.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from dispatcher import bootstrap
+from dispatcher.agent.messages import control
+from dispatcher.agent.wire import CONTROL, COUNT, ENDED, Decoder, Frame, WireError
+from dispatcher.core import events as ev
+from dispatcher.runner import reports
+from dispatcher.transport.base import Failure, Kind, Link, LinkClosed, Target, Transport
+
+READ_SIZE = 256 << 10
+ERRORS_LIMIT = 64 << 10
+
+#: inbox items that are not bytes to send
+_READABLE = object()
+_CLOSE = object()
+
+
+class Host(threading.Thread):
+    """Reaches one node and carries frames both ways.
+
+    prepare: the agent's first order, sent right behind its source.
+    window: bounds how many hosts connect at once. tell: takes events, from this
+    thread. output: takes (node, rank, stream, data), from this thread.
+    heartbeat: seconds between pings to the agent. credit: output bytes that the
+    agent may have under way, as ``prepare`` grants them.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: int,
+        ranks: frozenset[int],
+        target: Target,
+        transport: Transport,
+        command: str,
+        prepare: bytes,
+        window: threading.Semaphore,
+        connect_timeout: float,
+        boot_timeout: float,
+        heartbeat: float,
+        credit: int,
+        tell: Callable[[ev.Event], None],
+        output: Callable[[int, int, int, bytes], None],
+    ) -> None:
+        super().__init__(name=f"link:{target.host}", daemon=True)
+        self.node = node
+        self.ranks = ranks
+        self._target = target
+        self._transport = transport
+        self._command = command
+        self._prepare = prepare
+        self._window = window
+        self._connect_timeout = connect_timeout
+        self._boot_timeout = boot_timeout
+        self._heartbeat = heartbeat
+        self._credit = credit
+        self._tell = tell
+        self._output = output
+        self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._readable = False
+        self._stopping = False
+        self._scanner = bootstrap.SyncScanner()
+        self._decoder = Decoder()
+        self._synced = False
+        self._ready = False
+        self._errors = bytearray()
+        self._received: dict[tuple[int, int], int] = {}
+        self._ended: set[tuple[int, int]] = set()
+        self._unpaid = 0  # output bytes taken by the sinks and not yet given back as credit
+        self._pay_lock = threading.Lock()
+
+    # -- called by other threads ----------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        """Queue ``frame`` for the agent; returns at once."""
+        self._inbox.put(frame)
+
+    def taken(self, nbytes: int) -> None:
+        """The sinks took ``nbytes`` of this host's output; give credit back in large portions."""
+        with self._pay_lock:
+            self._unpaid += nbytes
+            if self._unpaid < self._credit // 4:
+                return
+            count, self._unpaid = self._unpaid, 0
+        self.send(control("credit", count=count))
+
+    def close(self) -> None:
+        """Ask the thread to close the link and end."""
+        self._stopping = True
+        self._inbox.put(_CLOSE)
+
+    # -- the thread ---------------------------------------------------------------------
+
+    def run(self) -> None:
+        link = None
+        try:
+            opened = self._connect()
+            if isinstance(opened, Failure):
+                self._lose(opened)
+                return
+            link = opened
+            self._tell(ev.NodeConnected(self.node, link.address, self._transport.name))
+            failure = self._serve(link)
+            if failure is not None:
+                self._lose(failure)
+        except Exception as error:  # a bug here must not look like a silent host
+            self._lose(Failure(Kind.PROTOCOL, f"internal error: {type(error).__name__}: {error}"))
+            raise
+        finally:
+            if link is not None:
+                link.close()
+
+    def _lose(self, failure: Failure) -> None:
+        if not self._stopping:
+            self._tell(ev.NodeLost(self.node, failure))
+
+    def _connect(self) -> Link | Failure:
+        """A link within the connect timeout; what sshd drops at random is tried again."""
+        with self._window:
+            deadline = time.monotonic() + self._connect_timeout
+            attempt = 0
+            while True:
+                attempt += 1
+                if self._stopping:
+                    return Failure(Kind.LOST, "given up")
+                self._tell(ev.NodeConnecting(self.node, attempt))
+                opened = self._transport.open(self._target, self._command, deadline)
+                if isinstance(opened, Link) or not opened.retryable:
+                    return opened
+                pause = random.uniform(0.05, 0.3) * attempt  # noqa: S311 - jitter, not a secret
+                if time.monotonic() + pause >= deadline:
+                    return opened
+                time.sleep(pause)
+
+    def _serve(self, link: Link) -> Failure | None:
+        """Carry frames until the link is closed (None) or fails."""
+        boot_deadline = time.monotonic() + self._boot_timeout
+        next_ping = 0.0
+        try:
+            link.write(bootstrap.payload() + self._prepare)
+        except LinkClosed:
+            pass  # it has already said why it ended; the reading below finds out
+        link.watch(self._wake)
+        while True:
+            due = next_ping if self._ready else boot_deadline
+            try:
+                item = self._inbox.get(timeout=max(0.0, due - time.monotonic()))
+            except queue.Empty:
+                item = None
+            if item is _CLOSE:
+                return None
+            if item is _READABLE:
+                self._readable = False
+                failure = self._read(link)
+                if failure is not None:
+                    return failure
+            frames = item if isinstance(item, bytes) else b""
+            now = time.monotonic()
+            if self._ready and now >= next_ping:
+                next_ping = now + self._heartbeat
+                frames += control("ping")
+            elif not self._ready and now >= boot_deadline:
+                return self._late(link)
+            try:
+                if frames:
+                    link.write(frames)
+            except LinkClosed:
+                return self._read(link) or Failure(Kind.LOST, "the link was closed")
+
+    def _wake(self) -> None:
+        if not self._readable:
+            self._readable = True
+            self._inbox.put(_READABLE)
+
+    def _read(self, link: Link) -> Failure | None:
+        """Take what is there now; a Failure when the stream ended or broke the protocol."""
+        self._take_errors(link)
+        while (data := link.read(READ_SIZE)) is not None:
+            if not data:
+                return self._end_of(link)
+            if not self._synced:
+                rest = self._scanner.feed(data)
+                if rest is None:
+                    continue
+                self._synced = True
+                self._tell(ev.NodeBooted(self.node, len(self._scanner.noise)))
+                data = rest
+            try:
+                for frame in self._decoder.feed(data):
+                    self._take(frame)
+            except (WireError, reports.ReportError) as error:
+                return Failure(Kind.PROTOCOL, str(error))
+        return None
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == CONTROL:
+            for event in reports.read(self.node, self.ranks, frame.body):
+                self._ready = self._ready or isinstance(event, ev.NodeReady)
+                self._tell(event)
+            return
+        key = (frame.rank, frame.stream)
+        if frame.rank not in self.ranks or key in self._ended:
+            raise reports.ReportError(f"output of rank {frame.rank}, which is not this node's")
+        if frame.kind == ENDED:
+            self._ended.add(key)
+            (sent,) = COUNT.unpack(frame.body)
+            received = self._received.get(key, 0)
+            self._tell(ev.OutputEnded(self.node, frame.rank, frame.stream, received, sent))
+        else:
+            self._received[key] = self._received.get(key, 0) + len(frame.body)
+            self._output(self.node, frame.rank, frame.stream, frame.body)
+
+    def _take_errors(self, link: Link) -> None:
+        while data := link.read_errors(READ_SIZE):
+            self._errors += data
+            del self._errors[:-ERRORS_LIMIT]
+
+    def _end_of(self, link: Link) -> Failure:
+        """Why the stream ended."""
+        status = link.ending(1.0)
+        self._take_errors(link)
+        if not self._synced:
+            known = link.failure(0.0)
+            if known is not None:
+                return known
+            noise = self._scanner.finish()
+            return bootstrap.boot_failure(
+                self._target.host, noise, bytes(self._errors), status.code
+            )
+        how = "the link ended" if status.code is None else f"agent ended with {status.code}"
+        said = bytes(self._errors).decode("utf-8", "backslashreplace").strip().splitlines()
+        return Failure(Kind.LOST, how + (f"; it said: {said[-1][-400:]}" if said else ""))
+
+    def _late(self, link: Link) -> Failure:
+        """The agent did not answer in time; quote what the host said instead."""
+        self._take_errors(link)
+        said = (bytes(self._errors) or self._scanner.finish()).decode("utf-8", "backslashreplace")
+        last = "; ".join(said.strip().splitlines()[-3:])[-400:]
+        return Failure(
+            Kind.TIMEOUT,
+            f"no answer from the agent within {self._boot_timeout:.0f} s"
+            + (f"; remote said: {last}" if last else ""),
+            hint=f"slow login files on that host? try: time ssh {self._target.host} true",
+        )

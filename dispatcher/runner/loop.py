@@ -1,0 +1,302 @@
+"""The one loop of a run: events from the inbox, decisions from the core, actions to the edges.
+
+Threads: this loop (the caller's, which must be the main thread for signals),
+one ``link:HOST`` each, one ``sinks``. All are started and joined here. Signal
+handlers only put an event into the inbox; the loop itself never writes to a
+disk, a terminal or a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from dispatcher import bootstrap
+from dispatcher.agent.messages import control
+from dispatcher.core import actions as act
+from dispatcher.core import events as ev
+from dispatcher.core.job import Job
+from dispatcher.core.policy import Verdict
+from dispatcher.plan.environ import (
+    SCRUB_NAMES,
+    SCRUB_PREFIXES,
+    Bound,
+    omp_threads,
+    rank_environment,
+)
+from dispatcher.plan.host import Host as PlanHost
+from dispatcher.plan.job import JobPlan
+from dispatcher.runner.feed import Feed
+from dispatcher.runner.host import Host
+from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.transport.base import Target, Transport
+
+#: output bytes all agents together may have under way, and one of them at most and at least
+CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
+
+#: a wake-up this late (s) means that dispatch itself was stopped (^Z, a frozen machine)
+OVERSLEPT = 1.0
+
+HANDLED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+
+class Runner:
+    """Carries out one run of ``plan``.
+
+    transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
+    agent_python: the interpreter to try first for the agent.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        transport_for: Callable[[PlanHost], Transport],
+        sinks: Sequence[Sink],
+        *,
+        check: bool = True,
+        agent_python: str | None = None,
+        sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
+    ) -> None:
+        self._plan = plan
+        self._job = Job(plan, check=check)
+        self._transport_for = transport_for
+        self._sinks = sinks
+        self._agent_python = agent_python
+        self._sink_failed = sink_failed
+        self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self._hosts: dict[int, Host] = {}
+        self._facts: dict[int, ev.Facts] = {}
+        self._window = threading.Semaphore(plan.limits.connect_window)
+        self._token = os.urandom(16)
+        self._seq = 0
+        self._began = 0.0
+        self._verdict: Verdict | None = None
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan as it stands: closed once the hosts' GPUs were counted."""
+        return self._job.plan
+
+    def tell(self, event: ev.Event) -> None:
+        """Put ``event`` into the inbox; from any thread or signal handler."""
+        self._inbox.put(event)
+
+    def run(self) -> Verdict:
+        """Run to the end; the verdict. Every thread started has ended by then."""
+        self._began = time.monotonic()
+        with _signals(self.tell), Feed(self._sinks, self._taken, self._sink_failed) as feed:
+            self._feed = feed
+            try:
+                self._do(self._job.begin())
+                while self._verdict is None:
+                    self._step()
+                self._record(ev.RunFinished(self._verdict.exit_code, _words(self._verdict)))
+            finally:
+                for host in self._hosts.values():
+                    host.close()
+                for host in self._hosts.values():
+                    host.join(timeout=2.0)
+        return self._verdict
+
+    def _step(self) -> None:
+        """Wait for events or the next deadline, and have the core decide."""
+        due = self._job.next_deadline()
+        now = time.monotonic()
+        try:
+            event = self._inbox.get(timeout=None if due is None else min(max(0.0, due - now), 3600))
+        except queue.Empty:
+            woke = time.monotonic()
+            if due is not None and woke - due > OVERSLEPT:
+                self._job.excuse(woke - due)
+            self._do(self._job.tick(time.monotonic()))
+            return
+        # what has arrived goes before what is due, so that nobody is late for our own delay
+        arrived = [event, *(self._inbox.get() for _ in range(self._inbox.qsize()))]
+        for event in arrived:
+            if self._verdict is None:
+                self._observe(event)
+        if self._verdict is None:
+            self._do(self._job.tick(time.monotonic()))
+
+    def _observe(self, event: ev.Event) -> None:
+        self._record(event)
+        if isinstance(event, ev.NodeReady):
+            self._facts[event.node] = event.facts
+        self._do(self._job.handle(event, time.monotonic()))
+
+    def _record(self, event: ev.Event) -> None:
+        self._seq += 1
+        self._feed.event(Stamped(self._seq, time.monotonic() - self._began, event))
+
+    def _taken(self, node: int, nbytes: int) -> None:
+        self._hosts[node].taken(nbytes)
+
+    # -- actions ------------------------------------------------------------------------
+
+    def _do(self, actions: Sequence[act.Action]) -> None:
+        for action in actions:
+            match action:
+                case act.OpenLink(node):
+                    self._open(node)
+                case act.Probe(node, addresses, port, seconds):
+                    self._send(
+                        node, "probe", addresses=addresses, port=port,
+                        token=self._token, seconds=seconds,
+                    )  # fmt: skip
+                case act.StartRanks():
+                    self._start(action)
+                case act.SignalRanks(node, signum):
+                    self._send(node, "signal", ranks=None, signum=int(signum))
+                case act.Sweep(node):
+                    self._send(node, "sweep")
+                case act.Finish(node):
+                    self._send(node, "finish")
+                case act.CloseLink(node):
+                    self._hosts[node].close()
+                case act.Tell(event):
+                    self._record(event)
+                case act.End(verdict):
+                    self._verdict = verdict
+
+    def _send(self, node: int, type: str, **fields: object) -> None:
+        self._hosts[node].send(control(type, **fields))
+
+    def _open(self, node: int) -> None:
+        plan, place = self._plan, self._plan.nodes[node]
+        limits = plan.limits
+        credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // len(plan.nodes)))
+        host = Host(
+            node=node,
+            ranks=frozenset(place.ranks),
+            target=Target(place.host.name, place.host.user, place.host.port),
+            transport=self._transport_for(place.host),
+            command=bootstrap.command(
+                first=[self._agent_python] if self._agent_python else [],
+                last=[place.host.python or plan.python],
+            ),
+            prepare=prepare_order(plan, node, self._token, credit),
+            window=self._window,
+            connect_timeout=limits.connect_timeout,
+            boot_timeout=limits.boot_timeout,
+            heartbeat=limits.heartbeat,
+            credit=credit,
+            tell=self.tell,
+            output=self._feed.output,
+        )
+        self._hosts[node] = host
+        host.start()
+
+    def _start(self, action: act.StartRanks) -> None:
+        plan, facts = action.plan, self._facts[action.node]
+        host = self._hosts[action.node]
+        host.ranks = frozenset(plan.nodes[action.node].ranks)
+        host.send(start_order(plan, action.node, facts, action.master_addr, action.master_port))
+
+
+def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
+    """The agent's first order, as a frame: what to be, and what to look at before a start."""
+    host = plan.nodes[node].host
+    exports = {**dict(plan.exports), **dict(host.env)}
+    program = plan.program
+    check: dict[str, bytes] = {}
+    if program.kind == "command":
+        check["program"] = _bytes(program.argv[0])
+    else:
+        check["program"] = _bytes(host.python or plan.python)
+    if program.kind == "script":
+        check["script"] = _bytes(program.argv[0])
+    limits = plan.limits
+    return control(
+        "prepare",
+        run_id=plan.run_id,
+        node=node,
+        check=check,
+        path=_bytes(exports["PATH"]) if "PATH" in exports else None,
+        cwd=_bytes(plan.cwd),
+        reserve=node == 0,
+        token=token,
+        heartbeat=limits.heartbeat,
+        lease=limits.lease,
+        lifeline_grace=limits.lifeline_grace,
+        credit=credit,
+    )
+
+
+def start_order(plan: JobPlan, node: int, facts: ev.Facts, addr: str, port: int) -> bytes:
+    """The order to spawn the node's ranks; what their environments share is sent once."""
+    members = plan.nodes[node].ranks
+    environments = {}
+    for rank in members:
+        folder = facts.error_folder
+        bound = Bound(
+            master_addr=addr,
+            master_port=port,
+            omp_threads=omp_threads(facts.cores, len(members)),
+            error_file=f"{folder}/rank-{rank}.json" if folder else None,
+        )
+        environments[rank] = rank_environment(plan, rank, bound)
+    first = environments[members[0]]
+    common = {
+        name: value
+        for name, value in first.items()
+        if all(env.get(name) == value for env in environments.values())
+    }
+    return control(
+        "start",
+        ranks=[
+            [
+                rank,
+                [_bytes(word) for word in plan.argv(rank)],
+                _pairs((n, v) for n, v in environments[rank].items() if n not in common),
+            ]
+            for rank in members
+        ],
+        common=_pairs(common.items()),
+        scrub=[_bytes(name) for name in SCRUB_NAMES] + [_bytes(p) + b"*" for p in SCRUB_PREFIXES],
+    )
+
+
+def _pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:
+    return [[_bytes(name), _bytes(value)] for name, value in items]
+
+
+def _bytes(text: str) -> bytes:
+    """The bytes the user gave: surrogateescape brings back those that were not UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _words(verdict: Verdict) -> str:
+    return "ok" if verdict.cause is None else type(verdict.cause).__name__
+
+
+@contextmanager
+def _signals(tell: Callable[[ev.Event], None]) -> Iterator[None]:
+    """Signals become events while the run lasts; afterwards all is as it was."""
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        tell(ev.SignalReceived(signum))
+
+    before = {}
+    for signum in HANDLED:
+        ignored = signal.getsignal(signum) == signal.SIG_IGN
+        if ignored and signum == signal.SIGHUP:
+            continue  # nohup(1): the user wants the run to survive its terminal
+        before[signum] = signal.signal(signum, handle)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,161 @@
+"""What an agent reports, checked and turned into events; pure.
+
+Everything here came from a host and is hostile until shown otherwise: types,
+ranges and lengths are checked, and a report about a rank counts only if that
+rank was given to this very node. The node is known from the link, never from
+the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.agent.pack import PackError, unpack
+from dispatcher.core import events as ev
+
+TEXT_LIMIT = 4096
+LIST_LIMIT = 4096
+
+
+class ReportError(ValueError):
+    """A report that breaks the protocol; its link cannot be trusted any more."""
+
+
+def read(node: int, ranks: frozenset[int], body: bytes) -> list[ev.Event]:
+    """The events that one control frame of ``node``, which was given ``ranks``, tells.
+
+    Raises: ReportError.
+    """
+    try:
+        message = unpack(body)
+    except PackError as error:
+        raise ReportError(f"malformed report: {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ReportError("report without a type")
+    reader = _READERS.get(message["type"])
+    if reader is None:
+        raise ReportError(f"unknown report {message['type'][:40]!r}")
+    return reader(_Fields(message, ranks), node)
+
+
+class _Fields:
+    """Checked access to a report's fields."""
+
+    def __init__(self, fields: dict[str, Any], ranks: frozenset[int]) -> None:
+        self._fields = fields
+        self._ranks = ranks
+
+    def integer(self, name: str, low: int = 0, high: int = 1 << 32) -> int:
+        return _integer(self._fields.get(name), name, low, high)
+
+    def optional_integer(self, name: str, low: int, high: int) -> int | None:
+        return None if self._fields.get(name) is None else self.integer(name, low, high)
+
+    def text(self, name: str) -> str:
+        return _text(self._fields.get(name), name)
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def items(self, name: str) -> list[Any]:
+        value = self._fields.get(name)
+        if not isinstance(value, list) or len(value) > LIST_LIMIT:
+            raise ReportError(f"{name}: not a list of at most {LIST_LIMIT}")
+        return value
+
+    def rank(self) -> int:
+        return self.own(self._fields.get("rank"))
+
+    def own(self, value: Any) -> int:
+        rank = _integer(value, "rank", 0, 1 << 32)
+        if rank not in self._ranks:
+            raise ReportError(f"report about rank {rank}, which runs elsewhere")
+        return rank
+
+    def fields(self, name: str) -> _Fields:
+        value = self._fields.get(name)
+        if not isinstance(value, dict):
+            raise ReportError(f"{name}: not a dict")
+        return _Fields(value, self._ranks)
+
+
+def _integer(value: Any, name: str, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ReportError(f"{name}: not an integer from {low} to {high}")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ReportError(f"{name}: not a text")
+    return value[:TEXT_LIMIT]
+
+
+def _ready(fields: _Fields, node: int) -> list[ev.Event]:
+    facts = fields.fields("facts")
+    problems = []
+    for item in fields.items("problems"):
+        if not isinstance(item, list) or len(item) != 2:
+            raise ReportError("problems: not pairs")
+        problems.append((_text(item[0], "problem"), _text(item[1], "problem")))
+    return [
+        ev.NodeReady(
+            node,
+            ev.Facts(
+                hostname=facts.text("hostname"),
+                pid=facts.integer("pid"),
+                python=facts.text("python"),
+                cores=facts.integer("cores", 1, 1 << 16),
+                gpus=facts.integer("gpus", 0, 1 << 10),
+                addresses=tuple(_text(item, "address") for item in facts.items("addresses")),
+                machine=facts.text("machine"),
+                error_folder=facts.optional_text("error_folder"),
+                port=facts.optional_integer("port", 1, 65535),
+            ),
+            tuple(problems),
+        )
+    ]
+
+
+def _probed(fields: _Fields, node: int) -> list[ev.Event]:
+    return [ev.NodeProbed(node, tuple(_text(i, "address") for i in fields.items("reached")))]
+
+
+def _spawned(fields: _Fields, node: int) -> list[ev.Event]:
+    events: list[ev.Event] = []
+    for item in fields.items("pids"):
+        if not isinstance(item, list) or len(item) != 2:
+            raise ReportError("pids: not pairs")
+        events.append(
+            ev.RankSpawned(node, fields.own(item[0]), _integer(item[1], "pid", 1, 1 << 32))
+        )
+    return events
+
+
+def _failed(fields: _Fields, node: int) -> list[ev.Event]:
+    number = fields.integer("errno", 0, 4095)
+    step, what = fields.text("step"), fields.text("what")
+    return [ev.RankFailedToStart(node, fields.rank(), number, step, what)]
+
+
+def _exited(fields: _Fields, node: int) -> list[ev.Event]:
+    return [ev.RankExited(node, fields.rank(), fields.integer("status", -64, 255))]
+
+
+def _swept(fields: _Fields, node: int) -> list[ev.Event]:
+    left = tuple(_integer(pid, "pid", 1, 1 << 32) for pid in fields.items("left"))
+    return [ev.NodeSwept(node, fields.integer("killed"), left)]
+
+
+_READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
+    "ready": _ready,
+    "probed": _probed,
+    "spawned": _spawned,
+    "failed": _failed,
+    "exited": _exited,
+    "leaked": lambda fields, node: [ev.RankLeaked(node, fields.rank())],
+    "beat": lambda fields, node: [ev.NodeHeard(node)],
+    "swept": _swept,
+    "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
+}

@@ -1,0 +1,69 @@
+"""Short notes to the user on standard error while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dispatcher.core import events as ev
+from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.sinks.lines import harmless_text
+from dispatcher.sinks.verdict import status_words
+
+
+class Notes(Sink):
+    """Says what the user should know at once; with ``verbose``, every step of every host.
+
+    hosts: node -> name. say: writes one line.
+    """
+
+    def __init__(self, hosts: Sequence[str], say: Callable[[str], None], *, verbose: bool) -> None:
+        self._hosts = hosts
+        self._say = say
+        self._verbose = verbose
+
+    def event(self, stamped: Stamped) -> None:
+        text = self._always(stamped.event)
+        if text is None and self._verbose:
+            text = self._detail(stamped.event)
+            if text is not None:
+                text = f"{stamped.t:.3f} s: {text}"
+        if text is not None:
+            self._say(f"note: {text}")
+
+    def _always(self, event: ev.Event) -> str | None:
+        match event:
+            case ev.NodeNoticed(node, text):
+                return f"{self._hosts[node]}: {harmless_text(text)}"
+            case ev.RankLeaked(node, rank):
+                return (
+                    f"rank {rank} on {self._hosts[node]} ended, but a process it started held "
+                    "its output open; what that process writes is not shown"
+                )
+            case ev.NodeConnecting(node, attempt) if attempt > 1:
+                return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
+        return None
+
+    def _detail(self, event: ev.Event) -> str | None:
+        match event:
+            case ev.NodeConnected(node, address, transport):
+                return f"{self._hosts[node]}: connected to {address or 'it'} by {transport}"
+            case ev.NodeBooted(node, noise):
+                return f"{self._hosts[node]}: agent is up" + (
+                    f" after {noise} bytes of noise" if noise else ""
+                )
+            case ev.NodeReady(node, facts):
+                return (
+                    f"{self._hosts[node]}: {facts.hostname}, python {facts.python}, "
+                    f"{facts.cores} cores, {facts.gpus} GPUs"
+                )
+            case ev.RanksPlaced(size, addr, port):
+                return f"{size} ranks start, meeting at {addr}:{port}"
+            case ev.RankSpawned(node, rank, pid):
+                return f"rank {rank} on {self._hosts[node]}: started, pid {pid}"
+            case ev.RankExited(node, rank, status):
+                return f"rank {rank} on {self._hosts[node]}: {status_words(status)}"
+            case ev.NodeLost(node, failure):
+                return f"{self._hosts[node]}: {failure.kind.value}: {harmless_text(failure.why)}"
+            case ev.JobStopping(why):
+                return f"ending the job: {why}"
+        return None

@@ -1,0 +1,66 @@
+"""``report.json``: how the run ended, with the same facts as the verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from dispatcher.core.events import RankSpawned
+from dispatcher.core.policy import Verdict
+from dispatcher.plan.job import JobPlan
+from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.sinks.screen import write_all
+
+
+class Pids(Sink):
+    """The process id of every rank on its host."""
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, int] = {}
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, RankSpawned):
+            self.by_rank[stamped.event.rank] = stamped.event.pid
+
+
+def report(verdict: Verdict, plan: JobPlan, lines: list[str], seconds: float) -> dict[str, Any]:
+    """The report as plain values; ``lines`` are the verdict in words."""
+    cause = verdict.cause
+    fields = {} if cause is None else dict(vars(cause))
+    if "failure" in fields:
+        fields["failure"] = _failure(fields["failure"])
+    if "failures" in fields:
+        fields["failures"] = {
+            plan.nodes[node].host.name: _failure(f) for node, f in fields["failures"].items()
+        }
+    if "node" in fields:
+        fields["host"] = plan.nodes[fields.pop("node")].host.name
+    return {
+        "run_id": plan.run_id,
+        "ok": verdict.ok,
+        "exit_code": verdict.exit_code,
+        "cause": None if cause is None else {"kind": type(cause).__name__, **fields},
+        "verdict": lines,
+        "seconds": round(seconds, 3),
+        "world_size": verdict.world_size,
+        "statuses": {str(rank): status for rank, status in sorted(verdict.statuses.items())},
+        "lost": {plan.nodes[n].host.name: _failure(f) for n, f in verdict.lost.items()},
+        "unkillable": {plan.nodes[n].host.name: p for n, p in verdict.unkillable.items()},
+        "swept": {plan.nodes[n].host.name: count for n, count in verdict.swept.items()},
+    }
+
+
+def _failure(failure: Any) -> dict[str, Any]:
+    return {"kind": failure.kind.value, "why": failure.why, "hint": failure.hint}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` to the new file ``path``, mode 0600. Raises: OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    try:
+        write_all(fd, (json.dumps(value, indent=2) + "\n").encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,146 @@
+"""The verdict in words: what ended the job, where, and what that rank said last.
+
+Pure: a ``Verdict`` and the tails go in, lines come out. Host names are folded;
+texts from hosts are made harmless.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+
+from dispatcher.core import policy
+from dispatcher.core.policy import Verdict
+from dispatcher.plan.hostset import fold
+from dispatcher.plan.job import JobPlan
+from dispatcher.sinks.lines import harmless_text
+from dispatcher.transport.base import Failure
+
+
+def describe(
+    verdict: Verdict,
+    plan: JobPlan,
+    pids: Mapping[int, int],
+    last: Callable[[int], tuple[str, list[str]]],
+) -> list[str]:
+    """The lines of the verdict; [] for a run that went as planned.
+
+    pids: rank -> process id on its host. last: see ``sinks.tail``.
+    """
+    cause = verdict.cause
+    names = [node.host.name for node in plan.nodes]
+    lines: list[str] = []
+    match cause:
+        case None:
+            pass
+        case policy.RankFailed(node, rank, status):
+            pid = f", pid {pids[rank]}" if rank in pids else ""
+            lines.append(f"error: rank {rank} on {names[node]}{pid}: {status_words(status)}")
+            lines += _last_lines(rank, last)
+        case policy.RankNotStarted(node, rank, errno, step, what):
+            why = os.strerror(errno).lower()
+            lines.append(
+                f"error: rank {rank} on {names[node]}: {step} {harmless_text(what)}: {why}"
+            )
+        case policy.NodeFailed(node, failure):
+            ranks = fold_ranks(plan.nodes[node].ranks)
+            lines += _failure_lines(f"{names[node]} ({ranks})", failure)
+        case policy.Rejected(failures):
+            lines += _table(failures, names)
+        case policy.Impossible(message, hint):
+            lines.append(f"error: {message}")
+            if hint:
+                lines.append(f"  hint: {hint}")
+        case policy.OutputLost(node, rank, received, sent):
+            lines.append(
+                f"error: rank {rank} on {names[node]}: output lost: "
+                f"{received} of {sent} bytes arrived"
+            )
+        case policy.Interrupted(signum):
+            lines.append(f"error: ended by {signal.Signals(signum).name}")
+    return lines + _consequences(verdict, plan, names)
+
+
+def _consequences(verdict: Verdict, plan: JobPlan, names: list[str]) -> list[str]:
+    lines = []
+    cause = verdict.cause
+    own = cause.rank if isinstance(cause, policy.RankFailed) else None
+    by_status: dict[int, list[int]] = {}
+    for rank, status in sorted(verdict.statuses.items()):
+        if rank != own and status != 0:
+            by_status.setdefault(status, []).append(rank)
+    for status, ranks in by_status.items():
+        lines.append(f"  then {fold_ranks(ranks)}: {status_words(status)}")
+    blamed = cause.node if isinstance(cause, policy.NodeFailed) else None
+    for node, failure in verdict.lost.items():
+        if node != blamed:
+            lines += ["  then " + line for line in _failure_lines(names[node], failure)]
+    for node, pids in verdict.unkillable.items():
+        lines.append(f"error: {names[node]}: processes that would not die: {_numbers(pids)}")
+    swept = sum(verdict.swept.values())
+    if swept:
+        where = fold(names[node] for node in verdict.swept)
+        lines.append(f"note: {where}: killed {plural(swept, 'process', 'processes')} left behind")
+    return lines
+
+
+def _table(failures: Mapping[int, Failure], names: list[str]) -> list[str]:
+    """All failed hosts together, those with the same trouble folded into one line."""
+    groups: dict[tuple[str, str, str | None], list[str]] = {}
+    for node, failure in sorted(failures.items()):
+        key = (failure.kind.value, harmless_text(failure.why), failure.hint)
+        groups.setdefault(key, []).append(names[node])
+    hosts = plural(len(failures), "host")
+    lines = [f"error: {hosts} of {len(names)} cannot be used; nothing was started"]
+    rows = [(fold(hosts), kind, why) for (kind, why, _), hosts in groups.items()]
+    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines += [f"  {h:<{wide[0]}}  {kind:<{wide[1]}}  {why}" for h, kind, why in rows]
+    for hint in dict.fromkeys(hint for _, _, hint in groups if hint):
+        lines.append(f"  hint: {harmless_text(hint)}")
+    return lines
+
+
+def _failure_lines(who: str, failure: Failure) -> list[str]:
+    lines = [f"error: {who}: {failure.kind.value}: {harmless_text(failure.why)}"]
+    if failure.hint:
+        lines.append(f"  hint: {harmless_text(failure.hint)}")
+    return lines
+
+
+def _last_lines(rank: int, last: Callable[[int], tuple[str, list[str]]]) -> list[str]:
+    stream, lines = last(rank)
+    if not lines:
+        return [f"  rank {rank} wrote nothing"]
+    return [f"  last lines of its {stream}:", *("    " + line for line in lines)]
+
+
+def status_words(status: int) -> str:
+    """``exit code 3``, ``killed by SIGKILL (signal 9)``."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name} (signal {-status})"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+def fold_ranks(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0-3,7``."""
+    numbers = sorted(ranks)
+    word = "rank" if len(numbers) == 1 else "ranks"
+    return f"{word} {_numbers(numbers)}"
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
