@@ -1,0 +1,341 @@
+"""The command line of ``scripts/cluster``: one function a command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+
+from . import census, entry, fabric, keeper, kernel, layout, loopback, sshd
+from .host import Furniture
+from .layout import LOGIN, Member, Record, RigError
+
+CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+UP_LIMIT = 120.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit code (2: the rig could not do it)."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except RigError as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 1
+
+
+def up(options: argparse.Namespace) -> int:
+    for name in layout.names():
+        if layout.abandoned(name):
+            remove(name)
+    sshd.binary()  # says what is missing before anything is made
+    members = layout.members(options.count, options.width)
+    layout.claim(options.name)
+    lines = [f"MaxStartups {options.max_startups}", *options.sshd]
+    try:
+        if options.loopback or not namespaces_work():
+            if not options.loopback:
+                print("no root: loopback sshd instead of namespaces", file=sys.stderr)
+            loopback.bring_up(options.name, members, lines, options.owner)
+        else:
+            up_with_namespaces(options, members, lines)
+    except BaseException:
+        remove(options.name)
+        raise
+    record = layout.load(options.name)
+    if not options.quiet:
+        print(f"cluster {record.name}: {record.summary()} are up ({record.build})")
+        mine = "" if record.name == "rig" else f" --name {record.name}"
+        print(
+            f"  use it:    scripts/cluster enter{mine} login -- ssh {record.hosts[0].name} hostname"
+        )
+        print(f"  remove it: scripts/cluster down{mine}")
+    return 0
+
+
+def up_with_namespaces(
+    options: argparse.Namespace, members: Sequence[Member], lines: Sequence[str]
+) -> None:
+    """Write what the hosts share, start the keeper, wait for its word."""
+    furniture = Furniture(
+        directory=layout.directory(options.name),
+        shared=shared_directories(options.share),
+        sshd_lines=lines,
+        members=members,
+    )
+    furnish(furniture)
+    heard, report = os.pipe()
+    sys.stdout.flush()
+    if os.fork() == 0:
+        os.close(heard)
+        try:
+            detach(furniture.path("keeper.log"))
+            keeper.keep(options.name, members, furniture, options.owner, report)
+        finally:
+            os._exit(1)
+    os.close(report)
+    said = b""
+    while select.select([heard], [], [], UP_LIMIT)[0]:
+        chunk = os.read(heard, 4096)
+        said += chunk
+        if not chunk:
+            break
+    if said != b"up":
+        raise RigError(said.decode(errors="replace") or "the keeper said nothing")
+
+
+def detach(log: str) -> None:
+    os.setsid()
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.chdir("/")
+
+
+def furnish(furniture: Furniture) -> None:
+    """Write the files all hosts see: names, keys, the password file's root line."""
+    for part in ("ssh", "etc", "hosts", "shared"):
+        os.mkdir(furniture.path(part), 0o700)
+    names = ["127.0.0.1 localhost", "::1 localhost"]
+    names += [f"{member.address} {member.name}" for member in furniture.members]
+    write_public(furniture.path("etc", "hosts"), "\n".join(names) + "\n")
+    write_public(
+        furniture.path("etc", "nsswitch.conf"),
+        "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\n",
+    )
+    write_public(furniture.path("etc", "resolv.conf"), "")
+    # A locked root account refuses keys too; this one has no password and is not locked.
+    sshd.write_private(furniture.path("etc", "shadow"), "root:*:19000:0:99999:7:::\n")
+    public = sshd.new_key(furniture.path("ssh", "id_ed25519"), "rig")
+    sshd.write_private(furniture.path("ssh", "authorized_keys"), public + "\n")
+
+
+def write_public(path: str, text: str) -> None:
+    os.chmod(sshd.write_private(path, text), 0o644)
+
+
+def shared_directories(more: Sequence[str]) -> list[str]:
+    """The checkout and the Python that runs us, which a cluster would have on NFS; and ``more``."""
+    wanted = [CHECKOUT, sys.prefix, sys.base_prefix, os.environ.get("VIRTUAL_ENV", ""), *more]
+    return list(dict.fromkeys(map(os.path.realpath, filter(None, wanted))))
+
+
+def namespaces_work() -> bool:
+    """Whether this process may make hosts of namespaces; tried in a child."""
+    if os.getuid() != 0:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        try:
+            kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWPID)
+            kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+            fabric.build()
+            os._exit(0)
+        except (OSError, RigError) as error:
+            print(f"no namespaces here: {error}", file=sys.stderr)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def down(options: argparse.Namespace) -> int:
+    if options.all:
+        for name in layout.names():
+            remove(name)
+        return 0
+    if options.stale:
+        for name in layout.names():
+            if layout.abandoned(name):
+                remove(name)
+        return 0
+    if options.name not in layout.names():
+        raise RigError(f"{options.name}: no such cluster")
+    remove(options.name)
+    return 0
+
+
+def remove(name: str) -> None:
+    """End everything cluster ``name`` has, alive or stale; returns when it is gone."""
+    record = layout.read(name)
+    if record is not None:
+        if record.build == "loopback":
+            loopback.bring_down(record)
+        elif layout.alive(record):
+            end_keeper(record)
+    layout.discard(name)
+
+
+def end_keeper(record: Record) -> None:
+    try:
+        handle = os.pidfd_open(record.keeper)
+    except ProcessLookupError:
+        return
+    for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+        signal.pidfd_send_signal(handle, number)
+        if select.select([handle], [], [], patience)[0]:
+            break
+    os.close(handle)
+
+
+def enter(options: argparse.Namespace) -> int:
+    record = layout.load(options.name)
+    command = list(options.command)
+    if command[:1] == ["--"]:
+        command = command[1:]
+    member = record.member(options.host)
+    command = command or [os.environ.get("SHELL", "/bin/sh")]
+    if record.build == "netns":
+        try:
+            return entry.enter(member.pid, command, entry.environment(os.environ))
+        except RigError as error:
+            raise RigError(f"{member.name}: {error}") from None
+    env = loopback.environment(record, os.environ)
+    if member.name != LOGIN:
+        script = f"cd {shlex.quote(os.getcwd())} 2>/dev/null; exec {shlex.join(command)}"
+        command = ["ssh", *(["-t"] if sys.stdin.isatty() else []), member.name, script]
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        raise RigError(f"{command[0]}: {error.strerror}") from None
+
+
+def hosts(options: argparse.Namespace) -> int:
+    slots = f" slots={options.slots}" if options.slots else ""
+    for member in layout.load(options.name).hosts:
+        print(f"{member.name}{slots}")
+    return 0
+
+
+def ps(options: argparse.Namespace) -> int:
+    record = layout.load(options.name)
+    wanted = [record.member(name).name for name in options.hosts] or None
+    for process in census.census(record, wanted, options.run_id):
+        print(f"{process.host}\t{process.pid}\t{process.state}\t{process.command}")
+    return 0
+
+
+def cut(options: argparse.Namespace) -> int:
+    record = layout.load(options.name)
+    for name in options.hosts:
+        member = record.member(name)
+        if record.build == "loopback":
+            loopback.signal_sshds(member, signal.SIGSTOP)
+        else:
+            with fabric.inside(record.keeper):
+                fabric.cut(member.index, options.way)
+    return 0
+
+
+def mend(options: argparse.Namespace) -> int:
+    record = layout.load(options.name)
+    for name in options.hosts:
+        member = record.member(name)
+        if record.build == "loopback":
+            loopback.signal_sshds(member, signal.SIGCONT)
+        else:
+            with fabric.inside(record.keeper):
+                fabric.mend(member.index)
+    return 0
+
+
+def power_off(options: argparse.Namespace) -> int:
+    """Cut first, so that nothing the dying kernel objects send gets out; then kill the init."""
+    record = layout.load(options.name)
+    for name in options.hosts:
+        member = record.member(name)
+        if record.build == "loopback":
+            loopback.signal_sshds(member, signal.SIGKILL, everything=True)
+            continue
+        if layout.birth(member.pid) is None:
+            raise RigError(f"{name}: this host is off")
+        with fabric.inside(record.keeper):
+            fabric.cut(member.index)
+        os.kill(member.pid, signal.SIGKILL)
+    return 0
+
+
+def clusters(options: argparse.Namespace) -> int:
+    for name in layout.names():
+        record = layout.read(name)
+        if record is None or layout.abandoned(name):
+            print(f"{name}\t{'stale' if layout.abandoned(name) else 'being built'}")
+        else:
+            print(f"{name}\t{record.build}\t{record.summary()}")
+    return 0
+
+
+def _keep(options: argparse.Namespace) -> int:
+    loopback.keep(options.cluster, options.owner)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="scripts/cluster", description="A cluster of hosts with real sshd inside this machine."
+    )
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: object, help: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, description=help)
+        added.set_defaults(run=run)
+        added.add_argument("--name", default="rig", help="which cluster (default: rig)")
+        return added
+
+    this = command("up", up, "make a cluster of COUNT hosts n1..nCOUNT and login")
+    this.add_argument("count", type=int, metavar="COUNT")
+    this.add_argument("--width", type=int, default=1, help="digits in a name: 3 gives n001")
+    this.add_argument("--max-startups", default=sshd.MAX_STARTUPS, help="of every sshd")
+    this.add_argument(
+        "--sshd", action="append", default=[], metavar="LINE", help="one more sshd_config line"
+    )
+    this.add_argument(
+        "--share",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="visible on all hosts, as by NFS",
+    )
+    this.add_argument("--loopback", action="store_true", help="unprivileged sshd, no namespaces")
+    this.add_argument("--owner", type=int, default=0, metavar="PID", help="down when PID ends")
+    this.add_argument("--quiet", action="store_true")
+
+    this = command("down", down, "remove a cluster and everything that runs on it")
+    this.add_argument("--all", action="store_true", help="all of this user's clusters")
+    this.add_argument("--stale", action="store_true", help="what killed test runs left behind")
+
+    this = command("enter", enter, "run a command on a host, as if logged in there")
+    this.add_argument("host", nargs="?", default=LOGIN, metavar="HOST")
+    this.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD")
+
+    this = command("hosts", hosts, "print a hostfile")
+    this.add_argument("--slots", type=int, default=0, help="add slots=N to each line")
+
+    this = command("ps", ps, "every process of HOSTs that is not part of the rig")
+    this.add_argument("hosts", nargs="*", metavar="HOST")
+    this.add_argument("--run-id", metavar="ID", help="only those of this DISPATCH_RUN_ID")
+
+    this = command("cut", cut, "lose every packet to and from HOST; nobody is told")
+    this.add_argument("hosts", nargs="+", metavar="HOST")
+    this.add_argument("--way", choices=["both", "to", "from"], default="both")
+
+    this = command("mend", mend, "undo cut")
+    this.add_argument("hosts", nargs="+", metavar="HOST")
+
+    this = command("power-off", power_off, "end HOST at once, without a word on the network")
+    this.add_argument("hosts", nargs="+", metavar="HOST")
+
+    command("list", clusters, "all clusters of this user")
+    this = commands.add_parser("_keep")
+    this.set_defaults(run=_keep)
+    this.add_argument("cluster")
+    this.add_argument("owner", type=int)
+    return top

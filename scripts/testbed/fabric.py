@@ -1,0 +1,143 @@
+"""The network between the hosts: one bridge in the keeper's own network namespace.
+
+Nothing of it is visible in the machine's own network. Each host has ``eth0``, whose other end is
+a port of the bridge named ``p<index>``. The functions run inside the keeper's namespace; the
+commands that come later get there by ``inside``.
+
+A *cut* keeps the carrier up and the neighbour entries in place (login and each host know each
+other's hardware address for good), so packets just vanish: no FIN, no RST, no ICMP, no "no route
+to host". That is what a broken switch looks like from its far side.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from . import kernel
+from .layout import LOGIN, Member, RigError, hardware_address
+
+BRIDGE = "fabric"
+THRESHOLDS = "/proc/sys/net/ipv4/neigh/default/gc_thresh"
+
+
+def batch(lines: Iterable[str], tool: str = "ip") -> None:
+    """Run many ``ip`` (or ``bridge``) commands in one process.
+
+    Raises: RigError with the tool's own words.
+    """
+    text = "\n".join(lines) + "\n"
+    ended = subprocess.run(
+        [tool, "-batch", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    if ended.returncode != 0:
+        raise RigError(f"{tool}: {ended.stderr.strip()}")
+
+
+def build() -> None:
+    """Make the bridge in the namespace we are in."""
+    batch(["link set lo up", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"])
+
+
+def attach(pids: dict[Member, int]) -> None:
+    """Give each host its ``eth0``, and the bridge the other end of it."""
+    lines = []
+    for member, pid in pids.items():
+        port = f"p{member.index}"
+        lines.append(
+            f"link add {port} type veth peer name eth0 netns {pid}"
+            f" address {hardware_address(member.index)}"
+        )
+        lines.append(f"link set {port} master {BRIDGE} up")
+    batch(lines)
+
+
+def address_commands(member: Member, members: Iterable[Member]) -> list[str]:
+    """What a host runs inside itself to bring up its network."""
+    lines = [
+        "link set lo up",
+        f"addr add {member.address}/16 dev eth0",
+        "link set eth0 up",
+    ]
+    friends = members if member.name == LOGIN else [m for m in members if m.name == LOGIN]
+    lines += [
+        f"neigh replace {friend.address} lladdr {hardware_address(friend.index)}"
+        " dev eth0 nud permanent"
+        for friend in friends
+        if friend.index != member.index
+    ]
+    return lines
+
+
+def make_room(count: int) -> None:
+    """Raise the machine's neighbour table limits so that ``count`` hosts may all meet.
+
+    The table is one for all namespaces. Raised limits stay: other clusters may rely on them.
+    """
+    needed = max(1024, 2 * count * min(count, 128))
+    for step, wanted in (("3", 4 * needed), ("2", 2 * needed), ("1", needed)):
+        try:
+            with open(THRESHOLDS + step) as file:
+                now = int(file.read())
+            if now < wanted:
+                with open(THRESHOLDS + step, "w") as file:
+                    file.write(str(wanted))
+        except OSError:
+            return  # not ours to change here (a container); small clusters work all the same
+
+
+@contextmanager
+def inside(keeper: int) -> Iterator[None]:
+    """Be in the fabric's network namespace for a while."""
+    home = os.open("/proc/self/ns/net", os.O_RDONLY)
+    there = os.open(f"/proc/{keeper}/ns/net", os.O_RDONLY)
+    try:
+        kernel.setns(there, kernel.CLONE_NEWNET)
+        yield
+    finally:
+        kernel.setns(home, kernel.CLONE_NEWNET)
+        os.close(home)
+        os.close(there)
+
+
+def cut(index: int, way: str = "both") -> None:
+    """Lose every packet on the link of host ``index``, ``both`` ways or only ``to``/``from`` it."""
+    _CUTS[way](f"p{index}", hardware_address(index))
+
+
+def _cut_both(port: str, hardware: str) -> None:
+    batch([f"link set dev {port} state 0"], "bridge")
+
+
+def _cut_to(port: str, hardware: str) -> None:
+    _tc(["qdisc", "replace", "dev", port, "root", "bfifo", "limit", "1"])
+
+
+def _cut_from(port: str, hardware: str) -> None:
+    # A locked port takes frames only from addresses the bridge has learnt; make it forget.
+    batch([f"link set dev {port} learning off locked on"], "bridge")
+    subprocess.run(
+        ["bridge", "fdb", "del", hardware, "dev", port, "master"], capture_output=True, check=False
+    )
+
+
+_CUTS: dict[str, Callable[[str, str], None]] = {
+    "both": _cut_both,
+    "to": _cut_to,
+    "from": _cut_from,
+}
+
+
+def mend(index: int) -> None:
+    """Undo every kind of cut."""
+    port = f"p{index}"
+    batch([f"link set dev {port} learning on locked off state 3"], "bridge")
+    subprocess.run(["tc", "qdisc", "del", "dev", port, "root"], capture_output=True, check=False)
+
+
+def _tc(arguments: list[str]) -> None:
+    ended = subprocess.run(["tc", *arguments], capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise RigError(f"tc {' '.join(arguments)}: {ended.stderr.strip()}")
