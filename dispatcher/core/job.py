@@ -27,7 +27,8 @@ Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
 from __future__ import annotations
 
 import signal
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from dispatcher.core import events as ev
 from dispatcher.core import policy
@@ -434,7 +435,7 @@ def _check_hint(problems: frozenset[str]) -> str | None:
     return None
 
 
-_HANDLERS = {
+_HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     ev.NodeConnecting: Job._on_nothing,
     ev.NodeConnected: Job._on_nothing,
     ev.NodeBooted: Job._on_nothing,
