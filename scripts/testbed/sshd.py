@@ -44,9 +44,8 @@ def known_hosts_line(member: Member, public: str) -> str:
 
 
 def server_config(*, listen: str, port: int, host_key: str, keys: str, more: Iterable[str]) -> str:
-    """The text of one host's sshd_config; ``more`` lines come first, so they win."""
+    """The text of one host's sshd_config; lines of ``more`` replace ours of the same keyword."""
     lines = [
-        *more,
         f"ListenAddress {listen}",
         f"Port {port}",
         f"HostKey {host_key}",
@@ -64,7 +63,11 @@ def server_config(*, listen: str, port: int, host_key: str, keys: str, more: Ite
         "AcceptEnv LANG LC_*",
         "Subsystem sftp internal-sftp",
     ]
-    return "\n".join(lines) + "\n"
+    # Not by order: for most keywords sshd takes the first line, for MaxStartups the last.
+    chosen = list(more)
+    said = {line.split()[0].lower() for line in chosen}
+    chosen += [line for line in lines if line.split()[0].lower() not in said]
+    return "\n".join(chosen) + "\n"
 
 
 def write_private(path: str, text: str) -> str:

@@ -1,0 +1,60 @@
+"""Fixtures for everybody: the cluster of hosts.
+
+``cluster`` is one for the whole test run; a test that cuts, breaks or fills a host makes its own
+with ``new_cluster``, or mends what it broke.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from rig import Cluster, wait_for, why_not
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for a cluster carries the mark, so ``-m 'not cluster'`` is always right."""
+    for item in items:
+        if {"cluster", "new_cluster"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def rig() -> None:
+    """Skips, with the reason, where no cluster can be made."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def _session_cluster(rig: None) -> Iterator[Cluster]:
+    with Cluster(4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(_session_cluster: Cluster) -> Iterator[Cluster]:
+    """Four hosts and ``login``, shared by all tests, with nothing of this test left on them."""
+    yield _session_cluster
+    wait_for(
+        lambda: not _session_cluster.processes(),
+        10,
+        lambda: f"the hosts are idle again; there are {_session_cluster.processes()}",
+    )
+
+
+@pytest.fixture
+def new_cluster(rig: None) -> Iterator[Callable[..., Cluster]]:
+    """``new_cluster(count, *options)`` gives a cluster of one's own, gone after the test."""
+    with ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(Cluster(*arguments, **options))
+
+
+@pytest.fixture
+def isolated(rig: None) -> None:
+    """Skips where hosts cannot have their own name, files, processes and network."""
+    if os.getuid() != 0:
+        pytest.skip("needs root: hosts made of namespaces")
