@@ -285,7 +285,7 @@ def test_sshd_drops_connections_when_told_to(
     new_cluster: Callable[..., Cluster], isolated: None
 ) -> None:
     cluster = new_cluster(1, "--max-startups", "1:100:1")
-    hold = "import socket,sys; s=socket.create_connection(('n1',22)); print(s.recv(999)[:4]); s.recv(1)"
+    hold = "import socket; s=socket.create_connection(('n1',22)); print(s.recv(99)[:4]); s.recv(1)"
     with cluster.popen(python(hold), stdout=subprocess.PIPE, text=True) as holder:
         assert line(holder) == "b'SSH-'"
         assert cluster.run(["ssh", "n1", "true"]).returncode == 255
