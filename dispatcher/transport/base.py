@@ -92,7 +92,11 @@ class Link(abc.ABC):
 
     @abc.abstractmethod
     def read(self, limit: int) -> bytes | None:
-        """Up to ``limit`` bytes of standard output; ``None``: none now; ``b""``: the end."""
+        """Up to ``limit`` bytes of standard output; ``None``: none now; ``b""``: the end.
+
+        What is not read is held back: past a fixed amount (1 MiB a link) the
+        far side's writes block.
+        """
 
     @abc.abstractmethod
     def read_errors(self, limit: int) -> bytes:
@@ -112,6 +116,16 @@ class Link(abc.ABC):
     @abc.abstractmethod
     def ending(self, timeout: float) -> Ending:
         """The command's exit status, waiting up to ``timeout`` seconds for it."""
+
+    def failure(self, timeout: float) -> Failure | None:
+        """Why the host was never reached, when the stream ended before any byte came.
+
+        Some transports start a program (``ssh``) that connects later: their
+        ``open`` succeeds as soon as the program lives, and its end tells what
+        went wrong. Waits up to ``timeout`` seconds for that end. ``None``: the
+        host was reached, or the program still runs, or its words say nothing.
+        """
+        return None
 
 
 class Transport(abc.ABC):

@@ -1,0 +1,72 @@
+"""``CommandTransport``: any program that gives a byte stream to a host.
+
+``srun``, ``kubectl exec``, ``docker exec``, ``lxc exec``, a site's own wrapper:
+an argv template with ``{host}``, ``{user}`` and ``{port}``; the command follows
+as one last argument, as with ``ssh``. No shell takes part on this side: a host
+name cannot become more than one argument.
+"""
+
+from __future__ import annotations
+
+import string
+import time
+from collections.abc import Sequence
+
+from dispatcher.errors import UsageError
+from dispatcher.transport.base import Failure, Kind, Link, Target, Transport
+from dispatcher.transport.child import start
+from dispatcher.transport.host_names import bad_target
+from dispatcher.transport.pump import Pump
+
+_FIELDS = ("host", "user", "port")
+
+
+class CommandTransport(Transport):
+    """Runs the template's program, once a host.
+
+    Raises: UsageError when the template is empty or names an unknown field.
+    """
+
+    name = "command"
+
+    def __init__(self, template: Sequence[str]) -> None:
+        if not template:
+            raise UsageError("transport command: the template is empty")
+        self._template = tuple(template)
+        self._fields = {field for word in self._template for field in _fields_of(word)}
+        self._pump = Pump("transport:command:read")
+
+    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+        if time.monotonic() >= deadline:
+            return Failure(Kind.TIMEOUT, "no time left to start the command")
+        problem = bad_target(target)
+        if problem is not None:
+            return problem
+        values = {
+            "host": target.host,
+            "user": target.user,
+            "port": None if target.port is None else str(target.port),
+        }
+        for field in sorted(self._fields):
+            if values[field] is None:
+                return Failure(
+                    Kind.CONFIG, f"the transport command wants {{{field}}}, which is not given"
+                )
+        argv = [word.format_map(values) for word in self._template]
+        return start([*argv, command], self._pump)
+
+    def close(self) -> None:
+        self._pump.close()
+
+
+def _fields_of(word: str) -> list[str]:
+    try:
+        parts = list(string.Formatter().parse(word))
+    except ValueError as error:
+        raise UsageError(f"transport command: {word!r}: {error}") from None
+    fields = [name for _, name, _, _ in parts if name is not None]
+    for field in fields:
+        if field not in _FIELDS:
+            known = ", ".join("{" + name + "}" for name in _FIELDS)
+            raise UsageError(f"transport command: unknown field {{{field}}}; known: {known}")
+    return fields

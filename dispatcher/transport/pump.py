@@ -1,0 +1,141 @@
+"""One thread that reads every child's pipes: ``Pump.add(fd, sink)``.
+
+Theory: a reader thread per pipe costs two threads a host and cannot be woken
+from a blocked ``read``; one selector for all children costs one thread and two
+descriptors for the whole run. A sink that wants no more says so by its return
+value and is put aside until ``resume``; the kernel's pipe then fills and the
+child blocks, which is the back-pressure.
+
+It never writes, never waits for a process and knows nothing of ssh.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable
+
+#: Takes the bytes just read (``b""`` at the end); returns False to be paused.
+Sink = Callable[[bytes], bool]
+
+_CHUNK = 65536
+
+
+class Pump:
+    """Reads descriptors from one named thread, started by the first ``add``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._orders: deque[Callable[[], None]] = deque()
+        self._selector: selectors.BaseSelector | None = None
+        self._thread: threading.Thread | None = None
+        self._wake = -1
+        self._closing = False
+
+    def add(self, fd: int, sink: Sink) -> None:
+        """Read ``fd`` until its end and then close it; the pump owns it from here."""
+
+        def order() -> None:
+            assert self._selector is not None
+            self._selector.register(fd, selectors.EVENT_READ, sink)
+
+        os.set_blocking(fd, False)
+        if not self._order(order):
+            os.close(fd)
+
+    def resume(self, fd: int, sink: Sink) -> None:
+        """Read again a descriptor whose sink had asked for a pause."""
+
+        def order() -> None:
+            assert self._selector is not None
+            if fd not in self._selector.get_map():
+                self._selector.register(fd, selectors.EVENT_READ, sink)
+
+        self._order(order)
+
+    def drop(self, fd: int) -> None:
+        """Close ``fd`` without waiting for its end; returns when it is closed."""
+        done = threading.Event()
+
+        def order() -> None:
+            self._forget(fd)
+            done.set()
+
+        if self._order(order) and threading.current_thread() is not self._thread:
+            done.wait(0.5)
+
+    def close(self) -> None:
+        """Stop and join the thread; descriptors still held are closed. Idempotent."""
+        with self._lock:
+            thread, self._closing = self._thread, True
+            if thread is not None:
+                os.write(self._wake, b".")
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+
+    def _order(self, order: Callable[[], None]) -> bool:
+        """Run ``order`` on the pump's thread soon; False when the pump is closed."""
+        with self._lock:
+            if self._closing:
+                return False
+            if self._thread is None:
+                self._start()
+            self._orders.append(order)
+            os.write(self._wake, b".")
+            return True
+
+    def _start(self) -> None:
+        read_end, self._wake = os.pipe()
+        os.set_blocking(read_end, False)
+        os.set_blocking(self._wake, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(read_end, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def _forget(self, fd: int) -> None:
+        assert self._selector is not None
+        try:
+            self._selector.unregister(fd)
+        except KeyError:
+            pass  # paused
+        os.close(fd)
+
+    def _run(self) -> None:
+        assert self._selector is not None
+        while not self._closing:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    self._read_wake(key.fd)
+                elif key.fd in self._selector.get_map():  # an order may just have dropped it
+                    self._read_one(key.fd, key.data)
+            while self._orders:
+                self._orders.popleft()()
+        with self._lock:
+            for key in list(self._selector.get_map().values()):
+                os.close(key.fd)
+            self._selector.close()
+            os.close(self._wake)
+
+    def _read_wake(self, fd: int) -> None:
+        try:
+            os.read(fd, 4096)
+        except BlockingIOError:
+            pass
+
+    def _read_one(self, fd: int, sink: Sink) -> None:
+        assert self._selector is not None
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""  # a pseudo-terminal ends with EIO
+        wants_more = sink(data)
+        if not data:
+            self._forget(fd)
+        elif not wants_more:
+            self._selector.unregister(fd)
