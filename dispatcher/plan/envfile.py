@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from dispatcher.errors import Problem, UsageError
 from dispatcher.plan.names import BadName
-from dispatcher.plan.text import MOST_PROBLEMS, decoded, display, lines
+from dispatcher.plan.text import MOST_PROBLEMS, decoded, lines, problem
 from dispatcher.plan.variables import check_value, check_variable
 
 _EXPORT = re.compile(r"export[ \t]+")
@@ -50,9 +50,7 @@ def parse_env_file(text: bytes | str, source: str) -> dict[str, str]:
         try:
             pair = _pair(line)
         except BadName as bad:
-            problems.append(
-                Problem(source, number, bad.offset + 1, display(line), bad.message, bad.hint)
-            )
+            problems.append(problem(source, number, line, bad))
             if len(problems) >= MOST_PROBLEMS:
                 break
             continue

@@ -26,7 +26,7 @@ from dispatcher.plan.host import Host, Hostlist
 from dispatcher.plan.hostline import parse_line
 from dispatcher.plan.hostset import LIMIT, Resolve, fold
 from dispatcher.plan.names import BadName, shown
-from dispatcher.plan.text import MOST_PROBLEMS, decoded, display, lines
+from dispatcher.plan.text import MOST_PROBLEMS, decoded, display, lines, problem
 
 __all__ = ["Host", "Hostlist", "parse_hostfile", "parse_inline", "read_hosts"]
 
@@ -56,7 +56,7 @@ def parse_hostfile(text: bytes | str, source: str, resolve: Resolve | None = Non
     problems, notices, mentions = _read(text, source, resolve)
     hosts = _merged(mentions, source, problems, notices)
     if problems:
-        problems.sort(key=lambda problem: (problem.line, problem.column))
+        problems.sort(key=lambda one: (one.line, one.column))
         raise HostfileError(problems[:MOST_PROBLEMS])
     if not hosts:
         why = "no host in it" if decoded(text).strip() else "empty"
@@ -99,7 +99,7 @@ def read_hosts(spec: str, stdin: Callable[[], bytes], resolve: Resolve | None = 
     if not spec.startswith("-") and _looks_like_path(spec):
         raise UsageError(
             f"-H: {shown(spec)}: no such file",
-            hint=f"look in its folder: ls {_folder(spec)}",
+            hint=f"look in its folder: ls {_folder(spec)}" if len(spec) < 200 else None,
         )
     return parse_inline(spec, resolve=resolve)
 
@@ -147,7 +147,7 @@ def _read(
     for number, line in lines(decoded(text)):
         found = parse_line(line, LIMIT - len(mentions), resolve)
         for bad in found.mistakes:
-            problems.append(_problem(source, number, line, bad))
+            problems.append(problem(source, number, line, bad))
         if len(problems) >= MOST_PROBLEMS:
             message = f"more than {MOST_PROBLEMS} mistakes: stopped reading here"
             problems[MOST_PROBLEMS - 1 :] = [Problem(source, number, 1, display(line), message)]
@@ -157,10 +157,6 @@ def _read(
         for host, offset in zip(found.hosts, found.offsets, strict=True):
             mentions.append(_Mention(replace(host, origin=where), number, offset + 1, line))
     return problems, notices, mentions
-
-
-def _problem(source: str, number: int, line: str, bad: BadName) -> Problem:
-    return Problem(source, number, bad.offset + 1, display(line), bad.message, bad.hint)
 
 
 def _merged(
@@ -174,9 +170,9 @@ def _merged(
     for repeated in places.values():
         first = repeated[0]
         for again in repeated[1:]:
-            problem = _contradiction(first, again, source)
-            if problem:
-                problems.append(problem)
+            clash = _contradiction(first, again, source)
+            if clash:
+                problems.append(clash)
             else:
                 counted = True
     if not counted or problems:
@@ -200,4 +196,5 @@ def _contradiction(first: _Mention, again: _Mention, source: str) -> Problem | N
         hint = f"make them equal; the other reads: {display(first.text, 80).strip()}"
     else:
         return None
-    return Problem(source, again.line, again.column, display(again.text), message, hint, len(name))
+    bad = BadName(message, again.column - 1, hint)
+    return problem(source, again.line, again.text, bad, len(name))

@@ -29,6 +29,7 @@ from typing import Any
 from dispatcher.plan import hostset
 from dispatcher.plan.host import Host
 from dispatcher.plan.names import BadName, check_host, check_user, digits, shown
+from dispatcher.plan.text import LONGEST_LINE
 from dispatcher.plan.variables import check_value, check_variable
 
 MOST_SLOTS = 4096
@@ -77,6 +78,9 @@ def parse_line(text: str, room: int, resolve: hostset.Resolve | None = None) -> 
     room: the most hosts the line may name.
     """
     line = Line()
+    if len(text) > LONGEST_LINE:
+        line.mistakes.append(BadName(f"a line of {len(text)} characters (at most {LONGEST_LINE})"))
+        return line
     bad_char = _NOT_TEXT.search(text)
     if bad_char:
         line.mistakes.append(BadName(_not_text(bad_char[0]), bad_char.start()))
@@ -88,10 +92,7 @@ def parse_line(text: str, room: int, resolve: hostset.Resolve | None = None) -> 
     options = _options(text, end, line)
     try:
         for item in _items(text[start:end], start, line):
-            if item.is_address:
-                names = [check_host(item.expression)]
-            else:
-                names = hostset.expand(item.expression, room - len(line.hosts), resolve)
+            names = _names(item, room - len(line.hosts), resolve)
             for name in names:
                 host = Host(name, slots=item.slots, user=item.user, port=item.port)
                 line.hosts.append(_with(host, options))
@@ -100,6 +101,15 @@ def parse_line(text: str, room: int, resolve: hostset.Resolve | None = None) -> 
         line.mistakes.append(bad)
     line.mistakes.sort(key=lambda bad: bad.offset)
     return line
+
+
+def _names(item: _Item, room: int, resolve: hostset.Resolve | None) -> list[str]:
+    try:
+        if item.is_address:
+            return [check_host(item.expression)]
+        return hostset.expand(item.expression, room, resolve)
+    except BadName as bad:
+        raise _moved(bad, item.offset) from None
 
 
 def _not_text(char: str) -> str:
@@ -300,9 +310,9 @@ def _add(
             )
         found[meaning] = key_at, gpus
     else:
-        earlier = found.get("env", (key_at, ()))[1]
-        assert isinstance(earlier, tuple)
-        found[meaning] = key_at, earlier + (_variable(value, value_at),)
+        _, given = found.setdefault(meaning, (key_at, []))
+        assert isinstance(given, list)
+        given.append(_variable(value, value_at))
 
 
 def _slots(text: str, at: int, what: str) -> int:
@@ -371,6 +381,7 @@ def _with(host: Host, options: dict[str, tuple[int, object]]) -> Host:
         if key in options and getattr(host, key) is not None:
             raise BadName(f"{key} is given twice: before the blank and as {key}=", options[key][0])
     values: dict[str, Any] = {key: value for key, (_, value) in options.items()}
+    values["env"] = tuple(values.get("env", ()))
     host = replace(host, **values)
     gpus = host.gpus
     if gpus is not None:

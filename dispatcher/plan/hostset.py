@@ -35,7 +35,9 @@ LIMIT = 65536  # hosts; far above what one login node can drive
 LONGEST_TEXT = 1 << 20
 _OPERATORS = ",!&^"
 _NUMBER = re.compile(r"[0-9]+")
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]*)([^0-9]*)\Z", re.S)
 _MOST_DIGITS = 18
+_MOST_AXES_FOLDED = 256
 _SAFE_TO_FOLD = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 _GROUP = re.compile(r"@(?:[A-Za-z0-9_.-]+:)?(?:[A-Za-z0-9_.-]+|\*)\Z")
 
@@ -307,13 +309,17 @@ def groups(text: str) -> list[str]:
 def fold(names: Iterable[str]) -> str:
     """Short text for many names, ``n[03-07],login``; for display, so it never fails.
 
-    Names that only look like syntax stand as they are, after the others.
+    Names that only look like syntax stand as they are, after the others. Many
+    names of several numbers each fold by their last number only: folding all
+    axes of 4096 random ones takes ClusterShell seconds.
     """
     wanted = list(dict.fromkeys(names))
-    plain = [name for name in wanted if _SAFE_TO_FOLD.match(name) and _foldable(name)]
-    odd = [name for name in wanted if not (_SAFE_TO_FOLD.match(name) and _foldable(name))]
+    plain = [name for name in wanted if _is_foldable(name)]
+    odd = [name for name in wanted if not _is_foldable(name)]
     if len(plain) < 2:
         return ",".join(wanted)
+    if len(plain) > _MOST_AXES_FOLDED and any(len(_NUMBER.findall(name)) > 1 for name in plain):
+        return ",".join([*_folded_by_last_number(plain), *odd])
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     try:
@@ -323,5 +329,21 @@ def fold(names: Iterable[str]) -> str:
     return ",".join([short, *odd])
 
 
-def _foldable(name: str) -> bool:
-    return all(len(run) <= _MOST_DIGITS for run in _NUMBER.findall(name))
+def _is_foldable(name: str) -> bool:
+    numbers = _NUMBER.findall(name)
+    return bool(_SAFE_TO_FOLD.match(name)) and all(len(n) <= _MOST_DIGITS for n in numbers)
+
+
+def _folded_by_last_number(names: Iterable[str]) -> list[str]:
+    from ClusterShell.RangeSet import RangeSet
+
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        head, number, tail = _LAST_NUMBER.match(name).groups()  # type: ignore[union-attr]
+        groups.setdefault((head, tail), []).append(number)
+    return [
+        f"{head}[{RangeSet.fromlist(numbers)}]{tail}"
+        if len(numbers) > 1
+        else head + numbers[0] + tail
+        for (head, tail), numbers in sorted(groups.items())
+    ]

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dispatcher.errors import Problem
+from dispatcher.plan.names import BadName
+
 MOST_PROBLEMS = 100  # reported of one file; nobody reads more
+LONGEST_LINE = 1 << 17  # characters; also the longest argument Linux passes to a program
 
 
 def decoded(text: bytes | str) -> str:
@@ -31,3 +35,24 @@ def display(line: str, limit: int = 400) -> str:
     """
     cut = line if len(line) <= limit else line[:limit] + "..."
     return "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in cut)
+
+
+class _FarProblem(Problem):
+    """A mistake far to the right: shown by its surroundings, the caret under the right place."""
+
+    def __str__(self) -> str:
+        start = self.column - 1 - _BEFORE
+        near = Problem("", 0, _BEFORE + 4, "..." + self.text[start:], "")
+        shown = str(near).split("\n", 1)[1]
+        head = f"{self.source}:{self.line}:{self.column}: {self.message}"
+        return "\n".join([head, shown, *([f"  hint: {self.hint}"] if self.hint else [])])
+
+
+_BEFORE, _AFTER = 60, 40
+
+
+def problem(source: str, number: int, line: str, bad: BadName, width: int = 1) -> Problem:
+    """The mistake ``bad`` of line ``number``, fit to be printed whatever the line holds."""
+    text = display(line, bad.offset + _AFTER)
+    kind = Problem if bad.offset < 2 * _BEFORE else _FarProblem
+    return kind(source, number, bad.offset + 1, text, bad.message, bad.hint, width)

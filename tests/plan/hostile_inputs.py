@@ -303,6 +303,8 @@ _LINES: list[tuple[str | bytes, str]] = [
     ("n[1-3] slots=2\nn2 slots=4", "already on line 1"),
     ("n1:2,n1:2", "already on line 1"),
     ("n[1-40000]\nm[1-40000]", "too many hosts"),
+    ("n1 " + "env=A=1 " * 20000, "a line of 160003 characters"),
+    (",".join(f"n{i}" for i in range(9000)) + ",{", "has no place in a host name"),
     ("x y\n" * 1000, "more than 100 mistakes"),
     ("n1 slots=2\nn2 slots=two\n-bad slots=2\n", "starts with '-'"),
     ("rank 0=n1 slot=0", "a second word"),

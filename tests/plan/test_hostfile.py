@@ -152,6 +152,36 @@ def test_all_mistakes_come_together_each_with_its_place() -> None:
     assert "the other reads: ok slots=2" in shown
 
 
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("ok,-bad", 4),
+        ("  ok, n[1-x]:2", 9),
+        ("u@n1, v@n{1}", 10),
+        ("ok,[::g]", 5),
+        ("ok:2,n:two", 8),
+        ("ok  slots=2 port=0", 18),
+        ("ok env=RANK=1", 8),
+        ("a!-b", 3),
+    ],
+)
+def test_a_mistake_is_pointed_at_wherever_it_stands(text: str, column: int) -> None:
+    with pytest.raises(HostfileError) as caught:
+        parse(text)
+    assert [problem.column for problem in caught.value.problems] == [column]
+
+
+def test_a_mistake_far_to_the_right_is_shown_with_its_surroundings() -> None:
+    text = ",".join(f"n{i}" for i in range(1000)) + ",n{1},n2"
+    with pytest.raises(HostfileError) as caught:
+        parse(text)
+    head, shown, caret, hint = str(caught.value).split("\n")
+    assert head.startswith(f"hf:1:{text.index('{') + 1}: ")
+    assert shown[caret.index("^")] == "{"
+    assert len(shown) < 130
+    assert hint == "  hint: ranges are written n[1-3]"
+
+
 def test_inline_hosts_come_from_the_flag() -> None:
     found = parse_inline("n[001-002]:2,login")
     assert found.hosts == (

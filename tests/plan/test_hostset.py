@@ -184,6 +184,18 @@ def test_folding_loses_no_name(names: list[str]) -> None:
         assert set(expand(fold(names))) == set(names)
 
 
+def test_many_names_of_several_numbers_fold_fast_and_whole() -> None:
+    names = [f"r{i % 37}c{i % 41}n{i % 43:02}-ib" for i in range(4000)]
+    started = time.perf_counter()
+    short = fold([*names, "login", "x y"])
+    assert time.perf_counter() - started < 2.0
+    assert short.endswith(",x y")
+    assert set(expand(short.removesuffix(",x y"))) == {*names, "login"}
+    assert fold(f"10.0.{i // 200}.{i % 200}" for i in range(400)) == (
+        "10.0.0.[0-199],10.0.1.[0-199]"
+    )
+
+
 number = st.integers(0, 120)
 
 
