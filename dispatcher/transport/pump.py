@@ -30,9 +30,10 @@ class Pump:
         self._name = name
         self._lock = threading.Lock()
         self._orders: deque[Callable[[], None]] = deque()
+        self._owned: set[int] = set()  # touched by the thread only
         self._selector: selectors.BaseSelector | None = None
         self._thread: threading.Thread | None = None
-        self._wake = -1
+        self._read_end = self._wake = -1
         self._closing = False
 
     def add(self, fd: int, sink: Sink) -> None:
@@ -40,6 +41,7 @@ class Pump:
 
         def order() -> None:
             assert self._selector is not None
+            self._owned.add(fd)
             self._selector.register(fd, selectors.EVENT_READ, sink)
 
         os.set_blocking(fd, False)
@@ -51,7 +53,7 @@ class Pump:
 
         def order() -> None:
             assert self._selector is not None
-            if fd not in self._selector.get_map():
+            if fd in self._owned and fd not in self._selector.get_map():
                 self._selector.register(fd, selectors.EVENT_READ, sink)
 
         self._order(order)
@@ -71,8 +73,8 @@ class Pump:
         """Stop and join the thread; descriptors still held are closed. Idempotent."""
         with self._lock:
             thread, self._closing = self._thread, True
-            if thread is not None:
-                os.write(self._wake, b".")
+            if thread is not None and thread.is_alive():
+                self._poke()
         if thread is not None and thread is not threading.current_thread():
             thread.join(1.0)
 
@@ -84,20 +86,29 @@ class Pump:
             if self._thread is None:
                 self._start()
             self._orders.append(order)
-            os.write(self._wake, b".")
+            self._poke()
             return True
 
+    def _poke(self) -> None:
+        try:
+            os.write(self._wake, b".")
+        except OSError:
+            pass  # enough pokes are under way already, or the thread is gone
+
     def _start(self) -> None:
-        read_end, self._wake = os.pipe()
-        os.set_blocking(read_end, False)
+        self._read_end, self._wake = os.pipe()
+        os.set_blocking(self._read_end, False)
         os.set_blocking(self._wake, False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(read_end, selectors.EVENT_READ, None)
+        self._selector.register(self._read_end, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def _forget(self, fd: int) -> None:
         assert self._selector is not None
+        if fd not in self._owned:
+            return  # it ended while the order to drop it was under way
+        self._owned.remove(fd)
         try:
             self._selector.unregister(fd)
         except KeyError:
@@ -115,10 +126,14 @@ class Pump:
             while self._orders:
                 self._orders.popleft()()
         with self._lock:
-            for key in list(self._selector.get_map().values()):
-                os.close(key.fd)
+            while self._orders:
+                self._orders.popleft()()
+            for fd in self._owned:
+                os.close(fd)
+            os.close(self._read_end)
             self._selector.close()
             os.close(self._wake)
+            self._wake = -1
 
     def _read_wake(self, fd: int) -> None:
         try:
