@@ -108,7 +108,7 @@ def expand(text: str, limit: int = LIMIT, resolve: Resolve | None = None) -> lis
         wanted = operand.count()
         if wanted > room:
             raise HostsetError(
-                f"too many hosts: {shown(text)} asks for more than {limit}",
+                f"too many hosts: {wanted} in {shown(text)}, room for {room}",
                 operand.offset,
                 "check the bounds of the range",
             )
