@@ -45,7 +45,8 @@ class Meeting:
             return
 
     def fileno(self):
-        return self._listener.fileno()
+        """The listener's descriptor, or -1 when it is closed."""
+        return -1 if self._listener is None else self._listener.fileno()
 
     def greet(self):
         """Give the token to everyone who has connected."""

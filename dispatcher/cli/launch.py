@@ -6,12 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dispatcher.errors import UsageError
 from dispatcher.plan.hostfile import read_hosts
 from dispatcher.plan.job import JobPlan, plan_job
-from dispatcher.plan.request import Limits, Program, Request, parse_count, parse_nproc
+from dispatcher.plan.request import Limits, Nproc, Program, Request, parse_count, parse_nproc
+
+if TYPE_CHECKING:
+    from dispatcher.paths import RunPaths
 
 MOST_ENV_FILE = 1 << 20
 
@@ -31,7 +34,13 @@ def launch(flags: Mapping[str, Any]) -> int:
         return 0
     if flags["as_json"]:
         raise UsageError("--json goes with --dry-run")
-    return _run(plan, flags)
+    from dispatcher import bootstrap
+    from dispatcher.paths import RunPaths
+
+    if flags["agent_python"] is not None:
+        bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
+    paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
+    return _run(plan, flags, paths)
 
 
 def say(line: str) -> None:
@@ -56,6 +65,8 @@ def request(flags: Mapping[str, Any]) -> Request:
             "no hosts: where should the ranks run?",
             hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
         )
+    if flags["python"] == "":
+        raise UsageError("--python: an empty name")
     if flags["include"] is not None and flags["exclude"] is not None:
         raise UsageError("--include and --exclude exclude each other")
     program = _program(flags)
@@ -66,7 +77,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         cwd=_cwd(flags["chdir"]),
         np=_count(flags, "np", "--np"),
         nnodes=_count(flags, "nnodes", "--nnodes"),
-        nproc_per_node=parse_nproc(flags["nproc_per_node"]) if flags["nproc_per_node"] else None,
+        nproc_per_node=_nproc(flags["nproc_per_node"]),
         include=flags["include"],
         exclude=flags["exclude"],
         map_by={"slot": "block", "node": "node"}[flags["map_by"]],
@@ -131,6 +142,10 @@ def _count(flags: Mapping[str, Any], name: str, flag: str, high: int | None = No
     return parse_count(text, flag) if high is None else parse_count(text, flag, high)
 
 
+def _nproc(text: str | None) -> Nproc | None:
+    return None if text is None else parse_nproc(text)
+
+
 def _omp(text: str) -> int | Literal["auto", "keep"]:
     if text == "auto":
         return "auto"
@@ -191,12 +206,11 @@ def _seconds(text: str, flag: str) -> float:
 # -- the run --------------------------------------------------------------------------------
 
 
-def _run(plan: JobPlan, flags: Mapping[str, Any]) -> int:
+def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int:
     import signal
 
     from dispatcher.cli.reach import Reach
     from dispatcher.core.events import SignalReceived
-    from dispatcher.paths import RunPaths
     from dispatcher.runner.loop import Runner
     from dispatcher.sinks.base import Sink
     from dispatcher.sinks.journal import Journal
@@ -207,7 +221,6 @@ def _run(plan: JobPlan, flags: Mapping[str, Any]) -> int:
     from dispatcher.sinks.tail import Tail
     from dispatcher.sinks.verdict import describe
 
-    paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
     tail, pids = Tail(), Pids()
     hosts = [node.host.name for node in plan.nodes]
 
@@ -243,6 +256,9 @@ def _run(plan: JobPlan, flags: Mapping[str, Any]) -> int:
             agent_python=flags["agent_python"],
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
+        # whoever presses Ctrl-C again while the verdict is being told wants no traceback
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            signal.signal(signum, signal.SIG_IGN)
         verdict = runner.run()
     lines = describe(verdict, runner.plan, pids.by_rank, tail.last)
     if paths is not None:
