@@ -27,12 +27,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dispatcher.plan import hostset
+from dispatcher.plan.gpus import parse_gpus
 from dispatcher.plan.host import Host
 from dispatcher.plan.names import BadName, check_host, check_user, digits, shown
 from dispatcher.plan.text import LONGEST_LINE
 from dispatcher.plan.variables import check_value, check_variable
 
 MOST_SLOTS = 4096
+MOST_MISTAKES = 10  # shown of one line
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _COUNTS = ("slots", "count", "cpu", "cpus")
 _MEANING = {
@@ -46,8 +48,6 @@ _MEANING = {
     "gpus": "gpus",
 }
 _NOT_TEXT = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
-_GPU = re.compile(r"(?:[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,99})\Z")
-_GPU_RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})\Z")
 
 
 @dataclass
@@ -208,7 +208,7 @@ def _item(text: str, offset: int, line: Line) -> _Item:
 def _options(text: str, at: int, line: Line) -> dict[str, tuple[int, object]]:
     """Values and offsets by meaning (``slots``, ``env`` ...); mistakes go to ``line``."""
     found: dict[str, tuple[int, object]] = {}
-    while not _ends(text, at := _skip(text, at)):
+    while not _ends(text, at := _skip(text, at)) and len(line.mistakes) < MOST_MISTAKES:
         word = _KEY.match(text, at)
         equals = _skip(text, word.end()) if word else at
         if not word or text[equals : equals + 1] != "=":
@@ -343,26 +343,10 @@ def _python(value: str, at: int) -> str:
 
 
 def _gpus(value: str, at: int) -> tuple[str, ...]:
-    gpus: list[str] = []
-    for name in value.split(","):
-        span = _GPU_RANGE.match(name)
-        if span and int(span[1]) <= int(span[2]):
-            gpus += [str(number) for number in range(int(span[1]), int(span[2]) + 1)]
-        elif _GPU.match(name) and name.isascii():
-            gpus.append(str(int(name)) if name.isdigit() else name)
-        else:
-            raise BadName(
-                f"gpus: not a GPU: {shown(name)}",
-                at,
-                "write numbers (0,1 or 0-3), or names as nvidia-smi -L shows them",
-            )
-    if len(set(gpus)) < len(gpus):
-        raise BadName(f"gpus: a GPU twice: {shown(value)}", at)
-    if len({gpu.isdigit() for gpu in gpus}) > 1:
-        raise BadName("gpus: numbers and names do not mix", at)
-    if len(gpus) > MOST_SLOTS:
-        raise BadName(f"gpus: {len(gpus)} of them (at most {MOST_SLOTS})", at)
-    return tuple(gpus)
+    try:
+        return parse_gpus(value, MOST_SLOTS)
+    except BadName as bad:
+        raise _moved(bad, at) from None
 
 
 def _variable(text: str, at: int) -> tuple[str, str]:

@@ -305,6 +305,7 @@ _LINES: list[tuple[str | bytes, str]] = [
     ("n[1-40000]\nm[1-40000]", "too many hosts"),
     ("n1 " + "env=A=1 " * 20000, "a line of 160003 characters"),
     (",".join(f"n{i}" for i in range(9000)) + ",{", "has no place in a host name"),
+    (("n " + "a " * 65000 + "\n") * 20, "a second word"),
     ("x y\n" * 1000, "more than 100 mistakes"),
     ("n1 slots=2\nn2 slots=two\n-bad slots=2\n", "starts with '-'"),
     ("rank 0=n1 slot=0", "a second word"),
