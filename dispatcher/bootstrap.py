@@ -60,16 +60,21 @@ def command(first: Sequence[str] = (), last: Sequence[str] = ()) -> str:
     Raises: UsageError for one in ``first`` that would need quoting.
     """
     for name in first:
-        if not _PLAIN_PATH.fullmatch(name):
+        if not is_plain(name):
             raise UsageError(f"--agent-python {name!r}: only letters, digits and ./_+- can be used")
     usual = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
-    names = [*first, *usual, *filter(_PLAIN_PATH.fullmatch, last)]
+    names = [*first, *usual, *filter(is_plain, last)]
     words = " ".join(dict.fromkeys(names))
     script = (
         'for p do command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c "' + _STAGE_ZERO + '"; '
         f'done; echo "{NO_PYTHON_MARK}$*" >&2; exit {NO_PYTHON_STATUS}'
     )
     return f"exec /bin/sh -c '{script}' sh {words}"
+
+
+def is_plain(name: str) -> bool:
+    """Whether ``name`` can stand in a command line of every shell without quotes."""
+    return _PLAIN_PATH.fullmatch(name) is not None
 
 
 @functools.cache

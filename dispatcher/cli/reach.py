@@ -37,7 +37,7 @@ class Reach:
         if name == "ssh":
             from dispatcher.transport.openssh import SshTransport
 
-            return SshTransport(config=config, host_keys=keys)
+            return SshTransport(config=config, accept_new=keys == "accept-new")
         from dispatcher.transport.paramiko_ import ParamikoTransport
 
         return ParamikoTransport(config=config, host_keys=keys, ask=_ask)
