@@ -22,7 +22,7 @@ rest of the stream is still unread.
 from __future__ import annotations
 
 import functools
-import importlib.resources
+import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -81,9 +81,10 @@ def is_plain(name: str) -> bool:
 def payload() -> bytes:
     """What is written to the agent's standard input before the first frame."""
     sources = {}
-    folder = importlib.resources.files("dispatcher.agent")
+    folder = os.path.join(os.path.dirname(__file__), "agent")
     for name in MODULES:
-        sources[name] = (folder / f"{name}.py").read_text(encoding="utf-8")
+        with open(os.path.join(folder, f"{name}.py"), encoding="utf-8") as file:
+            sources[name] = file.read()
     packed = zlib.compress(repr((sources, _STAGE_TWO)).encode(), 9)
     return _stage_one(len(packed)) + packed
 
