@@ -131,7 +131,7 @@ def look(check, cwd, path):
     if script:
         place = os.path.join(cwd, script)
         if not os.path.exists(place):
-            problems.append(["missing", "%s: no such file" % _text(place)])
+            problems.append(["no script", "%s: no such file" % _text(place)])
         elif not os.access(place, os.R_OK):
             problems.append(["not executable", "%s: cannot be read" % _text(place)])
     return problems

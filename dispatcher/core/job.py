@@ -428,8 +428,8 @@ class Job:
 
 
 def _check_hint(problems: frozenset[str]) -> str | None:
-    if "cwd" in problems:
-        return "copy the folder to that host, or name one that all hosts have with --chdir"
+    if problems & {"cwd", "no script"}:
+        return "copy the folder there (rsync -a), or name one that every host has with --chdir"
     if problems & {"missing", "not executable"}:
         return "install it there, or name the right one with --python (or python= in the hostfile)"
     return None

@@ -130,8 +130,8 @@ def rejection(failures: Mapping[int, Failure], problems: Mapping[int, frozenset[
     """
     words = {word for node in failures for word in problems.get(node, frozenset({"link"}))}
     code = exitcodes.CLUSTER
-    if words and words <= {"missing", "not executable"}:
-        code = exitcodes.NOT_FOUND if "missing" in words else exitcodes.NOT_EXECUTABLE
+    if words and words <= {"missing", "no script", "not executable"}:
+        code = exitcodes.NOT_EXECUTABLE if words == {"not executable"} else exitcodes.NOT_FOUND
     return Rejected(dict(failures), code)
 
 

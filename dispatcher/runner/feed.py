@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from dispatcher.sinks.base import Sink, Stamped
 
@@ -18,7 +17,7 @@ _Item = tuple[int, int, int, bytes] | Stamped | None
 
 
 class Feed:
-    """A queue to ``sinks``, drained by a thread of its own while the context is open.
+    """A queue to ``sinks``, drained by a thread of its own from ``start`` to ``finish``.
 
     taken: called with (node, number of bytes) after all sinks have taken them.
     failed: called once with the exception of a sink; that sink is then left out.
@@ -36,18 +35,21 @@ class Feed:
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sinks", daemon=True)
 
-    def __enter__(self) -> Feed:
+    def start(self) -> None:
         self._thread.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def finish(self, give_up: Callable[[], bool]) -> bool:
+        """Let the sinks take what is queued and close; False if given up before.
+
+        give_up: asked ten times a second; a terminal that is paused takes nothing,
+        and whoever waits for it must be able to leave.
+        """
         self._queue.put(None)
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(timeout=0.1)
+            if self._thread.is_alive() and give_up():
+                return False
+        return True
 
     def event(self, stamped: Stamped) -> None:
         self._queue.put(stamped)

@@ -41,6 +41,9 @@ from dispatcher.transport.base import Target, Transport
 #: output bytes all agents together may have under way, and one of them at most and at least
 CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
 
+#: seconds the threads of all hosts together may take to end
+JOIN_LIMIT = 2.0
+
 #: a wake-up this late (s) means that dispatch itself was stopped (^Z, a frozen machine)
 OVERSLEPT = 1.0
 
@@ -74,9 +77,8 @@ class Runner:
         self._plan = plan
         self._job = Job(plan, check=check)
         self._transport_for = transport_for
-        self._sinks = sinks
+        self._feed = Feed(sinks, self._taken, sink_failed)
         self._agent_python = agent_python
-        self._sink_failed = sink_failed
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._hosts: dict[int, Host] = {}
         self._facts: dict[int, ev.Facts] = {}
@@ -96,10 +98,15 @@ class Runner:
         self._inbox.put(event)
 
     def run(self) -> Verdict:
-        """Run to the end; the verdict. Every thread started has ended by then."""
+        """Run to the end; the verdict.
+
+        Every thread has ended by then, but those nobody can wait for: one that
+        writes to a paused terminal when the user wants to leave, and one that is
+        stuck in a system call of a connection.
+        """
         self._began = time.monotonic()
-        with _signals(self.tell), Feed(self._sinks, self._taken, self._sink_failed) as feed:
-            self._feed = feed
+        self._feed.start()
+        with _signals(self.tell):
             try:
                 self._do(self._job.begin())
                 while self._verdict is None:
@@ -108,9 +115,18 @@ class Runner:
             finally:
                 for host in self._hosts.values():
                     host.close()
+                end = time.monotonic() + JOIN_LIMIT
                 for host in self._hosts.values():
-                    host.join(timeout=2.0)
+                    host.join(timeout=max(0.0, end - time.monotonic()))
+                self._feed.finish(self._signalled_again)
         return self._verdict
+
+    def _signalled_again(self) -> bool:
+        """Whether the user has asked to leave since the loop ended."""
+        asked = False
+        while not self._inbox.empty():
+            asked = isinstance(self._inbox.get(), ev.SignalReceived) or asked
+        return asked
 
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""

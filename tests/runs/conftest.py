@@ -81,7 +81,9 @@ class Desk:
         return found
 
     def wait_until_clean(self, limit: float = 5.0) -> None:
-        wait_for(lambda: not self.left(), limit, lambda: f"no process is left; there is {self.left()}")
+        wait_for(
+            lambda: not self.left(), limit, lambda: f"no process is left; there is {self.left()}"
+        )
 
     def close(self) -> None:
         for process in self._started:

@@ -32,7 +32,11 @@ def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(*words: str, **options: Any) -> subprocess.Popen[str]:
         run = cluster.popen(
-            [*DISPATCH, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+            [*DISPATCH, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
         )
         runs.append(run)
         return run
@@ -58,7 +62,9 @@ def first_lines(run: subprocess.Popen[str], count: int) -> list[str]:
 def clean(cluster: Cluster, limit: float) -> None:
     """Waits until no process but the rig's own is left on any host."""
     wait_for(
-        lambda: not cluster.on_hosts(), limit, lambda: f"hosts are clean; left: {cluster.on_hosts()}"
+        lambda: not cluster.on_hosts(),
+        limit,
+        lambda: f"hosts are clean; left: {cluster.on_hosts()}",
     )
 
 

@@ -104,7 +104,9 @@ class TestProgram:
         assert done.stdout == "[0] --nproc_per_node\n", done.stderr
 
     def test_hosts_from_standard_input(self, desk: Desk) -> None:
-        done = desk.run("-H", "-", "--no-python", "echo", "x", stdin=None, input="localhost slots=2\n")
+        done = desk.run(
+            "-H", "-", "--no-python", "echo", "x", stdin=None, input="localhost slots=2\n"
+        )
         assert words_of(done.stdout) == ["[0] x", "[1] x"]
 
     def test_folder(self, desk: Desk) -> None:
@@ -259,14 +261,24 @@ class TestEnding:
         assert desk.left() == []
 
     def test_second_ctrl_c_kills_at_once(self, desk: Desk) -> None:
-        process = desk.start("--grace", "60", "-H", "localhost:2", "--no-python", "sh", "-c", STUBBORN)
+        process = desk.start(
+            "--grace", "60", "-H", "localhost:2", "--no-python", "sh", "-c", STUBBORN
+        )
         desk.lines(process, 2)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         # two equal signals may merge into one: send until the second has had its effect
         wait_for(lambda: _gone_or_again(process), 10, "the second Ctrl-C ends it")
         assert process.wait() == 130
-        assert desk.left() == []
+        desk.wait_until_clean(3.0)
+
+    def test_a_reader_that_takes_nothing_cannot_keep_the_user(self, desk: Desk) -> None:
+        process = desk.start("-H", "localhost:2", "--no-python", "yes")
+        desk.lines(process, 1)  # and then no more: the pipe fills, the ranks are held back
+        wait_for(lambda: all(_state(pid) == "S" for pid, _ in desk.left()), 10, "ranks wait")
+        wait_for(lambda: _gone_or_again(process), 15, "three Ctrl-C end it")
+        assert process.wait() == 130
+        desk.wait_until_clean(3.0)
 
     def test_usr1_reaches_the_ranks(self, desk: Desk) -> None:
         text = "trap 'echo got it; exit 0' USR1; echo up; while :; do sleep 0.05; done"
@@ -277,7 +289,9 @@ class TestEnding:
         assert process.wait(timeout=10) == 0
 
     def test_killed_agent_takes_its_ranks_along(self, desk: Desk) -> None:
-        process = desk.start("-H", "localhost:2", "--no-python", "sh", "-c", "echo $PPID; exec sleep 1000")
+        process = desk.start(
+            "-H", "localhost:2", "--no-python", "sh", "-c", "echo $PPID; exec sleep 1000"
+        )
         agents = {int(line.split()[1]) for line in desk.lines(process, 2)}
         assert len(agents) == 1
         os.kill(agents.pop(), signal.SIGKILL)
@@ -293,6 +307,10 @@ class TestEnding:
         assert ports[0] != ports[1]
 
 
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def _gone_or_again(process: subprocess.Popen[str]) -> bool:
     if process.poll() is not None:
         return True
@@ -303,7 +321,15 @@ def _gone_or_again(process: subprocess.Popen[str]) -> bool:
 class TestDryRun:
     def test_json(self, desk: Desk) -> None:
         done = desk.run(
-            "--dry-run", "--json", "-x", "API_TOKEN=zz", "-H", "far[1-2].invalid:2", "train.py", "--lr", "1"
+            "--dry-run",
+            "--json",
+            "-x",
+            "API_TOKEN=zz",
+            "-H",
+            "far[1-2].invalid:2",
+            "train.py",
+            "--lr",
+            "1",
         )
         assert done.returncode == 0, done.stderr
         plan = json.loads(done.stdout)
