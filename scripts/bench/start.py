@@ -19,49 +19,18 @@ import json
 import os
 import platform
 import random
-import shutil
 import statistics
 import subprocess
 import sys
 import time
+
+import peers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHECKOUT = os.path.dirname(os.path.dirname(HERE))
 CLUSTER = [sys.executable, "-IS", os.path.join(CHECKOUT, "scripts", "cluster")]
 REFERENCE = "hydra"
 LIMIT = 120
-
-
-def launchers(hosts: list[str], ranks: int, place: str) -> tuple[dict[str, list[str]], list[str]]:
-    """``(argv by launcher, the names of those not installed)``; writes their hostfiles."""
-    files = {}
-    for style, line in (("slots", "{} slots={}\n"), ("colon", "{}:{}\n")):
-        files[style] = os.path.join(place, f"hosts-{style}")
-        with open(files[style], "w") as file:
-            file.writelines(line.format(host, ranks) for host in hosts)
-    count = str(len(hosts) * ranks)
-    twice = "; ".join(["hostname"] * ranks)
-    wanted = {
-        "dispatch": [*dispatch(), "-H", files["slots"], "--no-python", "hostname"],
-        "hydra": ["mpiexec.hydra", "-launcher", "ssh", "-f", files["colon"], "-n", count,
-                  "hostname"],
-        "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--hostfile", files["slots"],
-                    "-n", count, "hostname"],
-        "pdsh": ["pdsh", "-R", "ssh", "-w", ",".join(hosts), twice],
-        "clush": ["clush", "-w", ",".join(hosts), twice],
-        "deepspeed": ["deepspeed", "-H", files["slots"], "--no_python", "--no_local_rank",
-                      "hostname"],
-    }  # fmt: skip
-    found = {name: argv for name, argv in wanted.items() if shutil.which(argv[0])}
-    return found, [name for name in wanted if name not in found]
-
-
-def dispatch() -> list[str]:
-    """The ``dispatch`` of the Python that runs us, however it is installed."""
-    beside = os.path.join(os.path.dirname(sys.executable), "dispatch")
-    if os.path.exists(beside):
-        return [beside]
-    return [sys.executable, "-m", "dispatcher"]
 
 
 def one_turn(argv: list[str], lines: int) -> dict[str, float]:
@@ -89,9 +58,13 @@ def one_turn(argv: list[str], lines: int) -> dict[str, float]:
 
 def measure(hosts: list[str], options: argparse.Namespace, place: str) -> dict[str, object]:
     """Turns of every launcher; runs on the login host."""
-    found, missing = launchers(hosts, options.ranks, place)
-    if options.only:
-        found = {name: argv for name, argv in found.items() if name in options.only}
+    wanted = options.only or peers.NAMES
+    missing = [name for name in wanted if not peers.installed(name)]
+    found = {
+        name: peers.command(name, hosts, options.ranks, ["hostname"], place)
+        for name in wanted
+        if name not in missing
+    }
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in found}
     failed = {}
     for name, argv in list(found.items()):
