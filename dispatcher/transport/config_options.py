@@ -11,6 +11,7 @@ Refused
     connect in another way than the user wrote down.
 """
 
+# ruff: noqa: SIM905 - word lists read better as paragraphs
 from __future__ import annotations
 
 #: Older spellings.
@@ -28,7 +29,7 @@ SINGLE = frozenset(
     "identityagent port preferredauthentications pubkeyauthentication stricthostkeychecking tag "
     "user ciphers macs kexalgorithms hostkeyalgorithms pubkeyacceptedalgorithms "
     "canonicalizehostname pkcs11provider securitykeyprovider proxyusefdpass "
-    "bindinterface revokedhostkeys sessiontype".split()  # noqa: SIM905 - a paragraph reads better
+    "bindinterface revokedhostkeys sessiontype".split()
 )
 
 #: Several words; the first line wins.
@@ -72,7 +73,7 @@ SKIPPED = frozenset(
     "setenv skeyauthentication stdinnull streamlocalbindmask streamlocalbindunlink "
     "syslogfacility tcpkeepalive tisauthentication tunnel tunneldevice updatehostkeys "
     "useprivilegedport userknownhostsfile2 useroaming usersh usekeychain verifyhostkeydns "
-    "versionaddendum visualhostkey warnweakcrypto xauthlocation".split()  # noqa: SIM905
+    "versionaddendum visualhostkey warnweakcrypto xauthlocation".split()
 )
 
 KNOWN = SINGLE | LISTS | REPEATED | RAW | SKIPPED | {"host", "match", "include"}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import fcntl
+import functools
 import hashlib
 import os
 import threading
@@ -28,6 +29,7 @@ _REVOKED = "@revoked"
 _AUTHORITY = "@cert-authority"
 _INNER = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER = bytes(byte ^ 0x5C for byte in range(256))
+_sha1 = functools.partial(hashlib.sha1, usedforsecurity=False)  # the file format's, not ours
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class KnownHosts:
     def _unhashed(self, name: bytes) -> list[Entry]:
         # HMAC-SHA1 by hand: the two pads are made once at load, so an entry
         # costs two hashes; half of what hmac.digest takes.
-        sha1 = hashlib.sha1
+        sha1 = _sha1
         return [
             entry
             for inner, outer, digest, entry in self._hashed
@@ -185,8 +187,8 @@ def _bad_key(kind: str, text: str) -> str | None:
 def _hash_name(name: str) -> str:
     salt = os.urandom(20)
     padded = salt.ljust(64, b"\0")
-    inner = hashlib.sha1(padded.translate(_INNER) + name.encode()).digest()
-    digest = hashlib.sha1(padded.translate(_OUTER) + inner).digest()
+    inner = _sha1(padded.translate(_INNER) + name.encode()).digest()
+    digest = _sha1(padded.translate(_OUTER) + inner).digest()
     return "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, digest))
 
 

@@ -1,0 +1,356 @@
+"""``ParamikoTransport``: SSH inside this process, the default.
+
+One deadline spans name look-up, connection, banner, key exchange, host key,
+login, channel and command; a host that is late fails with the step's name.
+Every failure has a kind; what a busy sshd drops (MaxStartups) is retryable.
+
+Jump hosts: one connection to each, shared by all hosts behind it, through
+``direct-tcpip`` channels; not more than a few dozen opened at once.
+
+Not here: passwords, GSSAPI, smart cards, forwarding of anything. Where a
+host's config needs more, the failure's hint names ``--transport ssh``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from dispatcher.transport import host_certificate, wire
+from dispatcher.transport.base import Failure, Kind, Link, Target, Transport
+from dispatcher.transport.dial import dial
+from dispatcher.transport.host_config import HostConfig
+from dispatcher.transport.host_keys import HostKeyCheck
+from dispatcher.transport.identities import MAX_TRIES, Ask, Identities
+from dispatcher.transport.known_hosts import KnownHostsFiles
+from dispatcher.transport.pump import Pump
+from dispatcher.transport.ssh_config import SshConfig
+from dispatcher.transport.wire import Wire
+
+if TYPE_CHECKING:
+    from dispatcher.transport.session import Session
+
+_MAX_HOPS = 8
+_CHANNELS_AT_ONCE = 32  # being opened through one jump host
+_SAME_ANSWER = 2.0  # seconds in which a jump host's failure is not tried again
+_SSH_HINT = "--transport ssh  # the system's ssh can do more kinds of login"
+
+_import_lock = threading.Lock()
+
+
+def preload() -> None:
+    """Import paramiko now, so that the first ``open`` need not; safe from any thread.
+
+    paramiko imports ``invoke`` if it can, for a feature of its config reader
+    that is not used here, at 40 % of its import time (50 of 125 ms measured). It
+    treats invoke as optional, so for the time of the import invoke is declared
+    absent; it can be imported as usual afterwards.
+    """
+    with _import_lock:
+        if "paramiko" in sys.modules:
+            return
+        hidden = "invoke" not in sys.modules
+        absent: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+        if hidden:
+            absent["invoke"] = None  # the documented way to make an import fail
+        try:
+            import paramiko  # noqa: F401
+        finally:
+            if hidden:
+                del absent["invoke"]
+
+
+class ParamikoTransport(Transport):
+    """SSH to any number of hosts.
+
+    config: as ``ssh -F``; ``None`` for the user's and the system's files.
+    host_keys: ``strict`` or ``accept-new``; ``None`` for what the config says.
+    ask: asks the user for a passphrase; ``None`` when nobody is there.
+    """
+
+    name = "paramiko"
+
+    def __init__(
+        self,
+        *,
+        config: SshConfig | str | None = None,
+        host_keys: str | None = None,
+        ask: Ask | None = None,
+    ) -> None:
+        if host_keys not in (None, "strict", "accept-new"):
+            raise ValueError(f"host_keys: {host_keys!r}")
+        self._config = config if isinstance(config, SshConfig) else SshConfig(config)
+        self._host_keys = host_keys
+        self._known_hosts = KnownHostsFiles()
+        self._identities = Identities(ask)
+        self._pump = Pump("transport:proxy:read")
+        self._lock = threading.Lock()
+        self._jump_hosts: dict[tuple[HostConfig, ...], _JumpHost] = {}
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines and key files that were skipped, and why."""
+        return (*self._known_hosts.notices, *self._identities.notices)
+
+    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+        config = self._config.resolve(target)
+        if isinstance(config, Failure):
+            return config
+        route = self._route(config)
+        if isinstance(route, Failure):
+            return route
+        preload()
+        session = self.connect(route, deadline)
+        if isinstance(session, Failure):
+            return session
+        link = _start(session, command, deadline)
+        if isinstance(link, Failure):
+            session.end()
+        return link
+
+    def close(self) -> None:
+        with self._lock:
+            jump_hosts = list(self._jump_hosts.values())
+            self._jump_hosts.clear()
+        for jump_host in jump_hosts:
+            jump_host.close()
+        self._identities.close()
+        self._pump.close()
+
+    def connect(self, route: tuple[HostConfig, ...], deadline: float) -> Session | Failure:
+        """A logged-in session with the last host of the route, through those before it."""
+        from dispatcher.transport.session import Session, offers
+
+        config = route[-1]
+        ours = offers(dict(config.algorithms))
+        for name, left in ours.items():
+            if not left:
+                return Failure(
+                    Kind.CONFIG, f"ssh config: no {name} we have is allowed", hint=_SSH_HINT
+                )
+        index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
+        policy = self._host_keys or config.host_keys
+        check = HostKeyCheck(config, index, policy, host_certificate.why_not)
+        asked = self._identities.load_first(config)
+        deadline += asked  # the user's typing is not the host's delay
+        stream = self._reach(route, deadline)
+        if isinstance(stream, Failure):
+            return stream
+        session = Session(stream, check, ours)
+        failure = None
+        if not session.handshake(deadline):
+            failure = why_broken(session, deadline)
+        failure = failure or self._log_in(session, config, deadline)
+        if failure is not None:
+            session.end()
+            return failure
+        return session
+
+    def _route(self, config: HostConfig) -> tuple[HostConfig, ...] | Failure:
+        """All hosts on the way to one, itself last; by config alone, nothing is contacted."""
+        route = [config]
+        while route[0].jumps:
+            if len(route) > _MAX_HOPS:
+                return Failure(
+                    Kind.CONFIG,
+                    f"ProxyJump: more than {_MAX_HOPS} jumps; "
+                    f"does {route[0].name} jump through itself?",
+                )
+            *before, last = route[0].jumps
+            hop = self._config.resolve(last)
+            if isinstance(hop, Failure):
+                return dataclasses.replace(hop, why=f"jump host {last.host}: {hop.why}")
+            if before:  # "-J a,b": the way to b is a, whatever b's own config says
+                hop = dataclasses.replace(hop, jumps=tuple(before), proxy_command=None)
+            route.insert(0, hop)
+        return tuple(route)
+
+    def _reach(self, route: tuple[HostConfig, ...], deadline: float) -> Wire | Failure:
+        config = route[-1]
+        if len(route) > 1:
+            return self._jump_host(route[:-1]).reach(config, deadline)
+        if config.proxy_command is not None:
+            return wire.over_command(config.proxy_command, self._pump)
+        if config.connect_timeout is not None:
+            deadline = min(deadline, time.monotonic() + config.connect_timeout)
+        sock = dial(
+            config.host, config.port, deadline, family=config.family, source=config.bind_address
+        )
+        return sock if isinstance(sock, Failure) else wire.over_socket(sock)
+
+    def _jump_host(self, route: tuple[HostConfig, ...]) -> _JumpHost:
+        with self._lock:
+            if route not in self._jump_hosts:
+                self._jump_hosts[route] = _JumpHost(self, route)
+            return self._jump_hosts[route]
+
+    def _log_in(self, session: Session, config: HostConfig, deadline: float) -> Failure | None:
+        tried: list[str] = []
+        for candidate in self._identities.candidates(config):
+            if len(tried) == MAX_TRIES:
+                break
+            started = time.monotonic()
+            key = candidate.load()
+            deadline += time.monotonic() - started
+            if key is None:
+                continue
+            tried.append(candidate.label)
+            outcome = session.try_key(config.user, key, deadline)
+            if outcome == "in":
+                self._identities.worked(candidate)
+                return None
+            if outcome == "partial":
+                return Failure(
+                    Kind.AUTH, f"{config.user}: a key is not enough for this host", _SSH_HINT
+                )
+            if outcome in ("late", "gone"):
+                return why_broken(session, deadline)
+        return self._auth_failure(config, tried)
+
+    def _auth_failure(self, config: HostConfig, tried: list[str]) -> Failure:
+        hint = f"ssh -v {config.name} true"
+        if tried:
+            return Failure(Kind.AUTH, f"{config.user}: refused: {', '.join(tried)}", hint)
+        notices = [
+            notice
+            for notice in self._identities.notices
+            if notice.startswith(tuple(config.identity_files))
+        ]
+        why = "; ".join(notices[:3]) or "there is no key to log in with"
+        return Failure(Kind.AUTH, f"{config.user}: {why}", hint)
+
+
+class _JumpHost:
+    """The one connection to a jump host, made by whoever needs it first."""
+
+    def __init__(self, owner: ParamikoTransport, route: tuple[HostConfig, ...]) -> None:
+        self._owner = owner
+        self._route = route
+        self._lock = threading.Lock()
+        self._gate = threading.BoundedSemaphore(_CHANNELS_AT_ONCE)
+        self._session: Session | None = None
+        self._failure: Failure | None = None
+        self._failed_at = 0.0
+
+    def reach(self, config: HostConfig, deadline: float) -> Wire | Failure:
+        """A wire to a host behind this one."""
+        late = Failure(Kind.TIMEOUT, f"jump host {self._name}: no answer in time")
+        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return late
+        try:
+            session = self._connected(deadline)
+        finally:
+            self._lock.release()
+        if isinstance(session, Failure):
+            return dataclasses.replace(session, why=f"jump host {self._name}: {session.why}")
+        if not self._gate.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return late
+        try:
+            pipe, problem = session.open_pipe(deadline, (config.host, config.port))
+        finally:
+            self._gate.release()
+        if pipe is not None:
+            return wire.over_channel(pipe)
+        return self._refused(problem, config)
+
+    @property
+    def _name(self) -> str:
+        return self._route[-1].name
+
+    def _connected(self, deadline: float) -> Session | Failure:
+        if self._session is not None and self._session.active:
+            return self._session
+        if self._failure is not None:
+            fresh = time.monotonic() - self._failed_at < _SAME_ANSWER
+            # Who was refused is refused again, and counted against us each time.
+            if fresh or self._failure.kind in (Kind.AUTH, Kind.CONFIG):
+                return self._failure
+        session = self._owner.connect(self._route, deadline)
+        if isinstance(session, Failure):
+            self._failure, self._failed_at = session, time.monotonic()
+            return session
+        self._session = session
+        return session
+
+    def _refused(self, problem: str, config: HostConfig) -> Failure:
+        via = f"jump host {self._name}: {config.host} port {config.port}"
+        if problem == "late":
+            return Failure(Kind.TIMEOUT, f"{via}: no answer in time")
+        if problem == "gone":
+            return Failure(Kind.DROPPED, f"{via}: the jump host is gone", retryable=True)
+        if "refused" in problem:
+            return Failure(Kind.REFUSED, f"{via}: {problem}")
+        if "timed out" in problem:
+            return Failure(Kind.TIMEOUT, f"{via}: {problem}")
+        if "not known" in problem or "name resolution" in problem:
+            return Failure(Kind.DNS, f"{via}: {problem}")
+        return Failure(Kind.UNREACHABLE, f"{via}: {problem}")
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.end()
+
+
+def _start(session: Session, command: str, deadline: float) -> Link | Failure:
+    from dispatcher.transport.paramiko_link import ParamikoLink
+
+    session.step = "channel"
+    pipe, problem = session.open_pipe(deadline)
+    if pipe is None:
+        if problem in ("late", "gone"):
+            return why_broken(session, deadline)
+        return Failure(Kind.DROPPED, f"the host opens no channel: {problem}")
+    session.step = "command start"
+    problem = session.execute(pipe, command, deadline)
+    if problem in ("late", "gone"):
+        return why_broken(session, deadline)
+    if problem:
+        return Failure(Kind.BOOT, "the host refuses to run a command")
+    return ParamikoLink(session, pipe)
+
+
+def why_broken(session: Session, deadline: float) -> Failure:
+    """Why a session did not come as far as it should have."""
+    from paramiko.ssh_exception import IncompatiblePeer, SSHException
+
+    from dispatcher.transport.session import HostKeyRefused
+    from dispatcher.transport.ssh_agent import AgentError
+
+    problem = session.get_exception()
+    if isinstance(problem, HostKeyRefused):
+        return problem.failure
+    if session.active and time.monotonic() >= deadline:
+        return Failure(Kind.TIMEOUT, f"{session.step}: no answer in time")
+    if isinstance(problem, IncompatiblePeer):
+        if "host key" in str(problem):
+            types = ", ".join(session.preferred_keys)
+            return Failure(
+                Kind.HOST_KEY_UNKNOWN, f"it has no key of a type on file ({types[:200]})"
+            )
+        return Failure(Kind.PROTOCOL, str(problem).lower(), hint=_SSH_HINT)
+    if isinstance(problem, AgentError):
+        return Failure(Kind.AUTH, str(problem))
+    if isinstance(problem, SSHException):
+        return Failure(Kind.PROTOCOL, f"{session.step}: {str(problem)[:200]}")
+    return _dropped(session, problem)
+
+
+def _dropped(session: Session, problem: BaseException | None) -> Failure:
+    words = "; ".join(
+        part[:300]
+        for part in (session.before_banner, session.goodbye, session.wire.words())
+        if part
+    )
+    said = f": {words}" if words else ""
+    if "authentication failures" in session.goodbye.lower():
+        return Failure(Kind.AUTH, f"the host hung up{said}")
+    # An sshd that locks us out for a while says so; trying again prolongs it.
+    retryable = "not allowed at this time" not in words.lower()
+    reason = getattr(problem, "strerror", None)
+    how = reason.lower() if reason else "closed by the host"
+    return Failure(Kind.DROPPED, f"{session.step}: {how}{said}", retryable=retryable)

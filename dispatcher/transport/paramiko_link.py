@@ -1,0 +1,63 @@
+"""``ParamikoLink``: one command's channel as a ``Link``.
+
+The session's own thread fills the channel's buffers and rings the owner; no
+thread and no descriptor is spent a link. Standard output and error share one
+window of 1 MiB: what the owner does not take is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paramiko.ssh_exception import SSHException
+
+from dispatcher.transport.base import Ending, Link, LinkClosed
+from dispatcher.transport.session import Bell, Pipe, Session
+
+_CHUNK = 32000  # a packet's worth
+
+
+class ParamikoLink(Link):
+    """The link to one command on one host; see ``Link`` for the contract."""
+
+    def __init__(self, session: Session, pipe: Pipe) -> None:
+        self._session = session
+        self._pipe = pipe
+        self._closed = False
+        self.address = session.wire.address
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        bell = Bell(ready)
+        self._pipe.in_buffer.set_event(bell)
+        self._pipe.in_stderr_buffer.set_event(bell)
+
+    def read(self, limit: int) -> bytes | None:
+        return self._pipe.take(self._pipe.in_buffer, limit)
+
+    def read_errors(self, limit: int) -> bytes:
+        return self._pipe.take(self._pipe.in_stderr_buffer, limit) or b""
+
+    def write(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            if self._closed or self._pipe.closed or not self._session.active:
+                raise LinkClosed("link closed")
+            try:
+                sent = self._pipe.send(data[at : at + _CHUNK])
+            except (OSError, EOFError, SSHException):
+                raise LinkClosed("the other end is gone") from None
+            if sent == 0:
+                raise LinkClosed("link closed")
+            at += sent
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._session.end()
+
+    def ending(self, timeout: float) -> Ending:
+        self._pipe.status_event.wait(max(0.0, timeout))
+        if self._pipe.exit_signal is not None:
+            return Ending(None, self._pipe.exit_signal)
+        return Ending(self._pipe.exit_code)

@@ -1,0 +1,148 @@
+"""The user's ssh-agent: one connection for the whole run, one signature at a time.
+
+A thousand clients with a connection each make agents drop some; here all hosts
+share one, under a lock. What the agent holds is offered by its public half;
+the agent signs, whatever the key is (security keys too).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from dataclasses import dataclass
+
+_REQUEST_IDENTITIES, _IDENTITIES = 11, 12
+_SIGN_REQUEST, _SIGN_RESPONSE = 13, 14
+_FLAGS = {"rsa-sha2-256": 2, "rsa-sha2-512": 4}
+_MAX_REPLY = 1 << 20
+_CERT = "-cert-v01@openssh.com"
+
+
+class AgentError(Exception):
+    """The agent does not answer or will not sign."""
+
+
+@dataclass(frozen=True)
+class AgentKey:
+    """A key the agent holds; the attributes and methods that paramiko calls on a key."""
+
+    agent: SshAgent
+    blob: bytes
+    comment: str
+
+    public_blob = None  # paramiko: no certificate beside the key
+
+    @property
+    def kind(self) -> str:
+        size = int.from_bytes(self.blob[:4], "big")
+        return self.blob[4 : 4 + size].decode("ascii", "replace")
+
+    def get_name(self) -> str:
+        return self.kind
+
+    def asbytes(self) -> bytes:
+        return self.blob
+
+    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> bytes:
+        """The signature in SSH form.
+
+        Raises: AgentError.
+        """
+        return self.agent.sign(self.blob, data, (algorithm or "").removesuffix(_CERT))
+
+
+class SshAgent:
+    """A connection to the agent at a socket path, made when first needed."""
+
+    def __init__(self, path: str, timeout: float = 20.0) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._keys: tuple[AgentKey, ...] | None = None
+
+    def keys(self) -> tuple[AgentKey, ...]:
+        """The keys it holds, asked for once; empty when no agent answers."""
+        with self._lock:
+            if self._keys is None:
+                try:
+                    self._keys = self._list()
+                except (AgentError, OSError):
+                    self._keys = ()
+            return self._keys
+
+    def sign(self, blob: bytes, data: bytes, algorithm: str) -> bytes:
+        """A signature over ``data`` by the key ``blob``.
+
+        Raises: AgentError when the agent refuses, is gone or does not answer.
+        """
+        body = _string(blob) + _string(data) + struct.pack(">I", _FLAGS.get(algorithm, 0))
+        with self._lock:
+            try:
+                kind, reply = self._ask(_SIGN_REQUEST, body)
+            except OSError as error:
+                self._drop()
+                raise AgentError(f"ssh-agent: {error}") from None
+        if kind != _SIGN_RESPONSE:
+            raise AgentError("ssh-agent refuses to sign")
+        return _take_string(reply, 0)[0]
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        with self._lock:
+            self._drop()
+
+    def _list(self) -> tuple[AgentKey, ...]:
+        kind, reply = self._ask(_REQUEST_IDENTITIES, b"")
+        if kind != _IDENTITIES or len(reply) < 4:
+            raise AgentError("ssh-agent: unexpected answer")
+        keys, at = [], 4
+        for _ in range(int.from_bytes(reply[:4], "big")):
+            blob, at = _take_string(reply, at)
+            comment, at = _take_string(reply, at)
+            keys.append(AgentKey(self, blob, comment.decode("utf-8", "replace")))
+        return tuple(keys)
+
+    def _ask(self, kind: int, body: bytes) -> tuple[int, bytes]:
+        if self._socket is None:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            link.settimeout(self._timeout)
+            try:
+                link.connect(self._path)
+            except OSError:
+                link.close()
+                raise
+            self._socket = link
+        self._socket.sendall(struct.pack(">IB", len(body) + 1, kind) + body)
+        size = int.from_bytes(self._receive(4), "big")
+        if not 0 < size <= _MAX_REPLY:
+            raise AgentError("ssh-agent: answer of a bad size")
+        reply = self._receive(size)
+        return reply[0], reply[1:]
+
+    def _receive(self, size: int) -> bytes:
+        assert self._socket is not None
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise ConnectionError("the agent closed the connection")
+            data += more
+        return data
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _string(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def _take_string(data: bytes, at: int) -> tuple[bytes, int]:
+    end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+    if at + 4 > len(data) or end > len(data):
+        raise AgentError("ssh-agent: answer cut short")
+    return data[at + 4 : end], end

@@ -1,0 +1,178 @@
+"""The byte stream under one SSH session: a socket, a jump host's channel, a proxy.
+
+``Wire`` gives paramiko what it calls on a socket, reads in large pieces (a
+packet would otherwise cost two system calls) and separates two things that
+``close`` mixes up: ``shut`` wakes whoever is blocked in it, ``close`` frees the
+descriptor and is left to the thread that reads, so that no descriptor is
+reused under a thread still waiting for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.transport.base import Failure, Kind
+from dispatcher.transport.pump import Pump
+
+_CHUNK = 65536
+_LINE = 1024
+_KEPT_WORDS = 4096
+
+
+class Wire:
+    """A socket-like stream; one thread reads it, any may write or shut it."""
+
+    def __init__(self, stream: Any, shut: Callable[[], None], free: Callable[[], None]) -> None:
+        self._stream = stream
+        self._shut = shut
+        self._free = free
+        self._held = b""
+        self._lock = threading.Lock()
+        self._closed = False  # paramiko looks at this name
+        self.address: str | None = None
+        self.settimeout = stream.settimeout
+        self.send = stream.send
+
+    def recv(self, size: int) -> bytes:
+        """Up to ``size`` bytes; ``b""`` at the end. Raises: TimeoutError as the stream does."""
+        data = self._held or self._stream.recv(max(size, _CHUNK))
+        self._held = data[size:]
+        return bytes(data[:size])
+
+    def unread(self, data: bytes) -> None:
+        """Give back bytes that were read too far."""
+        self._held = data + self._held
+
+    def shut(self) -> None:
+        """Let every blocked read and write end now; any thread, any number of times."""
+        try:
+            self._shut()
+        except (OSError, EOFError):
+            pass
+
+    def close(self) -> None:
+        """Shut and free; idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.shut()
+        self._free()
+
+    def words(self) -> str:
+        """What a helper program said on its standard error, if there is one."""
+        return ""
+
+
+def over_socket(sock: socket.socket) -> Wire:
+    """A wire over a connected TCP socket."""
+    wire = Wire(sock, lambda: sock.shutdown(socket.SHUT_RDWR), sock.close)
+    wire.address = str(sock.getpeername()[0])
+    return wire
+
+
+def over_channel(channel: Any) -> Wire:
+    """A wire over an open ``direct-tcpip`` channel; its close wakes readers by itself."""
+    return Wire(channel, channel.close, channel.close)
+
+
+class ProxyWire(Wire):
+    """A wire over the standard input and output of a ``ProxyCommand``."""
+
+    def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes], pump: Pump) -> None:
+        super().__init__(sock, lambda: sock.shutdown(socket.SHUT_RDWR), self._end)
+        self._sock = sock
+        self._process = process
+        self._pump = pump
+        self._words = b""
+        assert process.stderr is not None
+        self._errors = os.dup(process.stderr.fileno())
+        process.stderr.close()
+        pump.add(self._errors, self._hear)
+
+    def _hear(self, data: bytes) -> bool:
+        self._words = (self._words + data)[:_KEPT_WORDS]
+        return True
+
+    def words(self) -> str:
+        return self._words.decode("utf-8", "replace").strip()
+
+    def _end(self) -> None:
+        self._sock.close()
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        self._pump.drop(self._errors)
+        try:
+            self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            pass
+
+
+def over_command(command: str, pump: Pump) -> Wire | Failure:
+    """A wire over ``sh -c "exec COMMAND"``, as ssh runs a ``ProxyCommand``.
+
+    The command is the user's own text with tokens already checked to be plain
+    words. One socket pair is its standard input and output.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        process = subprocess.Popen(
+            [os.environ.get("SHELL") or "/bin/sh", "-c", "exec " + command],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        return Failure(Kind.CONFIG, f"ProxyCommand: {error.strerror}")
+    finally:
+        theirs.close()
+    return ProxyWire(ours, process, pump)
+
+
+def read_identification(wire: Wire, lines: int = 50) -> tuple[str, str]:
+    """The peer's ``SSH-...`` line and what it said before it.
+
+    Raises: EOFError with the words before as its argument when the stream ends;
+    ValueError when no such line comes within a bound.
+    """
+    before: list[str] = []
+    for _ in range(lines):
+        try:
+            line = _read_line(wire)
+        except (EOFError, OSError) as error:
+            raise EOFError(" ".join(before) or _reason(error)) from None
+        if line.startswith("SSH-"):
+            return line, " ".join(before)
+        before.append(line)
+    raise ValueError("no ssh banner in what it sends: " + before[0][:80])
+
+
+def _reason(error: BaseException) -> str:
+    return (getattr(error, "strerror", None) or "").lower()
+
+
+def _read_line(wire: Wire) -> str:
+    data = b""
+    while b"\n" not in data:
+        if len(data) > _LINE:
+            raise ValueError("no ssh banner in what it sends")
+        try:
+            more = wire.recv(_LINE)
+        except TimeoutError:
+            continue  # the deadline is watched by whoever shuts the wire
+        if not more:
+            raise EOFError
+        data += more
+    line, _, rest = data.partition(b"\n")
+    wire.unread(rest)
+    return line.rstrip(b"\r").decode("utf-8", "replace")

@@ -1,0 +1,144 @@
+"""Fixtures: the session's sshd, and one rig per transport for the contract suite."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher.transport.base import Failure, Link, Target, Transport
+from dispatcher.transport.command import CommandTransport
+from dispatcher.transport.local import LocalTransport
+from dispatcher.transport.openssh import SshTransport
+from dispatcher.transport.paramiko_ import ParamikoTransport
+
+from .sshd import Sshd, start_sshd
+
+
+class Rig:
+    """A transport with a target, and ways to wait for what its links do."""
+
+    def __init__(self, transport: Transport, host: str) -> None:
+        self.transport = transport
+        self.target = Target(host)
+        self.links: list[Link] = []
+
+    def open(self, command: str, seconds: float = 20) -> Link:
+        link = self.transport.open(self.target, command, time.monotonic() + seconds)
+        assert isinstance(link, Link), link
+        self.links.append(link)
+        return link
+
+    def fail(self, seconds: float = 20) -> Failure:
+        """The failure of an attempt that must not succeed, at once or by its first end."""
+        link = self.transport.open(self.target, "echo reached", time.monotonic() + seconds)
+        if isinstance(link, Failure):
+            return link
+        self.links.append(link)
+        failure = link.failure(seconds)
+        assert failure is not None, "the host was reached"
+        return failure
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+        self.transport.close()
+
+
+def gather(link: Link, seconds: float = 30) -> tuple[bytes, bytes]:
+    """All output and all error output of a link, to its end."""
+    reader = Reader(link)
+    reader.until(lambda: reader.ended, seconds)
+    return bytes(reader.output), bytes(reader.errors)
+
+
+class Reader:
+    """The owner's side of a link: reads when told that something is ready."""
+
+    def __init__(self, link: Link, limit: int = 65536) -> None:
+        self.link = link
+        self.limit = limit
+        self.output = bytearray()
+        self.errors = bytearray()
+        self.ended = False
+        self._ready = threading.Event()
+        link.watch(self._ready.set)
+
+    def until(self, enough: object, seconds: float = 30) -> None:
+        assert callable(enough)
+        deadline = time.monotonic() + seconds
+        self._read()
+        while not enough():
+            left = deadline - time.monotonic()
+            assert left > 0, f"not in time; output so far: {bytes(self.output[:200])!r}"
+            self._ready.wait(left)
+            self._ready.clear()
+            self._read()
+
+    def _read(self) -> None:
+        while not self.ended:
+            data = self.link.read(self.limit)
+            if data is None:
+                break
+            self.ended = data == b""
+            self.output += data
+        while errors := self.link.read_errors(self.limit):
+            self.errors += errors
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    server = start_sshd(tmp_path_factory.mktemp("sshd"))
+    yield server
+    server.stop()
+
+
+def make_rig(kind: str, sshd: Sshd) -> Rig:
+    if kind == "local":
+        return Rig(LocalTransport(), "anything")
+    if kind == "command":
+        return Rig(CommandTransport(["env", "NODE={host}", "/bin/sh", "-c"]), "node")
+    if kind == "ssh":
+        if shutil.which("ssh") is None:
+            pytest.skip("needs the ssh program")
+        return Rig(SshTransport(config=sshd.config()), "node")
+    return Rig(ParamikoTransport(config=sshd.config()), "node")
+
+
+ALL = ("local", "command", "ssh", "paramiko")
+OVER_SSH = ("ssh", "paramiko")
+
+
+@pytest.fixture(params=ALL)
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    kind = request.param
+    server = request.getfixturevalue("sshd") if kind in OVER_SSH else None
+    made = make_rig(kind, server)
+    made.kind = kind  # type: ignore[attr-defined]
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[str]:
+    """An empty ssh-agent; its socket's path."""
+    if shutil.which("ssh-agent") is None:
+        pytest.skip("needs ssh-agent")
+    path = str(tmp_path / "agent")
+    process = subprocess.Popen(
+        ["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 5
+    while not os.path.exists(path):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        threading.Event().wait(0.01)
+    yield path
+    process.kill()
+    process.wait(5)

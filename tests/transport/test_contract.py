@@ -1,0 +1,307 @@
+"""What every transport promises, tried on each: see ``dispatcher.transport.base``."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+
+import pytest
+
+from dispatcher.transport.base import Ending, Failure, Kind, LinkClosed, Target
+
+from .conftest import Reader, Rig, gather
+
+
+def test_output_errors_and_code(rig: Rig) -> None:
+    link = rig.open("echo out; echo err >&2; exit 7")
+    output, errors = gather(link)
+    assert (output, errors) == (b"out\n", b"err\n")
+    assert link.ending(5) == Ending(7)
+    assert link.failure(1) is None
+
+
+def test_success_is_code_zero(rig: Rig) -> None:
+    link = rig.open("true")
+    assert gather(link) == (b"", b"")
+    assert link.ending(5) == Ending(0)
+
+
+def test_signal(rig: Rig) -> None:
+    link = rig.open("kill -KILL $$")
+    gather(link)
+    ending = link.ending(5)
+    if rig.kind == "ssh":
+        assert ending == Ending(255)  # ssh says no more than that
+    else:
+        assert ending == Ending(None, "KILL")
+
+
+def test_every_byte_crosses_unchanged(rig: Rig) -> None:
+    data = bytes(range(256)) * 64
+    link = rig.open(f"head -c {len(data)}")
+    link.write(data)
+    output, _ = gather(link)
+    assert output == data
+
+
+def test_command_text_is_shell_text(rig: Rig) -> None:
+    link = rig.open("printf '%s\\n' \"a  b\" '$HOME' \"it's\"")
+    assert gather(link)[0] == b"a  b\n$HOME\nit's\n"
+
+
+def test_one_byte_at_a_time(rig: Rig) -> None:
+    link = rig.open("cat")
+    reader = Reader(link, limit=1)
+    for byte in b"hello\n":
+        link.write(bytes((byte,)))
+    reader.until(lambda: bytes(reader.output) == b"hello\n")
+
+
+def test_conversation(rig: Rig) -> None:
+    link = rig.open("while read line; do echo got $line; done")
+    reader = Reader(link)
+    for word in (b"one", b"two", b"three"):
+        link.write(word + b"\n")
+        reader.until(lambda word=word: reader.output.endswith(b"got " + word + b"\n"))
+
+
+def test_watch_tells_of_what_came_before(rig: Rig) -> None:
+    link = rig.open("echo early")
+    assert link.ending(10) == Ending(0)
+    rang = threading.Event()
+    link.watch(rang.set)
+    assert rang.wait(5)
+
+
+def test_big_input(rig: Rig) -> None:
+    size = 50_000_000
+    link = rig.open("wc -c; echo done")
+    block = b"x" * 1_000_000
+
+    def write() -> None:
+        for _ in range(size // len(block)):
+            link.write(block)
+
+    # wc ends at the end of its input only: head gives it one
+    link.close()
+    link = rig.open(f"head -c {size} | wc -c")
+    writer = threading.Thread(target=write, name="test:writer")
+    writer.start()
+    output, _ = gather(link, 60)
+    writer.join(10)
+    assert not writer.is_alive()
+    assert int(output) == size
+
+
+def test_big_output_behind_a_stuck_reader(rig: Rig) -> None:
+    size = 50_000_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    link = rig.open(f"head -c {size} /dev/zero; echo end >&2")
+    reader = Reader.__new__(Reader)  # not yet reading
+    stuck = threading.Event()
+    assert not stuck.wait(1.0)  # time in which a reader without bounds would take all 50 MB
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 20_000, f"{grown} KiB"
+    reader.__init__(link)  # type: ignore[misc]
+    count = 0
+    deadline = time.monotonic() + 60
+    while not reader.ended:
+        reader.until(lambda: reader.output or reader.ended, deadline - time.monotonic())
+        count += len(reader.output)
+        reader.output.clear()
+    assert count == size
+    reader.until(lambda: bytes(reader.errors) == b"end\n", 5)
+
+
+def test_big_errors_do_not_stop_output(rig: Rig) -> None:
+    link = rig.open("head -c 3000000 /dev/zero >&2; echo end")
+    output, errors = gather(link)
+    assert output == b"end\n"
+    assert len(errors) == 3_000_000
+
+
+def test_far_end_closing_its_input_is_no_harm(rig: Rig) -> None:
+    link = rig.open("exec <&-; echo closed; cat /dev/null; sleep 0; exec cat /etc/hostname")
+    output, _ = gather(link)
+    assert output.startswith(b"closed\n")
+
+
+def test_our_close_is_the_end_of_its_input(rig: Rig, tmp_path: os.PathLike[str]) -> None:
+    mark = os.path.join(tmp_path, "ended")
+    os.mkfifo(mark)
+    link = rig.open(f"trap '' HUP; (cat >/dev/null; echo ended > {mark}) & echo up; wait")
+    if rig.kind in ("local", "command"):
+        pytest.skip("the local child is killed, with its group")
+    reader = Reader(link)
+    reader.until(lambda: reader.output == b"up\n")
+    told: list[str] = []
+
+    def listen() -> None:
+        with open(mark) as fifo:
+            told.append(fifo.read())
+
+    listener = threading.Thread(target=listen, name="test:fifo", daemon=True)
+    listener.start()
+    link.close()
+    listener.join(10)
+    assert told == ["ended\n"]
+
+
+def test_write_after_close(rig: Rig) -> None:
+    link = rig.open("cat")
+    link.close()
+    with pytest.raises(LinkClosed):
+        link.write(b"x")
+
+
+def test_write_after_the_far_end_went(rig: Rig) -> None:
+    link = rig.open("exit 3")
+    gather(link)
+    assert link.ending(5) == Ending(3)
+    with pytest.raises(LinkClosed):
+        for _ in range(100):
+            link.write(b"x" * 65536)
+
+
+def test_close_frees_a_blocked_writer(rig: Rig) -> None:
+    link = rig.open("echo up; exec sleep 60")
+    reader = Reader(link)
+    reader.until(lambda: reader.output == b"up\n")
+    freed = threading.Event()
+
+    def write() -> None:
+        try:
+            while True:
+                link.write(b"x" * 65536)
+        except LinkClosed:
+            freed.set()
+
+    threading.Thread(target=write, name="test:writer", daemon=True).start()
+    assert not freed.wait(0.3)
+    link.close()
+    assert freed.wait(3)
+
+
+def test_close_is_quick_whatever_runs(rig: Rig) -> None:
+    link = rig.open("trap '' TERM HUP INT; echo up; while :; do sleep 1; done")
+    reader = Reader(link)
+    reader.until(lambda: reader.output == b"up\n")
+    started = time.monotonic()
+    link.close()
+    link.close()
+    assert time.monotonic() - started < 1.0
+
+
+def test_close_while_output_floods(rig: Rig) -> None:
+    link = rig.open("exec yes")
+    reader = Reader(link)
+    reader.until(lambda: len(reader.output) > 100_000)
+    started = time.monotonic()
+    link.close()
+    assert time.monotonic() - started < 1.0
+
+
+def test_close_ends_the_local_child(rig: Rig) -> None:
+    if rig.kind not in ("local", "command"):
+        pytest.skip("only where the command is our own child")
+    link = rig.open("sleep 1000 & echo $! $$; wait")
+    reader = Reader(link)
+    reader.until(lambda: reader.output.endswith(b"\n"))
+    pids = [int(word) for word in reader.output.split()]
+    link.close()
+    deadline = time.monotonic() + 5
+    while any(_runs(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_no_time_left(rig: Rig) -> None:
+    opened = rig.transport.open(rig.target, "true", time.monotonic() - 1)
+    assert isinstance(opened, Failure)
+    assert opened.kind is Kind.TIMEOUT
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "a b", "a;b", "$(id)", "", "a" * 300])
+def test_hostile_host_names(rig: Rig, host: str) -> None:
+    if rig.kind == "local":
+        pytest.skip("the name is not used")
+    opened = rig.transport.open(Target(host), "true", time.monotonic() + 5)
+    assert isinstance(opened, Failure)
+    assert opened.kind is Kind.CONFIG
+
+
+def test_nothing_is_left_behind(rig: Rig) -> None:
+    gather(rig.open("true"))  # whatever is made once is made now
+    rig.links.pop().close()
+    descriptors, threads = _descriptors(), set(threading.enumerate())
+    for command in ("true", "echo x; exit 3", "cat", "exec yes", "kill -9 $$"):
+        rig.open(command).close()
+    assert _settles(lambda: _descriptors() == descriptors), _names()
+    assert _settles(lambda: set(threading.enumerate()) <= threads), threading.enumerate()
+    assert _settles(lambda: not _children()), _children()
+
+
+def test_transport_close_leaves_no_thread(rig: Rig) -> None:
+    before = set(threading.enumerate())
+    gather(rig.open("true"))
+    rig.close()
+    rig.transport.close()
+    assert _settles(lambda: set(threading.enumerate()) <= before), threading.enumerate()
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _names() -> list[str]:
+    return [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd != "3"]
+
+
+def _children() -> list[str]:
+    """Zombies of ours: a child that ended and was not waited for."""
+    found = []
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit():
+            continue
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                state, parent = file.read().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state == "Z" and int(parent) == os.getpid():
+            found.append(pid)
+    return found
+
+
+def _settles(condition: object, seconds: float = 5) -> bool:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        threading.Event().wait(0.02)
+    return bool(condition())
+
+
+def test_many_at_once(rig: Rig) -> None:
+    results: list[bytes] = []
+
+    def one(number: int) -> None:
+        results.append(gather(rig.open(f"echo {number}"))[0])
+
+    threads = [threading.Thread(target=one, args=(n,), name=f"test:{n}") for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(int(result) for result in results) == list(range(16))
