@@ -8,6 +8,7 @@ that was stopped goes on with --resume:
 """
 
 import argparse
+import gc
 import os
 import socket
 import time
@@ -88,33 +89,23 @@ def save(path: str, state: dict) -> None:
     os.replace(path + ".new", path)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="train a small GPT on Python's help texts")
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=64, help="rows of all ranks together")
-    parser.add_argument("--out", default="", help="directory for the state; none is kept without")
-    parser.add_argument("--save-every", type=int, default=20)
-    parser.add_argument("--resume", action="store_true", help="go on from the state in --out")
-    options = parser.parse_args()
-
-    gpu = torch.cuda.is_available()
-    local_rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", local_rank) if gpu else torch.device("cpu")
-    if gpu:
+def choose_device() -> torch.device:
+    """The GPU of this local rank, or the CPU with a fair share of the host's cores."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    elif "OMP_NUM_THREADS" not in os.environ:
+        return device
+    if "OMP_NUM_THREADS" not in os.environ:
         cores = len(os.sched_getaffinity(0))
         torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    dist.init_process_group("nccl" if gpu else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    if options.batch < world:
-        raise SystemExit(f"--batch {options.batch}: {world} ranks need a row each")
-    name = torch.cuda.get_device_name(device) if gpu else f"{torch.get_num_threads()} cpu threads"
-    print(f"rank {rank} of {world} on {socket.gethostname()}: {name}", flush=True)
+    return torch.device("cpu")
 
+
+def train(options: argparse.Namespace, device: torch.device) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    model = DistributedDataParallel(Model().to(device), device_ids=[local_rank] if gpu else None)
+    here = [device] if device.type == "cuda" else None
+    model = DistributedDataParallel(Model().to(device), device_ids=here)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     path = os.path.join(options.out, "state.pt")
     first = 0
@@ -137,18 +128,43 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step == 1 or step % 10 == 0 or step == options.steps:
+        last = step == options.steps
+        if step == 1 or step % 10 == 0 or last:
             mean = loss.detach()
             dist.all_reduce(mean)
             if rank == 0:
                 print(f"step {step} loss {mean.item() / world:.3f}", flush=True)
-        last = step == options.steps
         if options.out and rank == 0 and (last or step % options.save_every == 0):
             state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
             save(path, {**state, "step": step})
     if rank == 0:
         seconds = time.monotonic() - started
         print(f"done: {max(0, options.steps - first)} steps in {seconds:.1f} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="train a small GPT on Python's help texts")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=64, help="rows of all ranks together")
+    parser.add_argument("--out", default="", help="directory for the state; none is kept without")
+    parser.add_argument("--save-every", type=int, default=20)
+    parser.add_argument("--resume", action="store_true", help="go on from the state in --out")
+    options = parser.parse_args()
+
+    device = choose_device()
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if options.batch < world:
+        raise SystemExit(f"--batch {options.batch}: {world} ranks need a row each")
+    what = f"{torch.get_num_threads()} cpu threads"
+    if device.type == "cuda":
+        what = torch.cuda.get_device_name(device)
+    print(f"rank {rank} of {world} on {socket.gethostname()}: {what}", flush=True)
+    train(options, device)
+    # The model holds on to the process group; a gloo group that lives until the interpreter's
+    # end aborts there about once in 15 runs. So let go of the model first.
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -6,7 +6,8 @@
 The launchers take turns in one run on the same cluster (scripts/cluster), each turn in another
 order, so a busy machine hurts them all alike. A turn counts only when the launcher exits 0 and
 printed one line a rank. Reported: wall time, and CPU of the launcher's process tree on the login
-host (``wait4``: what it started there is in, the remote side is not). Ratios are the medians of
+host (``wait4``: what it started there and waited for is in, the remote side is not; Open MPI does
+not wait for its ssh processes, so it looks cheaper than it is). Ratios are the medians of
 the ratios within a turn.
 
 Not a test: times depend on the machine. Standard library only.
@@ -79,8 +80,8 @@ def measure(hosts: list[str], options: argparse.Namespace, place: str) -> dict[s
         shuffle.shuffle(order)
         for name in order:
             turns[name].append(one_turn(found[name], len(hosts) * options.ranks))
-        print(f"\rturn {turn + 1} of {options.repeat}", end="", file=sys.stderr)
-    print(file=sys.stderr)
+        if sys.stderr.isatty():
+            print(f"\rturn {turn + 1} of {options.repeat} ", end="", file=sys.stderr, flush=True)
     return {"turns": turns, "missing": missing, "failed": failed}
 
 
