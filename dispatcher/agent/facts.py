@@ -4,13 +4,19 @@ Every fact is a file or a system call that answers at once: no program is run
 and no name is looked up, so a broken host cannot make the start hang.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
 from .process import search
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def gather():
+
+def gather() -> dict[str, Any]:
     """The facts of this host as a dict of plain values."""
     return {
         "hostname": os.uname().nodename,
@@ -25,7 +31,7 @@ def gather():
     }
 
 
-def identity():
+def identity() -> str:
     """A text that two agents share only when they run on the same machine (or container)."""
     parts = []
     try:
@@ -41,7 +47,7 @@ def identity():
     return " ".join(parts)
 
 
-def count_gpus():
+def count_gpus() -> int:
     """NVIDIA GPUs that this host's driver shows; 0 without the driver.
 
     In a container /proc lists all GPUs of the machine while /dev has only those
@@ -61,7 +67,7 @@ def count_gpus():
         return 0
 
 
-def addresses():
+def addresses() -> list[str]:
     """Numeric addresses by which other hosts may reach this one; the ssh one comes first.
 
     Loopback and link-local addresses are left out. Whether an address really
@@ -73,16 +79,16 @@ def addresses():
         found.append(connection[2].partition("%")[0])
     found.extend(_ipv4())
     found.extend(_ipv6())
-    unique = []
+    unique: list[str] = []
     for address in found:
         if address not in unique and address != "::1" and address[:4] not in ("127.", "fe80"):
             unique.append(address)
     return unique[:32]
 
 
-def _ipv4():
+def _ipv4() -> list[str]:
     """Local IPv4 addresses, from the routing trie: "|-- 10.0.0.7" above "/32 host LOCAL"."""
-    found = []
+    found: list[str] = []
     last = ""
     try:
         with open("/proc/net/fib_trie") as file:
@@ -97,7 +103,7 @@ def _ipv4():
     return found
 
 
-def _ipv6():
+def _ipv6() -> list[str]:
     found = []
     try:
         with open("/proc/net/if_inet6") as file:
@@ -110,7 +116,7 @@ def _ipv6():
     return found
 
 
-def look(check, cwd, path):
+def look(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[str]]:
     """Problems that would keep the ranks from starting: list of [what, why].
 
     check: dict of what the plan needs; ``program`` (bytes, looked up in ``path``)
@@ -137,5 +143,5 @@ def look(check, cwd, path):
     return problems
 
 
-def _text(data):
+def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")

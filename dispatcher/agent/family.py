@@ -7,31 +7,56 @@ nothing behind. Each rank also asks for SIGKILL when the agent dies
 (PR_SET_PDEATHSIG), which holds because the agent has one thread only.
 """
 
-import ctypes
+from __future__ import annotations
+
+import _ctypes
 import os
-from _signal import SIGKILL
+from _signal import SIGKILL  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
-_libc = ctypes.CDLL(None, use_errno=True)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def become_subreaper():
+# what ctypes.CDLL(None).prctl is; importing ctypes itself would cost the start 1 to 2 ms
+
+
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "L"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL
+    _restype_ = _Int
+    _argtypes_ = (_Int, _Long, _Long, _Long, _Long)
+
+
+_program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+_prctl = _Function(_ctypes.dlsym(_program, "prctl"))
+
+
+def become_subreaper() -> None:
     """Make orphans below us our children. Linux 3.4 and later always grants this."""
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent(parent):
+def die_with_parent(parent: int) -> bool:
     """In a fresh child: ask for SIGKILL at ``parent``'s death; True unless it is dead already."""
-    _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    _prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     return os.getppid() == parent
 
 
-def descendants(root):
+def descendants(root: int) -> list[int]:
     """Pids of all living descendants of ``root`` (zombies left out), parents before children."""
-    children = {}
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -57,7 +82,7 @@ def descendants(root):
     return found
 
 
-def signal_group(pid, signum):
+def signal_group(pid: int, signum: int) -> bool:
     """Send ``signum`` to the process group led by ``pid``; False when it is gone."""
     try:
         os.killpg(pid, signum)
@@ -66,7 +91,7 @@ def signal_group(pid, signum):
     return True
 
 
-def kill_all(reap, limit=5.0):
+def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], list[int]]:
     """Kill every descendant until none is left or ``limit`` seconds have passed.
 
     reap: called between rounds to collect zombies. Processes that start others
@@ -74,7 +99,7 @@ def kill_all(reap, limit=5.0):
     Returns: (set of pids killed, list of pids that would not die).
     """
     me = os.getpid()
-    killed = set()
+    killed: set[int] = set()
     end = monotonic() + limit
     pause = 0.001
     while True:

@@ -6,10 +6,23 @@ slow launcher holds the ranks back through their own pipes, memory stays
 bounded, and a kill or a heartbeat never waits behind output.
 """
 
+from __future__ import annotations
+
 import os
 import select
-from _signal import SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM, set_wakeup_fd, signal
-from collections import deque
+from _collections import deque  # type: ignore[import-not-found]
+from _signal import (  # type: ignore[import-not-found]
+    SIG_IGN,
+    SIG_SETMASK,
+    SIGCHLD,
+    SIGHUP,
+    SIGINT,
+    SIGPIPE,
+    SIGTERM,
+    pthread_sigmask,
+    set_wakeup_fd,
+    signal,
+)
 from time import monotonic
 
 from . import facts, family, process
@@ -18,8 +31,19 @@ from .node import Node
 from .pack import PackError, unpack
 from .wire import CONTROL, COUNT, ENDED, OUTPUT, OUTPUT_LIMIT, Decoder, WireError, encode
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from .meeting import Meeting
+    from .node import Action
+    from .process import Process
+
 #: bytes of output that may wait for the link before the ranks' pipes are left unread
 LANE_LIMIT = 256 << 10
+#: what a pipe can hold at most (pipe-max-size of pipe(7))
+PIPE_LIMIT = 1 << 20
 #: what one write takes from the lanes
 BURST = 64 << 10
 
@@ -27,35 +51,37 @@ BURST = 64 << 10
 class Loop:
     """Joins the link (two descriptors), the ranks and the ``Node`` that decides."""
 
-    def __init__(self, link_in, link_out):
+    def __init__(self, link_in: int, link_out: int) -> None:
         self.link_in = link_in
         self.link_out = link_out
         self.node = Node(monotonic())
         self.decoder = Decoder()
-        self.first = deque()  # control frames
-        self.second = deque()  # output frames
+        self.first: deque[bytes] = deque()  # control frames
+        self.second: deque[bytes] = deque()  # output frames
         self.second_size = 0
         self.sending = b""  # the rest of a frame that is half written
         self.credit = 0
-        self.ranks = {}  # rank -> Process
-        self.by_pid = {}
-        self.readable = {}  # fd -> (Process, stream), the ranks' pipes
+        self.ranks: dict[int, Process] = {}  # rank -> Process
+        self.by_pid: dict[int, Process] = {}
+        self.readable: dict[
+            int, tuple[Process, int]
+        ] = {}  # fd -> (Process, stream), the ranks' pipes
         self.reading = True
         self.cwd = b"/"
-        self.error_folder = None
-        self.meeting = None
-        self.exit_code = None
+        self.error_folder: str | None = None
+        self.meeting: Meeting | None = None
+        self.exit_code: int | None = None
         self.poll = select.epoll()
         self.writing = False
 
-    def run(self):
+    def run(self) -> int:
         """Serve until the job is over; returns the agent's exit code."""
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_in, False)
         os.set_blocking(wake_out, False)
         set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         signal(SIGCHLD, lambda *_: None)  # the wake-up descriptor does the telling
-        lost = []
+        lost: list[int] = []
         for number in (SIGTERM, SIGHUP, SIGINT):
             signal(number, lambda number, _: lost.append(number))
         signal(SIGPIPE, SIG_IGN)
@@ -63,16 +89,18 @@ class Loop:
         os.set_blocking(self.link_out, False)
         self.poll.register(self.link_in, select.EPOLLIN)
         self.poll.register(wake_in, select.EPOLLIN)
-        while self.exit_code is None:
-            now = monotonic()
-            self.act(self.node.tick(now))
+        pthread_sigmask(SIG_SETMASK, [])  # who started us may have blocked what we live by
+        while True:
+            self.act(self.node.tick(monotonic()))
             if lost:
                 self.tell(("lifeline", "signal"))
             self.flush()
             when = self.node.next_deadline()
             if self.exit_code is not None:
-                break
-            for fd, event in self.poll.poll(None if when is None else max(0.0, when - now)):
+                self.say_goodbye()
+                return self.exit_code
+            wait = None if when is None else max(0.0, when - monotonic())
+            for fd, _ in self.poll.poll(wait):
                 if fd == self.link_in:
                     self.hear()
                 elif fd == wake_in:
@@ -82,31 +110,32 @@ class Loop:
                     self.read_rank(fd)
                 elif self.meeting is not None and fd == self.meeting.fileno():
                     self.meeting.greet()
-        self.say_goodbye()
-        return self.exit_code
 
     # -- the machine ----------------------------------------------------------
 
-    def tell(self, event):
+    def tell(self, event: tuple[Any, ...]) -> None:
         self.act(self.node.handle(event, monotonic()))
 
-    def act(self, actions):
+    def act(self, actions: list[Action]) -> None:
         for action in actions:
             getattr(self, "do_" + action[0])(*action[1:])
 
-    def do_send(self, type, fields):
+    def do_send(self, type: str, fields: dict[str, Any]) -> None:
         self.first.append(control(type, **fields))
 
-    def do_credit(self, count):
+    def do_credit(self, count: int) -> None:
         self.credit += count
         self.pace()
 
-    def do_prepare(self, message):
+    def do_prepare(self, message: dict[str, Any]) -> None:
         self.cwd = message["cwd"]
         self.error_folder = _private_folder(message["run_id"])
         found = facts.gather()
         found["error_folder"] = self.error_folder
-        problems = facts.look(message["check"], self.cwd, message["path"])
+        path = message["path"]
+        if path is None:  # then the ranks get this host's own
+            path = os.environb.get(b"PATH")
+        problems = facts.look(message["check"], self.cwd, path)
         if message["reserve"]:
             from .meeting import Meeting
 
@@ -118,17 +147,17 @@ class Loop:
                 problems.append(["port", "no port can be bound: %s" % error.strerror])
         self.do_send("ready", {"facts": found, "problems": problems})
 
-    def do_probe(self, message):
+    def do_probe(self, message: dict[str, Any]) -> None:
         from .meeting import probe
 
         reached = probe(message["addresses"], message["port"], message["token"], message["seconds"])
         self.do_send("probed", {"reached": reached})
 
-    def do_start(self, message):
+    def do_start(self, message: dict[str, Any]) -> None:
         if self.meeting is not None:
             self.poll.unregister(self.meeting.fileno())
             self.meeting.close_listener()
-        base = scrubbed(os.environb, message["scrub"])
+        base = scrubbed(os.environb.items(), message["scrub"])
         base.update(message["common"])
         base[b"PWD"] = self.cwd
         pairs = []
@@ -152,26 +181,40 @@ class Loop:
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
 
-    def do_signal(self, ranks, signum):
+    def do_signal(self, ranks: list[int], signum: int) -> None:
         for rank in ranks:
             family.signal_group(self.ranks[rank].pid, signum)
 
-    def do_sweep(self):
+    def do_sweep(self) -> None:
         killed, left = family.kill_all(self.reap)
         ended = {member.pid for member in self.ranks.values()}
         self.tell(("swept", len(killed - ended), left))
 
-    def do_cut(self, rank):
+    def do_cut(self, rank: int) -> None:
         member = self.ranks[rank]
-        for stream in list(member.pipes):
+        for stream, fd in list(member.pipes.items()):
+            self.read_rest(member, stream, fd)
             self.end_stream(member, stream)
 
-    def do_exit(self, code):
+    def read_rest(self, member: Process, stream: int, fd: int) -> None:
+        """Take what the pipe holds, so that a cut loses nothing the rank itself wrote."""
+        size = 0
+        while size < PIPE_LIMIT:
+            try:
+                data = os.read(fd, OUTPUT_LIMIT)
+            except OSError:
+                return
+            if not data:
+                return
+            size += len(data)
+            self.take_output(member, stream, data)
+
+    def do_exit(self, code: int) -> None:
         self.exit_code = code
 
     # -- ranks ----------------------------------------------------------------
 
-    def reap(self):
+    def reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -184,7 +227,7 @@ class Loop:
                 member.status = exit_status(status)
                 self.tell(("exited", member.rank, member.status))
 
-    def read_rank(self, fd):
+    def read_rank(self, fd: int) -> None:
         member, stream = self.readable[fd]
         if self.credit <= 0 or self.second_size > LANE_LIMIT:
             self.pace()
@@ -198,12 +241,17 @@ class Loop:
         if not data:
             self.end_stream(member, stream)
             return
+        # last in the order of ``pace``, so that small credit is shared by all ranks
+        self.readable[fd] = self.readable.pop(fd)
+        self.take_output(member, stream, data)
+        self.pace()
+
+    def take_output(self, member: Process, stream: int, data: bytes) -> None:
         member.counts[stream] += len(data)
         self.credit -= len(data)
         self.queue_output(encode(OUTPUT, data, member.rank, stream))
-        self.pace()
 
-    def end_stream(self, member, stream):
+    def end_stream(self, member: Process, stream: int) -> None:
         fd = member.pipes.pop(stream)
         del self.readable[fd]
         if self.reading:
@@ -214,11 +262,11 @@ class Loop:
         if not member.pipes:
             self.tell(("drained", member.rank))
 
-    def queue_output(self, frame):
+    def queue_output(self, frame: bytes) -> None:
         self.second.append(frame)
         self.second_size += len(frame)
 
-    def pace(self):
+    def pace(self) -> None:
         """Read the ranks' pipes only while their output may be sent on."""
         wanted = self.credit > 0 and self.second_size <= LANE_LIMIT
         self.node.held_back = not wanted
@@ -233,7 +281,7 @@ class Loop:
 
     # -- the link -------------------------------------------------------------
 
-    def hear(self):
+    def hear(self) -> None:
         try:
             data = os.read(self.link_in, 1 << 20)
         except BlockingIOError:
@@ -246,17 +294,17 @@ class Loop:
         try:
             for frame in self.decoder.feed(data):
                 if frame.kind != CONTROL:
-                    raise WireError("frame kind %d from the launcher" % frame.kind)
+                    raise WireError("output from the launcher")  # noqa: TRY301
                 self.tell(("order", unpack(frame.body)))
         except (WireError, PackError) as error:
             self.do_send("notice", {"text": "bad order: %s" % error})
             self.lose_link()
 
-    def lose_link(self):
+    def lose_link(self) -> None:
         self.poll.unregister(self.link_in)
         self.tell(("lifeline", "link"))
 
-    def flush(self):
+    def flush(self) -> None:
         """Write what the link takes now; wait for it in the poll when something is left."""
         try:
             while self.sending or self.first or self.second:
@@ -280,7 +328,7 @@ class Loop:
             else:
                 self.poll.unregister(self.link_out)
 
-    def next_burst(self):
+    def next_burst(self) -> bytes:
         """Whole frames for one write: all control first, then some output."""
         parts = list(self.first)
         self.first.clear()
@@ -292,7 +340,7 @@ class Loop:
             parts.append(frame)
         return b"".join(parts)
 
-    def say_goodbye(self):
+    def say_goodbye(self) -> None:
         """Give the last frames a bounded time to leave, then tidy up."""
         end = monotonic() + 2.0
         while (self.sending or self.first or self.second) and monotonic() < end:
@@ -305,28 +353,28 @@ class Loop:
             _remove_folder(self.error_folder)
 
 
-def exit_status(status):
+def exit_status(status: int) -> int:
     """A wait(2) status as exit code (>= 0) or minus the signal number."""
     if os.WIFSIGNALED(status):
         return -os.WTERMSIG(status)
     return os.WEXITSTATUS(status)
 
 
-def scrubbed(environ, scrub):
+def scrubbed(environ: Iterable[tuple[bytes, bytes]], scrub: list[bytes]) -> dict[bytes, bytes]:
     """``environ`` without the names in ``scrub``; an entry ending in ``*`` is a prefix."""
     names = {entry for entry in scrub if not entry.endswith(b"*")}
     prefixes = tuple(entry[:-1] for entry in scrub if entry.endswith(b"*"))
     return {
         name: value
-        for name, value in environ.items()
+        for name, value in environ
         if name not in names and not name.startswith(prefixes)
     }
 
 
-def _private_folder(run_id):
+def _private_folder(run_id: str) -> str | None:
     """A fresh folder of mode 0700 for the ranks' error files, or None where none can be made."""
-    for base in (os.environ.get("TMPDIR"), "/tmp", "/dev/shm"):
-        if not base:
+    for base in (os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm"):  # noqa: S108 - mkdir is exclusive
+        if not base.startswith("/"):
             continue
         path = os.path.join(base, "dispatch-%s-%s" % (run_id, os.urandom(4).hex()))
         try:
@@ -337,7 +385,7 @@ def _private_folder(run_id):
     return None
 
 
-def _remove_folder(path):
+def _remove_folder(path: str) -> None:
     """Remove our own flat folder; what the ranks may have put below it in folders stays."""
     try:
         for name in os.listdir(path):

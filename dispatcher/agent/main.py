@@ -1,5 +1,7 @@
 """Where the agent begins: descriptors made safe, the sync marker said, the loop run."""
 
+from __future__ import annotations
+
 import os
 
 from . import family
@@ -7,7 +9,7 @@ from .loop import Loop
 from .wire import SYNC
 
 
-def main():
+def main() -> int:
     """Serve the link on descriptors 0 and 1 until the job is over; returns an exit code.
 
     The link is moved to other descriptors first, so that a stray print (of a
@@ -20,6 +22,17 @@ def main():
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
+    _keep_inherited()
     family.become_subreaper()
     os.write(link_out, SYNC)
     return Loop(link_in, link_out).run()
+
+
+def _keep_inherited() -> None:
+    """Keep descriptors that were left open by who started us from the ranks."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+        except OSError:
+            pass  # the one that listed the folder

@@ -13,6 +13,8 @@ run's token there, so another machine with the same private address (docker0)
 does not count. The listener is closed before the first rank starts.
 """
 
+from __future__ import annotations
+
 import _socket
 import os
 import select
@@ -25,10 +27,11 @@ TOKEN_SIZE = 16
 class Meeting:
     """Node 0's side: ``port`` reserved; listening until ``close_listener``."""
 
-    def __init__(self, token):
+    def __init__(self, token: bytes) -> None:
         self.token = token
-        self._keeper = self._listener = None
-        for family, address in ((_socket.AF_INET6, "::"), (_socket.AF_INET, "0.0.0.0")):
+        self._keeper: _socket.socket | None = None
+        self._listener: _socket.socket | None = None
+        for family, address in ((_socket.AF_INET6, "::"), (_socket.AF_INET, "0.0.0.0")):  # noqa: S104
             try:
                 keeper = _reusable(family)
                 keeper.bind((address, 0))
@@ -44,15 +47,15 @@ class Meeting:
             self._keeper, self._listener, self.port = keeper, listener, port
             return
 
-    def fileno(self):
+    def fileno(self) -> int:
         """The listener's descriptor, or -1 when it is closed."""
         return -1 if self._listener is None else self._listener.fileno()
 
-    def greet(self):
+    def greet(self) -> None:
         """Give the token to everyone who has connected."""
-        while True:
+        while self._listener is not None:
             try:
-                fd, _ = self._listener._accept()
+                fd, _ = self._listener._accept()  # type: ignore[attr-defined]
             except OSError:
                 return
             try:
@@ -61,19 +64,19 @@ class Meeting:
                 pass
             os.close(fd)
 
-    def close_listener(self):
+    def close_listener(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
-    def close(self):
+    def close(self) -> None:
         self.close_listener()
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
 
 
-def _reusable(family):
+def _reusable(family: int) -> _socket.socket:
     sock = _socket.socket(family, _socket.SOCK_STREAM)
     sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     if family == _socket.AF_INET6:
@@ -81,7 +84,7 @@ def _reusable(family):
     return sock
 
 
-def probe(addresses, port, token, seconds):
+def probe(addresses: list[str], port: int, token: bytes, seconds: float) -> list[str]:
     """Which of the numeric ``addresses`` answer at ``port`` with ``token``, in the given order.
 
     All are tried at once. The call ends when all have answered or failed, or
@@ -89,8 +92,8 @@ def probe(addresses, port, token, seconds):
     """
     end = monotonic() + seconds
     poller = select.poll()
-    open_sockets = {}
-    reached = set()
+    open_sockets: dict[int, tuple[_socket.socket, str]] = {}
+    reached: set[str] = set()
     for address in addresses:
         try:
             family = _socket.AF_INET6 if ":" in address else _socket.AF_INET

@@ -33,11 +33,13 @@ notice     text for the user
 =========  ==================================================================
 """
 
+from __future__ import annotations
+
 from .pack import pack
 from .wire import CONTROL, encode
 
 
-def control(type, **fields):
+def control(type: str, **fields: object) -> bytes:
     """The bytes of one control frame."""
     fields["type"] = type
     return encode(CONTROL, pack(fields))

@@ -27,7 +27,16 @@ Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", me
 ("cut", rank) · ("exit", code).
 """
 
-from _signal import SIGCONT, SIGTERM
+from __future__ import annotations
+
+from _signal import SIGCONT, SIGTERM  # type: ignore[import-not-found]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Tuple, Union
+
+    Action = Tuple[Any, ...]
+    Key = Union[str, Tuple[str, int]]  # what a deadline is for: a name, or ("drain", rank)
 
 #: seconds a dead rank's pipes are read on while another process keeps them open
 DRAIN = 2.0
@@ -41,36 +50,38 @@ FRESH, PREPARED, RUNNING, DYING, OVER = "fresh", "prepared", "running", "dying",
 class Node:
     """The state of this host's part of one run."""
 
-    def __init__(self, now, lease=30.0):
+    def __init__(self, now: float, lease: float = 30.0) -> None:
         self.state = FRESH
         self.lease = lease
-        self.heartbeat = None
+        self.heartbeat = 5.0
         self.lifeline_grace = 1.0
-        self.alive = set()  # ranks spawned and not yet exited
-        self.draining = set()  # ranks exited, pipes not yet ended
+        self.alive: set[int] = set()  # ranks spawned and not yet exited
+        self.draining: set[int] = set()  # ranks exited, pipes not yet ended
         self.held_back = False  # output waits for credit (the loop tells)
-        self.deadlines = {"lease": now + lease}
+        self.deadlines: dict[Key, float] = {"lease": now + lease}
 
-    def handle(self, event, now):
+    def handle(self, event: tuple[Any, ...], now: float) -> list[Action]:
         """The actions that ``event`` calls for. Unknown orders answer with a notice."""
-        return getattr(self, "_on_" + event[0])(now, *event[1:])
+        handler = getattr(self, "_on_" + event[0])
+        actions: list[Action] = handler(now, *event[1:])
+        return actions
 
-    def tick(self, now):
+    def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
-        actions = []
+        actions: list[Action] = []
         for name, when in sorted(self.deadlines.items(), key=lambda pair: pair[1]):
             if when <= now and self.deadlines.get(name) == when:
                 del self.deadlines[name]
                 actions += self._due(name, now)
         return actions
 
-    def next_deadline(self):
+    def next_deadline(self) -> float | None:
         """When ``tick`` wants to be called next, or None."""
         return min(self.deadlines.values()) if self.deadlines else None
 
     # -- events ---------------------------------------------------------------
 
-    def _on_order(self, now, message):
+    def _on_order(self, now: float, message: dict[str, Any]) -> list[Action]:
         if "lease" in self.deadlines:
             self.deadlines["lease"] = now + self.lease
         if self.state in (DYING, OVER):
@@ -105,27 +116,27 @@ class Node:
             return [("sweep",)]
         return [("send", "notice", {"text": "order %r ignored while %s" % (kind, self.state)})]
 
-    def _on_spawned(self, now, pairs):
+    def _on_spawned(self, now: float, pairs: list[list[int]]) -> list[Action]:
         self.alive.update(rank for rank, _ in pairs)
         return [("send", "spawned", {"pids": pairs})]
 
-    def _on_exited(self, now, rank, status):
+    def _on_exited(self, now: float, rank: int, status: int) -> list[Action]:
         if rank not in self.alive:
             return []  # N-3
         self.alive.discard(rank)
         self.draining.add(rank)
         self.deadlines["drain", rank] = now + DRAIN
-        actions = [("send", "exited", {"rank": rank, "status": status})]
+        actions: list[Action] = [("send", "exited", {"rank": rank, "status": status})]
         if not self.alive and "kill" in self.deadlines:  # N-2: nobody is left to wait for
             actions += self._kill()
         return actions
 
-    def _on_drained(self, now, rank):
+    def _on_drained(self, now: float, rank: int) -> list[Action]:
         self.draining.discard(rank)
         self.deadlines.pop(("drain", rank), None)
         return []
 
-    def _on_lifeline(self, now, why):
+    def _on_lifeline(self, now: float, why: str) -> list[Action]:
         if self.state in (DYING, OVER):
             return []
         self.state = DYING
@@ -136,7 +147,7 @@ class Node:
         everyone = sorted(self.alive)
         return [("signal", everyone, SIGTERM), ("signal", everyone, SIGCONT)]
 
-    def _on_swept(self, now, killed, left):
+    def _on_swept(self, now: float, killed: int, left: list[int]) -> list[Action]:
         if self.state == OVER:
             return [("send", "swept", {"killed": killed, "left": left}), ("exit", EXIT_OK)]
         if self.state == DYING:
@@ -145,20 +156,22 @@ class Node:
 
     # -- deadlines ------------------------------------------------------------
 
-    def _due(self, name, now):
+    def _due(self, name: Key, now: float) -> list[Action]:
+        if isinstance(name, tuple):
+            return self._drain_due(name[1], now)
         if name == "lease":
             return self._on_lifeline(now, "lease")
         if name == "kill":
             return self._kill()
-        if name == "beat":
-            self.deadlines["beat"] = now + self.heartbeat
-            return [("send", "beat", {})]
-        _, rank = name  # ("drain", rank)
+        self.deadlines["beat"] = now + self.heartbeat
+        return [("send", "beat", {})]
+
+    def _drain_due(self, rank: int, now: float) -> list[Action]:
         if self.held_back:
-            self.deadlines[name] = now + DRAIN
+            self.deadlines["drain", rank] = now + DRAIN
             return []
         return [("send", "leaked", {"rank": rank}), ("cut", rank)]
 
-    def _kill(self):
+    def _kill(self) -> list[Action]:
         self.deadlines.pop("kill", None)
         return [("sweep",)]

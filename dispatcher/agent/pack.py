@@ -14,8 +14,15 @@ Grammar (a relative of bencode)::
           | 'l' value* 'e'               list (tuples are packed as lists)
           | 'd' (string value)* 'e'      dict with str keys, no key twice
 
-``unpack(pack(x)) == x`` for every such value. Depth is at most 16.
+``unpack(pack(x)) == x`` for every such value whose text has surrogates only as
+``os.fsdecode`` makes them. Depth is at most 16.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 DEPTH_LIMIT = 16
 INT_LIMIT = 1 << 63
@@ -25,17 +32,17 @@ class PackError(ValueError):
     """Bytes that are not one packed value, or a value that cannot be packed."""
 
 
-def pack(value):
+def pack(value: object) -> bytes:
     """The bytes that stand for ``value``.
 
     Raises: PackError for another type, an int beyond 64 bits or a nesting too deep.
     """
-    parts = []
+    parts: list[bytes] = []
     _pack(value, parts, 0)
     return b"".join(parts)
 
 
-def _pack(value, parts, depth):
+def _pack(value: object, parts: list[bytes], depth: int) -> None:
     if depth > DEPTH_LIMIT:
         raise PackError("nested too deep")
     if value is None:
@@ -52,7 +59,10 @@ def _pack(value, parts, depth):
         parts.append(b"b%d:" % len(value))
         parts.append(value)
     elif isinstance(value, str):
-        text = value.encode("utf-8", "surrogateescape")
+        try:
+            text = value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise PackError("text with a lone surrogate: %s" % error.reason) from None
         parts.append(b"s%d:" % len(text))
         parts.append(text)
     elif isinstance(value, float):
@@ -76,7 +86,7 @@ def _pack(value, parts, depth):
         raise PackError("cannot pack %s" % type(value).__name__)
 
 
-def unpack(data):
+def unpack(data: bytes) -> Any:
     """The value that ``data`` (bytes, exactly one packed value) stands for.
 
     Raises: PackError on anything else; never any other exception.
@@ -92,7 +102,7 @@ def unpack(data):
     return value
 
 
-def _unpack(data, at, depth):
+def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if depth > DEPTH_LIMIT:
         raise PackError("nested too deep")
     tag = data[at : at + 1]
@@ -136,14 +146,14 @@ def _unpack(data, at, depth):
         return False, at
     if tag == b"f":
         end = data.index(b";", at, at + 40)
-        value = float(data[at:end])
-        if value != value or value in (float("inf"), float("-inf")):
+        real = float(data[at:end])
+        if real != real or real in (float("inf"), float("-inf")):
             raise PackError("float is not finite")
-        return value, end + 1
+        return real, end + 1
     raise PackError("unknown tag %r" % tag)
 
 
-def _digits(text):
+def _digits(text: bytes) -> int:
     """A decimal number without sign, spaces or underscores, which int() alone would let pass."""
     if not text.isdigit():
         raise PackError("not a number")

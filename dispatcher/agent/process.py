@@ -7,23 +7,32 @@ pipes ended; a pipe kept open by another process is cut off after a while
 the job.
 """
 
+from __future__ import annotations
+
 import errno
 import os
-from _signal import NSIG, SIG_DFL, SIGKILL, SIGSTOP, signal
+from _signal import (  # type: ignore[import-not-found]
+    NSIG,
+    SIG_DFL,
+    SIG_SETMASK,
+    SIGKILL,
+    SIGSTOP,
+    pthread_sigmask,
+    signal,
+)
 
 from . import family
 from .wire import STDERR, STDOUT
 
-try:
-    from _signal import SIG_SETMASK, pthread_sigmask
-except ImportError:  # a Python without POSIX threads
-    pthread_sigmask = None
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 class SpawnError(Exception):
     """The rank could not be started: ``step`` (fork, chdir, exec), ``errno``, ``what`` it was."""
 
-    def __init__(self, step, number, what):
+    def __init__(self, step: str, number: int, what: str) -> None:
         Exception.__init__(self, "%s: %s: %s" % (step, what, os.strerror(number)))
         self.step = step
         self.errno = number
@@ -36,26 +45,22 @@ class Process:
     pipes: what is still open; counts: bytes read from each stream so far.
     """
 
-    def __init__(self, rank, pid, out, err):
+    def __init__(self, rank: int, pid: int, out: int, err: int) -> None:
         self.rank = rank
         self.pid = pid
-        self.status = None
+        self.status: int | None = None
         self.pipes = {STDOUT: out, STDERR: err}
         self.counts = {STDOUT: 0, STDERR: 0}
 
-    def close(self):
-        for fd in self.pipes.values():
-            os.close(fd)
-        self.pipes.clear()
 
-
-def spawn(rank, argv, env, cwd):
+def spawn(rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
     """Start ``argv`` (list of bytes) with exactly ``env`` (bytes to bytes) in ``cwd`` (bytes).
 
     Returns when the program is running, that is after a successful execve.
     Raises: SpawnError.
     """
-    fds = []
+    fds: list[int] = []
+    parent = os.getpid()
     try:
         for _ in range(3):
             fds.extend(os.pipe())
@@ -63,10 +68,10 @@ def spawn(rank, argv, env, cwd):
     except OSError as error:
         for fd in fds:
             os.close(fd)
-        raise SpawnError("fork", error.errno, "rank %d" % rank) from None
+        raise SpawnError("fork", error.errno or errno.EIO, "rank %d" % rank) from None
     out, out_end, err, err_end, told, tell = fds
     if pid == 0:
-        _become(argv, env, cwd, out_end, err_end, tell)
+        _become(parent, argv, env, cwd, out_end, err_end, tell)
     for fd in (out_end, err_end, tell):
         os.close(fd)
     trouble = _read_all(told)
@@ -83,8 +88,8 @@ def spawn(rank, argv, env, cwd):
     return Process(rank, pid, out, err)
 
 
-def _read_all(fd):
-    parts = []
+def _read_all(fd: int) -> bytes:
+    parts: list[bytes] = []
     while True:
         part = os.read(fd, 4096)
         if not part:
@@ -92,11 +97,18 @@ def _read_all(fd):
         parts.append(part)
 
 
-def _become(argv, env, cwd, out, err, tell):
+def _become(
+    parent: int,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    cwd: bytes,
+    out: int,
+    err: int,
+    tell: int,
+) -> NoReturn:
     """In the child: turn into the rank. Never returns."""
     step = "exec"
     try:
-        parent = os.getppid()
         os.setsid()
         if not family.die_with_parent(parent):
             os._exit(SIGKILL)
@@ -111,8 +123,7 @@ def _become(argv, env, cwd, out, err, tell):
                     signal(number, SIG_DFL)
                 except (OSError, ValueError):
                     pass
-        if pthread_sigmask is not None:
-            pthread_sigmask(SIG_SETMASK, [])
+        pthread_sigmask(SIG_SETMASK, [])
         step = "chdir"
         os.chdir(cwd)
         step = "exec"
@@ -127,12 +138,12 @@ def _become(argv, env, cwd, out, err, tell):
         os._exit(127)
 
 
-def execute(argv, env):
-    """execve ``argv``, looking ``argv[0]`` up in the PATH of ``env`` as execvp(3) does.
+def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
+    """execve ``argv``, looking ``argv[0]`` up in the PATH of ``env`` as a shell does.
 
     Raises: OSError; EACCES in preference to ENOENT when a file was found but refused.
     """
-    refused = None
+    refused: OSError | None = None
     for path in search(argv[0], env.get(b"PATH")):
         try:
             os.execve(path, argv, env)  # noqa: S606 - this is what an agent is for
@@ -144,8 +155,8 @@ def execute(argv, env):
     raise refused or OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def search(name, path):
-    """Where ``name`` (bytes) may lie: itself when it has a slash, else in each folder of ``path``."""
+def search(name: bytes, path: bytes | None) -> list[bytes]:
+    """Where ``name`` may lie: itself when it has a slash, else in each folder of ``path``."""
     if b"/" in name:
         return [name]
     folders = (b"/usr/local/bin:/usr/bin:/bin" if path is None else path).split(b":")

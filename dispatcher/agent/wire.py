@@ -20,7 +20,9 @@ out. It holds at most one frame; a header that breaks the rules raises at once,
 before its body is awaited.
 """
 
-from struct import Struct
+from __future__ import annotations
+
+from _struct import Struct
 
 CONTROL = 1
 OUTPUT = 2
@@ -43,7 +45,7 @@ class WireError(ValueError):
     """Bytes that are not our protocol; the link that sent them cannot be used any more."""
 
 
-def encode(kind, body, rank=0, stream=0, node=0):
+def encode(kind: int, body: bytes, rank: int = 0, stream: int = 0, node: int = 0) -> bytes:
     """One frame as bytes. The caller keeps the size limits of the table above."""
     return HEADER.pack(kind, stream, node, rank, len(body)) + body
 
@@ -53,17 +55,19 @@ class Frame:
 
     __slots__ = ("body", "kind", "node", "rank", "stream")
 
-    def __init__(self, kind, stream, node, rank, body):
+    def __init__(self, kind: int, stream: int, node: int, rank: int, body: bytes) -> None:
         self.kind = kind
         self.stream = stream
         self.node = node
         self.rank = rank
         self.body = body
 
-    def __eq__(self, other):
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frame) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "Frame(kind=%d, stream=%d, node=%d, rank=%d, %d bytes)" % (
             self.kind,
             self.stream,
@@ -76,15 +80,15 @@ class Frame:
 class Decoder:
     """Turns any chunking of a byte stream into frames."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._buffer = bytearray()
 
     @property
-    def pending(self):
+    def pending(self) -> int:
         """Bytes of an unfinished frame; 0 when the stream stands between two frames."""
         return len(self._buffer)
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> list[Frame]:
         """The frames completed by ``data``, in order.
 
         Raises: WireError at the first header that breaks the rules.
@@ -105,7 +109,7 @@ class Decoder:
         return frames
 
 
-def _check(kind, stream, size):
+def _check(kind: int, stream: int, size: int) -> None:
     if kind == CONTROL:
         ok = stream == 0 and size <= CONTROL_LIMIT
     elif kind == OUTPUT:
