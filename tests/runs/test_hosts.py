@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import CHECKOUT, Cluster, wait_for
+from rig import Cluster, wait_for
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 UP = "echo up; exec sleep 1000"
-EXAMPLES = os.path.join(CHECKOUT, "examples")
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
 
 
 @pytest.fixture(params=["paramiko", "ssh"])
