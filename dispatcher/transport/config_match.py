@@ -54,7 +54,7 @@ class Runs:
         shell = os.environ.get("SHELL") or "/bin/sh"
         try:
             done = subprocess.run(
-                [shell, "-c", "exec " + command],
+                [shell, "-c", command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

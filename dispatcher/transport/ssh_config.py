@@ -160,7 +160,7 @@ class SshConfig:
                 reading.ignored = ",".join(line.words)
         elif keyword in KNOWN:
             _set(keyword, line, reading)
-        elif not matches_list(keyword, reading.ignored):
+        elif not matches_list(keyword, reading.ignored, lower=True):
             raise ConfigProblem(f"{line.place}: unknown option {line.keyword[:40]!r}")
 
     def _include(self, line: Line, reading: _Reading, *, user: bool, depth: int) -> None:
@@ -242,10 +242,8 @@ def _set(keyword: str, line: Line, reading: _Reading) -> None:
         if keyword == "proxyjump":
             value = value.partition("#")[0].rstrip()
             jump_list(value, line.place)
-        if keyword in ("proxyjump", "proxycommand") and (
-            "proxyjump" in raw or "proxycommand" in raw
-        ):
-            return  # the two exclude each other: whichever comes first
+        if _excluded(keyword, raw):
+            return
         words = [value]
     else:
         words = list(line.words)
@@ -263,6 +261,13 @@ def _set(keyword: str, line: Line, reading: _Reading) -> None:
     elif keyword in SINGLE | LISTS | RAW and keyword not in raw:
         raw[keyword] = words
         reading.places[keyword] = line.place
+
+
+def _excluded(keyword: str, raw: Raw) -> bool:
+    """ProxyJump and ProxyCommand exclude each other: whichever comes first, as ssh has it."""
+    if keyword == "proxycommand":
+        return raw.get("proxyjump", ["none"])[0].lower() != "none"
+    return keyword == "proxyjump" and "proxycommand" in raw
 
 
 def _load(path: str, private: bool, must_exist: bool) -> tuple[Line, ...]:

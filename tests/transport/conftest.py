@@ -1,4 +1,4 @@
-"""Fixtures: the session's sshd, and one rig per transport for the contract suite."""
+"""Fixtures: the session's sshd, and one way per transport for the contract suite."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dispatcher.transport.paramiko_ import ParamikoTransport
 from .sshd import Sshd, start_sshd
 
 
-class Rig:
+class Way:
     """A transport with a target, and ways to wait for what its links do."""
 
     def __init__(self, transport: Transport, host: str) -> None:
@@ -99,16 +99,16 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server.stop()
 
 
-def make_rig(kind: str, sshd: Sshd) -> Rig:
+def make_way(kind: str, sshd: Sshd) -> Way:
     if kind == "local":
-        return Rig(LocalTransport(), "anything")
+        return Way(LocalTransport(), "anything")
     if kind == "command":
-        return Rig(CommandTransport(["env", "NODE={host}", "/bin/sh", "-c"]), "node")
+        return Way(CommandTransport(["env", "NODE={host}", "/bin/sh", "-c"]), "node")
     if kind == "ssh":
         if shutil.which("ssh") is None:
             pytest.skip("needs the ssh program")
-        return Rig(SshTransport(config=sshd.config()), "node")
-    return Rig(ParamikoTransport(config=sshd.config()), "node")
+        return Way(SshTransport(config=sshd.config()), "node")
+    return Way(ParamikoTransport(config=sshd.config()), "node")
 
 
 ALL = ("local", "command", "ssh", "paramiko")
@@ -116,10 +116,10 @@ OVER_SSH = ("ssh", "paramiko")
 
 
 @pytest.fixture(params=ALL)
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+def way(request: pytest.FixtureRequest) -> Iterator[Way]:
     kind = request.param
     server = request.getfixturevalue("sshd") if kind in OVER_SSH else None
-    made = make_rig(kind, server)
+    made = make_way(kind, server)
     made.kind = kind  # type: ignore[attr-defined]
     yield made
     made.close()

@@ -107,9 +107,10 @@ def start_sshd(folder: Path, *options: str, host_key: Path | None = None) -> Ssh
         "UsePAM no",
         "PasswordAuthentication no",
         "KbdInteractiveAuthentication no",
-        "MaxStartups 200:30:300",
         "LogLevel VERBOSE",
     ]
+    if not any(option.startswith("MaxStartups") for option in options):
+        lines.append("MaxStartups 200:30:300")  # of this option the last line wins, not the first
     config.write_text("\n".join(lines) + "\n")
     process = subprocess.Popen(
         [program, "-D", "-e", "-f", str(config)],

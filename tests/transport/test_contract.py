@@ -11,73 +11,73 @@ import pytest
 
 from dispatcher.transport.base import Ending, Failure, Kind, LinkClosed, Target
 
-from .conftest import Reader, Rig, gather
+from .conftest import Reader, Way, gather
 
 
-def test_output_errors_and_code(rig: Rig) -> None:
-    link = rig.open("echo out; echo err >&2; exit 7")
+def test_output_errors_and_code(way: Way) -> None:
+    link = way.open("echo out; echo err >&2; exit 7")
     output, errors = gather(link)
     assert (output, errors) == (b"out\n", b"err\n")
     assert link.ending(5) == Ending(7)
     assert link.failure(1) is None
 
 
-def test_success_is_code_zero(rig: Rig) -> None:
-    link = rig.open("true")
+def test_success_is_code_zero(way: Way) -> None:
+    link = way.open("true")
     assert gather(link) == (b"", b"")
     assert link.ending(5) == Ending(0)
 
 
-def test_signal(rig: Rig) -> None:
-    link = rig.open("kill -KILL $$")
+def test_signal(way: Way) -> None:
+    link = way.open("kill -KILL $$")
     gather(link)
     ending = link.ending(5)
-    if rig.kind == "ssh":
+    if way.kind == "ssh":
         assert ending == Ending(255)  # ssh says no more than that
     else:
         assert ending == Ending(None, "KILL")
 
 
-def test_every_byte_crosses_unchanged(rig: Rig) -> None:
+def test_every_byte_crosses_unchanged(way: Way) -> None:
     data = bytes(range(256)) * 64
-    link = rig.open(f"head -c {len(data)}")
+    link = way.open(f"head -c {len(data)}")
     link.write(data)
     output, _ = gather(link)
     assert output == data
 
 
-def test_command_text_is_shell_text(rig: Rig) -> None:
-    link = rig.open("printf '%s\\n' \"a  b\" '$HOME' \"it's\"")
+def test_command_text_is_shell_text(way: Way) -> None:
+    link = way.open("printf '%s\\n' \"a  b\" '$HOME' \"it's\"")
     assert gather(link)[0] == b"a  b\n$HOME\nit's\n"
 
 
-def test_one_byte_at_a_time(rig: Rig) -> None:
-    link = rig.open("cat")
+def test_one_byte_at_a_time(way: Way) -> None:
+    link = way.open("cat")
     reader = Reader(link, limit=1)
     for byte in b"hello\n":
         link.write(bytes((byte,)))
     reader.until(lambda: bytes(reader.output) == b"hello\n")
 
 
-def test_conversation(rig: Rig) -> None:
-    link = rig.open("while read line; do echo got $line; done")
+def test_conversation(way: Way) -> None:
+    link = way.open("while read line; do echo got $line; done")
     reader = Reader(link)
     for word in (b"one", b"two", b"three"):
         link.write(word + b"\n")
         reader.until(lambda word=word: reader.output.endswith(b"got " + word + b"\n"))
 
 
-def test_watch_tells_of_what_came_before(rig: Rig) -> None:
-    link = rig.open("echo early")
+def test_watch_tells_of_what_came_before(way: Way) -> None:
+    link = way.open("echo early")
     assert link.ending(10) == Ending(0)
     rang = threading.Event()
     link.watch(rang.set)
     assert rang.wait(5)
 
 
-def test_big_input(rig: Rig) -> None:
+def test_big_input(way: Way) -> None:
     size = 50_000_000
-    link = rig.open("wc -c; echo done")
+    link = way.open("wc -c; echo done")
     block = b"x" * 1_000_000
 
     def write() -> None:
@@ -86,7 +86,7 @@ def test_big_input(rig: Rig) -> None:
 
     # wc ends at the end of its input only: head gives it one
     link.close()
-    link = rig.open(f"head -c {size} | wc -c")
+    link = way.open(f"head -c {size} | wc -c")
     writer = threading.Thread(target=write, name="test:writer")
     writer.start()
     output, _ = gather(link, 60)
@@ -95,10 +95,10 @@ def test_big_input(rig: Rig) -> None:
     assert int(output) == size
 
 
-def test_big_output_behind_a_stuck_reader(rig: Rig) -> None:
+def test_big_output_behind_a_stuck_reader(way: Way) -> None:
     size = 50_000_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    link = rig.open(f"head -c {size} /dev/zero; echo end >&2")
+    link = way.open(f"head -c {size} /dev/zero; echo end >&2")
     reader = Reader.__new__(Reader)  # not yet reading
     stuck = threading.Event()
     assert not stuck.wait(1.0)  # time in which a reader without bounds would take all 50 MB
@@ -115,24 +115,24 @@ def test_big_output_behind_a_stuck_reader(rig: Rig) -> None:
     reader.until(lambda: bytes(reader.errors) == b"end\n", 5)
 
 
-def test_big_errors_do_not_stop_output(rig: Rig) -> None:
-    link = rig.open("head -c 3000000 /dev/zero >&2; echo end")
+def test_big_errors_do_not_stop_output(way: Way) -> None:
+    link = way.open("head -c 3000000 /dev/zero >&2; echo end")
     output, errors = gather(link)
     assert output == b"end\n"
     assert len(errors) == 3_000_000
 
 
-def test_far_end_closing_its_input_is_no_harm(rig: Rig) -> None:
-    link = rig.open("exec <&-; echo closed; cat /dev/null; sleep 0; exec cat /etc/hostname")
+def test_far_end_closing_its_input_is_no_harm(way: Way) -> None:
+    link = way.open("exec <&-; echo closed; cat /dev/null; sleep 0; exec cat /etc/hostname")
     output, _ = gather(link)
     assert output.startswith(b"closed\n")
 
 
-def test_our_close_is_the_end_of_its_input(rig: Rig, tmp_path: os.PathLike[str]) -> None:
+def test_our_close_is_the_end_of_its_input(way: Way, tmp_path: os.PathLike[str]) -> None:
     mark = os.path.join(tmp_path, "ended")
     os.mkfifo(mark)
-    link = rig.open(f"trap '' HUP; (cat >/dev/null; echo ended > {mark}) & echo up; wait")
-    if rig.kind in ("local", "command"):
+    link = way.open(f"trap '' HUP; (cat >/dev/null; echo ended > {mark}) & echo up; wait")
+    if way.kind in ("local", "command"):
         pytest.skip("the local child is killed, with its group")
     reader = Reader(link)
     reader.until(lambda: reader.output == b"up\n")
@@ -149,24 +149,28 @@ def test_our_close_is_the_end_of_its_input(rig: Rig, tmp_path: os.PathLike[str])
     assert told == ["ended\n"]
 
 
-def test_write_after_close(rig: Rig) -> None:
-    link = rig.open("cat")
+def test_write_after_close(way: Way) -> None:
+    link = way.open("cat")
     link.close()
     with pytest.raises(LinkClosed):
         link.write(b"x")
 
 
-def test_write_after_the_far_end_went(rig: Rig) -> None:
-    link = rig.open("exit 3")
+def test_write_after_the_far_end_went(way: Way) -> None:
+    link = way.open("exit 3")
     gather(link)
     assert link.ending(5) == Ending(3)
-    with pytest.raises(LinkClosed):
+
+    def keep_writing() -> None:
         for _ in range(100):
             link.write(b"x" * 65536)
 
+    with pytest.raises(LinkClosed):
+        keep_writing()
 
-def test_close_frees_a_blocked_writer(rig: Rig) -> None:
-    link = rig.open("echo up; exec sleep 60")
+
+def test_close_frees_a_blocked_writer(way: Way) -> None:
+    link = way.open("echo up; exec sleep 60")
     reader = Reader(link)
     reader.until(lambda: reader.output == b"up\n")
     freed = threading.Event()
@@ -184,8 +188,8 @@ def test_close_frees_a_blocked_writer(rig: Rig) -> None:
     assert freed.wait(3)
 
 
-def test_close_is_quick_whatever_runs(rig: Rig) -> None:
-    link = rig.open("trap '' TERM HUP INT; echo up; while :; do sleep 1; done")
+def test_close_is_quick_whatever_runs(way: Way) -> None:
+    link = way.open("trap '' TERM HUP INT; echo up; while :; do sleep 1; done")
     reader = Reader(link)
     reader.until(lambda: reader.output == b"up\n")
     started = time.monotonic()
@@ -194,8 +198,8 @@ def test_close_is_quick_whatever_runs(rig: Rig) -> None:
     assert time.monotonic() - started < 1.0
 
 
-def test_close_while_output_floods(rig: Rig) -> None:
-    link = rig.open("exec yes")
+def test_close_while_output_floods(way: Way) -> None:
+    link = way.open("exec yes")
     reader = Reader(link)
     reader.until(lambda: len(reader.output) > 100_000)
     started = time.monotonic()
@@ -203,10 +207,10 @@ def test_close_while_output_floods(rig: Rig) -> None:
     assert time.monotonic() - started < 1.0
 
 
-def test_close_ends_the_local_child(rig: Rig) -> None:
-    if rig.kind not in ("local", "command"):
+def test_close_ends_the_local_child(way: Way) -> None:
+    if way.kind not in ("local", "command"):
         pytest.skip("only where the command is our own child")
-    link = rig.open("sleep 1000 & echo $! $$; wait")
+    link = way.open("sleep 1000 & echo $! $$; wait")
     reader = Reader(link)
     reader.until(lambda: reader.output.endswith(b"\n"))
     pids = [int(word) for word in reader.output.split()]
@@ -225,37 +229,37 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_no_time_left(rig: Rig) -> None:
-    opened = rig.transport.open(rig.target, "true", time.monotonic() - 1)
+def test_no_time_left(way: Way) -> None:
+    opened = way.transport.open(way.target, "true", time.monotonic() - 1)
     assert isinstance(opened, Failure)
     assert opened.kind is Kind.TIMEOUT
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "a b", "a;b", "$(id)", "", "a" * 300])
-def test_hostile_host_names(rig: Rig, host: str) -> None:
-    if rig.kind == "local":
+def test_hostile_host_names(way: Way, host: str) -> None:
+    if way.kind == "local":
         pytest.skip("the name is not used")
-    opened = rig.transport.open(Target(host), "true", time.monotonic() + 5)
+    opened = way.transport.open(Target(host), "true", time.monotonic() + 5)
     assert isinstance(opened, Failure)
     assert opened.kind is Kind.CONFIG
 
 
-def test_nothing_is_left_behind(rig: Rig) -> None:
-    gather(rig.open("true"))  # whatever is made once is made now
-    rig.links.pop().close()
+def test_nothing_is_left_behind(way: Way) -> None:
+    gather(way.open("true"))  # whatever is made once is made now
+    way.links.pop().close()
     descriptors, threads = _descriptors(), set(threading.enumerate())
     for command in ("true", "echo x; exit 3", "cat", "exec yes", "kill -9 $$"):
-        rig.open(command).close()
+        way.open(command).close()
     assert _settles(lambda: _descriptors() == descriptors), _names()
     assert _settles(lambda: set(threading.enumerate()) <= threads), threading.enumerate()
     assert _settles(lambda: not _children()), _children()
 
 
-def test_transport_close_leaves_no_thread(rig: Rig) -> None:
+def test_transport_close_leaves_no_thread(way: Way) -> None:
     before = set(threading.enumerate())
-    gather(rig.open("true"))
-    rig.close()
-    rig.transport.close()
+    gather(way.open("true"))
+    way.close()
+    way.transport.close()
     assert _settles(lambda: set(threading.enumerate()) <= before), threading.enumerate()
 
 
@@ -293,11 +297,11 @@ def _settles(condition: object, seconds: float = 5) -> bool:
     return bool(condition())
 
 
-def test_many_at_once(rig: Rig) -> None:
+def test_many_at_once(way: Way) -> None:
     results: list[bytes] = []
 
     def one(number: int) -> None:
-        results.append(gather(rig.open(f"echo {number}"))[0])
+        results.append(gather(way.open(f"echo {number}"))[0])
 
     threads = [threading.Thread(target=one, args=(n,), name=f"test:{n}") for n in range(16)]
     for thread in threads:
