@@ -1,7 +1,5 @@
 """``python -m dispatcher`` is ``dispatch``."""
 
-import sys
+from dispatcher.cli import console
 
-from dispatcher.cli import main
-
-sys.exit(main())
+console()

@@ -70,7 +70,8 @@ class Host(threading.Thread):
         self._output = output
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._readable = False
-        self._stopping = False
+        self._stopping = False  # nothing that happens from now on is news
+        self._finishing = False  # the agent's next ``swept`` is its last word
         self._scanner = bootstrap.SyncScanner()
         self._decoder = Decoder()
         self._synced = False
@@ -95,6 +96,11 @@ class Host(threading.Thread):
                 return
             count, self._unpaid = self._unpaid, 0
         self.send(control("credit", count=count))
+
+    def finish(self) -> None:
+        """Let the agent end its part; after its answer the end of the link is no loss."""
+        self._finishing = True
+        self.send(control("finish"))
 
     def close(self) -> None:
         """Ask the thread to close the link and end."""
@@ -208,6 +214,8 @@ class Host(threading.Thread):
         if frame.kind == CONTROL:
             for event in reports.read(self.node, self.ranks, frame.body):
                 self._ready = self._ready or isinstance(event, ev.NodeReady)
+                if isinstance(event, ev.NodeSwept) and self._finishing:
+                    self._stopping = True
                 self._tell(event)
             return
         key = (frame.rank, frame.stream)

@@ -180,7 +180,7 @@ class Runner:
                 case act.Sweep(node):
                     self._send(node, "sweep")
                 case act.Finish(node):
-                    self._send(node, "finish")
+                    self._hosts[node].finish()
                 case act.CloseLink(node):
                     self._hosts[node].close()
                 case act.Tell(event):
