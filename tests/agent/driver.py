@@ -1,0 +1,243 @@
+"""Real agents for tests: booted as a host would boot them, driven over their pipes.
+
+``interpreters()`` finds every Python this machine has, so that what travels is tried on each.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dispatcher import bootstrap
+from dispatcher.agent.messages import control
+from dispatcher.agent.pack import unpack
+from dispatcher.agent.wire import CONTROL, COUNT, OUTPUT, Decoder
+
+#: seconds after which a test gives up on an event
+LIMIT = 20.0
+
+#: (minor version, path) of Python 3.8 and later; a path of None: this machine has none
+MINORS = tuple(range(8, 14))
+
+
+@cache
+def interpreters() -> dict[tuple[int, int], str]:
+    """(major, minor) -> path of a Python of that version, whatever is found here."""
+    named = [shutil.which(f"python3.{minor}") for minor in range(5, 15)]
+    kept = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python3")))
+    found: dict[tuple[int, int], str] = {}
+    for path in [*kept, *filter(None, named)]:
+        asked = subprocess.run(
+            [path, "-I", "-S", "-c", "import sys; print('%d %d' % sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if asked.returncode == 0:
+            major, minor = map(int, asked.stdout.split())
+            found.setdefault((major, minor), path)
+    return found
+
+
+def wait_for(true: Callable[[], Any], limit: float = LIMIT, what: str = "it") -> Any:
+    """The first true result of ``true()``. Raises: AssertionError after ``limit`` seconds."""
+    end = time.monotonic() + limit
+    while not (result := true()):
+        assert time.monotonic() < end, f"waited {limit:.0f} s for {what}"
+        time.sleep(0.005)
+    return result
+
+
+class Agent:
+    """One booted agent. ``control`` and ``output`` hold what it has said so far."""
+
+    def __init__(
+        self,
+        python: str,
+        env: Mapping[str, str] | None = None,
+        stage: Sequence[str] = ("/bin/sh", "-c"),
+        payload: bytes | None = None,
+        **popen: Any,
+    ) -> None:
+        self.mark = f"DISPATCH_TEST_MARK={uuid.uuid4()}"
+        name, _, value = self.mark.partition("=")
+        self.process = subprocess.Popen(
+            [*stage, bootstrap.command(first=[python])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, **(env or {}), name: value},
+            **popen,
+        )
+        self.scanner = bootstrap.SyncScanner()
+        self.decoder = Decoder()
+        self.synced = False
+        self.ended = False
+        self.errors = b""
+        self.reports: list[dict[str, Any]] = []
+        self.output: dict[tuple[int, int], bytearray] = {}
+        self.counts: dict[tuple[int, int], int] = {}
+        self.frames: list[Any] = []
+        self.write(bootstrap.payload() if payload is None else payload)
+
+    # -- saying -----------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[self.process.stdin.write(view) :]
+
+    def order(self, type: str, **fields: object) -> None:
+        self.write(control(type, **fields))
+
+    def prepare(self, **fields: object) -> dict[str, Any]:
+        """Send the first order; the agent's answer."""
+        known = {
+            "run_id": "test", "node": 0, "check": {}, "path": None, "cwd": b"/", "reserve": False,
+            "token": b"T" * 16, "heartbeat": 60.0, "lease": 60.0, "lifeline_grace": 0.3,
+            "credit": 1 << 30,
+        }  # fmt: skip
+        self.order("prepare", **{**known, **fields})
+        return self.report("ready")
+
+    def start(
+        self,
+        *argvs: Sequence[bytes | str],
+        common: Sequence[Sequence[bytes]] = (),
+        envs: Mapping[int, Sequence[Sequence[bytes]]] | None = None,
+        scrub: Sequence[bytes] = (),
+    ) -> dict[int, int]:
+        """Start a rank for each of ``argvs``; rank -> pid of those that run."""
+        ranks = [
+            [rank, [word.encode() if isinstance(word, str) else word for word in argv],
+             list((envs or {}).get(rank, ()))]
+            for rank, argv in enumerate(argvs)
+        ]  # fmt: skip
+        self.order("start", ranks=ranks, common=list(common), scrub=list(scrub))
+        return dict(self.report("spawned")["pids"])
+
+    def close_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    # -- hearing ----------------------------------------------------------------
+
+    def hear(self, timeout: float) -> None:
+        """Take what the agent says within ``timeout`` seconds, at least one piece if it can."""
+        out, err = self.process.stdout, self.process.stderr
+        assert out is not None
+        assert err is not None
+        readable, _, _ = select.select([err] if self.ended else [out, err], [], [], timeout)
+        if err in readable:
+            self.errors += err.read(1 << 16) or b""
+        if out in readable:
+            data = out.read(1 << 18)
+            if not data:
+                self.ended = True
+            elif not self.synced:
+                rest = self.scanner.feed(data)
+                self.synced = rest is not None
+                self._take(rest or b"")
+            else:
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        for frame in self.decoder.feed(data):
+            self.frames.append(frame)
+            if frame.kind == CONTROL:
+                self.reports.append(unpack(frame.body))
+            elif frame.kind == OUTPUT:
+                self.output.setdefault((frame.rank, frame.stream), bytearray()).extend(frame.body)
+            else:
+                (self.counts[frame.rank, frame.stream],) = COUNT.unpack(frame.body)
+
+    def until(self, true: Callable[[], Any], limit: float = LIMIT) -> Any:
+        """Hear until ``true()``. Raises: AssertionError at the end of the stream or in time."""
+        end = time.monotonic() + limit
+        while not (result := true()):
+            said = f"reports {self.reports}, errors {self.errors!r}, noise {self.scanner.noise!r}"
+            assert not self.ended, f"the agent ended; {said}"
+            assert time.monotonic() < end, f"waited {limit:.0f} s; {said}"
+            self.hear(0.05)
+        return result
+
+    def found(self, type: str, **fields: object) -> dict[str, Any] | None:
+        for report in self.reports:
+            if report["type"] == type and fields.items() <= report.items():
+                return report
+        return None
+
+    def report(self, type: str, limit: float = LIMIT, **fields: object) -> dict[str, Any]:
+        """The first report of ``type`` with ``fields``, awaited."""
+        found: dict[str, Any] = self.until(lambda: self.found(type, **fields), limit)
+        return found
+
+    def status(self, rank: int = 0) -> int:
+        """How ``rank`` ended, awaited."""
+        status: int = self.report("exited", rank=rank)["status"]
+        return status
+
+    def text(self, rank: int = 0, stream: int = 1) -> bytes:
+        """All that ``rank`` wrote to ``stream``, awaited; its count is checked."""
+        self.until(lambda: (rank, stream) in self.counts)
+        data = bytes(self.output.get((rank, stream), b""))
+        assert len(data) == self.counts[rank, stream]
+        return data
+
+    def finish(self) -> dict[str, Any]:
+        """Order the end; the agent's last answer. The agent has exited with 0."""
+        self.order("finish")
+        swept = self.report("swept")
+        assert self.exit() == 0
+        return swept
+
+    def exit(self, limit: float = LIMIT) -> int:
+        """The agent's exit code, awaited while it is listened to."""
+        end = time.monotonic() + limit
+        while self.process.poll() is None:
+            assert time.monotonic() < end, f"the agent runs on after {limit:.0f} s: {self.reports}"
+            self.hear(0.02)
+        while not self.ended and time.monotonic() < end:
+            self.hear(0.2)
+        return self.process.returncode
+
+    # -- what is left -------------------------------------------------------------
+
+    def living(self) -> list[int]:
+        """Pids of every living process that carries this agent's mark."""
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                environ = Path(f"/proc/{name}/environ").read_bytes()
+                state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if self.mark.encode() in environ and state not in "ZX":
+                found.append(int(name))
+        return found
+
+    def is_gone(self, limit: float = 8.0) -> None:
+        """Wait until nothing of this agent lives. Raises: AssertionError."""
+        wait_for(lambda: not self.living(), limit, f"{self.living()} to end")
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        for pid in self.living():
+            os.kill(pid, signal.SIGKILL)

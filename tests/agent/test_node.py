@@ -1,0 +1,260 @@
+"""The node's rules N-1 to N-4: as tables, and held against any sequence of events."""
+
+from __future__ import annotations
+
+from signal import SIGCONT, SIGTERM
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dispatcher.agent.node import DRAIN, DYING, EXIT_LIFELINE, EXIT_OK, OVER, RUNNING, Node
+
+PREPARE = {
+    "type": "prepare", "lease": 30.0, "lifeline_grace": 1.0, "heartbeat": 5.0, "credit": 100,
+}  # fmt: skip
+START = {"type": "start"}
+
+
+def order(type: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    return ("order", {"type": type, **fields})
+
+
+def running(*ranks: int) -> Node:
+    node = Node(0.0)
+    node.handle(("order", PREPARE), 0.0)
+    node.handle(("order", START), 0.0)
+    node.handle(("spawned", [[rank, 100 + rank] for rank in ranks]), 0.0)
+    return node
+
+
+class TestOrders:
+    def test_a_good_run(self) -> None:
+        node = Node(0.0)
+        assert node.handle(("order", PREPARE), 0.0) == [("credit", 100), ("prepare", PREPARE)]
+        assert node.handle(order("probe"), 0.0) == [("probe", {"type": "probe"})]
+        assert node.handle(("order", START), 0.0) == [("start", START)]
+        spawned = node.handle(("spawned", [[0, 100]]), 0.0)
+        assert spawned == [("send", "spawned", {"pids": [[0, 100]]})]
+        exited = node.handle(("exited", 0, 0), 1.0)
+        assert exited == [("send", "exited", {"rank": 0, "status": 0})]
+        assert node.handle(("drained", 0), 1.0) == []
+        assert node.handle(order("finish"), 1.0) == [("sweep",)]
+        swept = ("send", "swept", {"killed": 0, "left": []})
+        assert node.handle(("swept", 0, []), 1.0) == [swept, ("exit", EXIT_OK)]
+
+    @pytest.mark.parametrize("kind", ["prepare", "start", "probe", "nonsense", None])
+    def test_an_order_out_of_place_is_a_notice(self, kind: str | None) -> None:
+        node = running(0)
+        (action,) = node.handle(("order", {**PREPARE, "type": kind}), 0.0)
+        assert action[:2] == ("send", "notice")
+        assert node.state == RUNNING
+
+    def test_nothing_starts_before_a_prepare(self) -> None:
+        (action,) = Node(0.0).handle(("order", START), 0.0)
+        assert action[:2] == ("send", "notice")
+
+    def test_signals_reach_only_the_living(self) -> None:
+        node = running(0, 1, 2)
+        node.handle(("exited", 1, 0), 0.0)
+        assert node.handle(order("signal", ranks=None, signum=10), 0.0) == [("signal", [0, 2], 10)]
+        assert node.handle(order("signal", ranks=[1, 2], signum=10), 0.0) == [("signal", [2], 10)]
+        assert node.handle(order("signal", ranks=[1, 7], signum=10), 0.0) == []
+
+    def test_beats_come_in_time(self) -> None:
+        node = running(0)
+        assert node.next_deadline() == 5.0
+        assert node.tick(4.9) == []
+        assert node.tick(5.0) == [("send", "beat", {})]
+        assert node.next_deadline() == 10.0
+
+    def test_a_sweep_while_running_is_answered_and_goes_on(self) -> None:
+        node = running(0)
+        assert node.handle(order("sweep"), 0.0) == [("sweep",)]
+        assert node.handle(("swept", 2, [9]), 0.0) == [
+            ("send", "swept", {"killed": 2, "left": [9]})
+        ]
+        assert node.state == RUNNING
+
+
+class TestN1:
+    @pytest.mark.parametrize("ending", [("lifeline", "link"), order("finish")])
+    def test_nothing_starts_after_the_end_began(self, ending: Any) -> None:
+        node = Node(0.0)
+        node.handle(("order", PREPARE), 0.0)
+        node.handle(ending, 0.0)
+        assert node.handle(("order", START), 0.0) == []
+        assert node.handle(("order", PREPARE), 0.0) == []
+
+
+class TestN2:
+    def test_terms_then_kills(self) -> None:
+        node = running(0, 1)
+        assert node.handle(("lifeline", "link"), 10.0) == [
+            ("signal", [0, 1], SIGTERM),
+            ("signal", [0, 1], SIGCONT),
+        ]
+        assert node.next_deadline() == 11.0
+        assert node.tick(10.9) == []
+        assert node.tick(11.0) == [("sweep",)]
+        assert node.handle(("swept", 2, []), 11.0) == [("exit", EXIT_LIFELINE)]
+
+    def test_does_not_wait_for_the_dead(self) -> None:
+        node = running(0, 1)
+        node.handle(("lifeline", "link"), 10.0)
+        assert ("sweep",) not in node.handle(("exited", 0, -15), 10.1)
+        assert node.handle(("exited", 1, -15), 10.2)[-1] == ("sweep",)
+
+    def test_without_ranks_it_sweeps_at_once(self) -> None:
+        assert Node(0.0).handle(("lifeline", "signal"), 0.0) == [("sweep",)]
+
+    def test_silence_beyond_the_lease_is_a_loss(self) -> None:
+        node = running(0)
+        node.handle(order("ping"), 20.0)
+        assert node.tick(49.9) == [("send", "beat", {})]
+        node.tick(50.0)
+        assert node.state == DYING
+
+    def test_a_second_loss_changes_nothing(self) -> None:
+        node = running(0)
+        node.handle(("lifeline", "link"), 10.0)
+        assert node.handle(("lifeline", "signal"), 10.5) == []
+        assert node.next_deadline() == 11.0
+
+
+class TestN3:
+    def test_an_exit_is_told_once(self) -> None:
+        node = running(0)
+        assert len(node.handle(("exited", 0, 1), 0.0)) == 1
+        assert node.handle(("exited", 0, 1), 0.0) == []
+        assert node.handle(("exited", 5, 1), 0.0) == []
+
+
+class TestN4:
+    def test_held_pipes_are_cut(self) -> None:
+        node = running(0)
+        node.deadlines.pop("beat")
+        node.handle(("exited", 0, 0), 1.0)
+        assert node.tick(1.0 + DRAIN - 0.1) == []
+        assert node.tick(1.0 + DRAIN) == [("send", "leaked", {"rank": 0}), ("cut", 0)]
+
+    def test_ended_pipes_are_not_cut(self) -> None:
+        node = running(0)
+        node.deadlines.pop("beat")
+        node.handle(("exited", 0, 0), 1.0)
+        node.handle(("drained", 0), 1.1)
+        assert node.tick(1.0 + DRAIN) == []
+
+    def test_output_held_back_for_credit_is_not_cut(self) -> None:
+        node = running(0)
+        node.deadlines.pop("beat")
+        node.handle(("exited", 0, 0), 1.0)
+        node.held_back = True
+        assert node.tick(1.0 + DRAIN) == []
+        node.held_back = False
+        assert node.tick(1.0 + 2 * DRAIN)[-1] == ("cut", 0)
+
+
+class AnyRun(RuleBasedStateMachine):
+    """Plays the loop: carries out the actions, with ranks that end whenever they like."""
+
+    @initialize(ranks=st.sets(st.integers(0, 5)))
+    def begin(self, ranks: set[int]) -> None:
+        self.now = 0.0
+        self.node = Node(0.0)
+        self.planned = ranks
+        self.alive: set[int] = set()
+        self.spawned: set[int] = set()
+        self.told: list[int] = []
+        self.exits: list[int] = []
+        self.ending = False  # the lifeline is lost or the job finished
+        self.dying_since: float | None = None
+
+    def act(self, actions: list[Any]) -> None:
+        for action in actions:
+            kind, *rest = action
+            if kind == "start":
+                assert not self.ending, "N-1"
+                self.alive |= self.planned
+                self.spawned |= self.planned
+                self.tell(("spawned", [[rank, 100 + rank] for rank in sorted(self.planned)]))
+            elif kind == "sweep":
+                ended, self.alive = self.alive, set()
+                for rank in sorted(ended):
+                    self.tell(("exited", rank, -9))
+                self.tell(("swept", len(ended), []))
+            elif kind == "cut":
+                self.tell(("drained", rest[0]))
+            elif kind == "exit":
+                self.exits.append(rest[0])
+            elif kind == "send" and rest[0] == "exited":
+                self.told.append(rest[1]["rank"])
+            elif kind == "signal":
+                assert set(rest[0]) <= self.alive
+
+    def tell(self, event: Any) -> None:
+        if not self.exits:
+            self.act(self.node.handle(event, self.now))
+        if self.node.state in (DYING, OVER):
+            self.ending = True
+
+    @rule(kind=st.sampled_from(["prepare", "probe", "start", "ping", "sweep", "finish", "odd"]))
+    def ordered(self, kind: str) -> None:
+        self.tell(("order", {**PREPARE, "type": kind}))
+
+    @rule(ranks=st.none() | st.lists(st.integers(0, 9)), signum=st.sampled_from([10, 15]))
+    def signalled(self, ranks: list[int] | None, signum: int) -> None:
+        self.tell(order("signal", ranks=ranks, signum=signum))
+
+    @rule(why=st.sampled_from(["link", "signal"]))
+    def lifeline_lost(self, why: str) -> None:
+        self.tell(("lifeline", why))
+
+    @rule(rank=st.integers(0, 5), status=st.sampled_from([0, 1, -15]))
+    def rank_ends(self, rank: int, status: int) -> None:
+        if rank in self.alive:
+            self.alive.discard(rank)
+            self.tell(("exited", rank, status))
+
+    @rule(rank=st.integers(0, 5))
+    def pipes_end(self, rank: int) -> None:
+        if rank in self.spawned - self.alive:
+            self.tell(("drained", rank))
+
+    @rule(held=st.booleans())
+    def credit_changes(self, held: bool) -> None:
+        self.node.held_back = held
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 31.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        if not self.exits:
+            self.act(self.node.tick(self.now))
+        if self.node.state in (DYING, OVER):
+            self.ending = True
+
+    @invariant()
+    def each_exit_is_told_once(self) -> None:  # N-3
+        if hasattr(self, "told"):
+            assert sorted(self.told) == sorted(self.spawned - self.alive)
+
+    @invariant()
+    def at_most_one_exit(self) -> None:
+        assert len(getattr(self, "exits", [])) <= 1
+
+    def teardown(self) -> None:
+        """Whatever happened: a lost lifeline ends everything within the grace (N-2)."""
+        if not hasattr(self, "node"):
+            return
+        self.tell(("lifeline", "link"))
+        self.now += PREPARE["lifeline_grace"]  # type: ignore[operator]
+        if not self.exits:
+            self.act(self.node.tick(self.now))
+        assert not self.alive
+        assert len(self.exits) == 1
+
+
+AnyRun.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+TestAnyRun = AnyRun.TestCase

@@ -1,0 +1,123 @@
+"""Packed values: exact round trips, and nothing but PackError for whatever else arrives."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dispatcher.agent.pack import DEPTH_LIMIT, INT_LIMIT, PackError, pack, unpack
+
+texts = st.one_of(st.text(), st.binary().map(os.fsdecode))
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-INT_LIMIT, INT_LIMIT - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.binary(),
+    texts,
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(st.lists(inner, max_size=5), st.dictionaries(texts, inner, max_size=5)),
+    max_leaves=30,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal also in type, all the way down: True is not 1, and 1.0 is not 1."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    return repr(one) == repr(other)
+
+
+@given(values)
+@example(-INT_LIMIT)
+@example(INT_LIMIT - 1)
+@example(-0.0)
+@example(5e-324)
+@example("\udcff\n")
+def test_values_come_back_as_they_were(value: Any) -> None:
+    assert same(unpack(pack(value)), value)
+
+
+@given(st.binary(max_size=60))
+@example(b"")
+@example(b"i;")
+@example(b"i--1;")
+@example(b"i+1;")
+@example(b"i 1;")
+@example(b"i1_0;")
+@example(b"i\xd9\xa3;")
+@example(b"i99999999999999999999;")
+@example(b"b5:abc")
+@example(b"b-1:abc")
+@example(b"b99999999999999:")
+@example(b"s1:\xff")
+@example(b"fnan;")
+@example(b"finf;")
+@example(b"f1e999;")
+@example(b"l")
+@example(b"d")
+@example(b"ds1:a")
+@example(b"ds1:ae")
+@example(b"di1;Ne")
+@example(b"ds1:aNs1:aNe")
+@example(b"NN")
+def test_garbage_raises_only_pack_errors(data: bytes) -> None:
+    try:
+        value = unpack(data)
+    except PackError:
+        return
+    assert same(unpack(pack(value)), value)
+
+
+@given(values, st.data())
+def test_a_cut_value_is_no_value(value: Any, data: st.DataObject) -> None:
+    packed = pack(value)
+    end = data.draw(st.integers(0, len(packed) - 1))
+    with pytest.raises(PackError):
+        unpack(packed[:end])
+
+
+@pytest.mark.parametrize("bomb", [b"l" * 100_000, b"ds1:a" * 100_000, b"l" * 50 + b"e" * 50])
+def test_depth_is_bounded(bomb: bytes) -> None:
+    with pytest.raises(PackError, match="too deep"):
+        unpack(bomb)
+
+
+def test_depth_is_the_same_both_ways() -> None:
+    deep: list[Any] = []
+    for _ in range(DEPTH_LIMIT):
+        deep = [deep]
+    assert unpack(pack(deep)) == deep
+    with pytest.raises(PackError, match="too deep"):
+        pack([deep])
+
+
+def test_a_list_that_holds_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(PackError, match="too deep"):
+        pack(loop)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [INT_LIMIT, -INT_LIMIT - 1, float("nan"), float("inf"), {1: 2}, object(), {1}, "\ud800"],
+    ids=repr,
+)
+def test_what_cannot_be_packed_is_refused(value: Any) -> None:
+    with pytest.raises(PackError):
+        pack(value)
+
+
+def test_tuples_arrive_as_lists() -> None:
+    assert unpack(pack(((1, 2), ()))) == [[1, 2], []]
