@@ -6,7 +6,6 @@ with ``new_cluster``, or mends what it broke.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -54,7 +53,7 @@ def new_cluster(rig: None) -> Iterator[Callable[..., Cluster]]:
 
 
 @pytest.fixture
-def isolated(rig: None) -> None:
+def isolated(_session_cluster: Cluster) -> None:
     """Skips where hosts cannot have their own name, files, processes and network."""
-    if os.getuid() != 0:
-        pytest.skip("needs root: hosts made of namespaces")
+    if not _session_cluster.isolated:
+        pytest.skip("needs hosts made of namespaces, and so root")

@@ -41,7 +41,7 @@ def up(options: argparse.Namespace) -> int:
     try:
         if options.loopback or not namespaces_work():
             if not options.loopback:
-                print("no root: loopback sshd instead of namespaces", file=sys.stderr)
+                print("cluster: loopback sshd instead of namespaces", file=sys.stderr)
             loopback.bring_up(options.name, members, lines, options.owner)
         else:
             up_with_namespaces(options, members, lines)
@@ -131,6 +131,7 @@ def shared_directories(more: Sequence[str]) -> list[str]:
 def namespaces_work() -> bool:
     """Whether this process may make hosts of namespaces; tried in a child."""
     if os.getuid() != 0:
+        print("cluster: not root", file=sys.stderr)
         return False
     pid = os.fork()
     if pid == 0:
@@ -140,7 +141,7 @@ def namespaces_work() -> bool:
             fabric.build()
             os._exit(0)
         except (OSError, RigError) as error:
-            print(f"no namespaces here: {error}", file=sys.stderr)
+            print(f"cluster: no namespaces here: {error}", file=sys.stderr)
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -35,6 +35,8 @@ def bring_up(name: str, members: Sequence[Member], sshd_lines: Sequence[str], ow
     """
     place = layout.directory(name)
     user = pwd.getpwuid(os.getuid()).pw_name
+    if os.getuid() == 0:
+        os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # sshd run by root insists on it
     for part in ("ssh", "hosts", "bin", "shared"):
         os.makedirs(os.path.join(place, part), mode=0o700, exist_ok=True)
     hosts = [
