@@ -87,16 +87,18 @@ def _consequences(verdict: Verdict, plan: JobPlan, names: list[str]) -> list[str
 
 def _table(failures: Mapping[int, Failure], names: list[str]) -> list[str]:
     """All failed hosts together, those with the same trouble folded into one line."""
-    groups: dict[tuple[str, str, str | None], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
+    hints: dict[tuple[str, str], str | None] = {}
     for node, failure in sorted(failures.items()):
-        key = (failure.kind.value, harmless_text(failure.why), failure.hint)
+        key = (failure.kind.value, harmless_text(failure.why))
         groups.setdefault(key, []).append(names[node])
+        hints.setdefault(key, failure.hint)  # one host's hint stands for its group
     hosts = plural(len(failures), "host")
     lines = [f"error: {hosts} of {len(names)} cannot be used; nothing was started"]
-    rows = [(fold(hosts), kind, why) for (kind, why, _), hosts in groups.items()]
+    rows = [(fold(hosts), kind, why) for (kind, why), hosts in groups.items()]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines += [f"  {h:<{wide[0]}}  {kind:<{wide[1]}}  {why}" for h, kind, why in rows]
-    for hint in dict.fromkeys(hint for _, _, hint in groups if hint):
+    for hint in dict.fromkeys(filter(None, hints.values())):
         lines.append(f"  hint: {harmless_text(hint)}")
     return lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,7 @@ def test_line_ends(data: bytes, lines: list[bytes]) -> None:
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=6))
 def test_any_split_gives_the_same_lines(data: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    chunks = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    chunks = [data[a:b] for a, b in pairwise(edges)]
     assert assembled(chunks) == assembled([data])
 
 

@@ -1,0 +1,87 @@
+"""The verdict in words: who, what, why; hosts folded; nothing a host says is obeyed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core import policy
+from dispatcher.core.policy import Cause, Verdict
+from dispatcher.plan.host import Host, Hostlist
+from dispatcher.plan.job import JobPlan, plan_job
+from dispatcher.plan.request import Program, Request
+from dispatcher.sinks.verdict import describe, fold_ranks, status_words
+from dispatcher.transport.base import Failure, Kind
+
+
+@pytest.fixture
+def plan() -> JobPlan:
+    hosts = tuple(Host(f"n{index:02d}", slots=2) for index in range(4))
+    return plan_job(Request(Hostlist(hosts), Program("command", ("prog",)), "/w"), "run-1")
+
+
+def told(cause: Cause | None, plan: JobPlan, **fields: object) -> str:
+    verdict = Verdict(cause, policy.exit_code(cause), 8, **fields)  # type: ignore[arg-type]
+    return "\n".join(describe(verdict, plan, {3: 77}, lambda rank: ("stderr", ["boom"])))
+
+
+def test_success_says_nothing(plan: JobPlan) -> None:
+    assert told(None, plan, statuses=dict.fromkeys(range(8), 0)) == ""
+
+
+def test_failed_rank_and_consequences(plan: JobPlan) -> None:
+    statuses = {0: -15, 1: -15, 2: -15, 3: 42, 4: 1, 5: 1, 6: -15, 7: 0}
+    assert told(policy.RankFailed(1, 3, 42), plan, statuses=statuses) == (
+        "error: rank 3 on n01, pid 77: exit code 42\n"
+        "  last lines of its stderr:\n"
+        "    boom\n"
+        "  then ranks 0-2,6: killed by SIGTERM (signal 15)\n"
+        "  then ranks 4-5: exit code 1"
+    )
+
+
+def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
+    failures = {
+        0: Failure(Kind.AUTH, "me: refused", "ssh -v n00"),
+        1: Failure(Kind.AUTH, "me: refused", "ssh -v n01"),
+        3: Failure(Kind.TIMEOUT, "no answer"),
+    }
+    assert told(policy.Rejected(failures), plan) == (
+        "error: 3 hosts of 4 cannot be used; nothing was started\n"
+        "  n[00-01]  authentication failed  me: refused\n"
+        "  n03       timeout                no answer\n"
+        "  hint: ssh -v n00"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (policy.NodeFailed(2, Failure(Kind.LOST, "silent")), "error: n02 (ranks 4-5): host lost"),
+        (policy.RankNotStarted(0, 1, 2, "exec", "x"), "rank 1 on n00: exec x: no such file"),
+        (policy.OutputLost(0, 1, 5, 6), "output lost: 5 of 6 bytes arrived"),
+        (policy.Interrupted(2), "ended by SIGINT"),
+        (policy.Impossible("no room", "less"), "error: no room\n  hint: less"),
+    ],
+)
+def test_causes(plan: JobPlan, cause: Cause, said: str) -> None:
+    assert said in told(cause, plan)
+
+
+def test_texts_of_hosts_are_harmless(plan: JobPlan) -> None:
+    failure = Failure(Kind.BOOT, "said \x1b]0;owned\x07", "\x1b[2J")
+    for cause in (policy.NodeFailed(0, failure), policy.Rejected({0: failure})):
+        assert "\x1b" not in told(cause, plan)
+
+
+def test_leftovers_and_unkillable(plan: JobPlan) -> None:
+    text = told(None, plan, swept={0: 1, 1: 2}, unkillable={3: (7, 8, 9)})
+    assert "error: n03: processes that would not die: 7-9" in text
+    assert "note: n[00-01]: killed 3 processes left behind" in text
+
+
+def test_words() -> None:
+    assert fold_ranks([0]) == "rank 0"
+    assert fold_ranks([3, 1, 2, 7]) == "ranks 1-3,7"
+    assert status_words(0) == "exit code 0"
+    assert status_words(-9) == "killed by SIGKILL (signal 9)"
+    assert status_words(-63) == "killed by signal 63"
