@@ -110,6 +110,8 @@ class HostKeyCheck:
                 f"{error.strerror}",
             )
         self._known = self._index.keys_of(self._name)
+        if not any(entry.blob == blob for entry in self._known.keys):
+            return self._changed(blob, kind)  # two machines answer to one name
         return None
 
     def _unknown(self, blob: bytes, kind: str) -> Failure:

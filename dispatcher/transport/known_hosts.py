@@ -93,10 +93,15 @@ class KnownHosts:
     def learn(self, path: str, name: str, kind: str, blob: bytes, *, hashed: bool) -> None:
         """Trust a new key from now on and append it to ``path`` (0600, synced to disk).
 
+        Does nothing when another thread has learned a key of that name meanwhile:
+        the first one counts, and the caller has to look again.
+
         Raises: OSError when the file cannot be written; the key is not trusted then.
         """
         text = base64.b64encode(blob).decode()
         with self._lock:
+            if name in self._plain:
+                return
             _append(path, f"{_hash_name(name) if hashed else name} {kind} {text}\n")
             entry = Entry("", kind, text, f"{path}: just added")
             self._plain.setdefault(name, []).append(entry)

@@ -48,6 +48,7 @@ WINDOW = 1 << 20
 _MAX_PACKET = 32768
 _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
 _STACK = 512 * 1024
+_REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
 _stack_lock = threading.Lock()
 
 
@@ -81,7 +82,7 @@ class Pipe(Channel):  # type: ignore[misc]
 
     def __init__(self, chanid: int, window: int) -> None:
         super().__init__(chanid)
-        self.refusal: tuple[int, str] | None = None
+        self.refusal = ""
         self.exit_code: int | None = None
         self.exit_signal: str | None = None
         self._granted = window  # grown before the peer is told: see acknowledge
@@ -238,8 +239,8 @@ class Session(paramiko.Transport):  # type: ignore[misc]
             return None, "gone"
         if not self._wait(opened, deadline):
             return None, "late"
-        if pipe.refusal is not None:
-            return None, pipe.refusal[1]
+        if pipe.refusal:
+            return None, pipe.refusal
         return (pipe, "") if pipe.active and self.active else (None, "gone")
 
     def execute(self, pipe: Pipe, command: str, deadline: float) -> str:
@@ -321,7 +322,8 @@ class Session(paramiko.Transport):  # type: ignore[misc]
             opened = self.channel_events.pop(number, None)
             self._channels.delete(number)
         if isinstance(pipe, Pipe) and opened is not None:
-            pipe.refusal = (reason, words.lower() or f"reason {reason}")
+            name = _REFUSALS.get(reason, f"reason {reason}")
+            pipe.refusal = f"{name}: {words.lower()}" if words else name
             opened.set()
 
     def _log(self, level: int, msg: Any, *args: Any) -> None:
