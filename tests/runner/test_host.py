@@ -1,0 +1,220 @@
+"""One host's thread against a far side that says what we script: right, wrong, hostile."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dispatcher import bootstrap
+from dispatcher.agent.messages import control
+from dispatcher.agent.wire import COUNT, ENDED, HEADER, OUTPUT, SYNC, Decoder, encode
+from dispatcher.core import events as ev
+from dispatcher.runner.host import Host
+from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed, Target, Transport
+
+READY = control(
+    "ready",
+    facts={
+        "hostname": "n1", "pid": 7, "python": "3.8.0", "cores": 2, "gpus": 0, "addresses": [],
+        "machine": "m", "error_folder": None,
+    },
+    problems=[],
+)  # fmt: skip
+
+
+class ScriptedLink(Link):
+    """Says ``script`` (chunks; b"" is the end), and keeps what it is told."""
+
+    address = "10.0.0.1"
+
+    def __init__(self, script: list[bytes], errors: bytes = b"", status: int | None = 0) -> None:
+        self._script = script
+        self._errors = errors
+        self._status = status
+        self.heard = bytearray()
+        self.closed = threading.Event()
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        ready()
+
+    def read(self, limit: int) -> bytes | None:
+        return self._script.pop(0) if self._script else None
+
+    def read_errors(self, limit: int) -> bytes:
+        said, self._errors = self._errors, b""
+        return said
+
+    def write(self, data: bytes) -> None:
+        if self.closed.is_set():
+            raise LinkClosed
+        self.heard += data
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def ending(self, timeout: float) -> Ending:
+        return Ending(self._status)
+
+
+class ScriptedTransport(Transport):
+    name = "scripted"
+
+    def __init__(self, *answers: Link | Failure) -> None:
+        self._answers = list(answers)
+
+    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+        return self._answers.pop(0)
+
+
+class Watched:
+    """A host's thread with what it told and what came out of it."""
+
+    def __init__(self, *answers: Link | Failure, boot_timeout: float = 30.0) -> None:
+        self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self.output: list[tuple[int, int, int, bytes]] = []
+        self.host = Host(
+            node=3, ranks=frozenset({6, 7}), target=Target("n1"),
+            transport=ScriptedTransport(*answers), command="agent", prepare=b"PREPARE",
+            window=threading.Semaphore(1), connect_timeout=5.0, boot_timeout=boot_timeout,
+            heartbeat=100.0, credit=1000, tell=self.events.put,
+            output=lambda *told: self.output.append(told),
+        )  # fmt: skip
+        self.host.start()
+
+    def until(self, kind: type[ev.Event]) -> list[ev.Event]:
+        seen = []
+        while not seen or not isinstance(seen[-1], kind):
+            seen.append(self.events.get(timeout=10))
+        return seen
+
+    def failure(self) -> Failure:
+        lost = self.until(ev.NodeLost)[-1]
+        assert isinstance(lost, ev.NodeLost)
+        return lost.failure
+
+
+@pytest.fixture
+def watch() -> Iterator[Callable[..., Watched]]:
+    made: list[Watched] = []
+
+    def start(*answers: Link | Failure, **options: float) -> Watched:
+        made.append(Watched(*answers, **options))
+        return made[-1]
+
+    yield start
+    for watched in made:
+        watched.host.close()
+        watched.host.join(timeout=10)
+        assert not watched.host.is_alive()
+
+
+def test_good_start_in_one_byte_chunks(watch: Callable[..., Watched]) -> None:
+    told = (
+        b"motd\n" + SYNC + READY + encode(OUTPUT, b"hi", 6, 1) + encode(ENDED, COUNT.pack(2), 6, 1)
+    )
+    link = ScriptedLink([told[at : at + 1] for at in range(len(told))])
+    watched = watch(link)
+    names = [event.name for event in watched.until(ev.OutputEnded)]
+    assert names == [
+        "node.connecting", "node.connected", "node.booted", "node.ready", "output.ended",
+    ]  # fmt: skip
+    assert watched.output == [(3, 6, 1, b"hi")]
+    assert link.heard.startswith(bootstrap.payload() + b"PREPARE")
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (encode(OUTPUT, b"x", 5, 1), "output of rank 5"),
+        (encode(ENDED, COUNT.pack(0), 6, 1) + encode(OUTPUT, b"x", 6, 1), "output of rank 6"),
+        (control("exited", rank=0, status=0), "rank 0, which runs elsewhere"),
+        (control("exited", rank=6, status=256), "status"),
+        (control("rm -rf"), "unknown report"),
+        (HEADER.pack(1, 0, 0, 0, 1 << 31), "bad frame"),
+        (HEADER.pack(9, 0, 0, 0, 1), "bad frame"),
+        (encode(1, b"garbage"), "malformed report"),
+        (b"\xff" * 12, "bad frame"),
+    ],
+)
+def test_hostile_agents_lose_their_link(
+    watch: Callable[..., Watched], told: bytes, why: str
+) -> None:
+    link = ScriptedLink([SYNC + READY + told])
+    failure = watch(link).failure()
+    assert failure.kind is Kind.PROTOCOL
+    assert why in failure.why
+    assert link.closed.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("link", "kind", "why"),
+    [
+        (ScriptedLink([b"no such account\n", b""], status=1), Kind.BOOT, "no such account"),
+        (ScriptedLink([b""], b"sh: oops\n", 2), Kind.BOOT, "exit status 2 before the agent"),
+        (
+            ScriptedLink([b""], b"dispatch: no python: python3 python3.9\n", 127),
+            Kind.NO_PYTHON,
+            "looked for python3 python3.9",
+        ),
+        (ScriptedLink([SYNC, b""], b"Traceback\nKeyError: 1\n", 1), Kind.LOST, "KeyError: 1"),
+        (ScriptedLink([SYNC + READY + HEADER.pack(2, 1, 0, 6, 9), b""]), Kind.LOST, "ended with 0"),
+    ],
+)
+def test_why_a_link_ended(
+    watch: Callable[..., Watched], link: ScriptedLink, kind: Kind, why: str
+) -> None:
+    failure = watch(link).failure()
+    assert failure.kind is kind
+    assert why in failure.why
+
+
+def test_an_agent_that_never_answers(watch: Callable[..., Watched]) -> None:
+    failure = watch(ScriptedLink([b"thinking"]), boot_timeout=0.2).failure()
+    assert failure.kind is Kind.TIMEOUT
+    assert "remote said: thinking" in failure.why
+
+
+def test_dropped_connections_are_tried_again(watch: Callable[..., Watched]) -> None:
+    dropped = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
+    watched = watch(dropped, dropped, ScriptedLink([SYNC + READY]))
+    attempts = [
+        event.attempt
+        for event in watched.until(ev.NodeReady)
+        if isinstance(event, ev.NodeConnecting)
+    ]
+    assert attempts == [1, 2, 3]
+
+
+def test_what_is_final_is_not_tried_again(watch: Callable[..., Watched]) -> None:
+    assert watch(Failure(Kind.AUTH, "no")).failure().kind is Kind.AUTH
+
+
+def test_credit_comes_back_in_portions(watch: Callable[..., Watched]) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = watch(link)
+    watched.until(ev.NodeReady)
+    watched.host.taken(100)
+    watched.host.taken(100)
+    watched.host.taken(100)  # a quarter of the credit is due at 250
+    watched.host.send(control("finish"))
+    watched.host.close()
+    watched.host.join(timeout=10)
+    sent = Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])
+    bodies = [frame.body for frame in sent]
+    assert bodies.count(control("credit", count=300)[HEADER.size :]) == 1
+
+
+def test_the_end_after_the_last_word_is_no_loss(watch: Callable[..., Watched]) -> None:
+    swept = control("swept", killed=0, left=[])
+    link = ScriptedLink([SYNC + READY])
+    watched = watch(link)
+    watched.until(ev.NodeReady)
+    watched.host.finish()
+    link._script += [swept, b""]
+    watched.host._wake()
+    assert isinstance(watched.until(ev.NodeSwept)[-1], ev.NodeSwept)
+    watched.host.join(timeout=10)
+    assert watched.events.empty()
