@@ -38,6 +38,12 @@ def batch(lines: Iterable[str], tool: str = "ip") -> None:
 
 def build() -> None:
     """Make the bridge in the namespace we are in."""
+    try:
+        # Ports with IPv6 would talk to their hosts by themselves, even when cut.
+        with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as file:
+            file.write("1")
+    except FileNotFoundError:
+        pass  # a kernel without IPv6
     batch(["link set lo up", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"])
 
 
