@@ -14,6 +14,8 @@ from typing import Any
 from dispatcher.agent.pack import PackError, unpack
 from dispatcher.core import events as ev
 
+#: bytes of one report; two bytes can become an object of a hundred, so this is far below a frame's
+BODY_LIMIT = 1 << 20
 TEXT_LIMIT = 4096
 LIST_LIMIT = 4096
 
@@ -27,6 +29,8 @@ def read(node: int, ranks: frozenset[int], body: bytes) -> list[ev.Event]:
 
     Raises: ReportError.
     """
+    if len(body) > BODY_LIMIT:
+        raise ReportError(f"report too long: {len(body)} bytes")
     try:
         message = unpack(body)
     except PackError as error:

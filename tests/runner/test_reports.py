@@ -1,0 +1,194 @@
+"""Reports are hostile: good ones become events, all others a ReportError and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.agent.pack import pack
+from dispatcher.core import events as ev
+from dispatcher.runner import reports
+from dispatcher.runner.reports import LIST_LIMIT, TEXT_LIMIT, ReportError
+
+RANKS = frozenset({4, 5})
+
+FACTS: dict[str, Any] = {
+    "hostname": "gpu01", "pid": 7, "user": 0, "python": "3.8.18", "executable": "/usr/bin/python3",
+    "cores": 64, "gpus": 8, "addresses": ["10.0.0.1", "fd00::1"], "machine": "boot net pid",
+    "error_folder": "/tmp/d", "port": 4000,
+}  # fmt: skip
+
+GOOD: dict[str, dict[str, Any]] = {
+    "ready": {"facts": FACTS, "problems": [["missing", "x: not found"]]},
+    "probed": {"reached": ["10.0.0.1"]},
+    "spawned": {"pids": [[4, 100], [5, 101]]},
+    "failed": {"rank": 4, "errno": 2, "step": "exec", "what": "prog"},
+    "exited": {"rank": 5, "status": -9},
+    "leaked": {"rank": 5},
+    "beat": {},
+    "swept": {"killed": 2, "left": [9, 8]},
+    "notice": {"text": "hello"},
+}
+
+EVENTS: dict[str, list[ev.Event]] = {
+    "ready": [
+        ev.NodeReady(
+            3,
+            ev.Facts(
+                hostname="gpu01", pid=7, python="3.8.18", cores=64, gpus=8,
+                addresses=("10.0.0.1", "fd00::1"), machine="boot net pid", error_folder="/tmp/d",
+                port=4000,
+            ),
+            (("missing", "x: not found"),),
+        )
+    ],
+    "probed": [ev.NodeProbed(3, ("10.0.0.1",))],
+    "spawned": [ev.RankSpawned(3, 4, 100), ev.RankSpawned(3, 5, 101)],
+    "failed": [ev.RankFailedToStart(3, 4, 2, "exec", "prog")],
+    "exited": [ev.RankExited(3, 5, -9)],
+    "leaked": [ev.RankLeaked(3, 5)],
+    "beat": [ev.NodeHeard(3)],
+    "swept": [ev.NodeSwept(3, 2, (9, 8))],
+    "notice": [ev.NodeNoticed(3, "hello")],
+}  # fmt: skip
+
+
+def read(type: str, **fields: Any) -> list[ev.Event]:
+    return reports.read(3, RANKS, pack({"type": type, **fields}))
+
+
+@pytest.mark.parametrize("type", GOOD)
+def test_a_good_report_is_its_events(type: str) -> None:
+    assert read(type, **GOOD[type]) == EVENTS[type]
+
+
+def test_a_host_without_port_or_folder_is_fine() -> None:
+    facts = {k: v for k, v in FACTS.items() if k not in ("port", "error_folder")}
+    (ready,) = read("ready", facts=facts, problems=[])
+    assert isinstance(ready, ev.NodeReady)
+    assert (ready.facts.port, ready.facts.error_folder, ready.problems) == (None, None, ())
+
+
+def test_every_report_is_tried_here() -> None:
+    assert set(GOOD) == set(reports._READERS)
+
+
+#: what no field may be
+WRONG = [None, True, 1.5, -1 << 40, 1 << 40, b"bytes", {}, {"a": 1}, [[]], [1], [[1, 2, 3]], "word"]
+
+#: wrong values that some field takes all the same
+FINE: dict[str, list[Any]] = {
+    "error_folder": [None, "word"],
+    "port": [None],
+    "left": [[1]],
+    **{name: ["word"] for name in ("hostname", "python", "machine", "step", "what", "text")},
+}
+
+
+def cases() -> list[Any]:
+    found = []
+    for type, fields in GOOD.items():
+        for name in fields:
+            values = [value for value in WRONG if value not in FINE.get(name, [])]
+            found += [pytest.param(type, {**fields, name: v}, id=f"{type}-{name}") for v in values]
+            missing = {key: value for key, value in fields.items() if key != name}
+            found.append(pytest.param(type, missing, id=f"{type}-without-{name}"))
+    for name in FACTS:
+        if name in ("user", "executable"):
+            continue  # not taken at all
+        values = [value for value in WRONG if value not in FINE.get(name, [])]
+        found += [
+            pytest.param(
+                "ready", {**GOOD["ready"], "facts": {**FACTS, name: v}}, id=f"facts-{name}"
+            )
+            for v in values
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("type", "fields"), cases())
+def test_a_wrong_field_is_refused(type: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(ReportError):
+        read(type, **fields)
+
+
+@pytest.mark.parametrize(
+    ("type", "fields"),
+    [
+        ("exited", {"rank": 3, "status": 0}),  # another node's
+        ("exited", {"rank": True, "status": 0}),
+        ("exited", {"rank": 4, "status": False}),
+        ("exited", {"rank": 4, "status": 256}),
+        ("exited", {"rank": 4, "status": -65}),
+        ("leaked", {"rank": -4}),
+        ("failed", {"rank": 0, "errno": 2, "step": "exec", "what": "x"}),
+        ("failed", {"rank": 4, "errno": -2, "step": "exec", "what": "x"}),
+        ("spawned", {"pids": [[4, 100], [6, 101]]}),
+        ("spawned", {"pids": [[4, 0]]}),
+        ("spawned", {"pids": [[4, True]]}),
+        ("swept", {"killed": 0, "left": [-1]}),
+        ("swept", {"killed": -1, "left": []}),
+        ("swept", {"killed": 0, "left": list(range(1, LIST_LIMIT + 2))}),
+        ("probed", {"reached": ["a"] * (LIST_LIMIT + 1)}),
+        ("ready", {"facts": {**FACTS, "port": 0}, "problems": []}),
+        ("ready", {"facts": {**FACTS, "port": 65536}, "problems": []}),
+        ("ready", {"facts": {**FACTS, "gpus": True}, "problems": []}),
+        ("ready", {"facts": FACTS, "problems": [["one"]]}),
+        ("ready", {"facts": FACTS, "problems": [["one", 2]]}),
+        ("nonsense", {}),
+        ("start", {"ranks": []}),
+        ("__class__", {}),
+    ],
+)
+def test_a_lie_is_refused(type: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(ReportError):
+        read(type, **fields)
+
+
+@pytest.mark.parametrize("message", [None, 1, "exited", [], ["exited"], {}, {"type": 1}, b"x"])
+def test_what_is_no_report_is_refused(message: Any) -> None:
+    with pytest.raises(ReportError):
+        reports.read(3, RANKS, pack(message))
+
+
+def test_long_texts_are_cut() -> None:
+    (notice,) = read("notice", text="x" * 100_000)
+    assert isinstance(notice, ev.NodeNoticed)
+    assert len(notice.text) == TEXT_LIMIT
+
+
+def test_a_huge_report_is_refused_before_it_is_unpacked() -> None:
+    """Every two bytes of it could become an object of a hundred."""
+    with pytest.raises(ReportError, match="too long"):
+        reports.read(3, RANKS, b"l" + b"le" * (8 << 20) + b"e")
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4) | st.floats(-1, 1),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from([*FACTS, "rank"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.sampled_from(list(GOOD)),
+    st.dictionaries(st.sampled_from(sorted({name for f in GOOD.values() for name in f})), plain),
+)
+def test_any_fields_give_events_or_a_report_error(type: str, fields: dict[str, Any]) -> None:
+    try:
+        found = read(type, **{**GOOD[type], **fields})
+    except ReportError:
+        return
+    assert all(isinstance(event, ev.Event) for event in found)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_give_a_report_error(data: bytes) -> None:
+    with pytest.raises(ReportError):
+        reports.read(3, RANKS, data)
