@@ -25,7 +25,7 @@ import functools
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dispatcher.agent.wire import SYNC
 from dispatcher.errors import UsageError
@@ -80,12 +80,22 @@ def is_plain(name: str) -> bool:
 @functools.cache
 def payload() -> bytes:
     """What is written to the agent's standard input before the first frame."""
-    sources = {}
+    return payload_of(sources())
+
+
+def sources() -> dict[str, str]:
+    """The agent's modules: name -> source, each after those it imports."""
+    found = {}
     folder = os.path.join(os.path.dirname(__file__), "agent")
     for name in MODULES:
         with open(os.path.join(folder, f"{name}.py"), encoding="utf-8") as file:
-            sources[name] = file.read()
-    packed = zlib.compress(repr((sources, _STAGE_TWO)).encode(), 9)
+            found[name] = file.read()
+    return found
+
+
+def payload_of(modules: Mapping[str, str]) -> bytes:
+    """``payload`` with the agent made of ``modules``."""
+    packed = zlib.compress(repr((dict(modules), _STAGE_TWO)).encode(), 9)
     return _stage_one(len(packed)) + packed
 
 
@@ -176,7 +186,7 @@ def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> 
     said = (errors or noise).decode("utf-8", "backslashreplace").strip()
     for line in said.splitlines():
         if NO_PYTHON_MARK in line:
-            why = line.partition(NO_PYTHON_MARK)[2]
+            why = line.partition(NO_PYTHON_MARK)[2][:400]
             if status == NO_PYTHON_STATUS and " is " not in why:
                 why = f"looked for {why}"
             return Failure(
