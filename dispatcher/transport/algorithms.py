@@ -1,12 +1,15 @@
 """Which ciphers and so on we offer, and how the user's config narrows them.
 
-Order is by cost at equal safety, measured on one core between this client and
-OpenSSH 9.2 (``docs/design`` has the figures): AES-GCM receives 40 MB in 0.06 s of
-CPU, AES-CTR with HMAC-SHA2 in 0.16 s. Key exchange: a handshake with
-curve25519 and one with mlkem768x25519 cost the same within the noise at our end
-(an ML-KEM decapsulation takes some 0.05 ms of about 4 ms), so the one that
-also resists a later quantum computer goes first. Group exchange and the large
-groups cost ten to a hundred times more and come last.
+Order is by cost at equal safety, in CPU of this end, where a thousand
+handshakes share one interpreter (measured against OpenSSH 9.2):
+
+- ciphers: AES-GCM receives 40 MB in 0.10 s, link and all; AES-CTR with HMAC-SHA2
+  in 0.13 s. ChaCha20 is not in paramiko.
+- key exchange: a connection costs 3.5 ms with curve25519 and as much with the
+  NIST curves, 22 ms with group14, 72 ms with group16. mlkem768x25519 adds 0.1 ms
+  here and less there (key 73 us, decapsulation 25 us; encapsulation 17 us), so
+  it goes first: the session stays closed to a quantum computer of later years.
+- the server's end, some 15 ms, is sshd's fork and exec; no choice here changes it.
 
 Never offered: CBC and 3DES, HMAC with MD5 or SHA-1. Terrapin (CVE-2023-48795)
 needs ChaCha20 or CBC-EtM, which are not here, and strict key exchange is on.

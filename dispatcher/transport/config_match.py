@@ -6,14 +6,12 @@ an unknown one taken for true would silently change user, port or proxy.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dispatcher.transport import interfaces
 from dispatcher.transport.config_lines import ConfigProblem, Line
 from dispatcher.transport.patterns import matches_list
 
@@ -129,6 +127,10 @@ def _holds(criterion: str, value: str, line: Line, now: Situation, runs: Runs) -
 
 
 def _on_network(value: str, place: str) -> bool:
+    import ipaddress  # rare, and with ctypes a tenth of this package's import time
+
+    from dispatcher.transport import interfaces
+
     found = False
     for word in value.split(","):
         negated = word.startswith("!")

@@ -154,8 +154,8 @@ class KnownHosts:
         if any(char in hosts for char in "*?!"):
             self._patterns.append((hosts, entry))
         else:
-            for name in hosts.split(","):
-                self._plain.setdefault(name.lower(), []).append(entry)
+            for name in dict.fromkeys(hosts.lower().split(",")):
+                self._plain.setdefault(name, []).append(entry)
         return None
 
     def _add_hashed(self, hosts: str, entry: Entry) -> str | None:
