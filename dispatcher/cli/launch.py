@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MOST_ENV_FILE = 1 << 20
 
+#: descriptors that one host may take (--transport ssh: three pipes and a process)
+FILES_PER_HOST = 4
+
 
 def launch(flags: Mapping[str, Any]) -> int:
     """Plan and run what the flags say; the exit code.
@@ -37,6 +40,7 @@ def launch(flags: Mapping[str, Any]) -> int:
     from dispatcher import bootstrap
     from dispatcher.paths import RunPaths
 
+    _allow_open_files(len(plan.nodes))
     if flags["agent_python"] is not None:
         bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
     paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
@@ -267,3 +271,23 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
     for line in lines:
         say(line)
     return verdict.exit_code
+
+
+def _allow_open_files(n_hosts: int) -> None:
+    """Make room for the descriptors of ``n_hosts`` links, if the soft limit is too low.
+
+    Only then: the limit is inherited, and programs that use select(2) rely on
+    the usual one. Raises: UsageError if the hard limit is too low as well.
+    """
+    import resource
+
+    needed = FILES_PER_HOST * n_hosts + 64
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed <= soft or soft == resource.RLIM_INFINITY:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise UsageError(
+            f"{n_hosts} hosts need {needed} open files, at most {hard} are allowed",
+            hint=f"ulimit -n {needed}  # or ask who set the limit",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -119,3 +119,13 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
     assert "Examples:" in done.stdout
+
+
+def test_more_hosts_than_open_files(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["prlimit", "--nofile=128:256", sys.executable, "-m", "dispatcher",
+         "-H", "n[1-300]:1", "--no-python", "true"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "300 hosts need 1264 open files, at most 256 are allowed" in done.stderr
