@@ -11,15 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from _signal import (  # type: ignore[import-not-found]
-    NSIG,
-    SIG_DFL,
-    SIG_SETMASK,
-    SIGKILL,
-    SIGSTOP,
-    pthread_sigmask,
-    signal,
-)
+from _signal import NSIG, SIG_DFL, SIGKILL, SIGSTOP, signal  # type: ignore[import-not-found]
 
 from . import family
 from .wire import STDERR, STDOUT
@@ -123,7 +115,6 @@ def _become(
                     signal(number, SIG_DFL)
                 except (OSError, ValueError):
                     pass
-        pthread_sigmask(SIG_SETMASK, [])
         step = "chdir"
         os.chdir(cwd)
         step = "exec"

@@ -79,6 +79,13 @@ def test_garbage_raises_only_pack_errors(data: bytes) -> None:
     assert same(unpack(pack(value)), value)
 
 
+@pytest.mark.parametrize("number", [b"", b"-", b"+1", b" 1", b"1 ", b"1_0", b"--1", b"0x1", b"1.0"])
+def test_a_number_is_written_in_one_way(number: bytes) -> None:
+    for data in (b"i%s;" % number, b"b%s:x" % number):
+        with pytest.raises(PackError):
+            unpack(data)
+
+
 @given(values, st.data())
 def test_a_cut_value_is_no_value(value: Any, data: st.DataObject) -> None:
     packed = pack(value)
