@@ -1,0 +1,145 @@
+"""``init``: from N processes to one job, or N times the same reason why not.
+
+::
+
+    MPI_Init -> roll call, with a deadline -> facts, one allgather -> judged alike -> Job
+
+The roll call comes first because whatever follows (NCCL most of all) waits for a
+missing rank for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import warnings
+from collections.abc import Sequence
+
+from dispatcher.comm import cuda, facts, hosts, leaving, library
+from dispatcher.comm.errors import CommError, CommWarning, EnvironmentMissing, Refused
+from dispatcher.comm.exchange import Exchange
+from dispatcher.comm.facts import Facts
+from dispatcher.comm.hosts import Seat
+from dispatcher.comm.job import Job
+from dispatcher.comm.mpi import check_world, open_mpi
+
+
+def init(
+    *,
+    timeout: float = 120.0,
+    thread_level: str = "multiple",
+    device: int | str | None = None,
+    abort_on_exception: bool = True,
+) -> Job:
+    """The job this rank is part of, once all ranks are there and fit together.
+
+    timeout: seconds the ranks wait for each other, here and in later steps.
+    thread_level: MPI's, "single", "funneled", "serialized" or "multiple".
+    device: the number of this rank's GPU among those visible to it; None takes the local
+    rank's (or the only one visible), "cpu" none at all.
+    abort_on_exception: an uncaught exception in one rank ends the job, instead of leaving
+    the others in MPI for ever.
+
+    Raises EnvironmentMissing without mpi4py or MPI; RollCallError, naming ranks and hosts,
+    when some did not come in time; Refused, with the same reason on every rank, for two
+    ranks on one GPU, ranks with and without GPUs, unequal NCCL versions, or NCCL settings
+    that must agree and do not.
+    """
+    mpi = open_mpi(thread_level)
+    name = os.environ.get("DISPATCH_HOST") or socket.gethostname()
+    rank = int(mpi.COMM_WORLD.Get_rank())
+    world = Exchange(mpi, mpi.COMM_WORLD, f"rank {rank} on {name}")
+    check_world(world.size, os.environ, str(mpi.Get_library_version()).split("\n")[0].strip())
+    if abort_on_exception:
+        leaving.arm(mpi, world, world.who)
+    seat = _roll_call(world, name, timeout)
+    exchange = world.duplicate(timeout)
+    ranks = _facts(exchange, seat, device, timeout)
+    judgement = facts.judge(ranks)
+    if judgement.refusals:
+        text, hint = judgement.refusals[0]
+        rest = [text for text, _ in judgement.refusals[1:]]
+        raise Refused("\n".join([text, *rest]), hint=hint, shared=True)
+    if rank == 0:
+        for text in judgement.warnings:
+            warnings.warn(text, CommWarning, stacklevel=2)
+    return Job(exchange, ranks, timeout)
+
+
+def _roll_call(world: Exchange, host: str, timeout: float) -> Seat:
+    """Where this rank sits, once all ranks have come."""
+    mine = Seat(
+        world.rank, host, _host_key(), hosts.local_rank(os.environ), hosts.local_size(os.environ)
+    )
+
+    def seat_all(reports: list[bytes]) -> list[bytes]:
+        settled = hosts.settle(_seat(report) for report in reports)
+        return [json.dumps(settled[rank]).encode() for rank in range(len(reports))]
+
+    def name_missing(missing: list[int], reports: dict[int, bytes]) -> str:
+        present = [_seat(report) for report in reports.values()]
+        places = hosts.whereabouts(missing, present, os.environ.get("DISPATCH_HOSTS", ""))
+        return hosts.describe(missing, places)
+
+    answer = world.assemble(
+        "roll call",
+        timeout,
+        step=lambda: json.dumps(vars(mine)).encode(),
+        answer=seat_all,
+        missing=name_missing,
+        hint="every rank must call comm.init(); py-spy dump shows where one is",
+    )
+    index, count = json.loads(answer)
+    # the launcher's numbers win: its ranks of one host may be in different containers
+    local = index if mine.local_rank is None else mine.local_rank
+    size = count if mine.local_size is None else mine.local_size
+    return Seat(world.rank, host, mine.key, local, size)
+
+
+def _seat(report: bytes) -> Seat:
+    try:
+        return Seat(**json.loads(report))
+    except (TypeError, ValueError) as error:
+        raise CommError("comm: roll call: the ranks run different versions of dispatch") from error
+
+
+def _host_key() -> str:
+    """Equal for two ranks only if they share a kernel, a name and a network namespace."""
+    parts = [socket.gethostname()]
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            parts.append(file.read().strip())
+        parts.append(os.readlink("/proc/self/ns/net"))
+    except OSError:
+        pass
+    return "|".join(parts)
+
+
+def _facts(
+    exchange: Exchange, seat: Seat, device: int | str | None, timeout: float
+) -> Sequence[Facts]:
+    def mine() -> bytes:
+        return facts.gather(seat, os.environ, _gpu(device, seat.local_rank or 0), _nccl()).encode()
+
+    return [Facts.decode(text) for text in exchange.gather(mine, "comparing facts", timeout)]
+
+
+def _gpu(device: int | str | None, local_rank: int) -> cuda.Gpu | None:
+    if isinstance(device, str):
+        if device == "cpu":
+            return None
+        kind, _, number = device.partition(":")
+        if kind != "cuda" or not number.isdigit():
+            raise CommError(f"comm: device {device!r}: is neither 'cpu', a number nor 'cuda:0'")
+        device = int(number)
+    return cuda.find(device, local_rank)
+
+
+def _nccl() -> tuple[int, str] | None:
+    """(version, path) of the NCCL this rank would use; None when there is none."""
+    try:
+        found = library.load()
+    except EnvironmentMissing:
+        return None
+    return found.version, found.path

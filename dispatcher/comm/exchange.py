@@ -1,0 +1,273 @@
+"""Messages between the ranks that always end: by a deadline, and with the same verdict for all.
+
+Three primitives over an MPI communicator; nothing here waits without a limit.
+
+``assemble``  every rank works on a step of its own, reports once to rank 0, and
+              rank 0 answers each once. It is the roll call (the step is nothing)
+              and the agreement after a step that can fail or hang anywhere: the
+              first failure, or the names of those who did not report, is every
+              rank's verdict at once, while others are still at their step.
+``share``     rank 0 makes bytes, all ranks get them, or its reason.
+``gather``    every rank gives bytes, all get all, in rank order.
+
+``share`` and ``gather`` are collectives: call them after an ``assemble`` has shown
+that all ranks are there. Rank 0 sends O(ranks) small messages in an ``assemble``.
+The waits poll with a growing pause, at most 2 ms, so a rank that waits leaves its
+core to others.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.comm import record
+from dispatcher.comm.errors import CommError, RollCallError
+
+#: A step: called again and again until it gives its report; raising CommError is a failure.
+Step = Callable[[], "bytes | None"]
+#: What rank 0 answers, by rank, once it has every report.
+Answer = Callable[["list[bytes]"], "list[bytes]"]
+#: Words for the ranks that did not report, given the reports that came.
+Missing = Callable[["list[int]", "dict[int, bytes]"], str]
+
+#: Tags: two for each assembly, so that a late message never counts in the next.
+_FIRST_TAG, _TAGS = 7300, 8192
+#: How much longer than rank 0 the others wait, for its verdict to arrive.
+_MARGIN = 5.0
+#: How long rank 0 waits for the others to have heard of a failure.
+_SETTLE = 2.0
+
+
+class Pause:
+    """Sleeps a little longer each time, from 20 us to 2 ms; ``again()`` starts over."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def again(self) -> None:
+        self._seconds = 0.0
+
+    def __call__(self) -> None:
+        time.sleep(self._seconds)
+        self._seconds = min(0.002, self._seconds * 1.5 + 0.00002)
+
+
+class Exchange:
+    """The ranks of one MPI communicator; ``mpi`` is the module ``mpi4py.MPI``.
+
+    ``who`` names this rank in the errors it causes, as ``rank 3 on gpu01``.
+    """
+
+    def __init__(self, mpi: Any, communicator: Any, who: str = "") -> None:
+        self._mpi = mpi
+        self._communicator = communicator
+        self.rank = int(communicator.Get_rank())
+        self.size = int(communicator.Get_size())
+        self.who = who or f"rank {self.rank}"
+        self._assemblies = 0
+        self._sends: list[tuple[Any, bytes]] = []  # MPI reads the bytes until the send is done
+
+    def duplicate(self, seconds: float) -> Exchange:
+        """The same ranks with messages of their own, so no tag can meet the user's."""
+        communicator, request = self._communicator.Idup()
+        self._wait(request, time.monotonic() + seconds, "duplicating the communicator")
+        return Exchange(self._mpi, communicator, self.who)
+
+    @property
+    def communicator(self) -> Any:
+        """The mpi4py communicator underneath."""
+        return self._communicator
+
+    # ------------------------------------------------------------------ assemble
+
+    def assemble(
+        self,
+        what: str,
+        seconds: float,
+        *,
+        step: Step = lambda: b"",
+        answer: Answer | None = None,
+        missing: Missing | None = None,
+        hint: str | None = None,
+    ) -> bytes:
+        """This rank's answer from rank 0, once every rank has reported that its step is done.
+
+        what names the step in messages; answer (called on rank 0) maps all reports to
+        one answer each, empty without it. Raises on every rank the error of the first
+        rank that failed, or RollCallError naming those that did not report in time.
+        """
+        deadline = time.monotonic() + seconds
+        self._assemblies += 1
+        if self.rank == 0:
+            verdict = self._preside(what, deadline, seconds, step, answer, missing, hint)
+        else:
+            verdict = self._attend(what, deadline, seconds, step)
+        self._sweep()
+        return record.open_record(verdict)
+
+    def _attend(self, what: str, deadline: float, seconds: float, step: Step) -> bytes:
+        pause, report = Pause(), None
+        while True:
+            if report is None:
+                report = self._attempt(step)
+                if report is not None:
+                    self._send(report, 0, self._report)
+                    pause.again()
+            found = self._take(0, self._verdict)
+            if found is not None:
+                if report is None:  # rank 0 counts one report from each rank, always
+                    self._send(record.ok(), 0, self._report)
+                return found[1]
+            if time.monotonic() > deadline + _MARGIN:
+                raise RollCallError(
+                    f"comm: {what}: rank 0 gave no verdict within {seconds:g} s", missing=(0,)
+                )
+            pause()
+
+    def _preside(
+        self,
+        what: str,
+        deadline: float,
+        seconds: float,
+        step: Step,
+        answer: Answer | None,
+        missing: Missing | None,
+        hint: str | None,
+    ) -> bytes:
+        pause = Pause()
+        reports: dict[int, bytes] = {}
+        while len(reports) < self.size:
+            if 0 not in reports:
+                mine = self._attempt(step)
+                if mine is not None:
+                    reports[0] = mine
+                    pause.again()
+            found = self._take(self._mpi.ANY_SOURCE, self._report)
+            if found is not None:
+                reports[found[0]] = found[1]
+                pause.again()
+            bad = next((text for text in reports.values() if record.failed(text)), None)
+            if bad is not None:
+                return self._dismiss(bad, reports)
+            if time.monotonic() > deadline:
+                absent = [rank for rank in range(self.size) if rank not in reports]
+                name = missing or (lambda ranks, _: "ranks " + ", ".join(map(str, ranks)))
+                said = {rank: record.open_record(text) for rank, text in reports.items()}
+                late = RollCallError(
+                    f"comm: {what}: {name(absent, said)} did not come within {seconds:g} s",
+                    hint=hint,
+                    missing=tuple(absent),
+                )
+                return self._dismiss(record.err(late), reports)
+            if found is None:
+                pause()
+        try:
+            bodies = [record.open_record(reports[rank]) for rank in range(self.size)]
+            answers = answer(bodies) if answer else [b""] * self.size
+        except CommError as error:
+            return self._dismiss(record.err(error), reports)
+        for rank in range(1, self.size):
+            self._send(record.ok(answers[rank]), rank, self._verdict)
+        return record.ok(answers[0])
+
+    def _dismiss(self, verdict: bytes, reports: dict[int, bytes]) -> bytes:
+        """Tell the failure to all, and take the reports still under way, for a moment."""
+        for rank in range(1, self.size):
+            self._send(verdict, rank, self._verdict)
+        reports[0] = verdict
+        deadline, pause = time.monotonic() + _SETTLE, Pause()
+        while len(reports) < self.size and time.monotonic() < deadline:
+            found = self._take(self._mpi.ANY_SOURCE, self._report)
+            if found is None:
+                pause()
+            else:
+                reports[found[0]] = found[1]
+        return verdict
+
+    # ------------------------------------------------------------------ collectives
+
+    def share(self, make: Callable[[], bytes], what: str, seconds: float) -> bytes:
+        """What ``make`` gave on rank 0; if it raised CommError there, all ranks raise that."""
+        mine = (self._attempt(make) or b"") if self.rank == 0 else b""
+        deadline = time.monotonic() + seconds
+        header = bytearray(mine[: record.HEADER.size].ljust(record.HEADER.size, b"\0"))
+        self._wait(self._communicator.Ibcast(self._bytes(header), 0), deadline, what)
+        body = bytearray(mine[record.HEADER.size :] or bytes(record.length(bytes(header))))
+        if body:
+            self._wait(self._communicator.Ibcast(self._bytes(body), 0), deadline, what)
+        return record.open_record(bytes(header + body))
+
+    def gather(self, make: Callable[[], bytes], what: str, seconds: float) -> list[bytes]:
+        """What ``make`` gave on every rank, in rank order; all raise what the first rank raised."""
+        mine = self._attempt(make) or b""
+        deadline = time.monotonic() + seconds
+        size = array("q", [len(mine)])
+        sizes = array("q", [0]) * self.size
+        long = self._mpi.INT64_T
+        self._wait(self._communicator.Iallgather([size, long], [sizes, long]), deadline, what)
+        total = bytearray(sum(sizes))
+        counts = list(sizes)
+        target = [total, counts, self._mpi.BYTE]
+        self._wait(self._communicator.Iallgatherv(self._bytes(mine), target), deadline, what)
+        parts, start = [], 0
+        for count in counts:
+            parts.append(bytes(total[start : start + count]))
+            start += count
+        return [record.open_record(part) for part in parts]
+
+    def barrier(self, seconds: float) -> bool:
+        """True if every rank came within this time; for leaving: after a False MPI is of no use."""
+        try:
+            self._wait(self._communicator.Ibarrier(), time.monotonic() + seconds, "barrier")
+        except RollCallError:
+            return False
+        return True
+
+    # ------------------------------------------------------------------ below
+
+    @property
+    def _report(self) -> int:
+        return _FIRST_TAG + 2 * self._assemblies % _TAGS
+
+    @property
+    def _verdict(self) -> int:
+        return self._report + 1
+
+    def _bytes(self, buffer: bytes | bytearray) -> list[Any]:
+        return [buffer, self._mpi.BYTE]
+
+    def _send(self, data: bytes, to: int, tag: int) -> None:
+        request = self._communicator.Isend(self._bytes(data), to, tag)
+        self._sends.append((request, data))
+
+    def _sweep(self) -> None:
+        """Forget the sends that are done."""
+        self._sends = [(request, data) for request, data in self._sends if not request.Test()]
+
+    def _take(self, source: int, tag: int) -> tuple[int, bytes] | None:
+        """(sender, bytes) of a message that has arrived, or None; drives MPI's progress."""
+        status = self._mpi.Status()
+        message = self._communicator.Improbe(source, tag, status)
+        if message is None:
+            return None
+        data = bytearray(status.Get_count(self._mpi.BYTE))
+        message.Recv(self._bytes(data))
+        return int(status.Get_source()), bytes(data)
+
+    def _wait(self, request: Any, deadline: float, what: str) -> None:
+        pause = Pause()
+        while not request.Test():
+            if time.monotonic() > deadline:
+                raise RollCallError(f"comm: {what}: rank {self.rank} waited past its deadline")
+            pause()
+
+    def _attempt(self, step: Step) -> bytes | None:
+        """The record of a step's report, None while it is not done; only CommError is a report."""
+        try:
+            report = step()
+        except CommError as error:
+            return record.err(error, self.who)
+        return None if report is None else record.ok(report)

@@ -1,0 +1,198 @@
+"""The job as one of its ranks sees it: who else is there, and what can be built with them.
+
+Every method here that builds something is collective: all ranks call it, in the
+same order, and either all get it or all raise the same reason.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from dispatcher.comm import cuda, groups, layout, start
+from dispatcher.comm.communicator import Communicator
+from dispatcher.comm.errors import CommError, CommWarning, GroupError
+from dispatcher.comm.exchange import Exchange
+from dispatcher.comm.facts import Facts
+from dispatcher.comm.groups import Groups
+from dispatcher.comm.library import Library, load
+from dispatcher.comm.unique_id import UniqueId
+
+
+class Job:
+    """This rank's place in the world; made by ``init``.
+
+    rank, size: in the world. local_rank, local_size: on this host. ranks: the facts of all
+    ranks, in rank order. mpi: the mpi4py communicator of all ranks that this job talks
+    over; make a ``Dup`` of it, or use ``MPI.COMM_WORLD``, for messages of your own.
+    """
+
+    def __init__(self, exchange: Exchange, ranks: Sequence[Facts], timeout: float) -> None:
+        self._exchange = exchange
+        self._timeout = timeout
+        self._library: Library | None = None
+        self._nccl: Communicator | None = None
+        self._torch: Any = None
+        self._groups: list[Groups] = []
+        self.ranks = tuple(ranks)
+        self.rank = exchange.rank
+        self.size = exchange.size
+        self.me = self.ranks[self.rank]
+        self.host = self.me.host
+        self.local_rank = self.me.local_rank
+        self.local_size = sum(facts.host_key == self.me.host_key for facts in ranks)
+        self.mpi = exchange.communicator
+
+    def __repr__(self) -> str:
+        return f"Job(rank {self.rank} of {self.size} on {self.host}, {self.backend})"
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        elif self._nccl is not None:
+            self._nccl.abort()
+
+    @property
+    def gpu(self) -> int | None:
+        """The number of this rank's GPU among those visible to it; None on the CPU."""
+        return self.me.gpu_index
+
+    @property
+    def device(self) -> str:
+        """As torch spells it: ``cuda:3``, or ``cpu``."""
+        return "cpu" if self.gpu is None else f"cuda:{self.gpu}"
+
+    @property
+    def backend(self) -> str:
+        """``nccl`` when every rank has a GPU, else ``gloo``; the same on all ranks."""
+        return "gloo" if self.gpu is None else "nccl"
+
+    def nccl_communicator(
+        self, *, timeout: float | None = None, id: object = None, ranks_per_id: int | None = None
+    ) -> Communicator:
+        """NCCL's communicator of all ranks, built at the first call.
+
+        timeout in seconds for the start and then for each of its calls (``init``'s without
+        it). id, on rank 0, is an id made by another binding. ranks_per_id: above so many
+        ranks several ids are used. Raises EnvironmentMissing or NcclError, the same on all
+        ranks, naming the rank and NCCL's own reason; on ranks without a GPU that is CUDA's.
+        """
+        if self._nccl is not None and not self._nccl.closed:
+            return self._nccl
+        limit = self._timeout if timeout is None else timeout
+        self._exchange.assemble("loading nccl", limit, step=self._load)
+        library = self._library
+        if library is None:  # pragma: no cover - _load sets it or raises
+            raise CommError("comm: nccl: not loaded")
+        if self.gpu is not None:
+            cuda.make_current(self.gpu)
+            torch: Any = sys.modules.get("torch")
+            if torch is not None:
+                torch.cuda.set_device(self.gpu)
+        given = None if id is None else UniqueId.of(id)
+        per_id = start.RANKS_PER_ID if ranks_per_id is None else ranks_per_id
+        count = 1 if given else start.how_many(self.size, library.version, per_id)
+        ids = start.share_ids(self._exchange, library, count, limit, given)
+        hint = "export NCCL_DEBUG=INFO and run again"
+        if self.gpu is None:
+            hint = "no rank sees a gpu: job.init_torch() uses gloo there"
+        self._nccl = start.start(self._exchange, library, ids, limit, hint=hint)
+        return self._nccl
+
+    def _load(self) -> bytes:
+        if self._library is None:
+            self._library = load()
+        return b""
+
+    def init_torch(self, *, timeout: float = 600.0) -> None:
+        """``torch.distributed``'s process group of all ranks: nccl on GPUs, gloo without.
+
+        timeout, in seconds, is the group's. Raises the same CommError on every rank when
+        torch cannot be imported, or rank 0 cannot be reached, on any of them.
+        """
+        from dispatcher.comm import torch_bridge
+
+        self._torch = torch_bridge.init_torch(
+            self._exchange,
+            backend=self.backend,
+            device=self.gpu,
+            one_host=self.local_size == self.size,
+            timeout=timeout,
+        )
+
+    def parallel(
+        self,
+        *,
+        tp: int = 1,
+        pp: int = 1,
+        dp: int | None = None,
+        cp: int = 1,
+        ep: int = 1,
+        expert_tp: int | None = None,
+        order: str = layout.ORDER,
+        also: Sequence[str] = (),
+    ) -> Groups:
+        """The groups for these sizes, exactly as Megatron lays them out (see ``layout``).
+
+        dp None is what is left of the world. Each group is a torch process group if
+        ``init_torch`` was called before, and an NCCL communicator if ``nccl_communicator``
+        was. also: further joins, as "tp-dp". Raises GroupError, on all ranks, when the sizes
+        do not fit, the ranks disagree about them, or uneven hosts would split tensor
+        parallel groups; warns when those span hosts.
+        """
+        asked = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "expert_tp": expert_tp}
+        self._agree({**asked, "order": order, "also": list(also)})
+        plan = layout.plan(
+            self.size, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, expert_tp=expert_tp, order=order
+        )
+        for text in layout.check_hosts(plan, {facts.rank: facts.host_key for facts in self.ranks}):
+            self._warn(text)
+        made = groups.build(
+            plan,
+            self.rank,
+            [facts.host for facts in self.ranks],
+            axes=tuple(dict.fromkeys(groups.AXES + tuple(also))),
+            torch=self._torch,
+            nccl=self._nccl,
+            device_type="cpu" if self.gpu is None else "cuda",
+        )
+        self._groups.append(made)
+        return made
+
+    def _agree(self, asked: dict[str, object]) -> None:
+        mine = json.dumps(asked, sort_keys=True).encode()
+        said = self._exchange.gather(lambda: mine, "comparing the groups", self._timeout)
+        for rank, text in enumerate(said):
+            if text != said[0]:
+                raise GroupError(
+                    f"comm: groups: rank {rank} asks for {text.decode()},"
+                    f" rank 0 for {said[0].decode()}",
+                    shared=True,
+                )
+
+    def _warn(self, text: str) -> None:
+        if self.rank == 0:
+            warnings.warn(text, CommWarning, stacklevel=3)
+
+    def close(self) -> None:
+        """Take down what was built, in order; all ranks call this. MPI itself goes at exit."""
+        for made in self._groups:
+            made.close()
+        self._groups.clear()
+        if self._nccl is not None:
+            self._nccl.close()
+        if self._torch is not None and self._torch.distributed.is_initialized():
+            self._torch.distributed.destroy_process_group()
+        self._torch = None
