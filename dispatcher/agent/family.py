@@ -82,6 +82,19 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def signal_leftovers(group: int, signum: int) -> None:
+    """Send ``signum`` to our descendants in ``group``, whose leader was reaped.
+
+    Its number may belong to somebody else by now, so only what is below us counts.
+    """
+    for pid in descendants(os.getpid()):
+        try:
+            if os.getpgid(pid) == group:
+                os.kill(pid, signum)
+        except OSError:
+            pass
+
+
 def signal_group(pid: int, signum: int) -> bool:
     """Send ``signum`` to the process group led by ``pid``; False when it is gone."""
     try:

@@ -136,15 +136,17 @@ class Loop:
         if path is None:  # then the ranks get this host's own
             path = os.environb.get(b"PATH")
         problems = facts.look(message["check"], self.cwd, path)
-        if message["reserve"]:
+        wanted = message["reserve"]
+        if wanted is not None:
             from .meeting import Meeting
 
             try:
-                self.meeting = Meeting(message["token"])
+                self.meeting = Meeting(message["token"], wanted)
                 self.poll.register(self.meeting.fileno(), select.EPOLLIN)
                 found["port"] = self.meeting.port
             except OSError as error:
-                problems.append(["port", "no port can be bound: %s" % error.strerror])
+                which = "port %d" % wanted if wanted else "any port"
+                problems.append(["port", "%s cannot be kept free: %s" % (which, error.strerror)])
         self.do_send("ready", {"facts": found, "problems": problems})
 
     def do_probe(self, message: dict[str, Any]) -> None:
@@ -183,7 +185,11 @@ class Loop:
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
         for rank in ranks:
-            family.signal_group(self.ranks[rank].pid, signum)
+            member = self.ranks[rank]
+            if member.status is None:
+                family.signal_group(member.pid, signum)
+            else:
+                family.signal_leftovers(member.pid, signum)
 
     def do_sweep(self) -> None:
         killed, left = family.kill_all(self.reap)

@@ -25,26 +25,30 @@ TOKEN_SIZE = 16
 
 
 class Meeting:
-    """Node 0's side: ``port`` reserved; listening until ``close_listener``."""
+    """Node 0's side: ``port`` reserved; listening until ``close_listener``.
 
-    def __init__(self, token: bytes) -> None:
+    port: the one to reserve; 0 for any that is free.
+    Raises: OSError if it cannot be bound.
+    """
+
+    def __init__(self, token: bytes, port: int = 0) -> None:
         self.token = token
         self._keeper: _socket.socket | None = None
         self._listener: _socket.socket | None = None
         for family, address in ((_socket.AF_INET6, "::"), (_socket.AF_INET, "0.0.0.0")):  # noqa: S104
             try:
                 keeper = _reusable(family)
-                keeper.bind((address, 0))
-                port = keeper.getsockname()[1]
+                keeper.bind((address, port))
+                number = keeper.getsockname()[1]
                 listener = _reusable(family)
-                listener.bind((address, port))
+                listener.bind((address, number))
                 listener.listen(1024)
                 listener.setblocking(False)
             except OSError:
                 if family == _socket.AF_INET:
                     raise
                 continue
-            self._keeper, self._listener, self.port = keeper, listener, port
+            self._keeper, self._listener, self.port = keeper, listener, number
             return
 
     def fileno(self) -> int:

@@ -104,7 +104,9 @@ class Node:
             return [("start", message)]
         if kind == "signal":
             ranks = message["ranks"]
-            chosen = sorted(self.alive if ranks is None else self.alive.intersection(ranks))
+            # a rank that is draining has ended, but what it left in its group has not
+            known = self.alive | self.draining
+            chosen = sorted(known if ranks is None else known.intersection(ranks))
             return [("signal", chosen, message["signum"])] if chosen else []
         if kind == "sweep":
             return [("sweep",)]

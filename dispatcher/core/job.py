@@ -190,7 +190,8 @@ class Job:
         else:
             self._candidates = head.addresses or (head.hostname,)
         port = self._port()
-        fixed = self.plan.master_addr is not None
+        # a name is nothing to probe: looking it up could hang the agents
+        fixed = self.plan.master_addr is not None or not head.addresses
         if not others or not self.check or head.port is None or fixed:
             return self._start(self._candidates[0], now)
         self.state = PROBING
@@ -199,8 +200,8 @@ class Job:
         return [Probe(node, first, port, FIRST_PROBE) for node in others]
 
     def _port(self) -> int:
-        """MASTER_PORT: the user's, or the one node 0 keeps free (0 if it could not)."""
-        return self.plan.master_port or self._facts[0].port or 0
+        """MASTER_PORT: the one node 0 keeps free, which is the user's where there is one."""
+        return self._facts[0].port or self.plan.master_port or 0
 
     def _on_node_probed(self, event: ev.NodeProbed, now: float) -> list[Action]:
         self._hear(event.node, now)

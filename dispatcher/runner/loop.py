@@ -244,7 +244,7 @@ def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
         check=check,
         path=_bytes(exports["PATH"]) if "PATH" in exports else None,
         cwd=_bytes(plan.cwd),
-        reserve=node == 0,
+        reserve=(plan.master_port or 0) if node == 0 else None,
         token=token,
         heartbeat=limits.heartbeat,
         lease=limits.lease,

@@ -22,6 +22,7 @@ from dispatcher.transport.pump import Pump
 
 _CHUNK = 65536
 _LINE = 1024
+_LAST_WORDS = 0.5  # seconds a program that hung up may take to end its standard error
 _KEPT_WORDS = 4096
 
 
@@ -91,16 +92,21 @@ class ProxyWire(Wire):
         self._process = process
         self._pump = pump
         self._words = b""
+        self._silent = threading.Event()  # standard error has ended
         assert process.stderr is not None
         self._errors = os.dup(process.stderr.fileno())
         process.stderr.close()
         pump.add(self._errors, self._hear)
 
     def _hear(self, data: bytes) -> bool:
+        if not data:
+            self._silent.set()
         self._words = (self._words + data)[:_KEPT_WORDS]
         return True
 
     def words(self) -> str:
+        # asked when the stream has ended: what it said last may still be on its way
+        self._silent.wait(_LAST_WORDS)
         return self._words.decode("utf-8", "replace").strip()
 
     def _end(self) -> None:

@@ -105,7 +105,7 @@ class Agent:
     def prepare(self, **fields: object) -> dict[str, Any]:
         """Send the first order; the agent's answer."""
         known = {
-            "run_id": "test", "node": 0, "check": {}, "path": None, "cwd": b"/", "reserve": False,
+            "run_id": "test", "node": 0, "check": {}, "path": None, "cwd": b"/", "reserve": None,
             "token": b"T" * 16, "heartbeat": 60.0, "lease": 60.0, "lifeline_grace": 0.3,
             "credit": 1 << 30,
         }  # fmt: skip

@@ -48,7 +48,7 @@ print(40000 <= meeting.port <= 40019, meeting.port in given, len(given))
 
 @pytest.fixture
 def agent_with_port(agent: Agent) -> tuple[Agent, int]:
-    facts = agent.prepare(reserve=True, token=TOKEN)["facts"]
+    facts = agent.prepare(reserve=0, token=TOKEN)["facts"]
     return agent, facts["port"]
 
 

@@ -56,10 +56,13 @@ class TestOrders:
         (action,) = Node(0.0).handle(("order", START), 0.0)
         assert action[:2] == ("send", "notice")
 
-    def test_signals_reach_only_the_living(self) -> None:
+    def test_signals_reach_the_living_and_what_the_ended_left(self) -> None:
         node = running(0, 1, 2)
-        node.handle(("exited", 1, 0), 0.0)
-        assert node.handle(order("signal", ranks=None, signum=10), 0.0) == [("signal", [0, 2], 10)]
+        node.handle(("exited", 1, 0), 0.0)  # its pipes are still held by somebody
+        everyone = order("signal", ranks=None, signum=10)
+        assert node.handle(everyone, 0.0) == [("signal", [0, 1, 2], 10)]
+        node.handle(("drained", 1), 0.0)
+        assert node.handle(everyone, 0.0) == [("signal", [0, 2], 10)]
         assert node.handle(order("signal", ranks=[1, 2], signum=10), 0.0) == [("signal", [2], 10)]
         assert node.handle(order("signal", ranks=[1, 7], signum=10), 0.0) == []
 
@@ -192,7 +195,7 @@ class AnyRun(RuleBasedStateMachine):
             elif kind == "send" and rest[0] == "exited":
                 self.told.append(rest[1]["rank"])
             elif kind == "signal":
-                assert set(rest[0]) <= self.alive
+                assert set(rest[0]) <= self.spawned
 
     def tell(self, event: Any) -> None:
         if not self.exits:

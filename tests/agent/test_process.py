@@ -89,7 +89,7 @@ class TestSurroundings:
         finally:
             os.close(inner)
             os.close(outer)
-        agent.prepare(reserve=True)
+        agent.prepare(reserve=0)
         agent.start(["sh", "-c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; exit"])
         assert agent.text().split() == [b"0", b"1", b"2", b"/dev/null"]
 

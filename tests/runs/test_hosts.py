@@ -85,6 +85,14 @@ def test_rank_table_of_the_example(cluster: Cluster) -> None:
     assert len(done.stdout.splitlines()) == 8
 
 
+def test_a_fixed_port_on_many_hosts(cluster: Cluster) -> None:
+    done = dispatch(
+        cluster, "--master-port", "29500", "-H", "n[1-3]", "--no-python", "sh", "-c",
+        "echo $MASTER_PORT",
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] 29500" for r in range(3)], done.stderr
+
+
 def test_cyclic_placement(cluster: Cluster) -> None:
     done = dispatch(
         cluster, "--map-by", "node", "-H", "n[1-4]:2", "--no-python", "sh", "-c",

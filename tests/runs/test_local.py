@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -167,6 +169,16 @@ class TestEnvironment:
             assert not {"SLURM_PROCID", "PMI_RANK"} & set(env)
         assert by_rank["[0]"]["MASTER_PORT"] == by_rank["[1]"]["MASTER_PORT"]
 
+    def test_a_fixed_port_is_kept_or_refused(self, desk: Desk) -> None:
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", 0))
+            port = str(holder.getsockname()[1])
+            words = ("--master-port", port, "-H", "localhost", "--no-python", "sh", "-c")
+            refused = desk.run(*words, "echo $MASTER_PORT")
+        assert refused.returncode == 125
+        assert f"port {port} cannot be kept free: Address already in use" in refused.stderr
+        assert desk.run(*words, "echo $MASTER_PORT").stdout == f"[0] {port}\n"
+
     def test_any_byte_survives(self, desk: Desk) -> None:
         value = bytes(range(1, 256))
         program = "import os\nprint(os.environb[b'BYTES'] == bytes(range(1, 256)))\n"
@@ -230,6 +242,14 @@ class TestEnding:
         assert done.returncode == 0
         assert "note: localhost: killed 2 processes left behind" in done.stderr
         assert desk.left() == []
+
+    def test_a_failed_ranks_children_do_not_delay_the_end(self, desk: Desk) -> None:
+        text = "sleep 1000 & if [ $RANK = 1 ]; then exit 7; fi; wait"
+        began = time.monotonic()
+        done = desk.run("-H", "localhost:2", "--no-python", "sh", "-c", text, timeout=20)
+        assert done.returncode == 7
+        assert time.monotonic() - began < 1.8  # a pipe that is held would be cut after 2 s
+        assert "held its output open" not in done.stderr
 
     def test_a_process_that_holds_the_output_does_not_hold_the_job(self, desk: Desk) -> None:
         text = "echo before; sleep 1000 & exit 0"
