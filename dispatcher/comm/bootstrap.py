@@ -56,6 +56,7 @@ def init(
     seat = _roll_call(world, name, timeout)
     exchange = world.duplicate(timeout)
     ranks = _facts(exchange, seat, device, timeout)
+    exchange.places = {facts.rank: facts.host for facts in ranks}
     judgement = facts.judge(ranks)
     if judgement.refusals:
         text, hint = judgement.refusals[0]

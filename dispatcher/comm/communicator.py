@@ -29,7 +29,9 @@ from dispatcher.comm.library import IN_PROGRESS, NO_COLOR
 
 
 class Calls(Protocol):
-    """What is needed of ``library.Library``."""
+    """What is needed of ``library.Library``; on_host: it works on CPU memory (a test's)."""
+
+    on_host: bool
 
     def state(self, handle: ctypes.c_void_p) -> int: ...
     def split(
@@ -55,12 +57,10 @@ class Communicator:
         who: str,
         name: str = "world",
         timeout: float = 600.0,
-        on_host: bool = False,
     ) -> None:
         self._library = library
         self._handle = handle
         self._who = who
-        self._on_host = on_host
         self._grouped = 0
         self.name = name
         self.timeout = timeout
@@ -131,7 +131,7 @@ class Communicator:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Calls inside start together at its end, so that a ring of sends cannot wait in a circle."""
+        """Calls inside start together at its end, so a ring of sends cannot wait in a circle."""
         self._check(self._library.call("ncclGroupStart"), "ncclGroupStart")
         self._grouped += 1
         try:
@@ -177,7 +177,6 @@ class Communicator:
             who=self._who,
             name=name,
             timeout=self.timeout,
-            on_host=self._on_host,
         )
 
     def check(self) -> None:
@@ -213,8 +212,8 @@ class Communicator:
         return self._handle
 
     def _pair(self, send: Any, receive: Any) -> tuple[Buffer, Buffer]:
-        source = as_buffer(send, on_host=self._on_host)
-        target = source if receive is None else as_buffer(receive, on_host=self._on_host)
+        source = as_buffer(send, on_host=self._library.on_host)
+        target = source if receive is None else as_buffer(receive, on_host=self._library.on_host)
         if source.dtype != target.dtype:
             raise TypeError(f"send is {source.dtype}, receive is {target.dtype}")
         return source, target
@@ -236,7 +235,7 @@ class Communicator:
 
     def _point_to_point(self, call: str, data: Any, peer: int, stream: int | None) -> None:
         self._peer(peer)
-        buffer = as_buffer(data, on_host=self._on_host)
+        buffer = as_buffer(data, on_host=self._library.on_host)
         where = current_stream() if stream is None else stream
         code = self._library.call(
             call, buffer.address, buffer.count, buffer.code, peer, self._open(), where

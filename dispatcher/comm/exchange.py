@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dispatcher.comm import record
 from dispatcher.comm.errors import CommError, RollCallError
+from dispatcher.comm.hosts import describe
 
 #: A step: called again and again until it gives its report; raising CommError is a failure.
 Step = Callable[[], "bytes | None"]
@@ -58,7 +59,8 @@ class Pause:
 class Exchange:
     """The ranks of one MPI communicator; ``mpi`` is the module ``mpi4py.MPI``.
 
-    ``who`` names this rank in the errors it causes, as ``rank 3 on gpu01``.
+    ``who`` names this rank in the errors it causes, as ``rank 3 on gpu01``; ``places`` has the
+    hosts of all ranks once they are known.
     """
 
     def __init__(self, mpi: Any, communicator: Any, who: str = "") -> None:
@@ -67,6 +69,7 @@ class Exchange:
         self.rank = int(communicator.Get_rank())
         self.size = int(communicator.Get_size())
         self.who = who or f"rank {self.rank}"
+        self.places: Mapping[int, str] = {}
         self._assemblies = 0
         self._sends: list[tuple[Any, bytes]] = []  # MPI reads the bytes until the send is done
 
@@ -154,7 +157,7 @@ class Exchange:
                 return self._dismiss(bad, reports)
             if time.monotonic() > deadline:
                 absent = [rank for rank in range(self.size) if rank not in reports]
-                name = missing or (lambda ranks, _: "ranks " + ", ".join(map(str, ranks)))
+                name = missing or (lambda ranks, _: describe(ranks, self.places))
                 said = {rank: record.open_record(text) for rank, text in reports.items()}
                 late = RollCallError(
                     f"comm: {what}: {name(absent, said)} did not come within {seconds:g} s",

@@ -54,6 +54,6 @@ def arm(mpi: Any, exchange: Exchange, name: str) -> None:
 
 def _words(name: str, error: CommError) -> str:
     """``rank 3 on gpu01: comm: ...``, one line and its hint, in one write."""
-    said = error.message
+    said = error.message.removeprefix("comm: ")
     text = f"{said}\n" if said.startswith(f"{name}: ") else f"{name}: {said}\n"
     return f"{text}hint: {error.hint}\n" if error.hint else text

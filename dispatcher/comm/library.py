@@ -84,6 +84,8 @@ class Library:
     longer "in progress".
     """
 
+    on_host = False
+
     def __init__(self, path: str) -> None:
         try:
             self._calls = ctypes.CDLL(path)

@@ -74,7 +74,6 @@ def start(
     ids: list[UniqueId],
     timeout: float,
     *,
-    on_host: bool = False,
     hint: str = "export NCCL_DEBUG=INFO and run again",
 ) -> Communicator:
     """The communicator of all ranks, ready on every one of them.
@@ -104,7 +103,7 @@ def start(
         abort(library, handle)
         raise
     who = exchange.who
-    return Communicator(library, handle, who=who, timeout=timeout, on_host=on_host)
+    return Communicator(library, handle, who=who, timeout=timeout)
 
 
 def abort(library: Calls, handle: ctypes.c_void_p) -> None:

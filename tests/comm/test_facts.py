@@ -1,0 +1,104 @@
+"""Ranks that would hang together are refused, with words that name them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dispatcher.comm import CommError
+from dispatcher.comm.cuda import Gpu
+from dispatcher.comm.facts import Facts, gather, judge
+from dispatcher.comm.hosts import Seat
+
+
+def world(*changes: dict) -> list[Facts]:
+    """Two ranks a host with a GPU each; a change a rank."""
+    return [
+        replace(
+            Facts(
+                rank,
+                f"gpu{rank // 2}",
+                f"k{rank // 2}",
+                rank % 2,
+                gpu=f"GPU-{rank}",
+                gpu_index=rank % 2,
+                driver=12080,
+                nccl=23007,
+            ),
+            **change,
+        )
+        for rank, change in enumerate(changes)
+    ]
+
+
+def test_equal_ranks_pass():
+    judgement = judge(world({}, {}, {}))
+    assert judgement.refusals == ()
+    assert judgement.warnings == ()
+
+
+def test_two_ranks_on_one_gpu():
+    ((text, hint),) = judge(world({}, {}, {"gpu": "GPU-1"})).refusals
+    assert text == (
+        "comm: gpu GPU-1: chosen by rank 1 on gpu0 and rank 2 on gpu1: one rank a gpu is allowed"
+    )
+    assert "CUDA_VISIBLE_DEVICES" in hint
+
+
+def test_two_ranks_on_one_gpu_when_nccl_was_told_so():
+    both = {"gpu": "GPU-0", "shares_gpu": True}
+    assert judge(world(both, both)).refusals == ()
+    assert judge(world(both, {**both, "shares_gpu": False})).refusals
+    old = {**both, "nccl": 22700}
+    assert judge(world(old, old)).refusals
+
+
+def test_unequal_nccl_versions():
+    ((text, _),) = judge(world({}, {}, {"nccl": 22907})).refusals
+    assert text == (
+        "comm: nccl: versions differ: 2.30.7 (ranks 0-1 on gpu0), 2.29.7 (rank 2 on gpu1)"
+    )
+
+
+def test_no_nccl_counts_only_beside_gpus():
+    assert "none (rank 1 on gpu0)" in judge(world({}, {"nccl": None})).refusals[0][0]
+    cpu = {"gpu": None, "gpu_index": None, "driver": None}
+    assert judge(world(cpu, {**cpu, "nccl": None})).refusals == ()
+
+
+def test_a_rank_without_gpu_among_others():
+    ((text, hint),) = judge(world({}, {"gpu": None})).refusals
+    assert "none seen by rank 1 on gpu0" in text
+    assert "device='cpu'" in hint
+
+
+def test_settings_that_must_agree():
+    ((text, hint),) = judge(world({"settings": {"NCCL_NET": "aa"}}, {})).refusals
+    assert text == "comm: NCCL_NET: differs: aa (rank 0 on gpu0), unset (rank 1 on gpu0)"
+    assert hint == "unset NCCL_NET"
+
+
+def test_other_settings_and_drivers_only_warn():
+    judgement = judge(world({"settings": {"NCCL_BUFFSIZE": "aa"}}, {"driver": 12040}))
+    assert judgement.refusals == ()
+    assert [text.split(":")[1] for text in judgement.warnings] == [
+        " NCCL_BUFFSIZE",
+        " cuda driver",
+    ]
+    assert "12.8 (rank 0 on gpu0), 12.4 (rank 1 on gpu0)" in judgement.warnings[1]
+
+
+def test_values_of_settings_stay_in_the_rank():
+    env = {"NCCL_NET": "secret", "NCCL_SOCKET_IFNAME": "eth0", "HOME": "/root"}
+    facts = gather(Seat(3, "h", "k", 1, 2), env, Gpu(1, "GPU-x", 12080), (23007, "/lib"))
+    assert b"secret" not in facts.encode()
+    assert list(facts.settings) == ["NCCL_NET"]
+    assert facts.interface == "eth0"
+    assert Facts.decode(facts.encode()) == facts
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"rank": 1, "other": 2}'])
+def test_facts_of_another_version_are_no_facts(text):
+    with pytest.raises(CommError, match="different versions"):
+        Facts.decode(text)

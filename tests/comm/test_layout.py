@@ -1,0 +1,178 @@
+"""The groups are Megatron's: its tables, and a second way to compute them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.comm import GroupError
+from dispatcher.comm.layout import ORDER, Box, check_hosts, plan, spread
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+
+
+def spell(groups) -> str:
+    return " ".join("[" + ",".join(map(str, group)) + "]" for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ("tp", "[0,1] [2,3] [4,5] [6,7] [8,9] [10,11] [12,13] [14,15]"),
+        ("dp", "[0,2] [1,3] [4,6] [5,7] [8,10] [9,11] [12,14] [13,15]"),
+        ("pp", "[0,4,8,12] [1,5,9,13] [2,6,10,14] [3,7,11,15]"),
+        ("tp-pp", "[0,1,4,5,8,9,12,13] [2,3,6,7,10,11,14,15]"),
+        ("tp-dp", "[0,1,2,3] [4,5,6,7] [8,9,10,11] [12,13,14,15]"),
+    ],
+)
+def test_sixteen_ranks_two_four_two(axes, expected):
+    assert spell(plan(16, tp=2, pp=4, dp=2).groups(axes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ("pp", "[0,2,4,6] [1,3,5,7] [8,10,12,14] [9,11,13,15]"),
+        ("dp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
+    ],
+)
+def test_pipelines_before_data(axes, expected):
+    assert spell(plan(16, tp=2, pp=4, order="tp-cp-ep-pp-dp").groups(axes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ("cp", "[0,2] [1,3] [4,6] [5,7] [8,10] [9,11] [12,14] [13,15]"),
+        ("dp", "[0,4] [1,5] [2,6] [3,7] [8,12] [9,13] [10,14] [11,15]"),
+        ("dp-cp", "[0,2,4,6] [1,3,5,7] [8,10,12,14] [9,11,13,15]"),
+        ("pp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
+    ],
+)
+def test_with_context_parallel(axes, expected):
+    layout = plan(16, tp=2, cp=2, dp=2, pp=2)
+    assert spell(layout.groups(axes)) == expected
+    assert layout.groups("-".join(reversed(axes.split("-")))) == layout.groups(axes)
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ("ep", "[0,1,2,3] [4,5,6,7] [8,9,10,11] [12,13,14,15]"),
+        ("expert_dp", "[0,4] [1,5] [2,6] [3,7] [8,12] [9,13] [10,14] [11,15]"),
+        ("dp", "[0,1,2,3,4,5,6,7] [8,9,10,11,12,13,14,15]"),
+        ("pp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
+    ],
+)
+def test_experts(axes, expected):
+    assert spell(plan(16, ep=4, pp=2).groups(axes)) == expected
+
+
+def test_more_of_megatrons_tables():
+    wide = plan(16, tp=8, pp=2)
+    assert spell(wide.groups("tp")) == "[0,1,2,3,4,5,6,7] [8,9,10,11,12,13,14,15]"
+    assert spell(wide.groups("pp")).startswith("[0,8] [1,9]")
+    small = plan(8, tp=2, pp=2, dp=2, order="tp-pp-dp")
+    assert spell(small.groups("pp")) == "[0,2] [1,3] [4,6] [5,7]"
+    assert spell(small.groups("dp")) == "[0,4] [1,5] [2,6] [3,7]"
+    large = plan(128, tp=8, pp=4, dp=4)
+    assert large.groups("dp")[0] == (0, 8, 16, 24)
+    assert large.groups("pp")[0] == (0, 32, 64, 96)
+    assert large.groups("pp")[-1] == (31, 63, 95, 127)
+
+
+small_sizes = st.integers(1, 4)
+
+
+@given(st.tuples(*[small_sizes] * 5), st.sets(st.sampled_from(AXES)))
+def test_groups_are_those_of_the_coordinates(sizes, chosen):
+    """Second way: give each rank its coordinates, sort ranks into groups by the fixed ones."""
+    # product() turns its last factor fastest; a rank's leftmost axis is the fastest
+    points = product(*(range(size) for size in reversed(sizes)))
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, point in enumerate(points):
+        place = zip(reversed(AXES), point, strict=True)
+        fixed = tuple(at for axis, at in place if axis not in chosen)
+        found.setdefault(fixed, []).append(rank)
+    expected = [tuple(found[fixed]) for fixed in sorted(found)]
+    assert list(Box(AXES, sizes).groups(chosen)) == expected
+
+
+@given(small_sizes, small_sizes, small_sizes, small_sizes, st.sampled_from([1, 2]))
+def test_every_rank_is_in_one_group_of_each_axis(tp, ep, pp, more, expert_tp):
+    world = tp * ep * pp * more * expert_tp
+    layout = plan(world, tp=tp, ep=ep, pp=pp, expert_tp=expert_tp)
+    for axes in ("tp", "cp", "dp", "pp", "dp-cp", "ep", "expert_tp", "expert_dp", "ep-expert_dp"):
+        groups = layout.groups(axes)
+        assert sorted(rank for group in groups for rank in group) == list(range(world))
+        assert all(list(group) == sorted(group) for group in groups)
+        number, ranks = layout.group_of(axes, world - 1)
+        assert groups[number] == ranks
+        assert world - 1 in ranks
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message", "hint"),
+    [
+        ({"tp": 3}, "does not fit a world of 8 ranks", "must divide 8"),
+        ({"tp": 2, "dp": 2}, "tp=2 x cp=1 x pp=1 x dp=2: does not fit", "leave dp out: it is 4"),
+        ({"tp": 0}, "tp=0: must be 1 or more", None),
+        ({"ep": 3}, "ep=3 x pp=1: does not divide 8", None),
+        ({"order": "tp-xx"}, "'xx' is unknown", None),
+        ({"order": "tp-tp"}, "'tp' is unknown or there twice", None),
+        ({"pp": 2, "order": "tp-dp"}, "lacks pp, whose size is 2", "order='tp-dp-pp'"),
+        (
+            {"cp": 2, "ep": 2, "pp": 2, "expert_tp": 2, "order": "ep-pp-tp-cp-dp"},
+            "the pipelines of the experts",
+            ORDER,
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said(wrong, message, hint):
+    with pytest.raises(GroupError) as caught:
+        plan(8, **wrong)
+    assert message in caught.value.message
+    assert hint is None or hint in caught.value.hint
+
+
+def test_unknown_axes_are_refused():
+    layout = plan(8, tp=2, ep=2)
+    for axes in ("xp", "", "tp-tp", "tp-ep", "dp-expert_dp"):
+        with pytest.raises(GroupError):
+            layout.groups(axes)
+
+
+def hosts(*slots: int) -> dict[int, str]:
+    """rank -> host, block placement."""
+    names = [f"n{index}" for index, count in enumerate(slots, 1) for _ in range(count)]
+    return dict(enumerate(names))
+
+
+def test_tensor_parallel_in_a_host_is_quiet():
+    assert check_hosts(plan(16, tp=8), hosts(8, 8)) == []
+    assert check_hosts(plan(12, tp=4), hosts(8, 4)) == []
+
+
+def test_tensor_parallel_over_hosts_warns():
+    (warning,) = check_hosts(plan(8, tp=4), hosts(2, 2, 2, 2))
+    assert "ranks 0, 1, 2, 3 are on n1, n2" in warning
+    turns = {rank: f"n{rank % 2}" for rank in range(8)}
+    (warning,) = check_hosts(plan(8, tp=2), turns)
+    assert "ranks must fill a host" in warning
+
+
+def test_uneven_slots_that_split_tensor_groups_are_refused():
+    with pytest.raises(GroupError, match="n3 has 2 ranks"):
+        check_hosts(
+            plan(20, tp=4), {**hosts(8, 8), **dict.fromkeys((16, 17), "n3"), 18: "n4", 19: "n4"}
+        )
+    with pytest.raises(GroupError, match=r"tp=8: n3 has 4 ranks"):
+        check_hosts(plan(24, tp=8), {**hosts(8, 8, 4), **dict.fromkeys(range(20, 24), "n4")})
+
+
+def test_spread_names_the_widest_group():
+    found = spread(plan(8, tp=2, pp=2), "pp", hosts(4, 4))
+    assert (found.hosts, found.example) == (2, (0, 4))

@@ -1,0 +1,253 @@
+"""Real ranks under mpiexec: all come and fit together, or all leave with the same reason."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+HOST = socket.gethostname()
+
+
+def reasons(ended) -> list[str]:
+    """What each rank said of its end, without its own name; hints and noise left out."""
+    marked = [line for line in ended.err.splitlines() if line.startswith("rank ")]
+    return sorted(marked)
+
+
+def test_every_rank_knows_its_place(mpiexec):
+    ended = mpiexec(
+        3,
+        """
+        import dispatcher.comm as comm
+        job = comm.init(timeout=20)
+        assert job.mpi.Get_size() == 3
+        print(job.rank, job.size, job.local_rank, job.local_size, len(job.ranks), job, flush=True)
+        """,
+    )
+    assert ended.code == 0, ended.err
+    assert ended.lines == [
+        f"{rank} 3 {rank} 3 3 Job(rank {rank} of 3 on {HOST}, {'gloo'})" for rank in range(3)
+    ]
+
+
+def test_the_thread_level_is_the_one_asked_for(mpiexec):
+    program = """
+        import sys
+        import dispatcher.comm as comm
+        comm.init(thread_level=sys.argv[1])
+        from mpi4py import MPI
+        print(MPI.Query_thread() == getattr(MPI, "THREAD_" + sys.argv[1].upper()), flush=True)
+        """
+    for level in ("single", "multiple"):
+        ended = mpiexec(2, program, level)
+        assert (ended.code, ended.lines) == (0, ["True", "True"]), ended.err
+
+
+def test_a_thread_level_that_came_too_late(mpiexec):
+    ended = mpiexec(
+        1,
+        """
+        import mpi4py
+        mpi4py.rc.thread_level = "single"
+        from mpi4py import MPI
+        import dispatcher.comm as comm
+        try:
+            comm.init()
+        except comm.CommError as error:
+            print(error)
+        """,
+    )
+    assert "started with thread level 'single', 'multiple' is needed" in ended.out
+
+
+def test_a_missing_rank_is_named_with_its_host(mpiexec):
+    began = time.monotonic()
+    ended = mpiexec(
+        3,
+        """
+        import time
+        from mpi4py import MPI
+        import dispatcher.comm as comm
+        if MPI.COMM_WORLD.rank == 2:
+            time.sleep(60)
+        comm.init(timeout=1)
+        """,
+    )
+    assert ended.code not in (0, None)
+    assert time.monotonic() - began < 20
+    what = f"roll call: rank 2 on {HOST} did not come within 1 s"
+    assert reasons(ended) == [f"rank {rank} on {HOST}: {what}" for rank in (0, 1)], ended.err
+    assert "hint: every rank must call comm.init()" in ended.err
+
+
+def test_a_rank_that_comes_too_late_hears_the_reason(mpiexec):
+    ended = mpiexec(
+        2,
+        """
+        import time
+        from mpi4py import MPI
+        import dispatcher.comm as comm
+        comm.leaving._TOGETHER = 20
+        if MPI.COMM_WORLD.rank == 1:
+            time.sleep(2.5)
+        comm.init(timeout=1)
+        """,
+    )
+    assert ended.code == 1
+    what = f"roll call: rank 1 on {HOST} did not come within 1 s"
+    assert reasons(ended) == [f"rank {rank} on {HOST}: {what}" for rank in (0, 1)], ended.err
+
+
+def test_rank_0_missing_is_said_by_the_others(mpiexec):
+    ended = mpiexec(
+        2,
+        """
+        import time
+        from mpi4py import MPI
+        import dispatcher.comm as comm
+        from dispatcher.comm import exchange
+        exchange._MARGIN = 0.2
+        if MPI.COMM_WORLD.rank == 0:
+            time.sleep(60)
+        comm.init(timeout=1)
+        """,
+        limit=20,
+    )
+    assert ended.code not in (0, None)
+    assert reasons(ended) == [f"rank 1 on {HOST}: roll call: rank 0 gave no verdict within 1 s"], (
+        ended.err
+    )
+
+
+def test_worlds_of_one_are_not_taken_for_the_job(mpiexec):
+    ended = mpiexec(1, "import dispatcher.comm as comm; comm.init()", WORLD_SIZE="4")
+    assert ended.code == 1
+    assert "the world has 1 rank, WORLD_SIZE says 4" in ended.err
+    assert "does not speak this launcher's protocol" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            "boot.cuda.find = lambda index, local: cuda.Gpu(0, 'GPU-1', 12080)",
+            f"gpu GPU-1: chosen by rank 0 on {HOST} and rank 1 on {HOST}: one rank a gpu",
+        ),
+        (
+            "boot.cuda.find = lambda index, local: cuda.Gpu(0, f'GPU-{local}', 12080)\n"
+            "boot._nccl = lambda: (23007 if rank else 22907, '')",
+            "nccl: versions differ: 2.29.7",
+        ),
+        ("os.environ['NCCL_ALGO'] = str(rank)", "NCCL_ALGO: differs"),
+        (
+            "def find(*_): raise comm.CommError('comm: gpu: cuInit: broken (999)')\n"
+            "if rank == 1: boot.cuda.find = find",
+            f"rank 1 on {HOST}: gpu: cuInit: broken (999)",
+        ),
+    ],
+    ids=["one gpu", "nccl versions", "settings", "broken driver"],
+)
+def test_what_cannot_work_together_is_refused_by_every_rank(mpiexec, change, reason):
+    program = (
+        "import os\n"
+        "import dispatcher.comm as comm\n"
+        "from dispatcher.comm import bootstrap as boot, cuda\n"
+        "rank = int(os.environ['PMI_RANK'])\n" + change + "\ncomm.init()\n"
+    )
+    ended = mpiexec(2, program)
+    assert ended.code == 1
+    said = reasons(ended)
+    assert len(said) == 2, ended.err
+    assert all(reason in line for line in said), said
+
+
+def test_an_exception_in_one_rank_ends_the_others(mpiexec):
+    ended = mpiexec(
+        3,
+        """
+        import dispatcher.comm as comm
+        job = comm.init()
+        if job.rank == 1:
+            raise ValueError("row 7 is bad")
+        job.mpi.Barrier()
+        """,
+        limit=20,
+    )
+    assert ended.code == 1
+    assert "ValueError: row 7 is bad" in ended.err
+    assert ended.err.count("Traceback") == 1
+
+
+def test_messages_of_every_length_arrive(mpiexec):
+    ended = mpiexec(
+        3,
+        """
+        import dispatcher.comm as comm, hashlib
+        job = comm.init()
+        ranks = job._exchange
+        for size in (0, 1, 100, 3_000_000):
+            data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+            assert ranks.share(lambda: data if ranks.rank == 0 else 1 / 0, "x", 20) == data
+            mine = data + bytes([ranks.rank])
+            assert ranks.gather(lambda: mine, "x", 20) == [data + bytes([r]) for r in range(3)]
+            found = ranks.assemble("x", 20, step=lambda: mine, answer=lambda all: all[::-1])
+            assert found == data + bytes([2 - ranks.rank])
+        print("all", flush=True)
+        """,
+    )
+    assert (ended.code, ended.lines) == (0, ["all"] * 3), ended.err
+
+
+def test_the_first_failure_is_everybodys_verdict_at_once(mpiexec):
+    ended = mpiexec(
+        4,
+        """
+        import time
+        import dispatcher.comm as comm
+        job = comm.init()
+        ranks = job._exchange
+        def step():
+            if ranks.rank == 2:
+                raise comm.NcclError("nccl: broken", code=3)
+        for turn in range(3):
+            began = time.monotonic()
+            try:
+                ranks.assemble("x", 60, step=step)
+            except comm.NcclError as error:
+                print(error, error.code, error.shared, time.monotonic() - began < 5, flush=True)
+        """,
+        limit=30,
+    )
+    assert ended.code == 0, ended.err
+    assert ended.lines == [f"rank 2 on {HOST}: nccl: broken 3 True True"] * 12
+
+
+def test_groups_must_be_the_same_on_all_ranks(mpiexec):
+    ended = mpiexec(
+        2,
+        """
+        import dispatcher.comm as comm
+        job = comm.init()
+        job.parallel(tp=1 + job.rank)
+        """,
+    )
+    assert ended.code == 1
+    assert len(reasons(ended)) == 2
+    assert "groups: rank 1 asks for" in ended.err
+
+
+def test_warnings_come_once(mpiexec):
+    ended = mpiexec(
+        2,
+        """
+        import os, warnings
+        warnings.simplefilter("default")
+        import dispatcher.comm as comm
+        os.environ["NCCL_BUFFSIZE"] = os.environ["PMI_RANK"]
+        comm.init()
+        """,
+    )
+    assert ended.code == 0
+    assert ended.err.count("CommWarning: comm: NCCL_BUFFSIZE: differs") == 1

@@ -1,0 +1,63 @@
+"""A record brings its payload, or raises what the other rank said."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.comm import CommError, NcclError, RollCallError, errors, record
+
+
+@given(st.binary(max_size=300))
+def test_a_payload_comes_back(payload):
+    text = record.ok(payload)
+    assert record.open_record(text) == payload
+    assert not record.failed(text)
+    assert record.length(text[: record.HEADER.size]) == len(payload)
+
+
+@given(
+    st.text(max_size=50),
+    st.none() | st.text(max_size=20),
+    st.sampled_from(
+        [
+            kind
+            for kind in vars(errors).values()
+            if isinstance(kind, type) and issubclass(kind, CommError)
+        ]
+    ),
+)
+def test_an_error_comes_back_as_its_kind(message, hint, kind):
+    text = record.err(kind(message, hint=hint))
+    assert record.failed(text)
+    with pytest.raises(kind) as caught:
+        record.open_record(text)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+    assert caught.value.shared
+
+
+def test_numbers_of_errors_come_back():
+    with pytest.raises(NcclError) as caught:
+        record.open_record(record.err(NcclError("n", code=5)))
+    assert caught.value.code == 5
+    with pytest.raises(RollCallError) as late:
+        record.open_record(record.err(RollCallError("n", missing=(3, 4))))
+    assert late.value.missing == (3, 4)
+
+
+def test_the_rank_it_is_about_is_named_once():
+    for message in ("comm: gpu: gone", "gpu: gone", "rank 3 on h: gpu: gone"):
+        with pytest.raises(CommError, match=r"^rank 3 on h: gpu: gone$"):
+            record.open_record(record.err(CommError(message), "rank 3 on h"))
+
+
+@given(st.binary(max_size=40))
+def test_garbage_is_no_record(text):
+    with pytest.raises(CommError):
+        record.open_record(text)
+
+
+def test_a_record_cut_short_is_no_record():
+    with pytest.raises(CommError, match="2 bytes came of 3"):
+        record.open_record(record.ok(b"abc")[:-1])

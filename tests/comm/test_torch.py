@@ -1,0 +1,137 @@
+"""torch.distributed from the same bootstrap, with gloo on the CPU."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from dispatcher.comm import Unreachable
+from dispatcher.comm.address import candidates, interface_of, interfaces, reach
+
+HOST = socket.gethostname()
+pytestmark = pytest.mark.torch
+
+
+def test_one_host_stays_on_loopback():
+    assert candidates({"MASTER_ADDR": "10.0.0.1"}, one_host=True) == ["127.0.0.1"]
+
+
+def test_the_launchers_address_comes_first(monkeypatch):
+    found = {"docker0": "172.17.0.1", "lo": "127.0.0.1", "eth0": "192.0.2.1"}
+    monkeypatch.setattr("dispatcher.comm.address.interfaces", lambda: found)
+    offered = candidates({"MASTER_ADDR": "192.0.2.9"}, one_host=False)
+    assert offered[:3] == ["192.0.2.9", "192.0.2.1", "172.17.0.1"]
+    assert "127.0.0.1" not in offered
+
+
+def test_interfaces_are_those_of_the_system():
+    assert interfaces()["lo"] == "127.0.0.1"
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("192.0.2.77") is None
+
+
+def test_the_first_address_that_answers_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        route = reach(["127.0.0.2", "127.0.0.1"], port, 2)
+        assert (route.address, route.port, route.local) == ("127.0.0.1", port, "127.0.0.1")
+    with pytest.raises(Unreachable, match=r"127.0.0.1 port \d+: Connection refused"):
+        reach(["127.0.0.1"], port, 2)
+
+
+@pytest.mark.usefixtures("torch_ranks")
+class TestRanks:
+    def test_groups_reduce_and_the_mesh_is_theirs(self, mpiexec):
+        ended = mpiexec(
+            4,
+            """
+            import os
+            import dispatcher.comm as comm
+            job = comm.init(device="cpu")
+            job.init_torch(timeout=60)
+            import torch
+            import torch.distributed as dist
+            assert dist.get_backend() == "gloo"
+            assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+            groups = job.parallel(tp=2)
+            for group in (groups.tp, groups.dp, groups.pp, groups["dp-cp"], groups.ep):
+                x = torch.tensor([2.0 ** job.rank])
+                dist.all_reduce(x, group=group.process_group)
+                assert x.item() == sum(2.0 ** rank for rank in group.ranks), (group, x)
+                assert dist.get_rank(group.process_group) == group.rank
+            mesh = groups.mesh()
+            assert mesh is groups.mesh()
+            assert mesh.mesh_dim_names == ("pp", "dp", "cp", "tp")
+            assert mesh["tp"].mesh.tolist() == list(groups.tp.ranks)
+            assert mesh["dp"].mesh.tolist() == list(groups.dp.ranks)
+            assert mesh.get_group("tp") is groups.tp.process_group
+            print(groups.tp.ranks, groups.dp.ranks, flush=True)
+            job.close()
+            assert not dist.is_initialized()
+            """,
+        )
+        assert ended.code == 0, ended.err
+        assert ended.lines == ["(0, 1) (0, 2)", "(0, 1) (1, 3)", "(2, 3) (0, 2)", "(2, 3) (1, 3)"]
+
+    def test_the_store_is_not_open_to_the_network(self, mpiexec):
+        ended = mpiexec(
+            2,
+            """
+            import dispatcher.comm as comm
+            import os
+            def listening():
+                found = set()
+                for table in ("tcp", "tcp6"):
+                    with open(f"/proc/net/{table}") as lines:
+                        rows = [line.split() for line in lines][1:]
+                    found |= {(row[1], row[9]) for row in rows if row[3] == "0A"}
+                mine = set()
+                for name in os.listdir("/proc/self/fd"):
+                    try:
+                        mine.add(os.readlink(f"/proc/self/fd/{name}"))
+                    except OSError:
+                        pass
+                return {place for place, inode in found if f"socket:[{inode}]" in mine}
+            job = comm.init(device="cpu")
+            before = listening()
+            job.init_torch(timeout=60)
+            print(sorted({place.split(":")[0] for place in listening() - before}), flush=True)
+            job.close()
+            """,
+        )
+        assert ended.code == 0, ended.err
+        assert ended.lines == ["['0100007F']"] * 2  # 127.0.0.1, as the kernel writes it
+
+    def test_a_rank_without_torch_ends_all_with_its_reason(self, mpiexec):
+        ended = mpiexec(
+            3,
+            """
+            import sys
+            import dispatcher.comm as comm
+            job = comm.init(device="cpu")
+            if job.rank == 1:
+                sys.modules["torch"] = None
+            job.init_torch()
+            """,
+        )
+        assert ended.code == 1
+        assert ended.err.count(f"rank 1 on {HOST}: torch: cannot be imported") == 3, ended.err
+        assert "hint: pip install torch" in ended.err
+
+    def test_a_rank_that_cannot_reach_rank_0_ends_all(self, mpiexec):
+        ended = mpiexec(
+            3,
+            """
+            import dispatcher.comm as comm
+            from dispatcher.comm import address
+            job = comm.init(device="cpu")
+            if job.rank == 2:
+                real = address.reach
+                address.reach = lambda addresses, port, seconds: real(addresses, 1, seconds)
+            job.init_torch()
+            """,
+        )
+        assert ended.code == 1
+        why = f"rank 2 on {HOST}: cannot reach rank 0: 127.0.0.1 port 1: Connection refused"
+        assert ended.err.count(why) == 3, ended.err
