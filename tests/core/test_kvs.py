@@ -1,0 +1,95 @@
+"""Fences across nodes, and the mapping that tells MPI who shares memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.core.kvs import FENCE_LIMIT, FenceError, Fences, Release, process_mapping
+
+TWO = {0: (0, 1), 1: (2, 3)}
+
+
+def test_opens_when_every_node_is_in() -> None:
+    fences = Fences(TWO)
+    assert fences.commit(0, "WORLD:0", 0, b"a") is None
+    assert fences.missing("WORLD:0", 0) == [1]
+    assert fences.commit(1, "WORLD:0", 0, b"b") == Release("WORLD:0", 0, (0, 1), (b"a", b"b"))
+    assert fences.missing("WORLD:0", 0) == []
+    assert fences.commit(1, "WORLD:0", 1, b"") is None
+
+
+@given(st.permutations(range(5)), st.integers(1, 4))
+def test_any_order_gives_everybody_s_keys_once_an_epoch(order: list[int], epochs: int) -> None:
+    fences = Fences({node: (node,) for node in range(5)})
+    for epoch in range(epochs):
+        releases = [fences.commit(node, "WORLD:0", epoch, b"%d" % node) for node in order]
+        assert releases[:-1] == [None] * 4
+        last = releases[-1]
+        assert last is not None
+        assert (last.epoch, last.nodes) == (epoch, (0, 1, 2, 3, 4))
+        assert sorted(last.packets) == [b"%d" % node for node in range(5)]
+
+
+def test_groups_and_tags_are_fences_of_their_own() -> None:
+    fences = Fences({0: (0, 1), 1: (2, 3), 2: (4,)})
+    assert fences.commit(0, "1,2:7", 0, b"") is None
+    assert fences.commit(0, "1,2:8", 0, b"") is None
+    assert fences.commit(1, "1,2:7", 0, b"") == Release("1,2:7", 0, (0, 1), (b"", b""))
+    with pytest.raises(FenceError):
+        fences.commit(2, "1,2:7", 1, b"")
+
+
+def test_nobody_waits_for_a_node_whose_members_have_ended() -> None:
+    fences = Fences(TWO)
+    assert fences.commit(0, "WORLD:0", 0, b"a") is None
+    assert fences.ended(2) == []
+    assert fences.ended(3) == [Release("WORLD:0", 0, (0,), (b"a",))]
+    assert fences.commit(0, "WORLD:0", 1, b"") == Release("WORLD:0", 1, (0,), (b"",))
+
+
+@pytest.mark.parametrize(
+    ("node", "name", "epoch"),
+    [
+        (0, "WORLD:0", 1), (0, "WORLD:0", -1), (9, "WORLD:0", 0), (0, "WORLD", 0),
+        (0, "NODE:0", 0), (0, ":0", 0), (0, "0,9:0", 0), (0, "2,3:0", 0), (0, "-1:0", 0),
+        (0, "0,²:0", 0), (0, "0,2:x", 0), (0, "", 0), (0, "0,1000000000000:1", 0),
+    ],
+)  # fmt: skip
+def test_what_a_node_may_not_commit(node: int, name: str, epoch: int) -> None:
+    with pytest.raises(FenceError):
+        Fences(TWO).commit(node, name, epoch, b"")
+
+
+def test_a_second_commit_and_too_many_bytes_are_refused() -> None:
+    fences = Fences(TWO)
+    fences.commit(0, "WORLD:0", 0, b"x" * (FENCE_LIMIT - 1))
+    with pytest.raises(FenceError):
+        fences.commit(0, "WORLD:0", 0, b"")
+    with pytest.raises(FenceError, match="bytes"):
+        fences.commit(1, "WORLD:0", 0, b"xx")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ([0], "(vector,(0,1,1))"),
+        ([0] * 8 + [1] * 8, "(vector,(0,2,8))"),
+        ([0, 1, 0, 1], "(vector,(0,2,1),(0,2,1))"),
+        ([0] * 2 + [1] * 4, "(vector,(0,1,2),(1,1,4))"),
+        ([0, 0, 1, 1, 0], "(vector,(0,2,2),(0,1,1))"),
+    ],
+)
+def test_mapping(nodes: list[int], text: str) -> None:
+    assert process_mapping(nodes) == text
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60))
+def test_mapping_says_each_rank_s_node(nodes: list[int]) -> None:
+    text = process_mapping(nodes).removeprefix("(vector,(").removesuffix("))")
+    told = []
+    for block in text.split("),("):
+        first, n_nodes, each = map(int, block.split(","))
+        told += [node for node in range(first, first + n_nodes) for _ in range(each)]
+    assert told == nodes
