@@ -108,7 +108,7 @@ class Exchange:
             verdict = self._preside(what, deadline, seconds, step, answer, missing, hint)
         else:
             verdict = self._attend(what, deadline, seconds, step)
-        self._sweep()
+        self._complete_sends()
         return record.open_record(verdict)
 
     def _attend(self, what: str, deadline: float, seconds: float, step: Step) -> bytes:
@@ -246,9 +246,18 @@ class Exchange:
         request = self._communicator.Isend(self._bytes(data), to, tag)
         self._sends.append((request, data))
 
-    def _sweep(self) -> None:
-        """Forget the sends that are done."""
-        self._sends = [(request, data) for request, data in self._sends if not request.Test()]
+    def _complete_sends(self) -> None:
+        """Wait a moment until the others have taken what was sent to them.
+
+        Who still works on its step takes its verdict later, so this is no condition; but a
+        long message left behind by a process that ends would be read from freed memory.
+        """
+        deadline, pause = time.monotonic() + _SETTLE, Pause()
+        while True:
+            self._sends = [(request, data) for request, data in self._sends if not request.Test()]
+            if not self._sends or time.monotonic() > deadline:
+                return
+            pause()
 
     def _take(self, source: int, tag: int) -> tuple[int, bytes] | None:
         """(sender, bytes) of a message that has arrived, or None; drives MPI's progress."""

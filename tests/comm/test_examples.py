@@ -1,0 +1,46 @@
+"""The examples run as they are, on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(mpi: str, count: int, *command: str) -> list[str]:
+    ended = subprocess.run(
+        [mpi, "-n", str(count), sys.executable, str(EXAMPLES / command[0]), *command[1:]],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_ring(mpi):
+    assert "the token came back as 6, right" in run(mpi, 4, "mpi_ring.py")
+    assert "the token came back as 0, right" in run(mpi, 1, "mpi_ring.py")
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("torch_ranks")
+def test_bandwidth(mpi):
+    lines = run(mpi, 2, "nccl_over_mpi.py", "--largest", "128K", "--repeat", "2")
+    assert "# all values right" in lines
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [row[0] for row in rows] == ["65536", "131072"]
+    assert all(row[2] == row[3] for row in rows)  # two ranks: the factor is 1
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("torch_ranks")
+def test_training(mpi):
+    lines = run(mpi, 2, "train_comm.py", "--steps", "4")
+    losses = [float(line.split()[-1]) for line in lines if line.startswith("step")]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
