@@ -20,6 +20,10 @@ UP = "echo up; exec sleep 1000"
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
 
 
+#: on loopback all hosts are one machine, which dispatch refuses
+pytestmark = pytest.mark.usefixtures("isolated")
+
+
 @pytest.fixture(params=["paramiko", "ssh"])
 def transport(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -135,9 +139,7 @@ def test_the_launchers_end_leaves_nothing_on_any_host(
     clean(cluster, 3.0)
 
 
-def test_a_cut_host_is_noticed_and_cleans_up_by_itself(
-    new_cluster: Callable[..., Cluster], isolated: None
-) -> None:
+def test_a_cut_host_is_noticed_and_cleans_up_by_itself(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(3)
     run = cluster.popen(
         [
@@ -160,9 +162,7 @@ def test_a_cut_host_is_noticed_and_cleans_up_by_itself(
     wait_for(lambda: not cluster.processes("n2"), 8, "the cut host has killed its own ranks")
 
 
-def test_a_host_without_power_is_noticed(
-    new_cluster: Callable[..., Cluster], isolated: None
-) -> None:
+def test_a_host_without_power_is_noticed(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(2)
     run = cluster.popen(
         [*DISPATCH, "--heartbeat", "0.5", "-H", "n[1-2]:1", "--no-python", "sh", "-c", UP],
@@ -178,7 +178,7 @@ def test_a_host_without_power_is_noticed(
 
 
 def test_all_bad_hosts_in_one_table_and_nothing_started(
-    new_cluster: Callable[..., Cluster], isolated: None, transport: str
+    new_cluster: Callable[..., Cluster], transport: str
 ) -> None:
     cluster = new_cluster(3)
     cluster.power_off("n3")
@@ -197,9 +197,7 @@ def test_all_bad_hosts_in_one_table_and_nothing_started(
     assert not os.path.exists(mark)
 
 
-def test_a_host_without_python_is_named(
-    new_cluster: Callable[..., Cluster], isolated: None
-) -> None:
+def test_a_host_without_python_is_named(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(2)
     hide = "for f in /usr/bin/python3*; do mount --bind /dev/null $f; done"
     cluster.run(["sh", "-c", hide], "n2", check=True)
@@ -211,9 +209,7 @@ def test_a_host_without_python_is_named(
 
 
 @pytest.mark.parametrize("shell", ["/usr/bin/fish", "/bin/tcsh", "/bin/dash"])
-def test_login_shells(
-    new_cluster: Callable[..., Cluster], isolated: None, shell: str, tmp_path: Path
-) -> None:
+def test_login_shells(new_cluster: Callable[..., Cluster], shell: str, tmp_path: Path) -> None:
     if not os.path.exists(shell):
         pytest.skip(f"{shell} is not installed")
     cluster = new_cluster(2)
@@ -233,7 +229,7 @@ def test_login_shells(
 
 
 def test_noise_before_the_agent_is_skipped_and_quoted_on_failure(
-    new_cluster: Callable[..., Cluster], isolated: None
+    new_cluster: Callable[..., Cluster],
 ) -> None:
     cluster = new_cluster(1)
     # sshd's ForceCommand stands for login files that print a lot before our command runs
