@@ -46,13 +46,15 @@ def init(
     ranks on one GPU, ranks with and without GPUs, unequal NCCL versions, or NCCL settings
     that must agree and do not.
     """
-    mpi = open_mpi(thread_level)
     name = os.environ.get("DISPATCH_HOST") or socket.gethostname()
+    if abort_on_exception:
+        leaving.arm(f"a rank on {name}")
+    mpi = open_mpi(thread_level)
     rank = int(mpi.COMM_WORLD.Get_rank())
     world = Exchange(mpi, mpi.COMM_WORLD, f"rank {rank} on {name}")
     check_world(world.size, os.environ, str(mpi.Get_library_version()).split("\n")[0].strip())
     if abort_on_exception:
-        leaving.arm(mpi, world, world.who)
+        leaving.take_others_along(mpi, world)
     seat = _roll_call(world, name, timeout)
     exchange = world.duplicate(timeout)
     ranks = _facts(exchange, seat, device, timeout)

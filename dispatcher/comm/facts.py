@@ -125,6 +125,19 @@ def judge(ranks: Sequence[Facts]) -> Judgement:
     return Judgement(tuple(refusals), tuple(warnings + _drivers(ranks)))
 
 
+def labels(ranks: Sequence[Facts]) -> dict[int, str]:
+    """rank -> host, equal only for ranks of the same host: its name, or name#2 if two share it."""
+    keys: dict[str, list[str]] = {}
+    found = {}
+    for facts in ranks:
+        known = keys.setdefault(facts.host, [])
+        if facts.host_key not in known:
+            known.append(facts.host_key)
+        number = known.index(facts.host_key) + 1
+        found[facts.rank] = facts.host if number == 1 else f"{facts.host}#{number}"
+    return found
+
+
 def _shared_gpus(ranks: Sequence[Facts]) -> list[tuple[str, str]]:
     found = []
     for gpu, members in _spread((facts.rank, facts.gpu) for facts in ranks).items():

@@ -17,7 +17,7 @@ from dispatcher.comm import cuda, groups, layout, start
 from dispatcher.comm.communicator import Communicator
 from dispatcher.comm.errors import CommError, CommWarning, GroupError
 from dispatcher.comm.exchange import Exchange
-from dispatcher.comm.facts import Facts
+from dispatcher.comm.facts import Facts, labels
 from dispatcher.comm.groups import Groups
 from dispatcher.comm.library import Library, load
 from dispatcher.comm.unique_id import UniqueId
@@ -157,7 +157,7 @@ class Job:
         plan = layout.plan(
             self.size, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, expert_tp=expert_tp, order=order
         )
-        for text in layout.check_hosts(plan, {facts.rank: facts.host_key for facts in self.ranks}):
+        for text in layout.check_hosts(plan, labels(self.ranks)):
             self._warn(text)
         made = groups.build(
             plan,

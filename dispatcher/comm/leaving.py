@@ -2,7 +2,7 @@
 
 A rank that dies of an exception still runs ``MPI_Finalize`` at its end, and that
 waits for all ranks: the others sit in a collective, so the job hangs and nobody
-sees why. ``arm`` hooks the interpreter's end: the reason is printed first, then
+sees why. ``arm`` hooks the interpreter's end: the reason is printed first, then, with MPI started,
 
 - a reason that all ranks share: they meet for a moment and leave in good order,
   each with its own words and exit code 1;
@@ -15,7 +15,6 @@ launcher's to judge.
 from __future__ import annotations
 
 import sys
-import threading
 from types import TracebackType
 from typing import Any
 
@@ -25,31 +24,49 @@ from dispatcher.comm.exchange import Exchange
 #: How long a rank waits for the others to reach the same end.
 _TOGETHER = 2.0
 
-_armed = threading.Event()
+
+class _Ways:
+    """What the hook knows so far: the rank's name, and MPI once it is there."""
+
+    armed = False
+    who = ""
+    mpi: Any = None
+    exchange: Exchange | None = None
 
 
-def arm(mpi: Any, exchange: Exchange, name: str) -> None:
-    """From now on an uncaught exception ends the whole job; ``name`` is this rank's."""
-    if _armed.is_set():
+def arm(who: str) -> None:
+    """From now on an uncaught CommError is told in words, without a traceback."""
+    _Ways.who = who
+    if _Ways.armed:
         return
-    _armed.set()
+    _Ways.armed = True
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
             if isinstance(error, CommError):
-                sys.stderr.write(_words(name, error))
+                sys.stderr.write(_words(_Ways.who, error))
             else:
                 before(kind, error, trace)
             sys.stderr.flush()
             sys.stdout.flush()
         finally:
-            if mpi.Is_initialized() and not mpi.Is_finalized():
-                shared = isinstance(error, CommError) and error.shared
-                if not (shared and exchange.barrier(_TOGETHER)):
-                    mpi.COMM_WORLD.Abort(1)
+            _leave(isinstance(error, CommError) and error.shared)
 
     sys.excepthook = hook
+
+
+def take_others_along(mpi: Any, exchange: Exchange) -> None:
+    """From now on an uncaught exception ends the whole job."""
+    _Ways.who, _Ways.mpi, _Ways.exchange = exchange.who, mpi, exchange
+
+
+def _leave(shared: bool) -> None:
+    mpi, exchange = _Ways.mpi, _Ways.exchange
+    if exchange is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return
+    if not (shared and exchange.barrier(_TOGETHER)):
+        mpi.COMM_WORLD.Abort(1)
 
 
 def _words(name: str, error: CommError) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.comm import CommError
 from dispatcher.comm.cuda import Gpu
-from dispatcher.comm.facts import Facts, gather, judge
+from dispatcher.comm.facts import Facts, gather, judge, labels
 from dispatcher.comm.hosts import Seat
 
 
@@ -102,3 +102,8 @@ def test_values_of_settings_stay_in_the_rank():
 def test_facts_of_another_version_are_no_facts(text):
     with pytest.raises(CommError, match="different versions"):
         Facts.decode(text)
+
+
+def test_two_hosts_of_one_name_are_told_apart():
+    ranks = world({}, {}, {"host": "gpu0"}, {"host": "gpu0"}, {})
+    assert labels(ranks) == {0: "gpu0", 1: "gpu0", 2: "gpu0#2", 3: "gpu0#2", 4: "gpu2"}

@@ -251,3 +251,19 @@ def test_warnings_come_once(mpiexec):
     )
     assert ended.code == 0
     assert ended.err.count("CommWarning: comm: NCCL_BUFFSIZE: differs") == 1
+
+
+def test_without_mpi_the_rank_says_what_to_install(mpiexec):
+    ended = mpiexec(
+        1,
+        """
+        import sys
+        sys.modules["mpi4py"] = None
+        import dispatcher.comm as comm
+        comm.init()
+        """,
+    )
+    assert ended.code == 1
+    assert f"a rank on {HOST}: mpi4py: not installed for" in ended.err
+    assert "hint: pip install mpi4py mpich" in ended.err
+    assert "Traceback" not in ended.err
