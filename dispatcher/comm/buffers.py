@@ -46,11 +46,15 @@ OPERATIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
 @dataclass(frozen=True)
 class Buffer:
-    """``count`` elements of ``dtype`` (torch's name, as ``float32``) at device ``address``."""
+    """``count`` elements of ``dtype`` (torch's name, as ``float32``) at device ``address``.
+
+    device is the GPU's number if known: torch has a current stream for each.
+    """
 
     address: int
     count: int
     dtype: str = "float32"
+    device: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in _TYPES:
@@ -89,9 +93,9 @@ def _of_tensor(tensor: Any, on_host: bool) -> Buffer:
         raise ValueError("the tensor is not contiguous: give tensor.contiguous()")
     if not tensor.is_cuda and not on_host:
         raise TypeError(f"the tensor is on {tensor.device}, nccl needs it on a gpu")
-    return Buffer(
-        int(tensor.data_ptr()), int(tensor.numel()), str(tensor.dtype).removeprefix("torch.")
-    )
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    device = tensor.device.index if tensor.is_cuda else None
+    return Buffer(int(tensor.data_ptr()), int(tensor.numel()), dtype, device)
 
 
 def _of_interface(interface: dict[str, Any]) -> Buffer:
@@ -106,9 +110,9 @@ def _of_interface(interface: dict[str, Any]) -> Buffer:
     return Buffer(int(interface["data"][0]), count, _BY_TYPESTR[kind])
 
 
-def current_stream() -> int:
-    """torch's current stream of the current device, else 0, CUDA's default stream."""
+def current_stream(device: int | None) -> int:
+    """torch's current stream of this device (None: of the current one), else 0, CUDA's default."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return 0
-    return int(torch.cuda.current_stream().cuda_stream)
+    return int(torch.cuda.current_stream(device).cuda_stream)

@@ -1,9 +1,8 @@
 """An NCCL communicator: collectives on device memory, with a deadline on every call.
 
 All calls are made without blocking: NCCL answers "in progress", and ``finish`` asks
-for its state until it is done, the deadline passes, or ``watch`` raises (the ranks'
-agreement uses that). So a rank never sits inside NCCL: it can abort a communicator
-from the thread that uses it.
+for its state until it is done or the deadline passes. So a rank never sits inside
+NCCL: it can abort a communicator from the thread that uses it.
 
 Order the calls alike on all ranks of a communicator, and those of several
 communicators alike too. Do not wait in MPI while a collective runs on the device.
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
@@ -150,7 +149,6 @@ class Communicator:
         key: int = 0,
         *,
         name: str = "",
-        watch: Callable[[], None] | None = None,
     ) -> Communicator | None:
         """The ranks with my color, by key and then rank; None for color None.
 
@@ -159,7 +157,7 @@ class Communicator:
         child = ctypes.c_void_p()
         number = NO_COLOR if color is None else color
         code = self._library.split(self._open(), number, key, child)
-        self._settle(code, "ncclCommSplit", watch)
+        self._settle(code, "ncclCommSplit")
         if color is None:
             return None
         name = name or f"{self.name}/{color}"
@@ -169,7 +167,6 @@ class Communicator:
             IN_PROGRESS,
             f"{self._who}: {name}: ncclCommSplit",
             self.timeout,
-            watch,
         )
         return Communicator(
             self._library,
@@ -202,7 +199,9 @@ class Communicator:
             return
         self._settle(self._library.call("ncclCommFinalize", self._handle), "ncclCommFinalize")
         handle, self._handle = self._handle, ctypes.c_void_p()
-        self._check(self._library.call("ncclCommDestroy", handle), "ncclCommDestroy")
+        code = self._library.call("ncclCommDestroy", handle)
+        if code != IN_PROGRESS:
+            self._check(code, "ncclCommDestroy")
 
     # ------------------------------------------------------------------ below
 
@@ -229,26 +228,26 @@ class Communicator:
     def _queue(
         self, call: str, source: Buffer, target: Buffer, *rest: int, stream: int | None
     ) -> None:
-        where = current_stream() if stream is None else stream
+        where = current_stream(source.device) if stream is None else stream
         code = self._library.call(call, source.address, target.address, *rest, self._open(), where)
         self._settle(code, call)
 
     def _point_to_point(self, call: str, data: Any, peer: int, stream: int | None) -> None:
         self._peer(peer)
         buffer = as_buffer(data, on_host=self._library.on_host)
-        where = current_stream() if stream is None else stream
+        where = current_stream(buffer.device) if stream is None else stream
         code = self._library.call(
             call, buffer.address, buffer.count, buffer.code, peer, self._open(), where
         )
         self._settle(code, call)
 
-    def _settle(self, code: int, call: str, watch: Callable[[], None] | None = None) -> None:
+    def _settle(self, code: int, call: str) -> None:
         """Wait until the call is done; inside a group its end does that."""
         if self._grouped and code in (0, IN_PROGRESS):
             return
         what = f"{self._who}: {self.name}: {call}"
         try:
-            finish(self._library, self._open(), code, what, self.timeout, watch)
+            finish(self._library, self._open(), code, what, self.timeout)
         except Exception:
             self.abort()
             raise
@@ -265,7 +264,6 @@ def finish(
     code: int,
     what: str,
     timeout: float,
-    watch: Callable[[], None] | None = None,
 ) -> None:
     """Returns when NCCL is no longer "in progress"; NcclError when it failed or took too long."""
     deadline, pause = time.monotonic() + timeout, Pause()
@@ -273,8 +271,6 @@ def finish(
         code = library.state(handle)
         if code != IN_PROGRESS:
             break
-        if watch is not None:
-            watch()
         if time.monotonic() > deadline:
             raise NcclError(f"{what}: not done after {timeout:g} s", code=IN_PROGRESS)
         pause()

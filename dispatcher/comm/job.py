@@ -15,7 +15,7 @@ from typing import Any
 
 from dispatcher.comm import cuda, groups, layout, start
 from dispatcher.comm.communicator import Communicator
-from dispatcher.comm.errors import CommError, CommWarning, GroupError
+from dispatcher.comm.errors import CommWarning, GroupError
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.facts import Facts, labels
 from dispatcher.comm.groups import Groups
@@ -92,29 +92,31 @@ class Job:
         if self._nccl is not None and not self._nccl.closed:
             return self._nccl
         limit = self._timeout if timeout is None else timeout
-        self._exchange.assemble("loading nccl", limit, step=self._load)
-        library = self._library
-        if library is None:  # pragma: no cover - _load sets it or raises
-            raise CommError("comm: nccl: not loaded")
+        given = None if id is None else UniqueId.of(id)
+        library: Library | None = None
+
+        def step() -> bytes:
+            nonlocal library
+            library = self._library = self._library or load()
+            per_id = start.RANKS_PER_ID if ranks_per_id is None else ranks_per_id
+            return b"%d" % (1 if given else start.how_many(self.size, library.version, per_id))
+
+        # rank 0 alone knows of an id of its own, so its count is everybody's
+        count = self._exchange.assemble(
+            "loading nccl", limit, step=step, answer=lambda counts: [counts[0]] * self.size
+        )
+        assert library is not None  # assemble came back, so the step was done here too
         if self.gpu is not None:
             cuda.make_current(self.gpu)
             torch: Any = sys.modules.get("torch")
             if torch is not None:
                 torch.cuda.set_device(self.gpu)
-        given = None if id is None else UniqueId.of(id)
-        per_id = start.RANKS_PER_ID if ranks_per_id is None else ranks_per_id
-        count = 1 if given else start.how_many(self.size, library.version, per_id)
-        ids = start.share_ids(self._exchange, library, count, limit, given)
+        ids = start.share_ids(self._exchange, library, int(count), limit, given)
         hint = "export NCCL_DEBUG=INFO and run again"
         if self.gpu is None:
             hint = "no rank sees a gpu: job.init_torch() uses gloo there"
         self._nccl = start.start(self._exchange, library, ids, limit, hint=hint)
         return self._nccl
-
-    def _load(self) -> bytes:
-        if self._library is None:
-            self._library = load()
-        return b""
 
     def init_torch(self, *, timeout: float = 600.0) -> None:
         """``torch.distributed``'s process group of all ranks: nccl on GPUs, gloo without.

@@ -24,6 +24,7 @@ from dispatcher.comm.unique_id import SIZE, UniqueId
 IN_PROGRESS = 7
 NO_COLOR = -1
 _OLDEST = 21400
+_SPLIT = 21800
 #: From this version on a communicator can start from several ids.
 SCALABLE = 22300
 
@@ -137,6 +138,11 @@ class Library:
 
     def split(self, parent: ctypes.c_void_p, color: int, key: int, child: ctypes.c_void_p) -> int:
         """Starts a split; ``child`` stays null for ``NO_COLOR``. Needs NCCL >= 2.18."""
+        if self.version < _SPLIT:
+            raise EnvironmentMissing(
+                f"nccl: {self.path}: is {spell(self.version)}, groups need 2.18 or later",
+                hint="pip install nvidia-nccl-cu13",
+            )
         config = _non_blocking()
         into, how = ctypes.byref(child), ctypes.byref(config)
         return int(self._calls.ncclCommSplit(parent, color, key, into, how))

@@ -172,6 +172,21 @@ print([bytes(each)[0] for each in fake.ids], fake.calls.count("unique_id"), flus
     assert ended.lines == ["[0, 2, 4] 0"] * 2 + ["[0, 2, 4] 1"] * 3
 
 
+def test_an_id_of_rank_0s_own_is_the_only_one(mpiexec, fake):
+    ended = mpiexec(
+        4,
+        fake
+        + """
+job._library = fake = FakeNccl(MPI)
+own = bytes([7]) * 128 if job.rank == 0 else None
+job.nccl_communicator(id=own, ranks_per_id=2)
+print([bytes(each)[0] for each in fake.ids], "unique_id" in fake.calls, flush=True)
+""",
+    )
+    assert ended.code == 0, ended.err
+    assert ended.lines == ["[7] False"] * 4
+
+
 def test_a_rank_whose_start_hangs_is_named_by_all(mpiexec, fake):
     ended = mpiexec(
         3,
