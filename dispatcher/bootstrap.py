@@ -34,9 +34,10 @@ from dispatcher.transport.base import Failure, Kind
 OLDEST_PYTHON = (3, 8)
 NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 
-#: order matters: a module comes after those it imports
+#: what travels; a module is compiled on the host when it is first imported
 MODULES = (
-    "pack", "wire", "messages", "family", "process", "facts", "meeting", "node", "loop", "main",
+    "pack", "wire", "messages", "family", "process", "facts", "folder", "meeting", "node", "pmi",
+    "wireup", "loop", "main",
 )  # fmt: skip
 
 #: what the far side says, before any SYNC, when it found nothing to run us with
@@ -84,7 +85,7 @@ def payload() -> bytes:
 
 
 def sources() -> dict[str, str]:
-    """The agent's modules: name -> source, each after those it imports."""
+    """The agent's modules: name -> source."""
     found = {}
     folder = os.path.join(os.path.dirname(__file__), "agent")
     for name in MODULES:
@@ -122,28 +123,30 @@ def _stage_one(size: int) -> bytes:
     return f"S={source!r};exec(S)\n".encode()
 
 
-#: makes the modules in their real names, so that tracebacks show names and source
+#: imports the modules by their real names, so that tracebacks show names and source
 _STAGE_TWO = """
 class Loader:
     def __init__(self, sources):
-        self.sources = sources
+        self.sources = {"dispatcher.agent." + name: text for name, text in sources.items()}
     def get_source(self, name):
-        return self.sources.get(name.rpartition(".")[2])
+        return self.sources.get(name)
+    def find_spec(self, name, path=None, target=None):
+        if name in self.sources:
+            return type(sys.__spec__)(name, self)
+    def create_module(self, spec):
+        pass
+    def exec_module(self, module):
+        name = module.__name__
+        place = "<agent>/" + name.rpartition(".")[2] + ".py"
+        exec(compile(self.sources[name], place, "exec", 0, True), module.__dict__)
 def load(sources):
-    loader = Loader(sources)
-    package = "dispatcher.agent"
-    for name in ("dispatcher", package):
-        module = sys.modules[name] = type(sys)(name)
-        module.__path__ = []
-    for short, source in sources.items():
-        name = package + "." + short
-        module = sys.modules[name] = type(sys)(name)
-        module.__loader__ = loader
-        module.__package__ = package
-        setattr(sys.modules[package], short, module)
-        exec(compile(source, "<agent>/" + short + ".py", "exec", 0, True), module.__dict__)
+    sys.meta_path.insert(0, Loader(sources))
+    for name in ("dispatcher", "dispatcher.agent"):
+        sys.modules[name] = type(sys)(name)
+        sys.modules[name].__path__ = []
 load(m)
-sys.exit(sys.modules["dispatcher.agent.main"].main())
+from dispatcher.agent.main import main
+sys.exit(main())
 """
 
 

@@ -17,6 +17,7 @@ from _signal import (  # type: ignore[import-not-found]
     SIGCHLD,
     SIGHUP,
     SIGINT,
+    SIGKILL,
     SIGPIPE,
     SIGTERM,
     pthread_sigmask,
@@ -25,7 +26,7 @@ from _signal import (  # type: ignore[import-not-found]
 )
 from time import monotonic
 
-from . import facts, family, process
+from . import facts, family, folder, process
 from .messages import control
 from .node import Node
 from .pack import PackError, unpack
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .meeting import Meeting
     from .node import Action
     from .process import Process
+    from .wireup import Wireup
 
 #: bytes of output that may wait for the link before the ranks' pipes are left unread
 LANE_LIMIT = 256 << 10
@@ -70,6 +72,7 @@ class Loop:
         self.cwd = b"/"
         self.error_folder: str | None = None
         self.meeting: Meeting | None = None
+        self.wireup: Wireup | None = None
         self.exit_code: int | None = None
         self.poll = select.epoll()
         self.writing = False
@@ -92,10 +95,12 @@ class Loop:
         pthread_sigmask(SIG_SETMASK, [])  # who started us may have blocked what we live by
         while True:
             self.act(self.node.tick(monotonic()))
+            if self.wireup is not None:
+                self.act(self.wireup.tick(monotonic()))
             if lost:
                 self.tell(("lifeline", "signal"))
             self.flush()
-            when = self.node.next_deadline()
+            when = self.next_deadline()
             if self.exit_code is not None:
                 self.say_goodbye()
                 return self.exit_code
@@ -108,6 +113,8 @@ class Loop:
                     self.reap()
                 elif fd in self.readable:
                     self.read_rank(fd)
+                elif self.wireup is not None and fd in self.wireup.fds:
+                    self.act(self.wireup.read(self.wireup.fds[fd], monotonic()))
                 elif self.meeting is not None and fd == self.meeting.fileno():
                     self.meeting.greet()
 
@@ -120,6 +127,13 @@ class Loop:
         for action in actions:
             getattr(self, "do_" + action[0])(*action[1:])
 
+    def next_deadline(self) -> float | None:
+        """When something is due that no descriptor tells."""
+        whens = [self.node.next_deadline()]
+        if self.wireup is not None:
+            whens.append(self.wireup.next_deadline())
+        return min((when for when in whens if when is not None), default=None)
+
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
         self.first.append(control(type, **fields))
 
@@ -129,7 +143,7 @@ class Loop:
 
     def do_prepare(self, message: dict[str, Any]) -> None:
         self.cwd = message["cwd"]
-        self.error_folder = _private_folder(message["run_id"])
+        self.error_folder = folder.make(message["run_id"])
         found = facts.gather()
         found["error_folder"] = self.error_folder
         path = message["path"]
@@ -162,12 +176,17 @@ class Loop:
         base = scrubbed(os.environb.items(), message["scrub"])
         base.update(message["common"])
         base[b"PWD"] = self.cwd
+        if message.get("pmi") is not None:
+            from .wireup import Wireup
+
+            own_ranks = [rank for rank, _, _ in message["ranks"]]
+            self.wireup = Wireup(message["pmi"], own_ranks, self.poll)
         pairs = []
         for rank, argv, env in message["ranks"]:
             own = dict(base)
             own.update(env)
             try:
-                started = process.spawn(rank, argv, own, self.cwd)
+                started = self.spawn(rank, argv, own)
             except process.SpawnError as error:
                 self.do_send(
                     "failed",
@@ -182,6 +201,30 @@ class Loop:
                     self.poll.register(fd, select.EPOLLIN)
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
+
+    def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes]) -> Process:
+        """Start one rank, with its PMI connection where there is one. Raises: SpawnError."""
+        if self.wireup is None:
+            return process.spawn(rank, argv, env, self.cwd)
+        keep, known = self.wireup.open(rank)
+        env.update(known)
+        try:
+            return process.spawn(rank, argv, env, self.cwd, keep)
+        except process.SpawnError:
+            self.wireup.close(rank)
+            raise
+        finally:
+            os.close(keep)
+
+    def do_pmi(self, message: dict[str, Any]) -> None:
+        if self.wireup is not None:
+            self.act(self.wireup.order(message))
+
+    def do_break(self, rank: int, why: str) -> None:
+        """End a rank whose words to the PMI server make no sense."""
+        self.do_send("notice", {"text": "rank %d was killed: MPI: %s" % (rank, why)})
+        if self.ranks[rank].status is None:
+            family.signal_group(self.ranks[rank].pid, SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
         for rank in ranks:
@@ -231,6 +274,9 @@ class Loop:
             member = self.by_pid.pop(pid, None)
             if member is not None:
                 member.status = exit_status(status)
+                if self.wireup is not None:
+                    ended = self.wireup.ended(member.rank, member.status, monotonic())
+                    self.act(ended)
                 self.tell(("exited", member.rank, member.status))
 
     def read_rank(self, fd: int) -> None:
@@ -356,7 +402,7 @@ class Loop:
         if self.meeting is not None:
             self.meeting.close()
         if self.error_folder:
-            _remove_folder(self.error_folder)
+            folder.remove(self.error_folder)
 
 
 def exit_status(status: int) -> int:
@@ -375,30 +421,3 @@ def scrubbed(environ: Iterable[tuple[bytes, bytes]], scrub: list[bytes]) -> dict
         for name, value in environ
         if name not in names and not name.startswith(prefixes)
     }
-
-
-def _private_folder(run_id: str) -> str | None:
-    """A fresh folder of mode 0700 for the ranks' error files, or None where none can be made."""
-    for base in (os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm"):  # noqa: S108 - mkdir is exclusive
-        if not base.startswith("/"):
-            continue
-        path = os.path.join(base, "dispatch-%s-%s" % (run_id, os.urandom(4).hex()))
-        try:
-            os.mkdir(path, 0o700)
-        except OSError:
-            continue
-        return path
-    return None
-
-
-def _remove_folder(path: str) -> None:
-    """Remove our own flat folder; what the ranks may have put below it in folders stays."""
-    try:
-        for name in os.listdir(path):
-            try:
-                os.unlink(os.path.join(path, name))
-            except OSError:
-                pass
-        os.rmdir(path)
-    except OSError:
-        pass

@@ -24,7 +24,7 @@ Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
 ("tick",).
 Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", message) ·
 ("start", message) · ("signal", ranks, signum) · ("sweep",) · ("credit", count) ·
-("cut", rank) · ("exit", code).
+("cut", rank) · ("pmi", message) · ("exit", code).
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ class Node:
             return [("sweep",)]
         if kind == "credit":
             return [("credit", message["count"])]
+        if kind in ("pmi_release", "pmi_answer", "pmi_who") and self.state == RUNNING:
+            return [("pmi", message)]
         if kind == "finish":
             self.state = OVER
             self.deadlines.clear()

@@ -274,6 +274,7 @@ class Server:
         code = fields.get(b"exitcode", b"")
         number = int(code) & 0xFF if code.lstrip(b"-").isdigit() and len(code) < 12 else 1
         text = fields.get(b"message", b"").decode("utf-8", "backslashreplace")[:1000]
+        text = "" if text == "abort" else text  # what MPICH says when there is nothing to say
         return [("send", "pmi_abort", {"rank": rank, "code": number, "text": text})]
 
     # -- names (the launcher keeps them) ----------------------------------------------
@@ -285,7 +286,7 @@ class Server:
         peer.asked = True
         verb = fields[b"cmd"].split(b"_")[0].decode()
         return [
-            ("send", "pmi_name", {"rank": rank, "verb": verb, "service": service, "port": port})
+            ("send", "pmi_name", {"rank": rank, "verb": verb, "service": service, "address": port})
         ]
 
     # -- spawn ----------------------------------------------------------------------

@@ -45,8 +45,12 @@ class Process:
         self.counts = {STDOUT: 0, STDERR: 0}
 
 
-def spawn(rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
+def spawn(
+    rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, keep: int = -1
+) -> Process:
     """Start ``argv`` (list of bytes) with exactly ``env`` (bytes to bytes) in ``cwd`` (bytes).
+
+    keep: a descriptor that the rank inherits besides its standard ones; -1 for none.
 
     Returns when the program is running, that is after a successful execve.
     Raises: SpawnError.
@@ -63,7 +67,7 @@ def spawn(rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> 
         raise SpawnError("fork", error.errno or errno.EIO, "rank %d" % rank) from None
     out, out_end, err, err_end, told, tell = fds
     if pid == 0:
-        _become(parent, argv, env, cwd, out_end, err_end, tell)
+        _become(parent, argv, env, cwd, out_end, err_end, tell, keep)
     for fd in (out_end, err_end, tell):
         os.close(fd)
     trouble = _read_all(told)
@@ -97,6 +101,7 @@ def _become(
     out: int,
     err: int,
     tell: int,
+    keep: int,
 ) -> NoReturn:
     """In the child: turn into the rank. Never returns."""
     step = "exec"
@@ -108,6 +113,8 @@ def _become(
         os.dup2(null, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
+        if keep >= 0:
+            os.set_inheritable(keep, True)
         # Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so over execve
         for number in range(1, NSIG):
             if number not in (SIGKILL, SIGSTOP, 32, 33):  # 32, 33: glibc's own

@@ -96,6 +96,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         omp=_omp(flags["omp"]),
         master_addr=flags["master_addr"],
         master_port=_count(flags, "master_port", "--master-port", 65535),
+        mpi=flags["mpi"],
         limits=_limits(flags),
     )
 
@@ -187,7 +188,7 @@ def _text(path: str, who: str) -> bytes:
 
 def _limits(flags: Mapping[str, Any]) -> Limits:
     given: dict[str, Any] = {}
-    for name in ("connect_timeout", "boot_timeout", "grace", "heartbeat", "lease"):
+    for name in ("connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_patience"):
         if flags[name] is not None:
             given[name] = _seconds(flags[name], "--" + name.replace("_", "-"))
     window = _count(flags, "fan_out", "--fan-out")

@@ -130,6 +130,12 @@ Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usag
     default="quick",
     help="Prove before the start that every host reaches host 0.",
 )
+@click.option(
+    "--mpi",
+    type=click.Choice(["auto", "pmi1", "none"]),
+    default="auto",
+    help="Be the MPI process manager (MPICH and Intel MPI, by PMI-1), or not.",
+)
 # time
 @click.option(
     "--connect-timeout", metavar="S", help="Seconds to reach a host, login included [10]."
@@ -138,6 +144,9 @@ Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usag
 @click.option("--grace", metavar="S", help="Seconds from TERM to KILL [10].")
 @click.option("--heartbeat", metavar="S", help="Seconds between heartbeats; 3 missed: lost [5].")
 @click.option("--lease", metavar="S", help="Seconds after which ranks without a master die [30].")
+@click.option(
+    "--mpi-patience", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."
+)
 @click.option("--fan-out", metavar="N", help="Hosts connecting at once [64].")
 # telling
 @click.option(

@@ -57,6 +57,35 @@ class Sweep(Action):
 
 
 @dataclass(frozen=True)
+class ReleaseFence(Action):
+    """Let the node's members of ``fence`` go, with the keys of all nodes."""
+
+    node: int
+    fence: str
+    epoch: int
+    packets: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class AnswerName(Action):
+    """Give the rank the ``line`` that answers its ``PmiAsked``."""
+
+    node: int
+    rank: int
+    line: bytes
+
+
+@dataclass(frozen=True)
+class AskWaiting(Action):
+    """Let the node say which of its ranks others have awaited for ``seconds`` in ``fence``."""
+
+    node: int
+    fence: str
+    epoch: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Finish(Action):
     """The node's part is over: let its agent sweep, answer and exit."""
 

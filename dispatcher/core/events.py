@@ -53,6 +53,8 @@ class Event:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -182,6 +184,50 @@ class OutputEnded(Event):
     stream: int
     received: int
     sent: int
+
+
+@dataclass(frozen=True)
+class PmiCommitted(Event):
+    """All members on the node are in ``fence``; ``keys`` is what they put, packed by the agent."""
+
+    node: int
+    fence: str
+    epoch: int
+    keys: bytes
+
+
+@dataclass(frozen=True)
+class PmiAborted(Event):
+    """The rank called MPI_Abort with ``code``; ``text`` is its reason, if it gave one."""
+
+    node: int
+    rank: int
+    code: int
+    text: str
+
+
+@dataclass(frozen=True)
+class PmiAsked(Event):
+    """The rank wants to ``publish``, ``lookup`` or ``unpublish`` ``service`` (at ``port``)."""
+
+    node: int
+    rank: int
+    verb: str
+    service: bytes
+    port: bytes
+
+
+@dataclass(frozen=True)
+class PmiWaiting(Event):
+    """Ranks have been awaited for ``seconds``: they ``never`` called MPI_Init, or are ``absent``.
+
+    absent: from a barrier, in MPI_Init, MPI_Finalize or a spawn.
+    """
+
+    node: int
+    never: tuple[int, ...]
+    absent: tuple[int, ...]
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ Rules (their ids appear in tests and in comments):
 * J-6  exit code 0 only if every planned rank exited 0 and every byte arrived
 * J-7  the run ends in bounded time after it began to stop, whatever the hosts do,
   unless their output is still being read
+* J-8  a rank that ends with 0 is waited for by no MPI barrier; MPI_Abort ends the job at once
 
 Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
 """
@@ -44,6 +45,8 @@ from dispatcher.core.actions import (
     Sweep,
     Tell,
 )
+from dispatcher.core.kvs import FenceError
+from dispatcher.core.mpi import Mpi
 from dispatcher.errors import InternalError, UsageError
 from dispatcher.plan.job import JobPlan
 from dispatcher.transport.base import Failure, Kind
@@ -65,7 +68,8 @@ PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 class Job:
     """The state of one run of ``plan``.
 
-    check: prove that node 0 can be reached before a start; else its first address is taken.
+    check: prove before a start that the hosts are different machines and reach node 0;
+    else its first address is taken.
     """
 
     def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
@@ -90,6 +94,7 @@ class Job:
         self._unkillable: dict[int, tuple[int, ...]] = {}
         self._swept: dict[int, int] = {}
         self._rungs: list[policy.Rung] = []
+        self._mpi: Mpi | None = None  # once the ranks are placed
 
     # -- the three doors --------------------------------------------------------
 
@@ -143,7 +148,7 @@ class Job:
         if self._waiting:
             return []
         if not self._failures:
-            self._failures.update(self._same_machine())
+            self._failures.update(self._same_machine() if self.check else {})
         if self._failures:
             return self._stop(policy.rejection(self._failures, self._problems), now)
         if self.plan.is_open:
@@ -176,7 +181,8 @@ class Job:
                 failures[node] = Failure(
                     Kind.CHECK,
                     f"is the same machine as {name}",
-                    hint="keep one of the two names and add their slots",
+                    hint="keep one of the two names and add their slots, "
+                    "or skip this with --check none",
                 )
         return failures
 
@@ -236,6 +242,7 @@ class Job:
         for rank in self.plan.ranks:
             self._alive[rank.rank] = rank.node
             self._streams[rank.rank] = 2
+        self._mpi = Mpi({node.index: node.ranks for node in self.plan.nodes})
         placed = ev.RanksPlaced(len(self.plan.ranks), address, port)
         return [
             Tell(placed),
@@ -261,7 +268,8 @@ class Job:
         self._statuses[event.rank] = event.status
         if event.status != 0:
             return self._stop(policy.RankFailed(event.node, event.rank, event.status), now)
-        return self._conclude(now)
+        freed = self._mpi.ended(event.rank) if self._mpi is not None else []
+        return freed + self._conclude(now)
 
     def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:
         if self._streams.get(event.rank, 0) == 0:
@@ -319,6 +327,31 @@ class Job:
         if node in self._live:
             limits = self.plan.limits
             self.deadlines["silent", node] = now + limits.heartbeat * limits.beats_lost
+
+    # -- MPI ---------------------------------------------------------------------------
+
+    def _on_pmi_committed(self, event: ev.PmiCommitted, now: float) -> list[Action]:
+        if self._mpi is None or self.state != RUNNING:
+            return []
+        try:
+            actions = self._mpi.commit(event)
+        except FenceError as error:
+            lost = ev.NodeLost(event.node, Failure(Kind.PROTOCOL, f"MPI: {error}"))
+            return self._on_node_lost(lost, now)
+        key = ("fence", event.fence, event.epoch)
+        if actions:
+            self.deadlines.pop(key, None)
+        elif key not in self.deadlines:
+            self.deadlines[key] = now + self.plan.limits.mpi_patience
+        return actions
+
+    def _on_pmi_aborted(self, event: ev.PmiAborted, now: float) -> list[Action]:
+        if self._alive.get(event.rank) != event.node:
+            return []
+        return self._stop(policy.MpiAborted(event.node, event.rank, event.code, event.text), now)
+
+    def _on_pmi_asked(self, event: ev.PmiAsked, now: float) -> list[Action]:
+        return [] if self._mpi is None or self.state != RUNNING else self._mpi.ask(event)
 
     # -- the end ---------------------------------------------------------------------
 
@@ -420,6 +453,10 @@ class Job:
             for node in sorted(late):
                 actions += self._on_node_lost(ev.NodeLost(node, failure), now)
             return actions
+        if isinstance(key, tuple) and key[0] == "fence":
+            if self._mpi is None or self.state != RUNNING:
+                return []
+            return self._mpi.late(key[1], key[2], self.plan.limits.mpi_patience)
         if isinstance(key, tuple) and key[0] == "silent":
             limits = self.plan.limits
             seconds = limits.heartbeat * limits.beats_lost
@@ -451,5 +488,9 @@ _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     ev.RankFailedToStart: Job._on_rank_failed_to_start,
     ev.RankExited: Job._on_rank_exited,
     ev.OutputEnded: Job._on_output_ended,
+    ev.PmiCommitted: Job._on_pmi_committed,
+    ev.PmiAborted: Job._on_pmi_aborted,
+    ev.PmiAsked: Job._on_pmi_asked,
+    ev.PmiWaiting: Job._on_nothing,
     ev.SignalReceived: Job._on_signal,
 }

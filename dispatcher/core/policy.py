@@ -25,6 +25,16 @@ class RankFailed:
 
 
 @dataclass(frozen=True)
+class MpiAborted:
+    """A rank called MPI_Abort with ``code``."""
+
+    node: int
+    rank: int
+    code: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class RankNotStarted:
     """A rank's program could not be executed on its host."""
 
@@ -76,7 +86,16 @@ class Interrupted:
     signum: int
 
 
-Cause = RankFailed | RankNotStarted | NodeFailed | Rejected | Impossible | OutputLost | Interrupted
+Cause = (
+    RankFailed
+    | MpiAborted
+    | RankNotStarted
+    | NodeFailed
+    | Rejected
+    | Impossible
+    | OutputLost
+    | Interrupted
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +128,8 @@ def exit_code(cause: Cause | None) -> int:
             return exitcodes.OK
         case RankFailed(status=status):
             return exitcodes.from_status(status)
+        case MpiAborted(code=code):
+            return code or 1  # an abort is never a success
         case RankNotStarted(errno=number, step=step):
             found = step != "exec" or number != errno.ENOENT
             return exitcodes.NOT_EXECUTABLE if found else exitcodes.NOT_FOUND

@@ -12,8 +12,9 @@ All of it goes on top of the host's own environment, from which the agent has
 removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` and
 ``OMP_NUM_THREADS``, when any of the levels above gives them.
 
-``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: without a PMI server
-behind them MPI hangs, so the part that serves PMI adds them. Reads no
+``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: the agent adds them,
+which has the server behind them. ``PMI_HOSTNAME`` says by which address MPICH
+should be reached. Reads no
 ``os.environ``: the environment is an argument.
 """
 
@@ -55,13 +56,15 @@ class Bound:
     master_addr: address of node 0 that the other nodes reach. master_port: free
     there. omp_threads: ``omp_threads(cores, local ranks)`` of this rank's host,
     or None to leave the variable alone. error_file: where torch writes the
-    rank's exception, or None for no such variable.
+    rank's exception, or None for no such variable. hostname: an address of the
+    rank's host by which MPI there may be reached, or None if it has none.
     """
 
     master_addr: str
     master_port: int
     omp_threads: int | None = None
     error_file: str | None = None
+    hostname: str | None = None
 
 
 def exported(
@@ -147,6 +150,8 @@ def rank_environment(
         env["MASTER_PORT"] = str(bound.master_port)
         if bound.error_file is not None:
             env["TORCHELASTIC_ERROR_FILE"] = bound.error_file
+        if plan.mpi != "none" and bound.hostname is not None:
+            env["PMI_HOSTNAME"] = bound.hostname
     return env
 
 

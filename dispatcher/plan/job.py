@@ -89,6 +89,7 @@ class JobPlan:
     omp: int | Literal["auto", "keep"] = "auto"
     master_addr: str | None = None
     master_port: int | None = None
+    mpi: Literal["auto", "pmi1", "none"] = "auto"
     limits: Limits = field(default_factory=Limits)
     notices: tuple[str, ...] = ()
 
@@ -181,6 +182,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         omp=request.omp,
         master_addr=request.master_addr,
         master_port=request.master_port,
+        mpi=request.mpi,
         limits=request.limits,
         notices=request.hosts.notices,
     )

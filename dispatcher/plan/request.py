@@ -46,6 +46,7 @@ class Limits:
     lease: float = 30.0  # an agent without its master kills its ranks after this
     grace: float = 10.0  # TERM to KILL
     lifeline_grace: float = 1.0  # TERM to KILL when the master is gone
+    mpi_patience: float = 30.0  # ranks awaited by others in MPI are named after this
     connect_window: int = 64  # hosts being connected at once
 
     def __post_init__(self) -> None:
@@ -90,6 +91,7 @@ class Request:
     omp: int | Literal["auto", "keep"] = "auto"
     master_addr: str | None = None
     master_port: int | None = None
+    mpi: Literal["auto", "pmi1", "none"] = "auto"
     limits: Limits = field(default_factory=Limits)
 
 

@@ -23,6 +23,7 @@ from dispatcher.agent.messages import control
 from dispatcher.core import actions as act
 from dispatcher.core import events as ev
 from dispatcher.core.job import Job
+from dispatcher.core.kvs import process_mapping
 from dispatcher.core.policy import Verdict
 from dispatcher.plan.environ import (
     SCRUB_NAMES,
@@ -84,6 +85,7 @@ class Runner:
         self._facts: dict[int, ev.Facts] = {}
         self._window = threading.Semaphore(plan.limits.connect_window)
         self._token = os.urandom(16)
+        self._kvs_name = f"kvs_{os.urandom(8).hex()}"  # MPICH names shared memory after it
         self._seq = 0
         self._began = 0.0
         self._verdict: Verdict | None = None
@@ -179,6 +181,12 @@ class Runner:
                     self._send(node, "signal", ranks=None, signum=int(signum))
                 case act.Sweep(node):
                     self._send(node, "sweep")
+                case act.ReleaseFence(node, fence, epoch, packets):
+                    self._send(node, "pmi_release", fence=fence, epoch=epoch, keys=packets)
+                case act.AnswerName(node, rank, line):
+                    self._send(node, "pmi_answer", rank=rank, line=line)
+                case act.AskWaiting(node, fence, epoch, seconds):
+                    self._send(node, "pmi_who", fence=fence, epoch=epoch, seconds=seconds)
                 case act.Finish(node):
                     self._hosts[node].finish()
                 case act.CloseLink(node):
@@ -221,7 +229,10 @@ class Runner:
         plan, facts = action.plan, self._facts[action.node]
         host = self._hosts[action.node]
         host.ranks = frozenset(plan.nodes[action.node].ranks)
-        host.send(start_order(plan, action.node, facts, action.master_addr, action.master_port))
+        order = start_order(
+            plan, action.node, facts, action.master_addr, action.master_port, self._kvs_name
+        )
+        host.send(order)
 
 
 def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
@@ -253,7 +264,9 @@ def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
     )
 
 
-def start_order(plan: JobPlan, node: int, facts: ev.Facts, addr: str, port: int) -> bytes:
+def start_order(
+    plan: JobPlan, node: int, facts: ev.Facts, addr: str, port: int, kvs_name: str
+) -> bytes:
     """The order to spawn the node's ranks; what their environments share is sent once."""
     members = plan.nodes[node].ranks
     environments = {}
@@ -264,6 +277,7 @@ def start_order(plan: JobPlan, node: int, facts: ev.Facts, addr: str, port: int)
             master_port=port,
             omp_threads=omp_threads(facts.cores, len(members)),
             error_file=f"{folder}/rank-{rank}.json" if folder else None,
+            hostname=addr if node == 0 else next(iter(facts.addresses), None),
         )
         environments[rank] = rank_environment(plan, rank, bound)
     first = environments[members[0]]
@@ -284,7 +298,18 @@ def start_order(plan: JobPlan, node: int, facts: ev.Facts, addr: str, port: int)
         ],
         common=_pairs(common.items()),
         scrub=[_bytes(name) for name in SCRUB_NAMES] + [_bytes(p) + b"*" for p in SCRUB_PREFIXES],
+        pmi=None if plan.mpi == "none" else pmi_job(plan, kvs_name),
     )
+
+
+def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
+    """What an agent's PMI server must know of the job."""
+    return {
+        "name": kvs_name.encode(),
+        "size": plan.world_size,
+        "mapping": process_mapping([place.node for place in plan.ranks]).encode(),
+        "patience": plan.limits.mpi_patience,
+    }
 
 
 def _pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:

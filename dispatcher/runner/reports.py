@@ -62,6 +62,18 @@ class _Fields:
     def optional_text(self, name: str) -> str | None:
         return None if self._fields.get(name) is None else self.text(name)
 
+    def bytes(self, name: str, most: int) -> bytes:
+        value = self._fields.get(name)
+        if not isinstance(value, bytes) or len(value) > most:
+            raise ReportError(f"{name}: not at most {most} bytes")
+        return value
+
+    def number(self, name: str) -> float:
+        value = self._fields.get(name)
+        if not isinstance(value, float) or not 0 <= value < 1e9:
+            raise ReportError(f"{name}: not a duration")
+        return value
+
     def items(self, name: str) -> list[Any]:
         value = self._fields.get(name)
         if not isinstance(value, list) or len(value) > LIST_LIMIT:
@@ -152,6 +164,33 @@ def _swept(fields: _Fields, node: int) -> list[ev.Event]:
     return [ev.NodeSwept(node, fields.integer("killed"), left)]
 
 
+def _pmi_fence(fields: _Fields, node: int) -> list[ev.Event]:
+    epoch = fields.integer("epoch")
+    return [ev.PmiCommitted(node, fields.text("fence"), epoch, fields.bytes("keys", BODY_LIMIT))]
+
+
+def _pmi_abort(fields: _Fields, node: int) -> list[ev.Event]:
+    code = fields.integer("code", 0, 255)
+    return [ev.PmiAborted(node, fields.rank(), code, fields.text("text"))]
+
+
+def _pmi_name(fields: _Fields, node: int) -> list[ev.Event]:
+    verb = fields.text("verb")
+    if verb not in ("publish", "lookup", "unpublish"):
+        raise ReportError("verb: not one of a name service")
+    service, port = (fields.bytes(name, TEXT_LIMIT) for name in ("service", "address"))
+    if b"\n" in service + port:
+        raise ReportError("a name or port of two lines")
+    return [ev.PmiAsked(node, fields.rank(), verb, service, port)]
+
+
+def _pmi_waiting(fields: _Fields, node: int) -> list[ev.Event]:
+    never, absent = (
+        tuple(fields.own(rank) for rank in fields.items(name)) for name in ("never", "absent")
+    )
+    return [ev.PmiWaiting(node, never, absent, fields.number("seconds"))]
+
+
 _READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
     "ready": _ready,
     "probed": _probed,
@@ -160,6 +199,10 @@ _READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
     "exited": _exited,
     "leaked": lambda fields, node: [ev.RankLeaked(node, fields.rank())],
     "beat": lambda fields, node: [ev.NodeHeard(node)],
+    "pmi_fence": _pmi_fence,
+    "pmi_abort": _pmi_abort,
+    "pmi_name": _pmi_name,
+    "pmi_waiting": _pmi_waiting,
     "swept": _swept,
     "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
 }

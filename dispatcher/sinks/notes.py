@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dispatcher.core import events as ev
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.lines import harmless_text
-from dispatcher.sinks.verdict import status_words
+from dispatcher.sinks.verdict import fold_ranks, status_words
 
 
 class Notes(Sink):
@@ -39,6 +39,11 @@ class Notes(Sink):
                     f"rank {rank} on {self._hosts[node]} ended, but a process it started held "
                     "its output open; what that process writes is not shown"
                 )
+            case ev.PmiWaiting(node, never, absent, seconds):
+                where = self._hosts[node]
+                parts = [f"{fold_ranks(never)} on {where} (never called MPI_Init)"] if never else []
+                parts += [f"{fold_ranks(absent)} on {where}"] if absent else []
+                return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
         return None

@@ -38,6 +38,10 @@ def describe(
             pid = f", pid {pids[rank]}" if rank in pids else ""
             lines.append(f"error: rank {rank} on {names[node]}{pid}: {status_words(status)}")
             lines += _last_lines(rank, last)
+        case policy.MpiAborted(node, rank, code, text):
+            why = f": {harmless_text(text)}" if text else ""
+            lines.append(f"error: rank {rank} on {names[node]}: called MPI_Abort({code}){why}")
+            lines += _last_lines(rank, last)
         case policy.RankNotStarted(node, rank, errno, step, what):
             why = os.strerror(errno).lower()
             lines.append(
@@ -65,7 +69,7 @@ def describe(
 def _consequences(verdict: Verdict, plan: JobPlan, names: list[str]) -> list[str]:
     lines = []
     cause = verdict.cause
-    own = cause.rank if isinstance(cause, policy.RankFailed) else None
+    own = cause.rank if isinstance(cause, (policy.RankFailed, policy.MpiAborted)) else None
     by_status: dict[int, list[int]] = {}
     for rank, status in sorted(verdict.statuses.items()):
         if rank != own and status != 0:

@@ -231,7 +231,7 @@ def test_names_are_asked_of_the_launcher() -> None:
     told = server()
     ((_, kind, fields),) = say(told, 0, b"cmd=publish_name service=s port=tag#0$port")
     assert kind == "pmi_name"
-    assert fields == {"rank": 0, "verb": "publish", "service": b"s", "port": b"tag#0$port"}
+    assert fields == {"rank": 0, "verb": "publish", "service": b"s", "address": b"tag#0$port"}
     assert told.answer(0, b"cmd=publish_result rc=0\n")[0][:2] == ("reply", 0)
     assert told.answer(0, b"again") == []
 

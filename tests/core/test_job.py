@@ -147,6 +147,13 @@ class TestStart:
         assert isinstance(cause, policy.Rejected)
         assert cause.failures[1].why == "is the same machine as n0"
 
+    def test_unless_nothing_is_to_be_checked(self, plan: JobPlan) -> None:
+        job = Job(plan, check=False)
+        job.begin()
+        job.handle(ev.NodeReady(0, facts(0)), 0.0)
+        actions = job.handle(ev.NodeReady(1, facts(1, machine="machine 0")), 0.0)
+        assert any(isinstance(action, StartRanks) for action in actions)
+
     def test_gpus_are_counted_for_an_open_plan(self) -> None:
         job = Job(make_plan(1, slots=None))
         job.begin()

@@ -31,6 +31,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "beat": {},
     "swept": {"killed": 2, "left": [9, 8]},
     "notice": {"text": "hello"},
+    "pmi_fence": {"fence": "WORLD:0", "epoch": 2, "keys": b"packet"},
+    "pmi_abort": {"rank": 4, "code": 7, "text": "why"},
+    "pmi_name": {"rank": 5, "verb": "publish", "service": b"s", "address": b"tag#0$"},
+    "pmi_waiting": {"never": [4], "absent": [5], "seconds": 30.0},
 }
 
 EVENTS: dict[str, list[ev.Event]] = {
@@ -53,6 +57,10 @@ EVENTS: dict[str, list[ev.Event]] = {
     "beat": [ev.NodeHeard(3)],
     "swept": [ev.NodeSwept(3, 2, (9, 8))],
     "notice": [ev.NodeNoticed(3, "hello")],
+    "pmi_fence": [ev.PmiCommitted(3, "WORLD:0", 2, b"packet")],
+    "pmi_abort": [ev.PmiAborted(3, 4, 7, "why")],
+    "pmi_name": [ev.PmiAsked(3, 5, "publish", b"s", b"tag#0$")],
+    "pmi_waiting": [ev.PmiWaiting(3, (4,), (5,), 30.0)],
 }  # fmt: skip
 
 
@@ -84,7 +92,12 @@ FINE: dict[str, list[Any]] = {
     "error_folder": [None, "word"],
     "port": [None],
     "left": [[1]],
-    **{name: ["word"] for name in ("hostname", "python", "machine", "step", "what", "text")},
+    "seconds": [1.5],
+    **{name: [b"bytes"] for name in ("keys", "service", "address")},
+    **{
+        name: ["word"]
+        for name in ("hostname", "python", "machine", "step", "what", "text", "fence")
+    },
 }
 
 

@@ -166,7 +166,8 @@ class TestEnvironment:
             assert env["TORCHELASTIC_RUN_ID"] == env["DISPATCH_RUN_ID"]
             assert 0 < int(env["MASTER_PORT"]) < 65536
             assert int(env["OMP_NUM_THREADS"]) == max(1, len(os.sched_getaffinity(0)) // 2)
-            assert not {"SLURM_PROCID", "PMI_RANK"} & set(env)
+            assert (env["PMI_RANK"], env["PMI_SIZE"]) == (str(rank), "2")
+            assert not {"SLURM_PROCID", "PMIX_RANK"} & set(env)
         assert by_rank["[0]"]["MASTER_PORT"] == by_rank["[1]"]["MASTER_PORT"]
 
     def test_a_fixed_port_is_kept_or_refused(self, desk: Desk) -> None:
