@@ -23,13 +23,12 @@ parser.add_argument("--save-every", type=int, default=20)
 parser.add_argument("--resume", action="store_true")
 options = parser.parse_args()
 
-job = comm.init()
-if options.batch < job.size:
-    raise SystemExit(f"--batch {options.batch}: {job.size} ranks need a row each")
-job.init_torch()
-if job.gpu is None:
-    torch.set_num_threads(max(1, torch.get_num_threads() // job.local_size))
-print(f"rank {job.rank} of {job.size} on {job.host}: {job.backend} on {job.device}", flush=True)
-train_topics.train(options, torch.device(job.device))
-gc.collect()  # the model holds on to the process group, which goes first
-job.close()
+with comm.init() as job:
+    if options.batch < job.size:
+        raise SystemExit(f"--batch {options.batch}: {job.size} ranks need a row each")
+    job.init_torch()
+    if job.gpu is None:
+        torch.set_num_threads(max(1, torch.get_num_threads() // job.local_size))
+    print(f"rank {job.rank} of {job.size} on {job.host}: {job.backend} on {job.device}", flush=True)
+    train_topics.train(options, torch.device(job.device))
+    gc.collect()  # the model holds on to the process group, which goes first

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from dispatcher.comm import cuda, groups, layout, start
+from dispatcher.comm import cuda, groups, layout, leaving, start
 from dispatcher.comm.communicator import Communicator
 from dispatcher.comm.errors import CommWarning, GroupError
 from dispatcher.comm.exchange import Exchange
@@ -25,6 +25,9 @@ from dispatcher.comm.unique_id import UniqueId
 
 class Job:
     """This rank's place in the world; made by ``init``.
+
+    ``with init() as job:`` closes it at the end; left by an exception it aborts what was
+    built, and a ``sys.exit(3)`` ends the job with 3 instead of hanging.
 
     rank, size: in the world. local_rank, local_size: on this host. ranks: the facts of all
     ranks, in rank order. mpi: the mpi4py communicator of all ranks that this job talks
@@ -61,8 +64,11 @@ class Job:
     ) -> None:
         if error is None:
             self.close()
-        elif self._nccl is not None:
+            return
+        if self._nccl is not None:
             self._nccl.abort()
+        if isinstance(error, SystemExit):
+            leaving.exit_with(error)
 
     @property
     def gpu(self) -> int | None:

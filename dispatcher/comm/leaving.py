@@ -8,8 +8,8 @@ sees why. ``arm`` hooks the interpreter's end: the reason is printed first, then
   each with its own words and exit code 1;
 - any other: this rank ends the job with ``MPI_Abort(1)``.
 
-``sys.exit`` is not caught; a rank that leaves with a code of its own choice is the
-launcher's to judge.
+``sys.exit(3)`` calls no hook, and hangs in the same way while the others are in MPI. It
+is seen only by ``with init() as job:``, whose end then calls ``exit_with``.
 """
 
 from __future__ import annotations
@@ -59,6 +59,19 @@ def arm(who: str) -> None:
 def take_others_along(mpi: Any, exchange: Exchange) -> None:
     """From now on an uncaught exception ends the whole job."""
     _Ways.who, _Ways.mpi, _Ways.exchange = exchange.who, mpi, exchange
+
+
+def exit_with(error: SystemExit) -> None:
+    """End the whole job with the code of a ``sys.exit`` that says failure; success returns."""
+    code = error.code
+    if code is None or code == 0 or _Ways.exchange is None:
+        return
+    if not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    sys.stderr.flush()
+    sys.stdout.flush()
+    _Ways.mpi.COMM_WORLD.Abort(code)
 
 
 def _leave(shared: bool) -> None:

@@ -267,3 +267,36 @@ def test_without_mpi_the_rank_says_what_to_install(mpiexec):
     assert f"a rank on {HOST}: mpi4py: not installed for" in ended.err
     assert "hint: pip install mpi4py mpich" in ended.err
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(("word", "code"), [("3", 3), ("'no data here'", 1)])
+def test_an_exit_of_one_rank_ends_the_others(mpiexec, word, code):
+    ended = mpiexec(
+        3,
+        f"""
+        import sys
+        import dispatcher.comm as comm
+        with comm.init() as job:
+            if job.rank == 1:
+                sys.exit({word})
+            job.mpi.Barrier()
+        """,
+        limit=20,
+    )
+    assert ended.code == code, ended.err
+    assert ("no data here" in ended.err) == (code == 1)
+
+
+def test_an_exit_of_all_ranks_with_success_is_one(mpiexec):
+    ended = mpiexec(
+        2,
+        """
+        import sys
+        import dispatcher.comm as comm
+        with comm.init() as job:
+            job.mpi.Barrier()
+            sys.exit(0)
+        """,
+        limit=20,
+    )
+    assert (ended.code, ended.err) == (0, "")
