@@ -1,5 +1,9 @@
 """The run as one pure machine: ``handle(event, now) -> [Action]``.
 
+It stays one file: the states share most of their transitions. What is judged
+before the start is in ``check``, the MPI fences are in ``mpi``, the rules of an
+ending in ``policy``.
+
 ::
 
     connecting --all ready--> probing --all reach node 0--> running --all ranks done--+
@@ -45,9 +49,10 @@ from dispatcher.core.actions import (
     Sweep,
     Tell,
 )
+from dispatcher.core.check import Answer, Ask, Check, Go
 from dispatcher.core.kvs import FenceError
 from dispatcher.core.mpi import Mpi
-from dispatcher.errors import InternalError, UsageError
+from dispatcher.errors import InternalError
 from dispatcher.plan.job import JobPlan
 from dispatcher.transport.base import Failure, Kind
 
@@ -55,8 +60,8 @@ CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
     "connecting", "probing", "running", "stopping", "finishing", "over",
 )  # fmt: skip
 
-#: seconds for the first probe (the address ssh used) and for the second (all addresses)
-FIRST_PROBE, SECOND_PROBE = 1.0, 3.0
+#: seconds that the answer to a probe may take longer than the probe itself
+PROBE_SLACK = 10.0
 #: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
 SWEEP_LIMIT = 8.0
 
@@ -74,19 +79,13 @@ class Job:
 
     def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
         self.plan = plan
-        self.check = check
         self.state = CONNECTING
         self.cause: policy.Cause | None = None
         self.deadlines: dict[Hashable, float] = {}
         self.n_signals = 0
-        self._nodes = range(len(plan.nodes))
-        self._waiting = set(self._nodes)  # nodes whose answer the present state awaits
-        self._live = set(self._nodes)  # nodes with a link that is open or being opened
-        self._facts: dict[int, ev.Facts] = {}
-        self._failures: dict[int, Failure] = {}  # nodes unusable before a start
-        self._problems: dict[int, frozenset[str]] = {}
-        self._reached: dict[int, tuple[str, ...]] = {}
-        self._candidates: tuple[str, ...] = ()
+        self._check = Check(plan, prove=check)
+        self._live = {node.index for node in plan.nodes}  # a link is open or being opened
+        self._waiting: set[int] = set()  # nodes whose last word is awaited
         self._lost: dict[int, Failure] = {}
         self._alive: dict[int, int] = {}  # rank -> node; spawn ordered, not yet exited
         self._streams: dict[int, int] = {}  # rank -> streams not yet ended
@@ -100,7 +99,7 @@ class Job:
 
     def begin(self) -> list[Action]:
         """The first actions."""
-        return [OpenLink(node) for node in self._nodes]
+        return [OpenLink(node.index) for node in self.plan.nodes]
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """The actions that ``event``, observed at ``now``, calls for."""
@@ -128,125 +127,45 @@ class Job:
         for key in self.deadlines:
             self.deadlines[key] += seconds
 
-    # -- before the start --------------------------------------------------------
+    # -- before the start: ``check`` judges, this carries on ------------------------
 
     def _on_node_ready(self, event: ev.NodeReady, now: float) -> list[Action]:
-        node = event.node
-        self._hear(node, now)
-        if self.state != CONNECTING or node not in self._waiting:
-            return []
-        self._facts[node] = event.facts
-        if event.problems:
-            self._problems[node] = frozenset(what for what, _ in event.problems)
-            why = "; ".join(why for _, why in event.problems)
-            self._failures[node] = Failure(Kind.CHECK, why, _check_hint(self._problems[node]))
-        return self._settle(node, now)
-
-    def _settle(self, node: int, now: float) -> list[Action]:
-        """One more node has answered or failed; go on when all have (J-1)."""
-        self._waiting.discard(node)
-        if self._waiting:
-            return []
-        if not self._failures:
-            self._failures.update(self._same_machine() if self.check else {})
-        if self._failures:
-            return self._stop(policy.rejection(self._failures, self._problems), now)
-        if self.plan.is_open:
-            try:
-                self.plan = self.plan.resolved(
-                    {node: facts.gpus for node, facts in self._facts.items()}
-                )
-            except UsageError as error:
-                return self._stop(policy.Impossible(error.message, error.hint), now)
-        return self._release_surplus() + self._probe(now)
-
-    def _release_surplus(self) -> list[Action]:
-        """Let go of the last nodes, which a plan that was open turned out not to need."""
-        surplus = [node for node in self._nodes if node >= len(self.plan.nodes)]
-        self._nodes = range(len(self.plan.nodes))
-        self._live.difference_update(surplus)
-        for node in surplus:
-            self._facts.pop(node, None)
-            self.deadlines.pop(("silent", node), None)
-        return [CloseLink(node) for node in surplus]
-
-    def _same_machine(self) -> dict[int, Failure]:
-        """Two names for one machine would put two agents, and twice the ranks, on it."""
-        first: dict[str, int] = {}
-        failures = {}
-        for node, facts in sorted(self._facts.items()):
-            other = first.setdefault(facts.machine, node)
-            if other != node:
-                name = self.plan.nodes[other].host.name
-                failures[node] = Failure(
-                    Kind.CHECK,
-                    f"is the same machine as {name}",
-                    hint="keep one of the two names and add their slots, "
-                    "or skip this with --check none",
-                )
-        return failures
-
-    def _probe(self, now: float) -> list[Action]:
-        head = self._facts[0]
-        others = [node for node in self._nodes if node != 0]
-        if self.plan.master_addr is not None:
-            self._candidates = (self.plan.master_addr,)
-        elif not others and self.plan.nodes[0].host.name == "localhost":
-            self._candidates = ("127.0.0.1",)
-        else:
-            self._candidates = head.addresses or (head.hostname,)
-        port = self._port()
-        # a name is nothing to probe: looking it up could hang the agents
-        fixed = self.plan.master_addr is not None or not head.addresses
-        if not others or not self.check or head.port is None or fixed:
-            return self._start(self._candidates[0], now)
-        self.state = PROBING
-        self._waiting = set(others)
-        first = self._candidates[:1]
-        return [Probe(node, first, port, FIRST_PROBE) for node in others]
-
-    def _port(self) -> int:
-        """MASTER_PORT: the one node 0 keeps free, which is the user's where there is one."""
-        return self._facts[0].port or self.plan.master_port or 0
+        self._hear(event.node, now)
+        return self._go_on(self._check.ready(event), now) if self.state == CONNECTING else []
 
     def _on_node_probed(self, event: ev.NodeProbed, now: float) -> list[Action]:
         self._hear(event.node, now)
-        if self.state != PROBING or event.node not in self._waiting:
-            return []
-        self._waiting.discard(event.node)
-        # what a host claims counts only for addresses it was asked about
-        self._reached[event.node] = tuple(a for a in event.reached if a in self._candidates)
-        if self._waiting:
-            return []
-        for address in self._candidates:
-            if all(address in reached for reached in self._reached.values()):
-                return self._start(address, now)
-        if len(self._candidates) > 1 and "probed twice" not in self.deadlines:
-            self.deadlines["probed twice"] = float("inf")
-            self._waiting = set(self._reached)
-            port = self._port()
-            return [Probe(n, self._candidates, port, SECOND_PROBE) for n in sorted(self._waiting)]
-        counts = {a: sum(a in r for r in self._reached.values()) for a in self._candidates}
-        best = max(self._candidates, key=lambda address: counts[address])
-        self._failures = {
-            node: policy.unreachable_master(self._candidates, reached)
-            for node, reached in self._reached.items()
-            if best not in reached
-        }
-        return self._stop(policy.Rejected(dict(self._failures)), now)
+        return self._go_on(self._check.probed(event), now) if self.state == PROBING else []
 
-    def _start(self, address: str, now: float) -> list[Action]:
+    def _go_on(self, answer: Answer, now: float) -> list[Action]:
+        """Do what the check's answer means (J-1)."""
+        match answer:
+            case None:
+                return []
+            case Ask(nodes, addresses, port, seconds):
+                self.state = PROBING
+                self.deadlines["probe"] = now + seconds + PROBE_SLACK
+                return [Probe(node, addresses, port, seconds) for node in nodes]
+            case Go(plan, address, port):
+                return self._start(plan, address, port)
+        return self._stop(answer, now)
+
+    def _start(self, plan: JobPlan, address: str, port: int) -> list[Action]:
         self.state = RUNNING
-        self.deadlines.pop("probed twice", None)
-        port = self._port()
-        for rank in self.plan.ranks:
+        self.deadlines.pop("probe", None)
+        surplus = range(len(plan.nodes), len(self.plan.nodes))  # an open plan may need fewer
+        for node in surplus:
+            self._live.discard(node)
+            self.deadlines.pop(("silent", node), None)
+        self.plan = plan
+        for rank in plan.ranks:
             self._alive[rank.rank] = rank.node
             self._streams[rank.rank] = 2
-        self._mpi = Mpi({node.index: node.ranks for node in self.plan.nodes})
-        placed = ev.RanksPlaced(len(self.plan.ranks), address, port)
+        self._mpi = Mpi({node.index: node.ranks for node in plan.nodes})
         return [
-            Tell(placed),
-            *(StartRanks(self.plan, node, address, port) for node in self._nodes),
+            *(CloseLink(node) for node in surplus),
+            Tell(ev.RanksPlaced(len(plan.ranks), address, port)),
+            *(StartRanks(plan, node.index, address, port) for node in plan.nodes),
         ]
 
     # -- while ranks run -----------------------------------------------------------
@@ -288,8 +207,7 @@ class Job:
         self._live.discard(node)
         self.deadlines.pop(("silent", node), None)
         if self.state == CONNECTING:
-            self._failures[node] = event.failure
-            return self._settle(node, now)
+            return self._go_on(self._check.lost(node, event.failure), now)
         if self.state == FINISHING and node in self._waiting:
             # its ranks had all ended; without its answer nobody knows what it left behind
             self._lost[node] = event.failure
@@ -395,7 +313,7 @@ class Job:
             self.state = FINISHING
             self.deadlines.pop("rung", None)
             self.deadlines.pop("sweep", None)
-            self._waiting = {node for node in self._live if node in self._facts}
+            self._waiting = self._live & self._check.ready_nodes
             self.deadlines["finish"] = now + SWEEP_LIMIT
             actions: list[Action] = [Finish(node) for node in sorted(self._waiting)]
             actions += [CloseLink(node) for node in sorted(self._live - self._waiting)]
@@ -446,13 +364,11 @@ class Job:
     def _due(self, key: Hashable, now: float) -> list[Action]:
         if key == "rung":
             return self._climb(now)
+        if key == "probe":
+            return self._give_up(self._check.waiting, "no answer to the check in time", now)
         if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
             late = self._waiting if key == "finish" else set(self._alive.values())
-            failure = Failure(Kind.LOST, f"no answer for {SWEEP_LIMIT:.0f} s while ending")
-            actions: list[Action] = []
-            for node in sorted(late):
-                actions += self._on_node_lost(ev.NodeLost(node, failure), now)
-            return actions
+            return self._give_up(late, f"no answer for {SWEEP_LIMIT:.0f} s while ending", now)
         if isinstance(key, tuple) and key[0] == "fence":
             if self._mpi is None or self.state != RUNNING:
                 return []
@@ -460,17 +376,14 @@ class Job:
         if isinstance(key, tuple) and key[0] == "silent":
             limits = self.plan.limits
             seconds = limits.heartbeat * limits.beats_lost
-            failure = Failure(Kind.LOST, f"nothing heard for {seconds:.0f} s")
-            return self._on_node_lost(ev.NodeLost(key[1], failure), now)
+            return self._give_up({key[1]}, f"nothing heard for {seconds:.0f} s", now)
         return []
 
-
-def _check_hint(problems: frozenset[str]) -> str | None:
-    if problems & {"cwd", "no script"}:
-        return "copy the folder there (rsync -a), or name one that every host has with --chdir"
-    if problems & {"missing", "not executable"}:
-        return "install it there, or name the right one with --python (or python= in the hostfile)"
-    return None
+    def _give_up(self, nodes: set[int], why: str, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for node in sorted(nodes):
+            actions += self._on_node_lost(ev.NodeLost(node, Failure(Kind.LOST, why)), now)
+        return actions
 
 
 _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {

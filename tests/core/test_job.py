@@ -82,6 +82,17 @@ class TestStart:
         started = orders(job.handle(ev.NodeProbed(1, ("192.168.0.1",)), 2.0))
         assert [action.master_addr for action in started] == ["192.168.0.1"] * 2  # type: ignore[attr-defined]
 
+    def test_a_probe_that_is_never_answered_is_given_up(self, plan: JobPlan) -> None:
+        job = Job(plan)
+        job.begin()
+        job.handle(ev.NodeReady(0, facts(0)), 0.0)
+        job.handle(ev.NodeReady(1, facts(1)), 0.0)
+        for node in (0, 1):
+            job.handle(ev.NodeHeard(node), 10.0)
+        actions = orders(job.tick(11.1))
+        assert actions == [CloseLink(1), Finish(0)]
+        assert isinstance(finish(job, (0,)).cause, policy.NodeFailed)
+
     def test_unreachable_node_0_rejects(self, plan: JobPlan) -> None:
         job = Job(plan)
         job.begin()
