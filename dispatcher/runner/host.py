@@ -21,6 +21,8 @@ from dispatcher.transport.base import Failure, Kind, Link, LinkClosed, Target, T
 
 READ_SIZE = 256 << 10
 ERRORS_LIMIT = 64 << 10
+#: seconds that the end of a link may come after it has ceased to take our frames
+LAST_WORDS = 2.0
 
 #: inbox items that are not bytes to send
 _READABLE = object()
@@ -154,13 +156,18 @@ class Host(threading.Thread):
         """Carry frames until the link is closed (None) or fails."""
         boot_deadline = time.monotonic() + self._boot_timeout
         next_ping = 0.0
-        try:
-            link.write(bootstrap.payload() + self._prepare)
-        except LinkClosed:
-            pass  # it has already said why it ended; the reading below finds out
+        frames = bootstrap.payload() + self._prepare
+        deaf: float | None = None  # it takes nothing any more; until when to wait for its end
         link.watch(self._wake)
         while True:
-            due = next_ping if self._ready else boot_deadline
+            now = time.monotonic()
+            try:
+                if frames and deaf is None:
+                    link.write(frames)
+            except LinkClosed:
+                # what it said last, its reason among it, may still be on the way
+                deaf = now + LAST_WORDS
+            due = deaf or (next_ping if self._ready else boot_deadline)
             try:
                 item = self._inbox.get(timeout=max(0.0, due - time.monotonic()))
             except queue.Empty:
@@ -174,16 +181,14 @@ class Host(threading.Thread):
                     return failure
             frames = item if isinstance(item, bytes) else b""
             now = time.monotonic()
-            if self._ready and now >= next_ping:
+            if deaf is not None:
+                if now >= deaf:
+                    return Failure(Kind.LOST, "the link was closed")
+            elif self._ready and now >= next_ping:
                 next_ping = now + self._heartbeat
                 frames += control("ping")
             elif not self._ready and now >= boot_deadline:
                 return self._late(link)
-            try:
-                if frames:
-                    link.write(frames)
-            except LinkClosed:
-                return self._read(link) or Failure(Kind.LOST, "the link was closed")
 
     def _wake(self) -> None:
         if not self._readable:

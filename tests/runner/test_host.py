@@ -207,6 +207,18 @@ def test_credit_comes_back_in_portions(watch: Callable[..., Watched]) -> None:
     assert bodies.count(control("credit", count=300)[HEADER.size :]) == 1
 
 
+def test_last_words_are_waited_for(watch: Callable[..., Watched]) -> None:
+    """The far side takes nothing any more, but what it said last is still on its way."""
+    link = ScriptedLink([SYNC + READY], b"KeyError: 1\n", 1)
+    watched = watch(link)
+    watched.until(ev.NodeReady)
+    link.closed.set()
+    watched.host.send(control("credit", count=1))
+    link._script.append(b"")
+    watched.host._wake()
+    assert "KeyError: 1" in watched.failure().why
+
+
 def test_the_end_after_the_last_word_is_no_loss(watch: Callable[..., Watched]) -> None:
     swept = control("swept", killed=0, left=[])
     link = ScriptedLink([SYNC + READY])
