@@ -140,6 +140,8 @@ def rank_environment(
         "DISPATCH_RUN_ID": plan.run_id,
         "DISPATCH_HOST": node.host.name,
     }
+    if plan.seating is not None:
+        env["DISPATCH_HOSTS"] = plan.seating
     if bound is None:
         first = plan.nodes[0].host.name
         env["MASTER_ADDR"] = plan.master_addr or f"<address of {first}>"

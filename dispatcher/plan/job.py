@@ -43,6 +43,9 @@ from dispatcher.plan.request import (
 if TYPE_CHECKING:
     from typing import Any
 
+#: characters of DISPATCH_HOSTS at most
+MOST_SEATING = 16 << 10
+
 __all__ = [
     "JobPlan", "Limits", "NodePlan", "Nproc", "Program", "RankPlan", "Request",
     "parse_count", "parse_nproc", "plan_job",
@@ -107,6 +110,22 @@ class JobPlan:
             for local, rank in enumerate(node.ranks)
         ]
         return tuple(sorted(found, key=lambda place: place.rank))
+
+    @cached_property
+    def seating(self) -> str | None:
+        """``n1:8,n2:8``: hosts and numbers of consecutive ranks, in rank order.
+
+        None where it would be too long for an environment variable; a bound well
+        below execve(2)'s 128 KiB leaves room for the others.
+        """
+        runs: list[tuple[int, int]] = []  # (node, ranks)
+        for place in self.ranks:
+            if runs and runs[-1][0] == place.node:
+                runs[-1] = (place.node, runs[-1][1] + 1)
+            else:
+                runs.append((place.node, 1))
+        text = ",".join(f"{self.nodes[node].host.name}:{count}" for node, count in runs)
+        return text if len(text) <= MOST_SEATING else None
 
     @property
     def world_size(self) -> int:

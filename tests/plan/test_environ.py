@@ -123,6 +123,7 @@ def test_a_rank_finds_exactly_this() -> None:
         "OMP_NUM_THREADS": "6",
         "DISPATCH_RUN_ID": "run-1",
         "DISPATCH_HOST": "n2",
+        "DISPATCH_HOSTS": "n1:2,n2:2",
     }
 
 

@@ -351,3 +351,18 @@ def test_closing_a_plan_gives_each_gpu_one_rank(counts: list[int]) -> None:
     plan = planned(f"n[1-{len(counts)}]").resolved(dict(enumerate(counts)))
     assert [len(node.ranks) for node in plan.nodes] == [max(1, count) for count in counts]
     assert JobPlan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "seating"),
+    [
+        ("n[1-2] slots=2", {}, "n1:2,n2:2"),
+        ("n[1-2] slots=2", {"map_by": "node"}, "n1:1,n2:1,n1:1,n2:1"),
+        ("n1 slots=3", {}, "n1:3"),
+        ("n[00001-40000] slots=1", {}, None),
+    ],
+)
+def test_seating_names_hosts_in_rank_order(
+    hosts: str, flags: dict[str, object], seating: str | None
+) -> None:
+    assert planned(hosts, **flags).seating == seating

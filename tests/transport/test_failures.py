@@ -134,7 +134,7 @@ def test_tarpit_ends_at_the_deadline(
         assert isinstance(failure, Failure)
         assert failure.kind is Kind.TIMEOUT
         assert step in failure.why
-        assert 0.9 < time.monotonic() - started < 2.5
+        assert 0.9 < time.monotonic() - started < 6
         transport.close()
     assert not any("paramiko" in repr(thread).lower() for thread in threading.enumerate())
 
@@ -148,7 +148,7 @@ def test_tarpit_with_ssh(sshd: Sshd) -> None:
         failure = link.failure(5)
         assert failure is not None
         assert failure.kind is Kind.TIMEOUT
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 8
         link.close()
         way.transport.close()
 

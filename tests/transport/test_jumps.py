@@ -190,7 +190,7 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
         assert isinstance(link, Link), link
         started = time.monotonic()
         link.close()
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 3
     transport.close()
     assert len(os.listdir("/proc/self/fd")) <= before
     assert not _zombies()
@@ -212,7 +212,7 @@ def test_proxy_command_that_hangs(own: Sshd, transports: list[ParamikoTransport]
     failure = transport.open(Target("node"), "true", started + 1)
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.TIMEOUT
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 6
     assert not _zombies()
 
 
