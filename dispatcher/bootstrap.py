@@ -37,7 +37,7 @@ NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 #: what travels; a module is compiled on the host when it is first imported
 MODULES = (
     "pack", "wire", "messages", "family", "process", "facts", "folder", "meeting", "node", "pmi",
-    "wireup", "loop", "main",
+    "shared", "wireup", "loop", "main",
 )  # fmt: skip
 
 #: what the far side says, before any SYNC, when it found nothing to run us with
@@ -47,6 +47,7 @@ NO_PYTHON_STATUS = 127
 #: bytes of noise kept for the error message
 NOISE_LIMIT = 64 << 10
 
+_QUOTES = '"' * 3
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
 
 _STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
@@ -85,13 +86,34 @@ def payload() -> bytes:
 
 
 def sources() -> dict[str, str]:
-    """The agent's modules: name -> source."""
+    """The agent's modules: name -> source, without its comments; see ``lean``."""
     found = {}
     folder = os.path.join(os.path.dirname(__file__), "agent")
     for name in MODULES:
         with open(os.path.join(folder, f"{name}.py"), encoding="utf-8") as file:
-            found[name] = file.read()
+            found[name] = lean(file.read())
     return found
+
+
+def lean(source: str) -> str:
+    """``source`` with docstrings and whole-line comments left empty, every line in its place.
+
+    A line of the agent's code that begins with three quotes begins a docstring;
+    a test holds the agent to that.
+    """
+    lines = []
+    inside = False
+    for line in source.split("\n"):
+        text = line.strip()
+        if inside:
+            inside = not text.endswith(_QUOTES)
+            lines.append("")
+        elif text.startswith(_QUOTES):
+            inside = text == _QUOTES or not text.endswith(_QUOTES)
+            lines.append(line[: line.index(_QUOTES)] + '""')
+        else:
+            lines.append("" if text.startswith("#") else line)
+    return "\n".join(lines)
 
 
 def payload_of(modules: Mapping[str, str]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import stat
@@ -205,6 +206,21 @@ class TestBootFailure:
 class TestPayload:
     def test_is_small(self) -> None:
         assert len(payload()) <= 24 << 10
+
+    @pytest.mark.parametrize("name", bootstrap.MODULES)
+    def test_what_travels_means_the_same_and_stands_in_the_same_lines(self, name: str) -> None:
+        path = Path(bootstrap.__file__).parent / "agent" / f"{name}.py"
+        whole = ast.parse(path.read_text(encoding="utf-8"))
+        sent = ast.parse(bootstrap.sources()[name])
+        for node in ast.walk(whole):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                first = node.body[0]
+                if ast.get_docstring(node) is not None:
+                    assert isinstance(first, ast.Expr)
+                    first.value = ast.Constant("")
+        assert ast.dump(sent) == ast.dump(whole)
+        lines = [node.lineno for node in ast.walk(sent) if isinstance(node, ast.stmt)]
+        assert lines == [node.lineno for node in ast.walk(whole) if isinstance(node, ast.stmt)]
 
     def test_line_one_is_one_line(self) -> None:
         line, _, _ = payload().partition(b"\n")

@@ -4,6 +4,8 @@ Two lanes lead out: control frames always go before output frames, and output
 is read from the ranks only while there is credit and the lane is short. So a
 slow launcher holds the ranks back through their own pipes, memory stays
 bounded, and a kill or a heartbeat never waits behind output.
+
+Longer than other modules: every descriptor and every action of the agent meets here.
 """
 
 from __future__ import annotations
@@ -181,6 +183,7 @@ class Loop:
 
             own_ranks = [rank for rank, _, _ in message["ranks"]]
             self.wireup = Wireup(message["pmi"], own_ranks, self.poll)
+            self.wireup.place_hook(self.error_folder, base)
         pairs = []
         for rank, argv, env in message["ranks"]:
             own = dict(base)
@@ -227,6 +230,8 @@ class Loop:
             family.signal_group(self.ranks[rank].pid, SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
+        if self.wireup is not None:
+            self.wireup.note_segments()
         for rank in ranks:
             member = self.ranks[rank]
             if member.status is None:
@@ -235,7 +240,11 @@ class Loop:
                 family.signal_leftovers(member.pid, signum)
 
     def do_sweep(self) -> None:
+        if self.wireup is not None:
+            self.wireup.note_segments()
         killed, left = family.kill_all(self.reap)
+        if self.wireup is not None and not left:
+            self.wireup.remove_segments()
         ended = {member.pid for member in self.ranks.values()}
         self.tell(("swept", len(killed - ended), left))
 

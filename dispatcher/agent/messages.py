@@ -12,7 +12,8 @@ prepare    the first order: who this node is and what to look at before a start
 probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
 start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
            scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``.
-           pmi: None, or what the PMI server needs (name, size, mapping, patience)
+           pmi: None, or what the PMI server needs (name, size, mapping, patience), and
+           ``hook``: source that Python ranks load first, or None
 signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
 sweep      kill every process below the agent now, without grace
 credit     ``count`` more bytes of output may be sent

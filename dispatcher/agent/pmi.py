@@ -17,7 +17,8 @@ A rank that breaks the protocol is ended; the server and the others live on. A
 rank that has ended well takes part in every fence to come, since nobody could
 wait for it.
 
-Spawning is refused with a reason. PMI-2 and PMIx are not spoken here.
+Spawning is refused with a reason. PMI-2 and PMIx are not spoken here. Longer
+than other modules, since the protocol is one.
 
 Actions (tuples): ("reply", rank, bytes) · ("send", type, fields) · ("break", rank, why).
 """

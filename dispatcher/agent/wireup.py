@@ -33,7 +33,20 @@ class Wireup:
         self.fds: dict[int, int] = {}  # our end -> rank
         self.ends: dict[int, int] = {}  # rank -> our end
         self.gone: list[int] = []  # ranks that ended well before anyone spoke
+        self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
         self.server: Server | None = None
+
+    def place_hook(self, folder: str | None, env: dict[bytes, bytes]) -> None:
+        """Have the ranks' Python load the job's hook, a file in ``folder``, by way of ``env``."""
+        if folder is None or not self.job.get("hook"):
+            return
+        try:
+            with open(os.path.join(folder, "sitecustomize.py"), "wb") as file:
+                file.write(self.job["hook"])
+        except OSError:
+            return  # a full disk: the ranks run without
+        places = [os.fsencode(folder), *filter(None, [env.get(b"PYTHONPATH")])]
+        env[b"PYTHONPATH"] = b":".join(places)
 
     def open(self, rank: int) -> tuple[int, dict[bytes, bytes]]:
         """The end that ``rank`` inherits, and its variables; the caller closes that end."""
@@ -92,6 +105,20 @@ class Wireup:
             self.gone.append(rank)
             return actions
         return actions + self.reply(self.server.ended(rank))
+
+    def note_segments(self) -> None:
+        """Remember which shared memory MPI made; the ranks are about to be signalled."""
+        if self.server is not None:
+            from . import family, shared
+
+            self.segments |= shared.mapped(family.descendants(os.getpid()))
+
+    def remove_segments(self) -> None:
+        """All ranks are dead: remove what they left in shared memory."""
+        if self.segments:
+            from . import shared
+
+            shared.remove(self.segments)
 
     def order(self, message: dict[str, Any]) -> list[Action]:
         """Carry out ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""

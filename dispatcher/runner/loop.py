@@ -8,6 +8,7 @@ disk, a terminal or a socket.
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import signal
@@ -309,7 +310,16 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
         "size": plan.world_size,
         "mapping": process_mapping([place.node for place in plan.ranks]).encode(),
         "patience": plan.limits.mpi_patience,
+        "hook": None if plan.program.kind == "command" else _hook(),
     }
+
+
+@functools.cache
+def _hook() -> bytes:
+    """The source of what ranks run in Python load first; see ``dispatcher.ranks``."""
+    path = os.path.join(os.path.dirname(bootstrap.__file__), "ranks", "sitecustomize.py")
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:

@@ -1,0 +1,1 @@
+"""What is put beside a rank's own program, inside its process; see ``sitecustomize``."""

@@ -1,0 +1,255 @@
+"""MPI through dispatch alone: real libraries where they are installed, hostile ranks everywhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from rig import Cluster, wait_for
+
+from runs.conftest import PROGRAM, Desk, script, words_of
+
+#: over plain TCP between hosts MPICH's default module (UCX) may stall; libfabric does not
+NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ofi")
+
+
+def why_no_mpi() -> str | None:
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed: scripts/setup --dev"
+    tried = subprocess.run(
+        [sys.executable, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return None if "MPICH" in tried.stdout else "mpi4py finds no MPICH: scripts/setup --dev"
+
+
+NO_MPI = why_no_mpi()
+mpi = pytest.mark.skipif(NO_MPI is not None, reason=str(NO_MPI))
+
+COLLECTIVES = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+data = bytearray(bytes(range(128)) if rank == 0 else 128)
+comm.Bcast(data)
+assert data == bytes(range(128))
+token = comm.sendrecv(rank, dest=(rank + 1) % size, source=(rank - 1) % size)
+assert token == (rank - 1) % size
+local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+print(rank, size, local.size, comm.allreduce(rank), flush=True)
+"""
+
+ENDING = """
+import os, signal, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+if comm.rank == 1:
+    how = sys.argv[1]
+    if how == "raise": raise RuntimeError("it is broken")
+    if how == "abort": comm.Abort(7)
+    if how == "exit": os._exit(4)
+    if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "collective":
+    comm.Barrier()
+"""
+
+#: speaks the protocol itself, so it needs no MPI
+SPEAK = """
+import os, sys
+def ask(line):
+    os.write(fd, line + b"\\n")
+    return os.read(fd, 4096)
+fd = int(os.environ["PMI_FD"])
+rank = int(os.environ["PMI_RANK"])
+"""
+
+
+def segments() -> set[str]:
+    """MPICH's shared memory on this machine."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("mpich_shm_")}
+
+
+def expected(ranks: int, per_host: int) -> list[str]:
+    total = ranks * (ranks - 1) // 2
+    return sorted(f"[{rank}] {rank} {ranks} {per_host} {total}" for rank in range(ranks))
+
+
+class TestOneHost:
+    @mpi
+    def test_collectives(self, desk: Desk) -> None:
+        done = desk.run("-H", "localhost:4", script(desk.folder, COLLECTIVES))
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == expected(4, 4)
+        assert done.stderr == ""
+
+    @mpi
+    def test_two_jobs_at_once(self, desk: Desk) -> None:
+        name = script(desk.folder, COLLECTIVES)
+        runs = [desk.start("-H", "localhost:3", name) for _ in range(2)]
+        for run in runs:
+            out, err = run.communicate(timeout=60)
+            assert run.returncode == 0, err
+            assert words_of(out) == expected(3, 3)
+
+    @mpi
+    @pytest.mark.parametrize("where", ["collective", "finalize"])
+    @pytest.mark.parametrize(
+        ("how", "code", "words"),
+        [
+            ("raise", 1, "RuntimeError: it is broken"),
+            ("abort", 7, "called MPI_Abort(7)"),
+            ("exit", 4, "exit code 4"),
+            ("kill", 137, "SIGKILL"),
+        ],
+    )
+    def test_one_rank_ends_badly_while_others_wait(
+        self, desk: Desk, how: str, code: int, words: str, where: str
+    ) -> None:
+        before = segments()
+        name = script(desk.folder, ENDING)
+        began = time.monotonic()
+        done = desk.run("-H", "localhost:3", name, how, where, timeout=30)
+        assert time.monotonic() - began < 6
+        assert done.returncode == code, done.stderr
+        assert "error: rank 1 on localhost" in done.stderr
+        assert words in done.stderr
+        wait_for(lambda: not segments() - before, 10, "shared memory to be removed")
+
+    @mpi
+    def test_without_a_process_manager_each_rank_is_alone(self, desk: Desk) -> None:
+        done = desk.run("-H", "localhost:2", "--mpi", "none", script(desk.folder, COLLECTIVES))
+        assert words_of(done.stdout) == ["[0] 0 1 1 0", "[1] 0 1 1 0"]
+
+    def test_a_rank_that_never_comes_is_named(self, desk: Desk) -> None:
+        text = (
+            SPEAK
+            + """
+if rank == 0:
+    ask(b"cmd=init pmi_version=1 pmi_subversion=1")
+    print(ask(b"cmd=barrier_in"))
+else:
+    sys.stdin.read()
+    import time
+    time.sleep(1.5)
+    ask(b"cmd=init pmi_version=1 pmi_subversion=1")
+    ask(b"cmd=barrier_in")
+"""
+        )
+        name = script(desk.folder, text)
+        done = desk.run("-H", "localhost:2", "--mpi-patience", "0.3", name)
+        assert done.returncode == 0, done.stderr
+        assert "MPI: waiting for rank 1 on localhost (never called MPI_Init)" in done.stderr
+        assert "[0] b'cmd=barrier_out tag=0\\n'" in done.stdout
+
+    @pytest.mark.parametrize(
+        "bad", ['b"nonsense\\n"', 'b"x" * (10 << 20)', 'b"\\0\\xff\\n" * 1000', 'b"cmd=\\n"']
+    )
+    def test_garbage_ends_that_rank_and_is_told(self, desk: Desk, bad: str) -> None:
+        text = (
+            SPEAK
+            + f"""
+if rank == 1:
+    data = memoryview({bad})
+    while data:
+        data = data[os.write(fd, data):]
+import time
+time.sleep(60)
+"""
+        )
+        done = desk.run("-H", "localhost:2", script(desk.folder, text))
+        assert done.returncode == 137
+        assert "rank 1 was killed: MPI:" in done.stderr
+        assert "error: rank 1 on localhost" in done.stderr
+
+    def test_a_rank_inherits_one_descriptor_and_no_trace(self, desk: Desk) -> None:
+        text = """
+import os, sys
+fds = sorted(int(name) for name in os.listdir("/proc/self/fd"))
+fds = [fd for fd in fds if fd > 2 and os.path.exists(f"/proc/self/fd/{fd}") or fd < 3]
+kept = [fd for fd in fds if fd > 2 and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")]
+assert kept == [int(os.environ["PMI_FD"])], kept
+assert not [place for place in sys.path if "dispatch-" in place]
+assert os.environ.get("PYTHONPATH") == "/some/where", os.environ.get("PYTHONPATH")
+"""
+        name = script(desk.folder, text)
+        done = desk.run("-H", "localhost:3", name, env={"PYTHONPATH": "/some/where"})
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.cluster
+class TestHosts:
+    HOSTS = ("-H", "n1:2,n2:2,n3:2,n4:2", *NETMOD)
+
+    def start(self, cluster: Cluster, text: str, *words: str) -> subprocess.Popen[str]:
+        folder = Path(cluster.shared)
+        name = script(folder, text, f"{uuid.uuid4().hex}.py")
+        return cluster.popen(
+            [*PROGRAM, *self.HOSTS, str(folder / name), *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    @mpi
+    def test_collectives_in_two_jobs_at_once(self, cluster: Cluster) -> None:
+        runs = [self.start(cluster, COLLECTIVES) for _ in range(2)]
+        for run in runs:
+            out, err = run.communicate(timeout=60)
+            assert run.returncode == 0, err
+            assert words_of(out) == expected(8, 2)
+
+    @mpi
+    @pytest.mark.parametrize(("how", "code"), [("raise", 1), ("abort", 7), ("kill", 137)])
+    def test_one_rank_ends_badly(self, cluster: Cluster, how: str, code: int) -> None:
+        run = self.start(cluster, ENDING, how, "collective")
+        _, err = run.communicate(timeout=30)
+        assert run.returncode == code, err
+        assert "error: rank 1 on n1" in err
+
+    def test_names_and_keys_cross_hosts(self, cluster: Cluster) -> None:
+        text = (
+            SPEAK
+            + """
+ask(b"cmd=init pmi_version=1 pmi_subversion=1")
+kvs = ask(b"cmd=get_my_kvsname").split(b"kvsname=")[1].strip()
+ask(b"cmd=put kvsname=%s key=k%d value=v%d" % (kvs, rank, rank))
+if rank == 3:
+    assert b"rc=0" in ask(b"cmd=publish_name service=door port=here#7")
+ask(b"cmd=barrier_in")
+for other in range(8):
+    found = ask(b"cmd=get kvsname=%s key=k%d" % (kvs, other))
+    assert found == b"cmd=get_result rc=0 value=v%d\\n" % other, found
+assert b"port=here#7" in ask(b"cmd=lookup_name service=door")
+assert b"rc=1" in ask(b"cmd=lookup_name service=nowhere")
+ask(b"cmd=barrier_in")
+print(ask(b"cmd=finalize"))
+"""
+        )
+        out, err = self.start(cluster, text).communicate(timeout=60)
+        expected = sorted(f"[{rank}] b'cmd=finalize_ack rc=0\\n'" for rank in range(8))
+        assert words_of(out) == expected, err
+
+    def test_ranks_on_another_host_are_named(self, cluster: Cluster) -> None:
+        text = (
+            SPEAK
+            + """
+if os.environ["NODE_RANK"] == "2":
+    import time
+    time.sleep(1.5)
+else:
+    ask(b"cmd=init pmi_version=1 pmi_subversion=1")
+ask(b"cmd=barrier_in")
+"""
+        )
+        run = cluster.popen(
+            [*PROGRAM, *self.HOSTS, "--mpi-patience", "0.5", "--no-python", sys.executable, "-c",
+             text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        _, err = run.communicate(timeout=60)
+        assert run.returncode == 0, err
+        assert "MPI: waiting for ranks 4-5 on n3 (never called MPI_Init)" in err
