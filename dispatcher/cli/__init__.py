@@ -27,7 +27,10 @@ def console() -> None:
     By then every file is closed and every thread has ended or is stuck; taking
     apart the modules of a crypto library would only cost another 30 ms.
     """
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # Ctrl-C while we were still being loaded
+        code = 128 + 2
     try:
         sys.stdout.flush()
         sys.stderr.flush()

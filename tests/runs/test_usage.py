@@ -121,6 +121,18 @@ def test_help_loads_nothing_heavy() -> None:
     assert "Examples:" in done.stdout
 
 
+def test_ctrl_c_before_the_run_leaves_no_traceback() -> None:
+    probe = (
+        "from dispatcher import cli\n"
+        "def main(): raise KeyboardInterrupt\n"
+        "cli.main = main\ncli.console()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_more_hosts_than_open_files(tmp_path: Path) -> None:
     done = subprocess.run(
         ["prlimit", "--nofile=128:256", sys.executable, "-m", "dispatcher",
