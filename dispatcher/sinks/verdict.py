@@ -61,6 +61,10 @@ def describe(
                 f"error: rank {rank} on {names[node]}: output lost: "
                 f"{received} of {sent} bytes arrived"
             )
+        case policy.Interrupted(signal.SIGPIPE):
+            lines.append(
+                "error: nobody reads standard output any more; --log-dir keeps a run going"
+            )
         case policy.Interrupted(signum):
             lines.append(f"error: ended by {signal.Signals(signum).name}")
     return lines + _consequences(verdict, plan, names)

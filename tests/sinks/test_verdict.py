@@ -60,6 +60,7 @@ def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
         (policy.RankNotStarted(0, 1, 2, "exec", "x"), "rank 1 on n00: exec x: no such file"),
         (policy.OutputLost(0, 1, 5, 6), "output lost: 5 of 6 bytes arrived"),
         (policy.Interrupted(2), "ended by SIGINT"),
+        (policy.Interrupted(13), "nobody reads standard output any more"),
         (policy.Impossible("no room", "less"), "error: no room\n  hint: less"),
     ],
 )
