@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.screen import write_all
+from dispatcher.sinks.files import create, write_all
 
 
 class Journal(Sink):
@@ -24,8 +24,7 @@ class Journal(Sink):
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
         self._path = path
         self._warn = warn
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o600)
+        self._fd = create(path)
         self._broken = False
 
     def event(self, stamped: Stamped) -> None:

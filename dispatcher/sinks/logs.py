@@ -14,7 +14,7 @@ from pathlib import Path
 from dispatcher.agent.wire import STDOUT
 from dispatcher.core.events import OutputEnded
 from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.screen import write_all
+from dispatcher.sinks.files import create, write_all
 
 
 class RankFiles(Sink):
@@ -33,8 +33,7 @@ class RankFiles(Sink):
         try:
             fd = self._files.get((rank, stream))
             if fd is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                fd = os.open(self.path(rank, stream), flags, 0o600)
+                fd = create(self.path(rank, stream))
                 self._files[rank, stream] = fd
             write_all(fd, data)
         except OSError as error:

@@ -11,7 +11,7 @@ from dispatcher.core.events import RankSpawned
 from dispatcher.core.policy import Verdict
 from dispatcher.plan.job import JobPlan
 from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.screen import write_all
+from dispatcher.sinks.files import create, write_all
 
 
 class Pids(Sink):
@@ -58,8 +58,7 @@ def _failure(failure: Any) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` to the new file ``path``, mode 0600. Raises: OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(path, flags, 0o600)
+    fd = create(path)
     try:
         write_all(fd, (json.dumps(value, indent=2) + "\n").encode())
     finally:

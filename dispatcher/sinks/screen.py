@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 
 from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.core.events import OutputEnded
 from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.sinks.files import write_all
 from dispatcher.sinks.lines import LineAssembler, harmless
 
 #: SGR foreground colours that can be told apart on dark and light backgrounds
@@ -76,10 +76,3 @@ class Screen(Sink):
                 label = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{label}\x1b[0m"
             prefix = self._prefixes[rank, stream] = f"{label} ".encode() if label else b""
         return prefix
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of ``data``; one write(2) where the descriptor takes it whole."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
