@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import sys
@@ -14,6 +15,8 @@ def show(plan: JobPlan, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(plan.describe(), indent=2) + "\n")
         return
+    if isinstance(sys.stdout, io.TextIOWrapper):  # arguments may hold bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -246,8 +246,11 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
     )
     sinks: list[Sink] = [tail, pids, Notes(hosts, say, verbose=flags["verbose"])]
     if paths is not None:
-        sinks += [Journal(paths.journal, say), RankFiles(paths.folder, say)]
-        write_json(paths.plan, plan.describe())
+        try:
+            write_json(paths.plan, plan.describe())
+            sinks += [Journal(paths.journal, say), RankFiles(paths.folder, say)]
+        except OSError as error:
+            raise UsageError(f"--log-dir {flags['log_dir']}: {error.strerror}") from None
         say(f"note: logs in {paths.folder}")
     sinks.append(Screen(label, colour=colour, on_broken=nobody_reads))
 
@@ -268,7 +271,10 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
     lines = describe(verdict, runner.plan, pids.by_rank, tail.last)
     if paths is not None:
         seconds = time.monotonic() - began
-        write_json(paths.report, report(verdict, runner.plan, lines, seconds))
+        try:
+            write_json(paths.report, report(verdict, runner.plan, lines, seconds))
+        except OSError as error:  # the exit code is worth more than the file
+            say(f"error: {paths.report}: {(error.strerror or '').lower()}")
     for line in lines:
         say(line)
     return verdict.exit_code

@@ -362,3 +362,17 @@ class TestDryRun:
         assert done.returncode == 0
         assert "far2.invalid" in done.stdout
         assert "2-3" in done.stdout
+
+    def test_what_is_not_utf8_is_shown_all_the_same(self, desk: Desk) -> None:
+        strict = {"PYTHONIOENCODING": "utf-8:strict"}
+        done = desk.run("--dry-run", "-H", "far:1", "train.py", b"\xff", env=strict)
+        assert done.returncode == 0, done.stderr
+        assert "\\udcff" in done.stdout
+
+
+def test_a_report_that_cannot_be_written_does_not_change_the_exit_code(desk: Desk) -> None:
+    text = "for d in logs/latest logs/*/; do rm -rf $d; done; exit 3"
+    done = desk.run("--log-dir", "logs", "-H", "localhost", "--no-python", "sh", "-c", text)
+    assert done.returncode == 3
+    assert "report.json: no such file or directory" in done.stderr
+    assert "Traceback" not in done.stderr
