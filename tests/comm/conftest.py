@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,8 +66,12 @@ def torch_ranks(mpi: str) -> None:
         pytest.skip("needs torch: pip install torch")
 
 
+#: hydra drops what it has not yet read when a job aborts, so ranks write into files themselves
+KEPT = 'exec "$@" >>"$0/out" 2>>"$0/err"'
+
+
 @pytest.fixture
-def mpiexec(mpi: str) -> Callable[..., Ended]:
+def mpiexec(mpi: str, tmp_path: Path) -> Callable[..., Ended]:
     """``mpiexec(n, program, limit=30, **environment)``; a program is indented Python text."""
 
     def run(count: int, program: str, *arguments: str, limit: float = 60, **env: str) -> Ended:
@@ -86,7 +91,11 @@ def mpiexec(mpi: str) -> Callable[..., Ended]:
         }
         path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
         text = textwrap.dedent(program)
-        command = [mpi, "-n", str(count), sys.executable, "-W", "error", "-c", text, *arguments]
+        kept = Path(tempfile.mkdtemp(dir=tmp_path))
+        for name in ("out", "err"):
+            (kept / name).touch()
+        rank = [sys.executable, "-W", "error", "-c", text, *arguments]
+        command = [mpi, "-n", str(count), "sh", "-c", KEPT, str(kept), *rank]
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -96,14 +105,15 @@ def mpiexec(mpi: str) -> Callable[..., Ended]:
         )
         try:
             out, err = process.communicate(timeout=limit)
+            code = process.returncode
         except subprocess.TimeoutExpired:
+            code = None
             process.terminate()  # hydra takes its ranks along
             try:
                 out, err = process.communicate(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, err = process.communicate()
-            return Ended(None, out, err)
-        return Ended(process.returncode, out, err)
+        return Ended(code, (kept / "out").read_text() + out, (kept / "err").read_text() + err)
 
     return run
