@@ -120,7 +120,8 @@ def look(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[s
     """Problems that would keep the ranks from starting: list of [what, why].
 
     check: dict of what the plan needs; ``program`` (bytes, looked up in ``path``)
-    must be executable, ``script`` (bytes, relative to ``cwd``) must be readable.
+    must be executable, ``script`` (bytes, relative to ``cwd``) must be readable,
+    ``mpi``: the program must not be built for an MPI that cannot be served.
     """
     problems = []
     if not os.path.isdir(cwd):
@@ -133,6 +134,8 @@ def look(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[s
             problems.append(["missing", "%s: not found" % _text(program)])
         elif not any(os.access(place, os.X_OK) for place in files):
             problems.append(["not executable", "%s: not executable" % _text(files[0])])
+        elif "mpi" in check and _needs_open_mpi(files[0]):
+            problems.append(["open mpi", "%s: Open MPI does not speak PMI-1" % _text(program)])
     script = check.get("script")
     if script:
         place = os.path.join(cwd, script)
@@ -141,6 +144,15 @@ def look(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[s
         elif not os.access(place, os.R_OK):
             problems.append(["not executable", "%s: cannot be read" % _text(place)])
     return problems
+
+
+def _needs_open_mpi(path: bytes) -> bool:
+    """Is ``path`` an ELF file that names Open MPI's library? The names stand near its start."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF" and b"\0libmpi.so.40\0" in file.read(4 << 20)
+    except OSError:
+        return False
 
 
 def _text(data: bytes) -> str:

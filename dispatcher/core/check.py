@@ -170,7 +170,9 @@ def _hint(problems: frozenset[str]) -> str | None:
     if problems & {"cwd", "no script"}:
         return "copy the folder there (rsync -a), or name one that every host has with --chdir"
     if problems & {"missing", "not executable"}:
-        return "install it there, or name the right one with --python (or python= in the hostfile)"
+        return "install it there; for a Python elsewhere: --python, or python= in the hostfile"
+    if "open mpi" in problems:
+        return "build it with MPICH (mpicc.mpich), or use --mpi none if its ranks do not meet"
     if "port" in problems:
         return "name a free port with --master-port, or leave the choice to dispatch"
     return None

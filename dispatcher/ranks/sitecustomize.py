@@ -1,28 +1,35 @@
-"""Loaded by a rank's Python before its program: an exception must not end in MPI_Finalize.
+"""Loaded by a rank's Python before its program: a failing rank must not hang in MPI, nor run alone.
 
-mpi4py finalizes MPI when the interpreter exits. After an uncaught exception in
-one rank that call waits for ranks which wait for it, so the job would hang with
-its traceback on the screen. Here such a rank leaves with exit code 1 instead,
-once everything else that runs at exit has run; the launcher does the rest.
+**Endings.** mpi4py finalizes MPI when the interpreter exits. After an uncaught
+exception or ``sys.exit(3)`` in one rank, that call waits for ranks which wait for
+this one, so the job would hang with its traceback on the screen. Here such a rank
+leaves with its exit code instead, once everything else that runs at exit has run;
+the launcher does the rest. Success goes the usual way.
+
+**Wrong library.** An MPI that does not speak PMI-1 (Open MPI) finds no process
+manager, and each rank would believe it is a world of its own. Importing
+``mpi4py.MPI`` then fails, and says why.
 
 The file travels to the hosts and lies in a private folder that is first in
 PYTHONPATH. It takes itself out of ``sys.path`` and PYTHONPATH and loads the
 ``sitecustomize`` it stands before, so neither the program nor its children find
 a trace. Any Python from 3.7 can run it; nothing of dispatch is imported. What it does
-not see: ``sys.exit(n)``, which is an orderly end, and a program that replaces
-``sys.excepthook`` without calling the one before.
+not see: ``raise SystemExit(n)``, which passes by ``sys.exit``, and a program that
+replaces ``sys.excepthook`` without calling the one before.
 """
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
+from _thread import get_ident
 from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
 
 def step_aside() -> None:
@@ -46,20 +53,18 @@ def step_aside() -> None:
         sys.modules.setdefault(__name__, me)  # who imports us looks for something there
 
 
-def watch() -> None:
-    """Leave before MPI_Finalize if an uncaught exception ends this process."""
-    rank = os.getpid()
-    usual = sys.excepthook
-    failed: list[Any] = []
+class Ending:
+    """Knows, when the interpreter exits, whether that is a failure: ``code`` is not 0."""
 
-    def excepthook(kind: Any, value: Any, trace: Any) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            failed.append(kind)
-        usual(kind, value, trace)
+    def __init__(self) -> None:
+        self.rank = os.getpid()
+        self.thread = get_ident()  # the main one
+        self.code = 0
 
-    def leave() -> None:
+    def leave(self) -> None:
+        """Skip MPI_Finalize after a failure; called when all else that runs at exit has run."""
         mpi = sys.modules.get("mpi4py.MPI")
-        if not failed or os.getpid() != rank or mpi is None:
+        if not self.code or os.getpid() != self.rank or mpi is None:
             return
         if mpi.Is_initialized() and not mpi.Is_finalized():
             for stream in (sys.stdout, sys.stderr):
@@ -67,12 +72,123 @@ def watch() -> None:
                     stream.flush()
                 except (AttributeError, OSError, ValueError):
                     pass
-            os._exit(1)
+            os._exit(self.code)
 
-    sys.excepthook = excepthook
-    atexit.register(leave)  # the first to be registered is the last to run
+    def watch(self) -> None:
+        atexit.register(self.leave)  # the first to be registered is the last to run
+        self.watch_exceptions()
+        self.watch_exits()
+
+    def watch_exceptions(self) -> None:
+        usual = sys.excepthook
+
+        def excepthook(kind: Any, value: Any, trace: Any) -> None:
+            if not issubclass(kind, KeyboardInterrupt):
+                self.code = 1
+            usual(kind, value, trace)
+
+        sys.excepthook = excepthook
+
+    def watch_exits(self) -> None:
+        """Have ``sys.exit`` raise a SystemExit that notices its last reader.
+
+        A program may catch what sys.exit raises and go on, so the call alone says
+        nothing. The interpreter reads ``code`` when nobody has caught it: then no
+        Python frame is below the reader.
+        """
+        ending = self
+        usual: Any = sys.exit
+        usual_code: Any = SystemExit.code
+
+        class Exit(SystemExit):
+            @property
+            def code(self) -> Any:
+                value = usual_code.__get__(self)
+                try:
+                    sys._getframe(1)
+                except ValueError:
+                    ending.code = _status(value)
+                return value
+
+            @code.setter
+            def code(self, value: Any) -> None:
+                usual_code.__set__(self, value)
+
+            def __reduce__(self) -> Any:
+                return (SystemExit, self.args)
+
+        Exit.__name__ = Exit.__qualname__ = "SystemExit"
+        Exit.__module__ = "builtins"
+
+        # in other threads it ends the thread only, and only if it is exactly a SystemExit
+        def exit(status: Any = None) -> NoReturn:
+            if get_ident() != self.thread or isinstance(status, BaseException):
+                usual(status)
+            if status is None:
+                raise Exit
+            raise Exit(*status) if isinstance(status, tuple) else Exit(status)
+
+        sys.exit = exit
+        # the ``exit`` and ``quit`` that site made; they close stdin first, as before
+        quitter: Any = type(getattr(builtins, "exit", None))
+        if quitter.__name__ == "Quitter":
+
+            def call(_: Any, code: Any = None) -> NoReturn:
+                try:
+                    sys.stdin.close()
+                except (AttributeError, OSError, ValueError):
+                    pass
+                exit(code)
+
+            quitter.__call__ = call
+
+
+def _status(code: Any) -> int:
+    """What the process exits with for ``SystemExit(code)``; other things than numbers mean 1."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+class Gate:
+    """Sees ``mpi4py.MPI`` come in, and turns back an MPI that left its ranks alone."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "mpi4py.MPI":
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                load(module)
+                judge(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def judge(mpi: Any) -> None:
+    """Raises: ImportError if this MPI library cannot find the other ranks."""
+    library = mpi.Get_library_version().strip().splitlines()[0].rstrip("\0")
+    if mpi.Is_initialized():
+        alone = mpi.COMM_WORLD.Get_size() == 1
+    else:
+        alone = library.startswith("Open MPI")
+    if alone and int(os.environ.get("PMI_SIZE", "1")) > 1:
+        maker, ranks = library.split(",")[0], os.environ["PMI_SIZE"]
+        raise ImportError(
+            f"MPI: {maker} does not speak PMI-1, so each of the {ranks} ranks would be alone\n"
+            "  hint: pip install mpich  (or: dispatch --mpi none, if they are meant to be alone)",
+            name="mpi4py.MPI",
+        )
 
 
 if __name__ == "sitecustomize":
-    watch()
+    Ending().watch()
+    if "PMI_FD" in os.environ:
+        sys.meta_path.insert(0, Gate())
     step_aside()

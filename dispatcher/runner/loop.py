@@ -244,6 +244,8 @@ def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
     check: dict[str, bytes] = {}
     if program.kind == "command":
         check["program"] = _bytes(program.argv[0])
+        if plan.mpi != "none" and plan.world_size != 1:
+            check["mpi"] = b"pmi1"
     else:
         check["program"] = _bytes(host.python or plan.python)
     if program.kind == "script":

@@ -54,7 +54,9 @@ if comm.rank == 1:
     how = sys.argv[1]
     if how == "raise": raise RuntimeError("it is broken")
     if how == "abort": comm.Abort(7)
-    if how == "exit": os._exit(4)
+    if how == "_exit": os._exit(4)
+    if how == "sys.exit": sys.exit(5)
+    if how == "exit": exit("no data here")
     if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "collective":
     comm.Barrier()
@@ -81,6 +83,16 @@ def expected(ranks: int, per_host: int) -> list[str]:
     return sorted(f"[{rank}] {rank} {ranks} {per_host} {total}" for rank in range(ranks))
 
 
+#: a package that looks like mpi4py on a library which found nobody
+LONELY = """
+class COMM_WORLD:
+    Get_size = staticmethod(lambda: 1)
+def Get_library_version(): return "Open MPI v9.8.7, package: Open MPI somebody"
+def Is_initialized(): return {initialized}
+def Is_finalized(): return False
+"""
+
+
 class TestOneHost:
     @mpi
     def test_collectives(self, desk: Desk) -> None:
@@ -105,7 +117,9 @@ class TestOneHost:
         [
             ("raise", 1, "RuntimeError: it is broken"),
             ("abort", 7, "called MPI_Abort(7)"),
-            ("exit", 4, "exit code 4"),
+            ("_exit", 4, "exit code 4"),
+            ("sys.exit", 5, "exit code 5"),
+            ("exit", 1, "no data here"),
             ("kill", 137, "SIGKILL"),
         ],
     )
@@ -121,6 +135,54 @@ class TestOneHost:
         assert "error: rank 1 on localhost" in done.stderr
         assert words in done.stderr
         wait_for(lambda: not segments() - before, 10, "shared memory to be removed")
+
+    @mpi
+    def test_an_exit_that_is_caught_is_none(self, desk: Desk) -> None:
+        text = """
+import sys
+from mpi4py import MPI
+for code in (3, "words", (1, 2), None, ValueError()):
+    try:
+        sys.exit(code)
+    except SystemExit as error:
+        assert error.code == code or error.code is code, (code, error.code)
+        error.code = 9
+try:
+    exit(4)
+except SystemExit:
+    pass
+MPI.COMM_WORLD.Barrier()
+print("to the end", flush=True)
+sys.exit()
+"""
+        done = desk.run("-H", "localhost:2", script(desk.folder, text))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert words_of(done.stdout) == ["[0] to the end", "[1] to the end"]
+
+    @pytest.mark.parametrize("initialized", [True, False])
+    def test_ranks_that_would_be_alone_are_refused(self, desk: Desk, initialized: bool) -> None:
+        (desk.folder / "mpi4py").mkdir()
+        script(desk.folder, "", "mpi4py/__init__.py")
+        script(desk.folder, LONELY.format(initialized=initialized), "mpi4py/MPI.py")
+        name = script(desk.folder, "from mpi4py import MPI; print('in')")
+        done = desk.run("-H", "localhost:2", name)
+        assert done.returncode == 1
+        assert "in" not in done.stdout.splitlines()
+        said = "MPI: Open MPI v9.8.7 does not speak PMI-1, so each of the 2 ranks would be alone"
+        assert said in done.stderr
+        assert "hint: pip install mpich" in done.stderr
+        for words in (("-H", "localhost"), ("-H", "localhost:2", "--mpi", "none")):
+            done = desk.run(*words, name)
+            assert (done.returncode, done.stderr) == (0, "")
+
+    def test_a_program_built_for_another_mpi_is_refused(self, desk: Desk) -> None:
+        program = desk.folder / "solver"
+        program.write_bytes(b"\x7fELF" + bytes(5000) + b"\0libmpi.so.40\0libc.so.6\0")
+        program.chmod(0o755)
+        done = desk.run("-H", "localhost:2", "--no-python", "./solver")
+        assert done.returncode == 125
+        assert "./solver: Open MPI does not speak PMI-1" in done.stderr
+        assert "hint: build it with MPICH" in done.stderr
 
     @mpi
     def test_without_a_process_manager_each_rank_is_alone(self, desk: Desk) -> None:

@@ -1,0 +1,62 @@
+"""What an agent finds wrong with its host before a start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dispatcher.agent import facts
+
+ELF = b"\x7fELF"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, mode, content in (
+        ("tool", 0o755, b"#!/bin/sh\n"),
+        ("plain", 0o644, b"text"),
+        ("train.py", 0o644, b"print()"),
+        ("ompi", 0o755, ELF + bytes(100) + b"\0libmpi.so.40\0"),
+        ("mpich", 0o755, ELF + bytes(100) + b"\0libmpi.so.12\0"),
+        ("about", 0o755, b"#!/bin/sh\n# \0libmpi.so.40\0"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(mode)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("check", "problems"),
+    [
+        ({}, []),
+        ({"program": b"tool"}, []),
+        ({"program": b"./tool", "script": b"train.py"}, []),
+        ({"program": b"absent"}, [["missing", "absent: not found"]]),
+        ({"program": b"./absent"}, [["missing", "./absent: not found"]]),
+        ({"program": b"plain"}, ["not executable"]),
+        ({"script": b"absent.py"}, ["no script"]),
+        ({"program": b"ompi"}, []),
+        (
+            {"program": b"ompi", "mpi": b"pmi1"},
+            [["open mpi", "ompi: Open MPI does not speak PMI-1"]],
+        ),
+        ({"program": b"mpich", "mpi": b"pmi1"}, []),
+        ({"program": b"about", "mpi": b"pmi1"}, []),
+    ],
+)
+def test_what_would_keep_ranks_from_starting(folder: Path, check, problems) -> None:
+    found = facts.look(check, os.fsencode(folder), os.fsencode(folder))
+    for expected, problem in zip(problems, found, strict=True):
+        assert expected in (problem, problem[0])
+
+
+def test_a_folder_that_is_not_there_is_all_that_is_said() -> None:
+    found = facts.look({"program": b"absent"}, b"/no/such/folder", None)
+    assert found == [["cwd", "/no/such/folder: no such directory"]]
+
+
+def test_a_name_that_is_no_text_is_shown_all_the_same(folder: Path) -> None:
+    [[what, why]] = facts.look({"program": b"\xff"}, os.fsencode(folder), b"/nowhere")
+    assert (what, why) == ("missing", "\\xff: not found")
