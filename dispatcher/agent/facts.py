@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def gather() -> dict[str, Any]:
-    """The facts of this host as a dict of plain values."""
+def gather(iface: bytes | None = None) -> dict[str, Any]:
+    """The facts of this host as a dict of plain values.
+
+    iface: the one network interface whose addresses count; None for all.
+    """
     return {
         "hostname": os.uname().nodename,
         "pid": os.getpid(),
@@ -26,7 +29,7 @@ def gather() -> dict[str, Any]:
         "executable": sys.executable or "",
         "cores": len(os.sched_getaffinity(0)),
         "gpus": count_gpus(),
-        "addresses": addresses(),
+        "addresses": addresses() if iface is None else addresses_of(iface),
         "machine": identity(),
     }
 
@@ -86,6 +89,22 @@ def addresses() -> list[str]:
     return unique[:32]
 
 
+def addresses_of(iface: bytes) -> list[str]:
+    """Numeric addresses of the network interface ``iface``; none if there is no such thing."""
+    from _socket import AF_INET, SOCK_DGRAM, inet_ntoa, socket
+    from fcntl import ioctl
+
+    found = []
+    probe = socket(AF_INET, SOCK_DGRAM)
+    try:  # SIOCGIFADDR of netdevice(7): a struct ifreq in, the same with a sockaddr_in out
+        found.append(inet_ntoa(ioctl(probe.fileno(), 0x8915, iface.ljust(40, b"\0"))[20:24]))
+    except OSError:
+        pass
+    finally:
+        probe.close()
+    return found + _ipv6(_text(iface))
+
+
 def _ipv4() -> list[str]:
     """Local IPv4 addresses, from the routing trie: "|-- 10.0.0.7" above "/32 host LOCAL"."""
     found: list[str] = []
@@ -103,12 +122,15 @@ def _ipv4() -> list[str]:
     return found
 
 
-def _ipv6() -> list[str]:
+def _ipv6(iface: str | None = None) -> list[str]:
+    """IPv6 addresses, of ``iface`` or of all; link-local ones left out."""
     found = []
     try:
         with open("/proc/net/if_inet6") as file:
             for line in file:
-                digits = line.split()[0]
+                digits, *_, name = line.split()
+                if iface not in (None, name) or digits[:4] == "fe80":
+                    continue
                 groups = [digits[at : at + 4].lstrip("0") or "0" for at in range(0, 32, 4)]
                 found.append("::1" if int(digits, 16) == 1 else ":".join(groups))
     except OSError:
@@ -121,11 +143,17 @@ def look(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[s
 
     check: dict of what the plan needs; ``program`` (bytes, looked up in ``path``)
     must be executable, ``script`` (bytes, relative to ``cwd``) must be readable,
-    ``mpi``: the program must not be built for an MPI that cannot be served.
+    ``iface`` (bytes) must name a network interface; with ``mpi`` the program must not
+    be built for an MPI that cannot be served.
     """
     problems = []
     if not os.path.isdir(cwd):
         return [["cwd", "%s: no such directory" % _text(cwd)]]
+    iface = check.get("iface")
+    if iface is not None and not addresses_of(iface):
+        there = sorted(os.listdir("/sys/class/net"))
+        what = "no interface %s with an address; there is: %s" % (_text(iface), " ".join(there))
+        problems.append(["iface", what])
     program = check.get("program")
     if program:
         found = [os.path.join(cwd, place) for place in search(program, path)]

@@ -146,7 +146,7 @@ class Loop:
     def do_prepare(self, message: dict[str, Any]) -> None:
         self.cwd = message["cwd"]
         self.error_folder = folder.make(message["run_id"])
-        found = facts.gather()
+        found = facts.gather(message["check"].get("iface"))
         found["error_folder"] = self.error_folder
         path = message["path"]
         if path is None:  # then the ranks get this host's own

@@ -96,6 +96,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         omp=_omp(flags["omp"]),
         master_addr=flags["master_addr"],
         master_port=_count(flags, "master_port", "--master-port", 65535),
+        iface=flags["iface"],
         mpi=flags["mpi"],
         limits=_limits(flags),
     )

@@ -97,6 +97,11 @@ Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usag
 )
 @click.option("--master-addr", metavar="ADDR", help="MASTER_ADDR [default: proved by a probe].")
 @click.option("--master-port", metavar="PORT", help="MASTER_PORT [default: kept free on host 0].")
+@click.option(
+    "--iface",
+    metavar="NAME",
+    help="Network interface for the ranks: MPI, NCCL, gloo and MASTER_ADDR use this one.",
+)
 # reaching hosts
 @click.option("--user", metavar="NAME", help="Log in as NAME where the hostfile names nobody.")
 @click.option("--ssh-port", metavar="PORT", help="Port of sshd where the hostfile names none.")

@@ -2,6 +2,7 @@
 
 Lowest first, a later one wins::
 
+    interface    --iface: the variables by which MPI, NCCL and gloo choose one
     exported     the login node's variables on the allow-list (variables.CROSSING_*)
     env files    --env-file, .deepspeed_env
     -x           NAME (the login node's value) or NAME=VALUE
@@ -104,6 +105,25 @@ def omp_threads(cores: int, local_ranks: int) -> int:
     return max(1, cores // max(1, local_ranks))
 
 
+def interface(name: str | None) -> dict[str, str]:
+    """Variables that keep every library of a rank on the network interface ``name``.
+
+    NCCL's ``=`` asks for exactly this name (eth1 would take eth10, too). MPICH and
+    Intel MPI have no variable of their own for it: libfabric and UCX below them do.
+    """
+    if name is None:
+        return {}
+    return {
+        "NCCL_SOCKET_IFNAME": f"={name}",
+        "GLOO_SOCKET_IFNAME": name,
+        "TP_SOCKET_IFNAME": name,
+        "FI_TCP_IFACE": name,
+        "FI_SOCKETS_IFACE": name,
+        "UCX_NET_DEVICES": name,
+        "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": name,
+    }
+
+
 def rank_environment(
     plan: JobPlan, rank: int, bound: Bound | None = None, *, attempt: int = 0
 ) -> dict[str, str]:
@@ -114,7 +134,7 @@ def rank_environment(
     """
     place = plan.ranks[rank]
     node = plan.nodes[place.node]
-    env = {**dict(plan.exports), **dict(node.host.env)}
+    env = {**interface(plan.iface), **dict(plan.exports), **dict(node.host.env)}
     devices = _devices(plan.devices, node.slots, place.local_rank)
     if devices is not None:
         env.setdefault("CUDA_VISIBLE_DEVICES", devices)

@@ -92,6 +92,7 @@ class JobPlan:
     omp: int | Literal["auto", "keep"] = "auto"
     master_addr: str | None = None
     master_port: int | None = None
+    iface: str | None = None
     mpi: Literal["auto", "pmi1", "none"] = "auto"
     limits: Limits = field(default_factory=Limits)
     notices: tuple[str, ...] = ()
@@ -201,6 +202,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         omp=request.omp,
         master_addr=request.master_addr,
         master_port=request.master_port,
+        iface=request.iface,
         mpi=request.mpi,
         limits=request.limits,
         notices=request.hosts.notices,

@@ -116,6 +116,20 @@ def check_user(name: str) -> str:
     return name
 
 
+def check_interface(name: str) -> str:
+    """``name`` itself, fit to be a network interface: up to 15 characters (IFNAMSIZ).
+
+    Raises: BadName, also for the lists and patterns that some libraries take,
+    since others take one name only.
+    """
+    if not 0 < len(name) < 16:
+        raise BadName(f"interface name of {len(name)} characters (1 to 15): {shown(name)}")
+    for offset, char in enumerate(name):
+        if not "!" <= char <= "~" or char in "/,=^*'\"\\":
+            raise BadName(f"{shown(char)} has no place in an interface name: {shown(name)}", offset)
+    return name
+
+
 def digits(text: str, what: str, low: int, high: int, hint: str | None = None) -> int:
     """The number written in ``text``, plain ASCII digits, ``low`` to ``high`` inclusive.
 

@@ -15,7 +15,14 @@ from dispatcher.errors import UsageError
 from dispatcher.plan import placement
 from dispatcher.plan.environ import DEVICE_POLICIES
 from dispatcher.plan.host import Hostlist
-from dispatcher.plan.names import BadName, check_host, check_user, digits, shown
+from dispatcher.plan.names import (
+    BadName,
+    check_host,
+    check_interface,
+    check_user,
+    digits,
+    shown,
+)
 
 Nproc = int | Literal["auto", "gpu"]
 
@@ -91,6 +98,7 @@ class Request:
     omp: int | Literal["auto", "keep"] = "auto"
     master_addr: str | None = None
     master_port: int | None = None
+    iface: str | None = None
     mpi: Literal["auto", "pmi1", "none"] = "auto"
     limits: Limits = field(default_factory=Limits)
 
@@ -156,6 +164,7 @@ def check(request: Request, run_id: str) -> None:
     named: tuple[tuple[str, str | None, Callable[[str], str]], ...] = (
         ("--user", request.user, check_user),
         ("--master-addr", request.master_addr, check_host),
+        ("--iface", request.iface, check_interface),
     )
     for flag, name, judge in named:
         if name is not None:

@@ -250,6 +250,8 @@ def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
         check["program"] = _bytes(host.python or plan.python)
     if program.kind == "script":
         check["script"] = _bytes(program.argv[0])
+    if plan.iface is not None:
+        check["iface"] = _bytes(plan.iface)
     limits = plan.limits
     return control(
         "prepare",

@@ -38,11 +38,10 @@ def folder(tmp_path: Path) -> Path:
         ({"program": b"plain"}, ["not executable"]),
         ({"script": b"absent.py"}, ["no script"]),
         ({"program": b"ompi"}, []),
-        (
-            {"program": b"ompi", "mpi": b"pmi1"},
-            [["open mpi", "ompi: Open MPI does not speak PMI-1"]],
-        ),
+        ({"program": b"ompi", "mpi": b"pmi1"}, ["open mpi"]),
         ({"program": b"mpich", "mpi": b"pmi1"}, []),
+        ({"iface": b"lo"}, []),
+        ({"iface": b"eth99"}, ["iface"]),
         ({"program": b"about", "mpi": b"pmi1"}, []),
     ],
 )
@@ -50,6 +49,14 @@ def test_what_would_keep_ranks_from_starting(folder: Path, check, problems) -> N
     found = facts.look(check, os.fsencode(folder), os.fsencode(folder))
     for expected, problem in zip(problems, found, strict=True):
         assert expected in (problem, problem[0])
+
+
+def test_addresses_of_one_interface() -> None:
+    assert facts.gather(b"lo")["addresses"][0] == "127.0.0.1"
+    assert facts.gather(b"eth99")["addresses"] == []
+    [[_, why]] = facts.look({"iface": b"eth99"}, b"/", None)
+    assert why.startswith("no interface eth99 with an address; there is: ")
+    assert " lo" in why
 
 
 def test_a_folder_that_is_not_there_is_all_that_is_said() -> None:

@@ -176,6 +176,16 @@ def test_threads_by_policy() -> None:
     assert name not in rank_environment(planned(), 0, Bound("a", 1))
 
 
+def test_an_interface_is_named_to_every_library_and_yields_to_the_user() -> None:
+    given = {"UCX_NET_DEVICES": "mlx5_0:1"}
+    found = rank_environment(planned(iface="ib0.10", environ=given), 0, BOUND)
+    assert found["NCCL_SOCKET_IFNAME"] == "=ib0.10"
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE"):
+        assert found[name] == "ib0.10"
+    assert found["UCX_NET_DEVICES"] == "mlx5_0:1"
+    assert "FI_TCP_IFACE" not in rank_environment(planned(), 0, BOUND)
+
+
 def test_secrets_are_hidden_for_display() -> None:
     env = {
         "HF_TOKEN": "s", "WANDB_API_KEY": "s", "my_secret": "s", "DB_PASSWORD": "s",

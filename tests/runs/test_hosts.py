@@ -197,6 +197,17 @@ def test_all_bad_hosts_in_one_table_and_nothing_started(
     assert not os.path.exists(mark)
 
 
+def test_a_wrong_interface_is_named_before_ranks_wait_on_it(cluster: Cluster) -> None:
+    done = dispatch(cluster, "--iface", "ib7", "-H", "n[1-2]", "--no-python", "hostname")
+    assert done.returncode == 125
+    assert "no interface ib7 with an address; there is: " in done.stderr
+    assert "hint: name one that every host has with --iface" in done.stderr
+    given = ("-H", "n[1-2]", "--no-python", "printenv", "MASTER_ADDR")
+    right = dispatch(cluster, "--iface", "eth0", *given)
+    assert right.returncode == 0
+    assert sorted(right.stdout.split("\n")) == sorted(dispatch(cluster, *given).stdout.split("\n"))
+
+
 def test_a_host_without_python_is_named(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(2)
     hide = "for f in /usr/bin/python3*; do mount --bind /dev/null $f; done"

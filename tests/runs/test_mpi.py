@@ -247,7 +247,7 @@ assert os.environ.get("PYTHONPATH") == "/some/where", os.environ.get("PYTHONPATH
 
 @pytest.mark.cluster
 class TestHosts:
-    HOSTS = ("-H", "n1:2,n2:2,n3:2,n4:2", *NETMOD)
+    HOSTS = ("-H", "n1:2,n2:2,n3:2,n4:2", "--iface", "eth0", *NETMOD)
 
     def start(self, cluster: Cluster, text: str, *words: str) -> subprocess.Popen[str]:
         folder = Path(cluster.shared)
