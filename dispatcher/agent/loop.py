@@ -175,21 +175,26 @@ class Loop:
         if self.meeting is not None:
             self.poll.unregister(self.meeting.fileno())
             self.meeting.close_listener()
+        self.do_spawn(message)
+
+    def do_spawn(self, message: dict[str, Any]) -> None:
         base = scrubbed(os.environb.items(), message["scrub"])
         base.update(message["common"])
-        base[b"PWD"] = self.cwd
-        if message.get("pmi") is not None:
+        pmi = message.get("pmi")
+        if pmi is not None:
             from .wireup import Wireup
 
-            own_ranks = [rank for rank, _, _ in message["ranks"]]
-            self.wireup = Wireup(message["pmi"], own_ranks, self.poll)
-            self.wireup.place_hook(self.error_folder, base)
+            self.wireup = self.wireup or Wireup(self.poll)
+            self.wireup.add(pmi, [rank for rank, *_ in message["ranks"]])
+            self.wireup.place_hook(self.error_folder, base, pmi.get("hook"))
         pairs = []
-        for rank, argv, env in message["ranks"]:
+        for rank, argv, env, *where in message["ranks"]:
             own = dict(base)
             own.update(env)
+            cwd = os.path.join(self.cwd, *where[:1])
+            own[b"PWD"] = cwd
             try:
-                started = self.spawn(rank, argv, own)
+                started = self.spawn(rank, process.found(argv, *where[1:]), own, cwd)
             except process.SpawnError as error:
                 self.do_send(
                     "failed",
@@ -205,16 +210,16 @@ class Loop:
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
 
-    def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes]) -> Process:
+    def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
         """Start one rank, with its PMI connection where there is one. Raises: SpawnError."""
         if self.wireup is None:
-            return process.spawn(rank, argv, env, self.cwd)
+            return process.spawn(rank, argv, env, cwd)
         keep, known = self.wireup.open(rank)
         env.update(known)
         try:
-            return process.spawn(rank, argv, env, self.cwd, keep)
+            return process.spawn(rank, argv, env, cwd, keep)
         except process.SpawnError:
-            self.wireup.close(rank)
+            self.wireup.leave(rank)
             raise
         finally:
             os.close(keep)
@@ -225,9 +230,11 @@ class Loop:
 
     def do_break(self, rank: int, why: str) -> None:
         """End a rank whose words to the PMI server make no sense."""
-        self.do_send("notice", {"text": "rank %d was killed: MPI: %s" % (rank, why)})
-        if self.ranks[rank].status is None:
-            family.signal_group(self.ranks[rank].pid, SIGKILL)
+        name = self.wireup.name(rank) if self.wireup is not None else rank
+        self.do_send("notice", {"text": "rank %s was killed: MPI: %s" % (name, why)})
+        member = self.ranks.get(rank)
+        if member is not None and member.status is None:
+            family.signal_group(member.pid, SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
         if self.wireup is not None:
@@ -242,10 +249,10 @@ class Loop:
     def do_sweep(self) -> None:
         if self.wireup is not None:
             self.wireup.note_segments()
+        ended = {member.pid for member in self.ranks.values()}
         killed, left = family.kill_all(self.reap)
         if self.wireup is not None and not left:
             self.wireup.remove_segments()
-        ended = {member.pid for member in self.ranks.values()}
         self.tell(("swept", len(killed - ended), left))
 
     def do_cut(self, rank: int) -> None:
@@ -287,6 +294,8 @@ class Loop:
                     ended = self.wireup.ended(member.rank, member.status, monotonic())
                     self.act(ended)
                 self.tell(("exited", member.rank, member.status))
+                if not member.pipes:  # it had closed them before
+                    self.forget(member)
 
     def read_rank(self, fd: int) -> None:
         member, stream = self.readable[fd]
@@ -320,8 +329,13 @@ class Loop:
         os.close(fd)
         count = COUNT.pack(member.counts[stream])
         self.queue_output(encode(ENDED, count, member.rank, stream))
-        if not member.pipes:
-            self.tell(("drained", member.rank))
+        if not member.pipes and member.status is not None:
+            self.forget(member)
+
+    def forget(self, member: Process) -> None:
+        """A rank has exited and all its output was read: nobody will ask for it again."""
+        del self.ranks[member.rank]
+        self.tell(("drained", member.rank))
 
     def queue_output(self, frame: bytes) -> None:
         self.second.append(frame)

@@ -12,16 +12,19 @@ prepare    the first order: who this node is and what to look at before a start
 probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
 start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
            scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``.
-           pmi: None, or what the PMI server needs (name, size, mapping, patience), and
-           ``hook``: source that Python ranks load first, or None
+           pmi: None, or what the PMI server needs (world, first, name, size, universe, mapping,
+           patience), and ``hook``: source that Python ranks load first, or None
+spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
+           its folder and where to look for its program (both may be empty), and ``pmi`` has
+           ``apps`` (ranks of each program) and ``preput`` (keys and values in turn)
 signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
 sweep      kill every process below the agent now, without grace
 credit     ``count`` more bytes of output may be sent
 ping       the launcher is alive; renews the lease
 pmi_release
-           ``fence`` (GROUP:TAG) opens in ``epoch``; ``keys``: one packet of each host
-pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name``
-pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``epoch``;
+           ``fence`` (GROUP:TAG) of ``world`` opens in ``epoch``; ``keys``: one packet of each host
+pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name`` or ``pmi_spawn``
+pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``world`` in ``epoch``;
            others have waited ``seconds``
 finish     the job is over: kill whatever is left, answer ``swept`` and exit
 =========  ==================================================================
@@ -36,10 +39,13 @@ failed     rank could not be executed: rank, errno, step, what
 exited     rank, status: exit code, or -n for signal n
 leaked     rank ended but another process still holds its output open
 beat       the agent is alive
-pmi_fence  all members here are in ``fence`` of ``epoch``; ``keys``: what they put, packed
+pmi_fence  all members here are in ``fence`` of ``world`` in ``epoch``; ``keys``: what they
+           put, packed
 pmi_abort  ``rank`` called MPI_Abort with ``code``; ``text`` is its reason, if it gave one
 pmi_name   ``rank`` wants to publish, lookup or unpublish (``verb``) ``service`` at ``address``;
            answered by ``pmi_answer``
+pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, info pairs];
+           ``preput``: its first keys and values in turn; answered by ``pmi_answer``
 pmi_waiting
            the others have waited ``seconds`` for ranks that ``never`` called MPI_Init, or are
            ``absent`` from a barrier

@@ -23,8 +23,8 @@ Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
 ("exited", rank, status) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
 ("tick",).
 Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", message) ·
-("start", message) · ("signal", ranks, signum) · ("sweep",) · ("credit", count) ·
-("cut", rank) · ("pmi", message) · ("exit", code).
+("start", message) · ("spawn", message) · ("signal", ranks, signum) · ("sweep",) ·
+("credit", count) · ("cut", rank) · ("pmi", message) · ("exit", code).
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ class Node:
         if kind == "start" and self.state == PREPARED:
             self.state = RUNNING
             return [("start", message)]
+        if kind == "spawn" and self.state == RUNNING:
+            return [("spawn", message)]
         if kind == "signal":
             ranks = message["ranks"]
             # a rank that is draining has ended, but what it left in its group has not

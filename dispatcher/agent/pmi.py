@@ -1,6 +1,7 @@
 """The process manager's side of PMI-1: what MPICH and its relatives ask in ``MPI_Init``.
 
-One ``Server`` stands for the part of a job that runs on this host. It is pure:
+One ``Server`` stands for the part of a world (all ranks that were started
+together) that runs on this host; ranks are numbered as in that world. It is pure:
 bytes that a rank wrote go in, actions come out, and nothing here knows a
 descriptor or a clock. A request is one line ``cmd=NAME key=value ...``; each
 rank waits for its answer before it asks again. Source: MPICH's
@@ -17,8 +18,8 @@ A rank that breaks the protocol is ended; the server and the others live on. A
 rank that has ended well takes part in every fence to come, since nobody could
 wait for it.
 
-Spawning is refused with a reason. PMI-2 and PMIx are not spoken here. Longer
-than other modules, since the protocol is one.
+A spawn request is only read here (``spawn``); the launcher answers it. PMI-2 and
+PMIx are not spoken. Longer than other modules, since the protocol is one.
 
 Actions (tuples): ("reply", rank, bytes) · ("send", type, fields) · ("break", rank, why).
 """
@@ -33,14 +34,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Tuple
 
+    from .spawn import Request
+
     Action = Tuple[Any, ...]
     Fields = Dict[bytes, bytes]
 
 #: told to the ranks. Clients up to MPICH 4.1 read replies into 1024 bytes, so a value,
 #: with the words around it, must stay below that
 NAME_LIMIT, KEY_LIMIT, VALUE_LIMIT = 256, 64, 960
-#: bytes of one line; a spawn request with all its lines
-LINE_LIMIT, SPAWN_LIMIT = 64 << 10, 1 << 20
+#: bytes of one line
+LINE_LIMIT = 64 << 10
 #: bytes that all keys of this host may take, and those of one fence when packed
 STORE_LIMIT, PACKET_LIMIT = 64 << 20, 960 << 10
 
@@ -56,8 +59,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.buffer = b""
-        self.spawn: dict[bytes, bytes] | None = None  # the segment being read
-        self.spawn_size = 0
+        self.spawn: Request | None = None  # being read
         self.n_inits = 0
         self.inside = False  # between init and finalize
         self.asked = False  # the launcher owes it an answer
@@ -78,21 +80,33 @@ class Fence:
 
 
 class Server:
-    """PMI-1 for ``ranks`` (list of int) of a job of ``size`` ranks.
+    """PMI-1 for ``ranks`` (list of int) of a world of ``size`` ranks.
 
-    name: the job's name of its keys, unique on every host. mapping: the value of
+    name: the world's name of its keys, unique on every host. mapping: the value of
     ``PMI_process_mapping``. patience: seconds after which a rank that others
-    wait for is reported.
+    wait for is reported. universe: how many ranks the hosts have room for. apps:
+    ranks of each program in turn. preput: keys and values that are there from the start.
     """
 
     def __init__(
-        self, name: bytes, size: int, ranks: list[int], mapping: bytes, patience: float
+        self,
+        name: bytes,
+        size: int,
+        ranks: list[int],
+        mapping: bytes,
+        patience: float,
+        universe: int = 0,
+        apps: list[int] | None = None,
+        preput: list[bytes] | None = None,
     ) -> None:
         self.name = name
         self.size = size
+        self.universe = universe or size
+        self.apps = apps or [size]
         self.patience = patience
         self.peers = {rank: Peer() for rank in ranks}
-        self.store: dict[bytes, bytes] = {}
+        preput = preput or []
+        self.store = dict(zip(preput[::2], preput[1::2]))
         if 0 < len(mapping) <= VALUE_LIMIT:
             self.store[b"PMI_process_mapping"] = mapping
         self.store_size = 0
@@ -150,7 +164,7 @@ class Server:
         return self._open(key, fence)
 
     def answer(self, rank: int, value: bytes | None) -> list[Action]:
-        """What the launcher says to ``rank``'s publish, lookup or unpublish."""
+        """What the launcher says to ``rank``'s publish, lookup, unpublish or spawn."""
         peer = self.peers.get(rank)
         if peer is None or peer.over or not peer.asked:
             return []
@@ -194,8 +208,10 @@ class Server:
     def _line(self, rank: int, peer: Peer, line: bytes, now: float) -> list[Action]:
         if peer.spawn is not None:
             return self._spawn_line(rank, peer, line)
-        if line == b"mcmd=spawn":
-            peer.spawn, peer.spawn_size = {}, 0
+        if line == b"mcmd=spawn" and not peer.asked:
+            from .spawn import Request
+
+            peer.spawn = Request()
             return []
         fields = {}
         for word in line.split():
@@ -230,13 +246,17 @@ class Server:
         return _reply(rank, b"maxes rc=0 kvsname_max=%d keylen_max=%d vallen_max=%d" % limits)
 
     def _appnum(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
-        return _reply(rank, b"appnum rc=0 appnum=0")
+        app, rest = 0, rank
+        while rest >= self.apps[app]:
+            rest -= self.apps[app]
+            app += 1
+        return _reply(rank, b"appnum rc=0 appnum=%d" % app)
 
     def _name(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
         return _reply(rank, b"my_kvsname rc=0 kvsname=" + self.name)
 
     def _universe(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
-        return _reply(rank, b"universe_size rc=0 size=%d" % self.size)
+        return _reply(rank, b"universe_size rc=0 size=%d" % self.universe)
 
     def _put(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
         key, value = fields.get(b"key", b""), fields.get(b"value", b"")
@@ -293,25 +313,17 @@ class Server:
     # -- spawn ----------------------------------------------------------------------
 
     def _spawn_line(self, rank: int, peer: Peer, line: bytes) -> list[Action]:
-        """Read on to the last ``endcmd``, so that the answer comes when it is awaited."""
+        """Read on; the launcher gets the request when it is complete."""
         assert peer.spawn is not None
-        peer.spawn_size += len(line)
-        if peer.spawn_size > SPAWN_LIMIT:
-            raise Broken("a spawn request of more than %d bytes" % SPAWN_LIMIT)
-        if line != b"endcmd":
-            if not line.startswith(b"mcmd="):
-                name, _, value = line.partition(b"=")
-                peer.spawn[name] = value
-            return []
-        fields = peer.spawn
-        peer.spawn = None
-        if fields.get(b"spawnssofar") != fields.get(b"totspawns"):
-            return []
-        text = "rank %d: MPI_Comm_spawn is not supported by dispatch" % rank
-        return [
-            ("send", "notice", {"text": text}),
-            *_reply(rank, b"spawn_result rc=1 msg=spawn_is_not_supported"),
-        ]
+        try:
+            if not peer.spawn.feed(line):
+                return []
+        except ValueError as error:
+            raise Broken(str(error)) from None
+        request, peer.spawn = peer.spawn, None
+        peer.asked = True
+        fields = {"rank": rank, "segments": request.segments, "preput": request.preput}
+        return [("send", "pmi_spawn", fields)]
 
     # -- fences -----------------------------------------------------------------------
 

@@ -136,6 +136,14 @@ def _become(
         os._exit(127)
 
 
+def found(argv: list[bytes], path: bytes = b"") -> list[bytes]:
+    """``argv``, its program replaced by the one in a folder of ``path`` if there is one."""
+    for place in search(argv[0], path) if path else ():
+        if os.access(place, os.X_OK):
+            return [place, *argv[1:]]
+    return argv
+
+
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
     """execve ``argv``, looking ``argv[0]`` up in the PATH of ``env`` as a shell does.
 

@@ -4,6 +4,11 @@ Each rank inherits one end of a socket pair and finds its number in ``PMI_FD``.
 The server is loaded when a rank speaks for the first time, so a job without MPI
 pays for a socket pair and nothing else.
 
+The ranks that were planned are one *world*, each spawn makes another; each has a
+server of its own, until its last rank here has ended. A server numbers ranks as
+its world does, everybody else by their number in the whole job; it is here that
+the one becomes the other.
+
 Replies are written here; what else the server wants done (reports to send,
 ranks to end) is handed to the loop.
 """
@@ -23,26 +28,83 @@ if TYPE_CHECKING:
 READ_SIZE = 64 << 10
 
 
-class Wireup:
-    """Connections of ``ranks``, as the ``start`` order's ``pmi`` (dict) describes their job."""
+class World:
+    """Ranks started together, as the ``pmi`` (dict) of their order describes them.
 
-    def __init__(self, job: dict[str, Any], ranks: list[int], poll: select.epoll) -> None:
+    numbers: the job's numbers of its ranks on this host.
+    """
+
+    def __init__(self, job: dict[str, Any], numbers: list[int]) -> None:
         self.job = job
-        self.ranks = ranks
-        self.poll = poll
-        self.fds: dict[int, int] = {}  # our end -> rank
-        self.ends: dict[int, int] = {}  # rank -> our end
+        self.index: int = job.get("world", 0)
+        self.first: int = job.get("first", 0)  # the number of its rank 0
+        self.left = set(numbers)  # not yet ended
+        self.ranks = [number - self.first for number in numbers]
         self.gone: list[int] = []  # ranks that ended well before anyone spoke
-        self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
         self.server: Server | None = None
 
-    def place_hook(self, folder: str | None, env: dict[bytes, bytes]) -> None:
-        """Have the ranks' Python load the job's hook, a file in ``folder``, by way of ``env``."""
-        if folder is None or not self.job.get("hook"):
+    def serving(self) -> Server:
+        """The server, loaded now if nobody needed it before."""
+        if self.server is None:
+            from .pmi import Server
+
+            job = self.job
+            self.server = Server(
+                job["name"],
+                job["size"],
+                self.ranks,
+                job["mapping"],
+                job["patience"],
+                job.get("universe", 0),
+                job.get("apps"),
+                job.get("preput"),
+            )
+            for rank in self.gone:
+                self.server.ended(rank)
+        return self.server
+
+    def outward(self, action: Action) -> Action:
+        """``action`` with the job's numbers in place of the world's."""
+        if action[0] == "break":
+            return ("break", action[1] + self.first, action[2])
+        fields = action[2]
+        if "fence" in fields:
+            fields["world"] = self.index
+        if "rank" in fields:
+            fields["rank"] += self.first
+        for name in ("never", "absent"):
+            if name in fields:
+                fields[name] = [rank + self.first for rank in fields[name]]
+        return action
+
+
+class Wireup:
+    """The connections of all ranks on this host."""
+
+    def __init__(self, poll: select.epoll) -> None:
+        self.poll = poll
+        self.worlds: dict[int, World] = {}
+        self.homes: dict[int, World] = {}  # rank -> its world, while it lives
+        self.fds: dict[int, int] = {}  # our end -> rank
+        self.ends: dict[int, int] = {}  # rank -> our end
+        self.spoken = False  # whether any rank has
+        self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
+
+    def add(self, job: dict[str, Any], numbers: list[int]) -> None:
+        """Ranks of a world are about to be started."""
+        world = World(job, numbers)
+        self.worlds[world.index] = world
+        self.homes.update((number, world) for number in numbers)
+
+    def place_hook(self, folder: str | None, env: dict[bytes, bytes], hook: bytes | None) -> None:
+        """Have the ranks' Python load ``hook``, a file in ``folder``, by way of ``env``."""
+        if folder is None or not hook:
             return
+        path = os.path.join(folder, "sitecustomize.py")
         try:
-            with open(os.path.join(folder, "sitecustomize.py"), "wb") as file:
-                file.write(self.job["hook"])
+            if not os.path.exists(path):
+                with open(path, "wb") as file:
+                    file.write(hook)
         except OSError:
             return  # a full disk: the ranks run without
         places = [os.fsencode(folder), *filter(None, [env.get(b"PYTHONPATH")])]
@@ -50,16 +112,27 @@ class Wireup:
 
     def open(self, rank: int) -> tuple[int, dict[bytes, bytes]]:
         """The end that ``rank`` inherits, and its variables; the caller closes that end."""
+        world = self.homes[rank]
         ours, theirs = (end.detach() for end in socketpair())
         os.set_blocking(ours, False)
         self.fds[ours] = rank
         self.ends[rank] = ours
         self.poll.register(ours, select.EPOLLIN)
-        return theirs, {
-            b"PMI_RANK": b"%d" % rank,
-            b"PMI_SIZE": b"%d" % self.job["size"],
+        known = {
+            b"PMI_RANK": b"%d" % (rank - world.first),
+            b"PMI_SIZE": b"%d" % world.job["size"],
             b"PMI_FD": b"%d" % theirs,
         }
+        if world.index:
+            known[b"PMI_SPAWNED"] = b"1"  # MPI_Comm_get_parent asks for what was preput
+        return theirs, known
+
+    def name(self, rank: int) -> str:
+        """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""
+        world = self.homes.get(rank)
+        if world is None or not world.index:
+            return "%d" % rank
+        return "%d.%d" % (world.index, rank - world.first)
 
     def close(self, rank: int) -> None:
         """Let go of ``rank``'s connection, if there is one."""
@@ -69,18 +142,14 @@ class Wireup:
             self.poll.unregister(fd)
             os.close(fd)
 
-    def serving(self) -> Server:
-        """The server, loaded now if nobody needed it before."""
-        if self.server is None:
-            from .pmi import Server
-
-            job = self.job
-            self.server = Server(
-                job["name"], job["size"], self.ranks, job["mapping"], job["patience"]
-            )
-            for rank in self.gone:
-                self.server.ended(rank)
-        return self.server
+    def leave(self, rank: int) -> None:
+        """``rank`` is no more, or never was; with the last one its world is forgotten."""
+        self.close(rank)
+        world = self.homes.pop(rank, None)
+        if world is not None:
+            world.left.discard(rank)
+            if not world.left:
+                del self.worlds[world.index]
 
     def read(self, rank: int, now: float) -> list[Action]:
         """Take what ``rank`` says; the actions that are not replies."""
@@ -93,22 +162,25 @@ class Wireup:
         if not data:
             self.close(rank)
             return []
-        return self.reply(self.serving().feed(rank, data, now))
+        self.spoken = True
+        world = self.homes[rank]
+        return self.reply(world, world.serving().feed(rank - world.first, data, now))
 
     def ended(self, rank: int, status: int, now: float) -> list[Action]:
         """``rank`` was reaped: take its last words; if it ended well, nobody waits for it."""
         actions = self.read(rank, now) if rank in self.ends else []
-        self.close(rank)
+        world = self.homes[rank]
+        self.leave(rank)
         if status != 0:
             return actions
-        if self.server is None:
-            self.gone.append(rank)
+        if world.server is None:
+            world.gone.append(rank - world.first)
             return actions
-        return actions + self.reply(self.server.ended(rank))
+        return actions + self.reply(world, world.server.ended(rank - world.first))
 
     def note_segments(self) -> None:
         """Remember which shared memory MPI made; the ranks are about to be signalled."""
-        if self.server is not None:
+        if self.spoken:
             from . import family, shared
 
             self.segments |= shared.mapped(family.descendants(os.getpid()))
@@ -122,23 +194,35 @@ class Wireup:
 
     def order(self, message: dict[str, Any]) -> list[Action]:
         """Carry out ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
-        server = self.serving()
         kind = message["type"]
         if kind == "pmi_answer":
-            return self.reply(server.answer(message["rank"], message["line"]))
+            world = self.homes.get(message["rank"])
+        else:
+            world = self.worlds.get(message["world"])
+        if world is None:
+            return []  # its ranks ended before this came
+        server = world.serving()
+        if kind == "pmi_answer":
+            rank = message["rank"] - world.first
+            return self.reply(world, server.answer(rank, message["line"]))
         fence, epoch = message["fence"].encode(), message["epoch"]
         if kind == "pmi_who":
-            return server.who(fence, epoch, message["seconds"])
-        return self.reply(server.release(fence, epoch, message["keys"]))
+            return self.reply(world, server.who(fence, epoch, message["seconds"]))
+        return self.reply(world, server.release(fence, epoch, message["keys"]))
 
     def tick(self, now: float) -> list[Action]:
-        return [] if self.server is None else self.server.tick(now)
+        actions = []
+        for world in self.worlds.values():
+            if world.server is not None:
+                actions += self.reply(world, world.server.tick(now))
+        return actions
 
     def next_deadline(self) -> float | None:
-        return None if self.server is None else self.server.next_deadline()
+        whens = [w.server.next_deadline() for w in self.worlds.values() if w.server is not None]
+        return min((when for when in whens if when is not None), default=None)
 
-    def reply(self, actions: list[Action]) -> list[Action]:
-        """Write the replies among ``actions``; the others are returned.
+    def reply(self, world: World, actions: list[Action]) -> list[Action]:
+        """Write the replies among ``actions``; the others are returned, for the loop.
 
         A rank awaits each answer before it asks again, so one that leaves its
         socket full has broken the protocol.
@@ -146,9 +230,10 @@ class Wireup:
         others: list[Action] = []
         for action in actions:
             if action[0] != "reply":
-                others.append(action)
+                others.append(world.outward(action))
                 continue
-            _, rank, line = action
+            rank = action[1] + world.first
+            line = action[2]
             try:
                 if rank in self.ends and os.write(self.ends[rank], line) != len(line):
                     others.append(("break", rank, "it does not read its answers"))

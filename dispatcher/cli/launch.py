@@ -217,6 +217,7 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
 
     from dispatcher.cli.reach import Reach
     from dispatcher.core.events import SignalReceived
+    from dispatcher.plan.worlds import FIRST, name
     from dispatcher.runner.loop import Runner
     from dispatcher.sinks.base import Sink
     from dispatcher.sinks.journal import Journal
@@ -235,12 +236,15 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
             runner.tell(SignalReceived(signal.SIGPIPE))
 
     def label(rank: int) -> str:
-        place = runner.plan.ranks[rank]
-        return {
-            "rank": f"[{rank}]",
-            "host": f"[{hosts[place.node]}:{place.local_rank}]",
-            "none": "",
-        }[flags["label"]]
+        if flags["label"] == "none":
+            return ""
+        if flags["label"] == "rank":
+            return f"[{name(rank)}]"
+        spawned = rank >= FIRST
+        return f"[{runner.host_of(rank)}:{name(rank) if spawned else local_rank(rank)}]"
+
+    def local_rank(rank: int) -> int:
+        return runner.plan.ranks[rank].local_rank
 
     colour = frozenset(
         stream for stream in (1, 2) if os.isatty(stream) and not os.environ.get("NO_COLOR")
@@ -273,7 +277,7 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
     if paths is not None:
         seconds = time.monotonic() - began
         try:
-            write_json(paths.report, report(verdict, runner.plan, lines, seconds))
+            write_json(paths.report, report(verdict, runner.plan, lines, seconds, pids.spawned))
         except OSError as error:  # the exit code is worth more than the file
             say(f"error: {paths.report}: {(error.strerror or '').lower()}")
     for line in lines:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dispatcher.core.events import Event
 from dispatcher.core.policy import Verdict
+from dispatcher.core.spawn import World
 from dispatcher.plan.job import JobPlan
 
 
@@ -42,11 +43,20 @@ class StartRanks(Action):
 
 
 @dataclass(frozen=True)
+class SpawnRanks(Action):
+    """Start the node's part of a world that a rank has spawned."""
+
+    node: int
+    world: World
+
+
+@dataclass(frozen=True)
 class SignalRanks(Action):
-    """Send ``signum`` to the process groups of the node's living ranks."""
+    """Send ``signum`` to the process groups of the node's living ``ranks``; None: of all."""
 
     node: int
     signum: int
+    ranks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,14 +71,15 @@ class ReleaseFence(Action):
     """Let the node's members of ``fence`` go, with the keys of all nodes."""
 
     node: int
+    world: int
     fence: str
     epoch: int
     packets: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
-class AnswerName(Action):
-    """Give the rank the ``line`` that answers its ``PmiAsked``."""
+class AnswerRank(Action):
+    """Give the rank the ``line`` that answers its ``PmiAsked`` or ``PmiSpawnAsked``."""
 
     node: int
     rank: int
@@ -80,6 +91,7 @@ class AskWaiting(Action):
     """Let the node say which of its ranks others have awaited for ``seconds`` in ``fence``."""
 
     node: int
+    world: int
     fence: str
     epoch: int
     seconds: float

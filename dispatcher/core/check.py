@@ -69,6 +69,11 @@ class Check:
         """Nodes whose agent has answered: those that can be told to finish."""
         return frozenset(self._facts)
 
+    @property
+    def hostnames(self) -> dict[int, str]:
+        """node -> what the host calls itself, of all that have answered."""
+        return {node: facts.hostname for node, facts in self._facts.items()}
+
     def ready(self, event: ev.NodeReady) -> Answer:
         """A node's agent has looked at its host."""
         node = event.node

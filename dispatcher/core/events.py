@@ -191,6 +191,7 @@ class PmiCommitted(Event):
     """All members on the node are in ``fence``; ``keys`` is what they put, packed by the agent."""
 
     node: int
+    world: int
     fence: str
     epoch: int
     keys: bytes
@@ -215,6 +216,44 @@ class PmiAsked(Event):
     verb: str
     service: bytes
     port: bytes
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a spawn: ``nprocs`` ranks run ``argv``; ``info`` are pairs of key and value."""
+
+    nprocs: int
+    argv: tuple[bytes, ...]
+    info: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True)
+class PmiSpawnAsked(Event):
+    """The rank wants a new world of ``segments``, whose keys begin with the pairs ``preput``."""
+
+    node: int
+    rank: int
+    segments: tuple[Segment, ...]
+    preput: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True)
+class WorldPlaced(Event):
+    """Rank ``by`` spawns ``world``: its ranks, numbered from ``first``, start on ``nodes``."""
+
+    world: int
+    by: int
+    first: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SpawnRefused(Event):
+    """The rank on ``node`` that wanted to spawn was told no; ``why`` is for the user."""
+
+    node: int
+    rank: int
+    why: str
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The run as one pure machine: ``handle(event, now) -> [Action]``.
 
 It stays one file: the states share most of their transitions. What is judged
-before the start is in ``check``, the MPI fences are in ``mpi``, the rules of an
-ending in ``policy``.
+before the start is in ``check``, who lives where in ``roll``, MPI's fences and
+spawns are in ``mpi``, the rules of an ending in ``policy``.
 
 ::
 
@@ -25,6 +25,8 @@ Rules (their ids appear in tests and in comments):
 * J-7  the run ends in bounded time after it began to stop, whatever the hosts do,
   unless their output is still being read
 * J-8  a rank that ends with 0 is waited for by no MPI barrier; MPI_Abort ends the job at once
+* J-9  a spawned rank counts like a planned one, unless its world could not be started: then
+  the rank that asked is told so, and nothing of that world is a failure
 
 Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
 """
@@ -52,6 +54,7 @@ from dispatcher.core.actions import (
 from dispatcher.core.check import Answer, Ask, Check, Go
 from dispatcher.core.kvs import FenceError
 from dispatcher.core.mpi import Mpi
+from dispatcher.core.roll import Roll
 from dispatcher.errors import InternalError
 from dispatcher.plan.job import JobPlan
 from dispatcher.transport.base import Failure, Kind
@@ -87,9 +90,7 @@ class Job:
         self._live = {node.index for node in plan.nodes}  # a link is open or being opened
         self._waiting: set[int] = set()  # nodes whose last word is awaited
         self._lost: dict[int, Failure] = {}
-        self._alive: dict[int, int] = {}  # rank -> node; spawn ordered, not yet exited
-        self._streams: dict[int, int] = {}  # rank -> streams not yet ended
-        self._statuses: dict[int, int] = {}
+        self._roll = Roll()
         self._unkillable: dict[int, tuple[int, ...]] = {}
         self._swept: dict[int, int] = {}
         self._rungs: list[policy.Rung] = []
@@ -127,6 +128,10 @@ class Job:
         for key in self.deadlines:
             self.deadlines[key] += seconds
 
+    def node_of(self, rank: int) -> int:
+        """Where ``rank``, planned or spawned, was started."""
+        return self._roll.nodes[rank]
+
     # -- before the start: ``check`` judges, this carries on ------------------------
 
     def _on_node_ready(self, event: ev.NodeReady, now: float) -> list[Action]:
@@ -159,9 +164,8 @@ class Job:
             self.deadlines.pop(("silent", node), None)
         self.plan = plan
         for rank in plan.ranks:
-            self._alive[rank.rank] = rank.node
-            self._streams[rank.rank] = 2
-        self._mpi = Mpi({node.index: node.ranks for node in plan.nodes})
+            self._roll.call(rank.rank, rank.node)
+        self._mpi = Mpi(plan, self._roll, self._check.hostnames)
         return [
             *(CloseLink(node) for node in surplus),
             Tell(ev.RanksPlaced(len(plan.ranks), address, port)),
@@ -171,29 +175,28 @@ class Job:
     # -- while ranks run -----------------------------------------------------------
 
     def _on_rank_spawned(self, event: ev.RankSpawned, now: float) -> list[Action]:
-        return []
+        return [] if self._mpi is None else self._mpi.started(event.rank)
 
     def _on_rank_failed_to_start(self, event: ev.RankFailedToStart, now: float) -> list[Action]:
-        if self._alive.pop(event.rank, None) is None:
+        if self._mpi is None or not self._roll.absent(event.rank, event.node):
             return []
-        self._streams[event.rank] = 0
+        refused = self._mpi.not_started(event)
+        if refused is not None:  # J-9
+            return refused + self._conclude(now)
         cause = policy.RankNotStarted(event.node, event.rank, event.errno, event.step, event.what)
         return self._stop(cause, now)
 
     def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
-        if self._alive.get(event.rank) != event.node:
+        if self._mpi is None or not self._roll.exited(event.rank, event.node, event.status):
             return []
-        del self._alive[event.rank]
-        self._statuses[event.rank] = event.status
-        if event.status != 0:
+        freed = self._mpi.ended(event.rank, event.status)
+        if event.status != 0 and freed is not None:  # J-9
             return self._stop(policy.RankFailed(event.node, event.rank, event.status), now)
-        freed = self._mpi.ended(event.rank) if self._mpi is not None else []
-        return freed + self._conclude(now)
+        return (freed or []) + self._conclude(now)
 
     def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:
-        if self._streams.get(event.rank, 0) == 0:
+        if not self._roll.stream_ended(event.rank):
             return []
-        self._streams[event.rank] -= 1
         if event.received != event.sent:
             return self._stop(
                 policy.OutputLost(event.node, event.rank, event.received, event.sent), now
@@ -214,12 +217,7 @@ class Job:
             self._waiting.discard(node)
             return [CloseLink(node), *self._conclude(now)]
         self._lost[node] = event.failure
-        for rank, place in list(self._alive.items()):
-            if place == node:
-                del self._alive[rank]
-        for rank_plan in self.plan.ranks:
-            if rank_plan.node == node and rank_plan.rank in self._streams:
-                self._streams[rank_plan.rank] = 0
+        self._roll.lose(node)
         self._waiting.discard(node)
         return [CloseLink(node), *self._stop(policy.NodeFailed(node, event.failure), now)]
 
@@ -256,7 +254,7 @@ class Job:
         except FenceError as error:
             lost = ev.NodeLost(event.node, Failure(Kind.PROTOCOL, f"MPI: {error}"))
             return self._on_node_lost(lost, now)
-        key = ("fence", event.fence, event.epoch)
+        key = ("fence", event.world, event.fence, event.epoch)
         if actions:
             self.deadlines.pop(key, None)
         elif key not in self.deadlines:
@@ -264,12 +262,15 @@ class Job:
         return actions
 
     def _on_pmi_aborted(self, event: ev.PmiAborted, now: float) -> list[Action]:
-        if self._alive.get(event.rank) != event.node:
+        if not self._roll.is_alive(event.rank, event.node):
             return []
         return self._stop(policy.MpiAborted(event.node, event.rank, event.code, event.text), now)
 
     def _on_pmi_asked(self, event: ev.PmiAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.ask(event)
+
+    def _on_pmi_spawn_asked(self, event: ev.PmiSpawnAsked, now: float) -> list[Action]:
+        return [] if self._mpi is None or self.state != RUNNING else self._mpi.spawn(event)  # J-2
 
     # -- the end ---------------------------------------------------------------------
 
@@ -280,13 +281,12 @@ class Job:
             self.cause = cause
             actions.append(Tell(ev.JobStopping(type(cause).__name__)))
         if self.state in (CONNECTING, PROBING):  # J-1, J-2: no rank has been started
-            self._alive.clear()
             self.state = STOPPING
             return actions + self._conclude(now)
         if self.state == RUNNING:
             self.state = STOPPING
             self._rungs = list(policy.ladder(self.cause, self.plan.limits.grace))
-            if self._alive:
+            if self._roll.living():
                 actions += self._climb(now)
         return actions + self._conclude(now)
 
@@ -300,15 +300,15 @@ class Job:
             return actions + self._signal_all(signal.SIGCONT)
         self.deadlines.pop("rung", None)
         self.deadlines["sweep"] = now + SWEEP_LIMIT
-        return [Sweep(node) for node in sorted(set(self._alive.values()))]
+        return [Sweep(node) for node in self._roll.living()]
 
     def _signal_all(self, signum: int) -> list[Action]:
-        return [SignalRanks(node, signum) for node in sorted(set(self._alive.values()))]
+        return [SignalRanks(node, signum) for node in self._roll.living()]
 
     def _conclude(self, now: float) -> list[Action]:
         """Go on to the end when every rank is done (J-4)."""
         if self.state in (RUNNING, STOPPING):
-            if self._alive or any(self._streams.values()):
+            if not self._roll.is_done:
                 return []
             self.state = FINISHING
             self.deadlines.pop("rung", None)
@@ -329,10 +329,7 @@ class Job:
         if event.killed:
             self._swept[event.node] = event.killed
         if self.state == STOPPING and event.left:  # J-7: nobody can wait for these ranks
-            for rank, node in list(self._alive.items()):
-                if node == event.node:
-                    del self._alive[rank]
-                    self._streams[rank] = 0
+            self._roll.give_up(event.node)
             return self._conclude(now)
         if self.state != FINISHING:
             return []
@@ -346,7 +343,7 @@ class Job:
         if cause is None and self._lost:
             node, failure = next(iter(self._lost.items()))
             cause = policy.NodeFailed(node, failure)
-        if cause is None and len(self._statuses) != len(self.plan.ranks):  # J-6
+        if cause is None and any(r.rank not in self._roll.statuses for r in self.plan.ranks):  # J-6
             raise InternalError("job: ended without a cause and without all ranks' statuses")
         self.state = OVER
         self.deadlines.clear()
@@ -354,7 +351,7 @@ class Job:
             cause=cause,
             exit_code=policy.exit_code(cause),
             world_size=len(self.plan.ranks),
-            statuses=dict(self._statuses),
+            statuses=dict(self._roll.statuses),
             lost=dict(self._lost),
             unkillable=dict(self._unkillable),
             swept=dict(self._swept),
@@ -367,12 +364,13 @@ class Job:
         if key == "probe":
             return self._give_up(self._check.waiting, "no answer to the check in time", now)
         if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
-            late = self._waiting if key == "finish" else set(self._alive.values())
+            late = self._waiting if key == "finish" else set(self._roll.living())
             return self._give_up(late, f"no answer for {SWEEP_LIMIT:.0f} s while ending", now)
         if isinstance(key, tuple) and key[0] == "fence":
             if self._mpi is None or self.state != RUNNING:
                 return []
-            return self._mpi.late(key[1], key[2], self.plan.limits.mpi_patience)
+            _, world, fence, epoch = key
+            return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_patience)
         if isinstance(key, tuple) and key[0] == "silent":
             limits = self.plan.limits
             seconds = limits.heartbeat * limits.beats_lost
@@ -404,6 +402,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     ev.PmiCommitted: Job._on_pmi_committed,
     ev.PmiAborted: Job._on_pmi_aborted,
     ev.PmiAsked: Job._on_pmi_asked,
+    ev.PmiSpawnAsked: Job._on_pmi_spawn_asked,
     ev.PmiWaiting: Job._on_nothing,
     ev.SignalReceived: Job._on_signal,
 }

@@ -15,7 +15,8 @@ removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` and
 
 ``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: the agent adds them,
 which has the server behind them. ``PMI_HOSTNAME`` says by which address MPICH
-should be reached. Reads no
+should be reached. A spawned rank gets the same, without what would lie to it (see
+``spawned_environment``). Reads no
 ``os.environ``: the environment is an argument.
 """
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCRUB_NAMES", "SCRUB_PREFIXES", "Bound", "exported", "is_reserved", "is_scrubbed",
-    "omp_threads", "parse_env_file", "rank_environment", "redacted",
+    "omp_threads", "parse_env_file", "rank_environment", "redacted", "spawned_environment",
 ]  # fmt: skip
 
 DEVICE_POLICIES = ("node", "rank", "none")
@@ -134,13 +135,7 @@ def rank_environment(
     """
     place = plan.ranks[rank]
     node = plan.nodes[place.node]
-    env = {**interface(plan.iface), **dict(plan.exports), **dict(node.host.env)}
-    devices = _devices(plan.devices, node.slots, place.local_rank)
-    if devices is not None:
-        env.setdefault("CUDA_VISIBLE_DEVICES", devices)
-    threads = _threads(plan, bound)
-    if threads is not None:
-        env.setdefault("OMP_NUM_THREADS", threads)
+    env = _shared(plan, place.node, place.local_rank, len(node.ranks), bound)
     env |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(plan.world_size),
@@ -152,13 +147,9 @@ def rank_environment(
         "ROLE_NAME": "default",
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(plan.world_size),
-        "MPI_LOCALRANKID": str(place.local_rank),
-        "MPI_LOCALNRANKS": str(len(node.ranks)),
         "TORCHELASTIC_RUN_ID": plan.run_id,
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        "DISPATCH_RUN_ID": plan.run_id,
-        "DISPATCH_HOST": node.host.name,
     }
     if plan.seating is not None:
         env["DISPATCH_HOSTS"] = plan.seating
@@ -172,8 +163,42 @@ def rank_environment(
         env["MASTER_PORT"] = str(bound.master_port)
         if bound.error_file is not None:
             env["TORCHELASTIC_ERROR_FILE"] = bound.error_file
-        if plan.mpi != "none" and bound.hostname is not None:
-            env["PMI_HOSTNAME"] = bound.hostname
+    return env
+
+
+def spawned_environment(
+    plan: JobPlan, node: int, local_rank: int, local_size: int, bound: Bound
+) -> dict[str, str]:
+    """Every variable set for a rank that another one spawned on ``node``.
+
+    It is the ``local_rank``-th of the ``local_size`` ranks of its world there. It
+    has what the plan gives programs on that host, but no RANK, WORLD_SIZE,
+    MASTER_ADDR and their like: they speak of the planned world, and a spawned rank
+    that believed them would join its parents' process group. MPI tells it who it is.
+    """
+    return _shared(plan, node, local_rank, local_size, bound)
+
+
+def _shared(
+    plan: JobPlan, index: int, local_rank: int, local_size: int, bound: Bound | None
+) -> dict[str, str]:
+    """What planned and spawned ranks have in common."""
+    node = plan.nodes[index]
+    env = {**interface(plan.iface), **dict(plan.exports), **dict(node.host.env)}
+    devices = _devices(plan.devices, node.slots, local_rank)
+    if devices is not None:
+        env.setdefault("CUDA_VISIBLE_DEVICES", devices)
+    threads = _threads(plan, bound)
+    if threads is not None:
+        env.setdefault("OMP_NUM_THREADS", threads)
+    env |= {
+        "MPI_LOCALRANKID": str(local_rank),
+        "MPI_LOCALNRANKS": str(local_size),
+        "DISPATCH_RUN_ID": plan.run_id,
+        "DISPATCH_HOST": node.host.name,
+    }
+    if bound is not None and plan.mpi != "none" and bound.hostname is not None:
+        env["PMI_HOSTNAME"] = bound.hostname
     return env
 
 

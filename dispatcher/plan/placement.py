@@ -42,7 +42,7 @@ def shares(
     """How many ranks each node gets; shape (n_nodes,), the sum is ``n_ranks``.
 
     Args:
-      room: slots per node in host order, each >= 1.
+      room: slots per node in host order, each >= 0.
       n_ranks: world size, 1 to MOST_RANKS.
       map_by: "block" or "node".
       most: bound per node when over-subscribed, >= room; None is no bound.

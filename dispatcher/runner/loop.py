@@ -87,6 +87,7 @@ class Runner:
         self._window = threading.Semaphore(plan.limits.connect_window)
         self._token = os.urandom(16)
         self._kvs_name = f"kvs_{os.urandom(8).hex()}"  # MPICH names shared memory after it
+        self._master_addr = ""
         self._seq = 0
         self._began = 0.0
         self._verdict: Verdict | None = None
@@ -95,6 +96,10 @@ class Runner:
     def plan(self) -> JobPlan:
         """The plan as it stands: closed once the hosts' GPUs were counted."""
         return self._job.plan
+
+    def host_of(self, rank: int) -> str:
+        """The name of the host where ``rank`` runs or ran; of a spawned rank too."""
+        return self.plan.nodes[self._job.node_of(rank)].host.name
 
     def tell(self, event: ev.Event) -> None:
         """Put ``event`` into the inbox; from any thread or signal handler."""
@@ -178,16 +183,22 @@ class Runner:
                     )  # fmt: skip
                 case act.StartRanks():
                     self._start(action)
-                case act.SignalRanks(node, signum):
-                    self._send(node, "signal", ranks=None, signum=int(signum))
+                case act.SpawnRanks():
+                    self._spawn(action)
+                case act.SignalRanks(node, signum, ranks):
+                    self._send(node, "signal", ranks=ranks, signum=int(signum))
                 case act.Sweep(node):
                     self._send(node, "sweep")
-                case act.ReleaseFence(node, fence, epoch, packets):
-                    self._send(node, "pmi_release", fence=fence, epoch=epoch, keys=packets)
-                case act.AnswerName(node, rank, line):
+                case act.ReleaseFence(node, world, fence, epoch, packets):
+                    self._send(
+                        node, "pmi_release", world=world, fence=fence, epoch=epoch, keys=packets
+                    )
+                case act.AnswerRank(node, rank, line):
                     self._send(node, "pmi_answer", rank=rank, line=line)
-                case act.AskWaiting(node, fence, epoch, seconds):
-                    self._send(node, "pmi_who", fence=fence, epoch=epoch, seconds=seconds)
+                case act.AskWaiting(node, world, fence, epoch, seconds):
+                    self._send(
+                        node, "pmi_who", world=world, fence=fence, epoch=epoch, seconds=seconds
+                    )
                 case act.Finish(node):
                     self._hosts[node].finish()
                 case act.CloseLink(node):
@@ -234,6 +245,19 @@ class Runner:
             plan, action.node, facts, action.master_addr, action.master_port, self._kvs_name
         )
         host.send(order)
+        self._master_addr = action.master_addr
+
+    def _spawn(self, action: act.SpawnRanks) -> None:
+        from dispatcher.runner.spawn import spawn_order  # most jobs never spawn
+
+        node, world = action.node, action.world
+        host = self._hosts[node]
+        host.ranks |= {world.number(r) for r, place in enumerate(world.nodes) if place == node}
+        host.send(
+            spawn_order(
+                self.plan, world, node, self._facts[node], self._master_addr, self._kvs_name
+            )
+        )
 
 
 def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
@@ -243,23 +267,23 @@ def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
     program = plan.program
     check: dict[str, bytes] = {}
     if program.kind == "command":
-        check["program"] = _bytes(program.argv[0])
+        check["program"] = raw(program.argv[0])
         if plan.mpi != "none" and plan.world_size != 1:
             check["mpi"] = b"pmi1"
     else:
-        check["program"] = _bytes(host.python or plan.python)
+        check["program"] = raw(host.python or plan.python)
     if program.kind == "script":
-        check["script"] = _bytes(program.argv[0])
+        check["script"] = raw(program.argv[0])
     if plan.iface is not None:
-        check["iface"] = _bytes(plan.iface)
+        check["iface"] = raw(plan.iface)
     limits = plan.limits
     return control(
         "prepare",
         run_id=plan.run_id,
         node=node,
         check=check,
-        path=_bytes(exports["PATH"]) if "PATH" in exports else None,
-        cwd=_bytes(plan.cwd),
+        path=raw(exports["PATH"]) if "PATH" in exports else None,
+        cwd=raw(plan.cwd),
         reserve=(plan.master_port or 0) if node == 0 else None,
         token=token,
         heartbeat=limits.heartbeat,
@@ -296,13 +320,13 @@ def start_order(
         ranks=[
             [
                 rank,
-                [_bytes(word) for word in plan.argv(rank)],
-                _pairs((n, v) for n, v in environments[rank].items() if n not in common),
+                [raw(word) for word in plan.argv(rank)],
+                pairs((n, v) for n, v in environments[rank].items() if n not in common),
             ]
             for rank in members
         ],
-        common=_pairs(common.items()),
-        scrub=[_bytes(name) for name in SCRUB_NAMES] + [_bytes(p) + b"*" for p in SCRUB_PREFIXES],
+        common=pairs(common.items()),
+        scrub=[raw(name) for name in SCRUB_NAMES] + [raw(p) + b"*" for p in SCRUB_PREFIXES],
         pmi=None if plan.mpi == "none" else pmi_job(plan, kvs_name),
     )
 
@@ -310,27 +334,35 @@ def start_order(
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
     """What an agent's PMI server must know of the job."""
     return {
+        "world": 0,
+        "first": 0,
         "name": kvs_name.encode(),
         "size": plan.world_size,
+        "universe": universe(plan),
         "mapping": process_mapping([place.node for place in plan.ranks]).encode(),
         "patience": plan.limits.mpi_patience,
-        "hook": None if plan.program.kind == "command" else _hook(),
+        "hook": None if plan.program.kind == "command" else hook(),
     }
 
 
+def universe(plan: JobPlan) -> int:
+    """How many ranks the hosts have room for, spawned ones included: MPI_UNIVERSE_SIZE."""
+    return sum(max(len(node.slots), len(node.ranks)) for node in plan.nodes)
+
+
 @functools.cache
-def _hook() -> bytes:
+def hook() -> bytes:
     """The source of what ranks run in Python load first; see ``dispatcher.ranks``."""
     path = os.path.join(os.path.dirname(bootstrap.__file__), "ranks", "sitecustomize.py")
     with open(path, "rb") as file:
         return file.read()
 
 
-def _pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:
-    return [[_bytes(name), _bytes(value)] for name, value in items]
+def pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:
+    return [[raw(name), raw(value)] for name, value in items]
 
 
-def _bytes(text: str) -> bytes:
+def raw(text: str) -> bytes:
     """The bytes the user gave: surrogateescape brings back those that were not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 

@@ -165,8 +165,9 @@ def _swept(fields: _Fields, node: int) -> list[ev.Event]:
 
 
 def _pmi_fence(fields: _Fields, node: int) -> list[ev.Event]:
-    epoch = fields.integer("epoch")
-    return [ev.PmiCommitted(node, fields.text("fence"), epoch, fields.bytes("keys", BODY_LIMIT))]
+    world, epoch = fields.integer("world"), fields.integer("epoch")
+    keys = fields.bytes("keys", BODY_LIMIT)
+    return [ev.PmiCommitted(node, world, fields.text("fence"), epoch, keys)]
 
 
 def _pmi_abort(fields: _Fields, node: int) -> list[ev.Event]:
@@ -182,6 +183,38 @@ def _pmi_name(fields: _Fields, node: int) -> list[ev.Event]:
     if b"\n" in service + port:
         raise ReportError("a name or port of two lines")
     return [ev.PmiAsked(node, fields.rank(), verb, service, port)]
+
+
+def _pmi_spawn(fields: _Fields, node: int) -> list[ev.Event]:
+    segments = []
+    for item in fields.items("segments"):
+        if not isinstance(item, list) or len(item) != 3:
+            raise ReportError("segments: not triples")
+        count, argv, info = item
+        words = tuple(_all_bytes(argv, "argv"))
+        if any(b"\0" in word for word in words):
+            raise ReportError("argv: a NUL byte")
+        segments.append(ev.Segment(_integer(count, "nprocs", 0, 1 << 31), words, _pairs(info)))
+    flat = _all_bytes(fields.items("preput"), "preput")
+    preput = tuple(zip(flat[::2], flat[1::2], strict=False))
+    return [ev.PmiSpawnAsked(node, fields.rank(), tuple(segments), preput)]
+
+
+def _all_bytes(value: Any, name: str) -> list[bytes]:
+    if not isinstance(value, list) or len(value) > 2 * LIST_LIMIT:
+        raise ReportError(f"{name}: not a list")
+    if not all(isinstance(item, bytes) for item in value):
+        raise ReportError(f"{name}: not bytes")
+    return value
+
+
+def _pairs(value: Any) -> tuple[tuple[bytes, bytes], ...]:
+    if not isinstance(value, list) or len(value) > LIST_LIMIT:
+        raise ReportError("info: not a list")
+    pairs = [_all_bytes(pair, "info") for pair in value]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ReportError("info: not pairs")
+    return tuple((key, value) for key, value in pairs)
 
 
 def _pmi_waiting(fields: _Fields, node: int) -> list[ev.Event]:
@@ -202,6 +235,7 @@ _READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
     "pmi_fence": _pmi_fence,
     "pmi_abort": _pmi_abort,
     "pmi_name": _pmi_name,
+    "pmi_spawn": _pmi_spawn,
     "pmi_waiting": _pmi_waiting,
     "swept": _swept,
     "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],

@@ -1,8 +1,9 @@
 """Per-rank files: exactly the bytes each rank wrote, whatever they are.
 
-``rank-00012.out`` and ``rank-00012.err`` in the run's folder, opened at the
-first byte, mode 0600. A disk that refuses is reported once and the bytes that
-are missing from the files are counted; the job goes on.
+``rank-00012.out`` and ``rank-00012.err`` in the run's folder, ``rank-1.00000.out``
+for rank 0 of the first world that ranks have spawned, opened at the first byte,
+mode 0600. A disk that refuses is reported once and the bytes that are missing
+from the files are counted; the job goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from dispatcher.agent.wire import STDOUT
 from dispatcher.core.events import OutputEnded
+from dispatcher.plan import worlds
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.files import create, write_all
 
@@ -27,7 +29,9 @@ class RankFiles(Sink):
         self.missing = 0  # bytes that could not be written
 
     def path(self, rank: int, stream: int) -> Path:
-        return self._folder / f"rank-{rank:05d}.{'out' if stream == STDOUT else 'err'}"
+        world, own = worlds.place(rank)
+        which = f"{world}." if world else ""
+        return self._folder / f"rank-{which}{own:05d}.{'out' if stream == STDOUT else 'err'}"
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         try:

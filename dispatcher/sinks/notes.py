@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dispatcher.core import events as ev
+from dispatcher.plan.hostset import fold
+from dispatcher.plan.worlds import name
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.lines import harmless_text
 from dispatcher.sinks.verdict import fold_ranks, status_words
@@ -36,14 +38,17 @@ class Notes(Sink):
                 return f"{self._hosts[node]}: {harmless_text(text)}"
             case ev.RankLeaked(node, rank):
                 return (
-                    f"rank {rank} on {self._hosts[node]} ended, but a process it started held "
-                    "its output open; what that process writes is not shown"
+                    f"rank {name(rank)} on {self._hosts[node]} ended, but a process it started "
+                    "held its output open; what that process writes is not shown"
                 )
             case ev.PmiWaiting(node, never, absent, seconds):
                 where = self._hosts[node]
                 parts = [f"{fold_ranks(never)} on {where} (never called MPI_Init)"] if never else []
                 parts += [f"{fold_ranks(absent)} on {where}"] if absent else []
                 return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
+            case ev.SpawnRefused(node, rank, why):
+                who = f"rank {name(rank)} on {self._hosts[node]}"
+                return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
         return None
@@ -63,10 +68,13 @@ class Notes(Sink):
                 )
             case ev.RanksPlaced(size, addr, port):
                 return f"{size} ranks start, meeting at {addr}:{port}"
+            case ev.WorldPlaced(world, by, _, nodes):
+                where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
+                return f"rank {name(by)} spawns world {world}: {len(nodes)} ranks on {where}"
             case ev.RankSpawned(node, rank, pid):
-                return f"rank {rank} on {self._hosts[node]}: started, pid {pid}"
+                return f"rank {name(rank)} on {self._hosts[node]}: started, pid {pid}"
             case ev.RankExited(node, rank, status):
-                return f"rank {rank} on {self._hosts[node]}: {status_words(status)}"
+                return f"rank {name(rank)} on {self._hosts[node]}: {status_words(status)}"
             case ev.NodeLost(node, failure):
                 return f"{self._hosts[node]}: {failure.kind.value}: {harmless_text(failure.why)}"
             case ev.JobStopping(why):

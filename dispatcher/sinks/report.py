@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events import RankSpawned
+from dispatcher.core.events import RankSpawned, WorldPlaced
 from dispatcher.core.policy import Verdict
+from dispatcher.plan import worlds
 from dispatcher.plan.job import JobPlan
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.files import create, write_all
 
 
 class Pids(Sink):
-    """The process id of every rank on its host."""
+    """The process id of every rank on its host; ``spawned``: the worlds that ranks spawned."""
 
     def __init__(self) -> None:
         self.by_rank: dict[int, int] = {}
+        self.spawned: list[WorldPlaced] = []
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, RankSpawned):
-            self.by_rank[stamped.event.rank] = stamped.event.pid
+        event = stamped.event
+        if isinstance(event, RankSpawned):
+            self.by_rank[event.rank] = event.pid
+        elif isinstance(event, WorldPlaced):
+            self.spawned.append(event)
 
 
-def report(verdict: Verdict, plan: JobPlan, lines: list[str], seconds: float) -> dict[str, Any]:
-    """The report as plain values; ``lines`` are the verdict in words."""
+def report(
+    verdict: Verdict,
+    plan: JobPlan,
+    lines: list[str],
+    seconds: float,
+    spawned: Sequence[WorldPlaced] = (),
+) -> dict[str, Any]:
+    """The report as plain values; ``lines`` are the verdict in words.
+
+    spawned: the worlds that ranks have spawned. Ranks of world 1 are named ``1.0``, ``1.1``.
+    """
     cause = verdict.cause
     fields = {} if cause is None else dict(vars(cause))
     if "failure" in fields:
@@ -35,6 +50,8 @@ def report(verdict: Verdict, plan: JobPlan, lines: list[str], seconds: float) ->
         fields["failures"] = {
             plan.nodes[node].host.name: _failure(f) for node, f in fields["failures"].items()
         }
+    if "rank" in fields and fields["rank"] >= worlds.FIRST:
+        fields["rank"] = worlds.name(fields["rank"])
     if "node" in fields:
         fields["host"] = plan.nodes[fields.pop("node")].host.name
     return {
@@ -45,7 +62,17 @@ def report(verdict: Verdict, plan: JobPlan, lines: list[str], seconds: float) ->
         "verdict": lines,
         "seconds": round(seconds, 3),
         "world_size": verdict.world_size,
-        "statuses": {str(rank): status for rank, status in sorted(verdict.statuses.items())},
+        "statuses": {
+            worlds.name(rank): status for rank, status in sorted(verdict.statuses.items())
+        },
+        "spawned": [
+            {
+                "world": world.world,
+                "by": worlds.name(world.by),
+                "hosts": [plan.nodes[node].host.name for node in world.nodes],
+            }
+            for world in spawned
+        ],
         "lost": {plan.nodes[n].host.name: _failure(f) for n, f in verdict.lost.items()},
         "unkillable": {plan.nodes[n].host.name: p for n, p in verdict.unkillable.items()},
         "swept": {plan.nodes[n].host.name: count for n, count in verdict.swept.items()},

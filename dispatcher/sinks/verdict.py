@@ -14,6 +14,7 @@ from dispatcher.core import policy
 from dispatcher.core.policy import Verdict
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.job import JobPlan
+from dispatcher.plan.worlds import name
 from dispatcher.sinks.lines import harmless_text
 from dispatcher.transport.base import Failure
 
@@ -36,16 +37,18 @@ def describe(
             pass
         case policy.RankFailed(node, rank, status):
             pid = f", pid {pids[rank]}" if rank in pids else ""
-            lines.append(f"error: rank {rank} on {names[node]}{pid}: {status_words(status)}")
+            lines.append(f"error: rank {name(rank)} on {names[node]}{pid}: {status_words(status)}")
             lines += _last_lines(rank, last)
         case policy.MpiAborted(node, rank, code, text):
             why = f": {harmless_text(text)}" if text else ""
-            lines.append(f"error: rank {rank} on {names[node]}: called MPI_Abort({code}){why}")
+            lines.append(
+                f"error: rank {name(rank)} on {names[node]}: called MPI_Abort({code}){why}"
+            )
             lines += _last_lines(rank, last)
         case policy.RankNotStarted(node, rank, errno, step, what):
             why = os.strerror(errno).lower()
             lines.append(
-                f"error: rank {rank} on {names[node]}: {step} {harmless_text(what)}: {why}"
+                f"error: rank {name(rank)} on {names[node]}: {step} {harmless_text(what)}: {why}"
             )
         case policy.NodeFailed(node, failure):
             ranks = fold_ranks(plan.nodes[node].ranks)
@@ -58,7 +61,7 @@ def describe(
                 lines.append(f"  hint: {hint}")
         case policy.OutputLost(node, rank, received, sent):
             lines.append(
-                f"error: rank {rank} on {names[node]}: output lost: "
+                f"error: rank {name(rank)} on {names[node]}: output lost: "
                 f"{received} of {sent} bytes arrived"
             )
         case policy.Interrupted(signal.SIGPIPE):
@@ -121,7 +124,7 @@ def _failure_lines(who: str, failure: Failure) -> list[str]:
 def _last_lines(rank: int, last: Callable[[int], tuple[str, list[str]]]) -> list[str]:
     stream, lines = last(rank)
     if not lines:
-        return [f"  rank {rank} wrote nothing"]
+        return [f"  rank {name(rank)} wrote nothing"]
     return [f"  last lines of its {stream}:", *("    " + line for line in lines)]
 
 
@@ -136,20 +139,20 @@ def status_words(status: int) -> str:
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 0-3,7``."""
+    """``rank 3``, ``ranks 0-3,7,1.0-1.1``."""
     numbers = sorted(ranks)
     word = "rank" if len(numbers) == 1 else "ranks"
-    return f"{word} {_numbers(numbers)}"
+    return f"{word} {_numbers(numbers, name)}"
 
 
-def _numbers(numbers: Iterable[int]) -> str:
+def _numbers(numbers: Iterable[int], name: Callable[[int], str] = str) -> str:
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ",".join(name(a) if a == b else f"{name(a)}-{name(b)}" for a, b in runs)
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:

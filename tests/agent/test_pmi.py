@@ -236,14 +236,52 @@ def test_names_are_asked_of_the_launcher() -> None:
     assert told.answer(0, b"again") == []
 
 
-def test_spawn_is_refused_once_all_of_it_is_read() -> None:
-    told = server()
-    segment = [b"mcmd=spawn", b"nprocs=2", b"execname=/bin/true", b"totspawns=2", b"argcnt=1",
-               b"arg1=a b=c"]  # fmt: skip
-    assert say(told, 0, *segment, b"spawnssofar=1", b"endcmd") == []
-    actions = say(told, 0, *segment, b"spawnssofar=2", b"endcmd")
-    assert actions[-1] == ("reply", 0, b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n")
-    assert say(told, 0, b"cmd=get_appnum")[0][0] == "reply"
+class TestSpawn:
+    SEGMENT = (
+        b"mcmd=spawn", b"nprocs=2", b"execname=/bin/true", b"totspawns=2", b"argcnt=1",
+        b"arg1=a b=c",
+    )  # fmt: skip
+
+    def test_the_launcher_gets_the_whole_request_and_answers(self) -> None:
+        told = server()
+        assert say(told, 0, *self.SEGMENT, b"spawnssofar=1", b"endcmd") == []
+        ((_, kind, fields),) = say(told, 0, *self.SEGMENT, b"spawnssofar=2", b"endcmd")
+        assert kind == "pmi_spawn"
+        segment = [2, [b"/bin/true", b"a b=c"], []]
+        assert fields == {"rank": 0, "segments": [segment, segment], "preput": []}
+        line = b"cmd=spawn_result rc=0\n"
+        assert told.answer(0, line) == [("reply", 0, line)]
+        assert told.answer(0, line) == []
+        assert say(told, 0, b"cmd=get_appnum")[0][0] == "reply"
+
+    def test_two_ranks_spawn_at_the_same_time(self) -> None:
+        told = server()
+        lines = [*self.SEGMENT, b"spawnssofar=1", b"endcmd", *self.SEGMENT, b"spawnssofar=2"]
+        for line in lines:
+            assert say(told, 0, line) == say(told, 1, line) == []
+        for rank in (1, 0):
+            assert say(told, rank, b"endcmd")[0][1:][1]["rank"] == rank
+
+    def test_a_second_request_before_the_answer_breaks(self) -> None:
+        told = server()
+        for number in (1, 2):
+            say(told, 0, *self.SEGMENT, b"spawnssofar=%d" % number, b"endcmd")
+        assert say(told, 0, b"mcmd=spawn")[0][:2] == ("break", 0)
+
+    @pytest.mark.parametrize("line", [b"nonsense", b"nprocs=1", b"endcmd", b"a\0b", b"x" * 70000])
+    def test_garbage_within_a_request_breaks(self, line: bytes) -> None:
+        told = server()
+        assert say(told, 0, b"mcmd=spawn", b"nprocs=x", line)[0][:2] == ("break", 0)
+        assert say(told, 1, b"cmd=get_appnum")[0][0] == "reply"
+
+    def test_a_spawned_world_has_its_keys_and_programs(self) -> None:
+        told = Server(
+            NAME, 5, [0, 3, 4], b"", 30.0, universe=8, apps=[1, 3, 1], preput=[b"parent", b"port"]
+        )
+        assert say(told, 3, get(b"parent")) == [("reply", 3, b"cmd=get_result rc=0 value=port\n")]
+        apps = [say(told, rank, b"cmd=get_appnum")[0][2] for rank in (0, 3, 4)]
+        assert apps == [b"cmd=appnum rc=0 appnum=%d\n" % app for app in (0, 1, 2)]
+        assert say(told, 0, b"cmd=get_universe_size")[0][2].endswith(b"size=8\n")
 
 
 class TestPatience:

@@ -31,9 +31,14 @@ GOOD: dict[str, dict[str, Any]] = {
     "beat": {},
     "swept": {"killed": 2, "left": [9, 8]},
     "notice": {"text": "hello"},
-    "pmi_fence": {"fence": "WORLD:0", "epoch": 2, "keys": b"packet"},
+    "pmi_fence": {"world": 1, "fence": "WORLD:0", "epoch": 2, "keys": b"packet"},
     "pmi_abort": {"rank": 4, "code": 7, "text": "why"},
     "pmi_name": {"rank": 5, "verb": "publish", "service": b"s", "address": b"tag#0$"},
+    "pmi_spawn": {
+        "rank": 4,
+        "segments": [[2, [b"prog", b"-v"], [[b"host", b"n1"]]], [1, [b"other"], []]],
+        "preput": [b"key", b"value"],
+    },
     "pmi_waiting": {"never": [4], "absent": [5], "seconds": 30.0},
 }
 
@@ -57,9 +62,16 @@ EVENTS: dict[str, list[ev.Event]] = {
     "beat": [ev.NodeHeard(3)],
     "swept": [ev.NodeSwept(3, 2, (9, 8))],
     "notice": [ev.NodeNoticed(3, "hello")],
-    "pmi_fence": [ev.PmiCommitted(3, "WORLD:0", 2, b"packet")],
+    "pmi_fence": [ev.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
     "pmi_abort": [ev.PmiAborted(3, 4, 7, "why")],
     "pmi_name": [ev.PmiAsked(3, 5, "publish", b"s", b"tag#0$")],
+    "pmi_spawn": [
+        ev.PmiSpawnAsked(
+            3, 4,
+            (ev.Segment(2, (b"prog", b"-v"), ((b"host", b"n1"),)), ev.Segment(1, (b"other",))),
+            ((b"key", b"value"),),
+        )
+    ],
     "pmi_waiting": [ev.PmiWaiting(3, (4,), (5,), 30.0)],
 }  # fmt: skip
 

@@ -1,0 +1,113 @@
+"""Spawn requests as MPICH writes them, in any order of lines, and what is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.agent.pmi import Server
+from dispatcher.agent.spawn import ITEM_LIMIT, REQUEST_LIMIT, SEGMENT_LIMIT, Request
+
+#: what MPICH 5.0.2 writes for Spawn_multiple with a host and a preput, first segment and second
+FIRST = [
+    b"nprocs=2", b"execname=/usr/bin/python3", b"totspawns=2", b"spawnssofar=1", b"argcnt=2",
+    b"arg1=-c", b"arg2=print(1 == 2)", b"preput_num=1", b"preput_key_0=PARENT_ROOT_PORT_NAME",
+    b"preput_val_0=tag#0$connentry#20DB$", b"info_num=1", b"info_key_0=host", b"info_val_0=n1,n2",
+]  # fmt: skip
+SECOND = [b"nprocs=1", b"execname=prog", b"totspawns=2", b"spawnssofar=2", b"argcnt=0"]
+
+SEGMENTS = [
+    [2, [b"/usr/bin/python3", b"-c", b"print(1 == 2)"], [[b"host", b"n1,n2"]]],
+    [1, [b"prog"], []],
+]
+PREPUT = [b"PARENT_ROOT_PORT_NAME", b"tag#0$connentry#20DB$"]
+
+
+def request(*lines: bytes) -> Request:
+    """The request after ``lines``, of which only the last may complete it."""
+    found = Request()
+    assert [line for line in lines[:-1] if found.feed(line)] == []
+    assert found.feed(lines[-1])
+    return found
+
+
+@given(st.permutations(FIRST), st.permutations(SECOND))
+def test_lines_come_in_any_order(first: list[bytes], second: list[bytes]) -> None:
+    found = request(*first, b"endcmd", b"mcmd=spawn", *second, b"endcmd")
+    assert found.segments == SEGMENTS
+    assert found.preput == PREPUT
+
+
+@given(st.data())
+def test_any_splitting_gives_the_same_request(data: st.DataObject) -> None:
+    lines = [b"mcmd=spawn", *FIRST, b"endcmd", b"mcmd=spawn", *SECOND, b"endcmd", b"cmd=get_maxes"]
+    stream = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    told = Server(b"kvs", 1, [0], b"", 30.0)
+    found: list[Any] = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += told.feed(0, stream[start:end], 0.0)
+    fields = {"rank": 0, "segments": SEGMENTS, "preput": PREPUT}
+    assert found[0] == ("send", "pmi_spawn", fields)
+    # lock-step: what follows before the answer is a breach, told once
+    assert [action[0] for action in found[1:]] == ["break"]
+
+
+@given(st.lists(st.one_of(st.sampled_from([*FIRST, *SECOND, b"endcmd"]), st.binary(max_size=30))))
+def test_whatever_comes_is_taken_or_refused_with_a_reason(lines: list[bytes]) -> None:
+    found = Request()
+    try:
+        for line in lines:
+            if found.feed(line):
+                break
+    except ValueError as error:
+        assert "spawn" in str(error)  # noqa: PT017 - most inputs raise nothing
+    for count, argv, info in found.segments:
+        assert count >= 0
+        assert all(isinstance(word, bytes) for word in argv)
+        assert all(len(pair) == 2 for pair in info)
+
+
+def test_an_argument_of_several_lines() -> None:
+    lines = (b"arg1=import os", b"", b"if os.sep == '/':", b"    print(1)")
+    ends = (b"argcnt=1", b"nprocs=1", b"execname=p", b"totspawns=1", b"spawnssofar=1", b"endcmd")
+    found = request(*lines, *ends)
+    assert found.segments == [
+        [1, [b"p", b"import os\n\nif os.sep == '/':\n    print(1)"], []],
+    ]
+
+
+ONE = [b"nprocs=1", b"execname=p", b"totspawns=1", b"spawnssofar=1"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"hello"], [b"cmd=get_maxes"], [b"nprocs=1", b"nprocs=1"], [b"arg1=x", b"arg1=y"],
+        [b"argcnt=1", b"continued"], [b"nprocs=x", b"endcmd"], [b"nprocs=-1", b"endcmd"],
+        [b"nprocs=99999999999", b"endcmd"], [b"endcmd"], [*ONE, b"argcnt=2", b"arg1=x", b"endcmd"],
+        [*ONE, b"argcnt=%d" % (ITEM_LIMIT + 1), b"endcmd"], [*ONE, b"info_num=1", b"endcmd"],
+        [*ONE, b"info_num=1", b"info_key_0=host", b"endcmd"],
+        [*ONE, b"preput_num=1", b"preput_val_0=x", b"endcmd"],
+        [b"nprocs=1", b"totspawns=1", b"spawnssofar=2", b"endcmd"],
+        [b"nprocs=1", b"totspawns=%d" % (SEGMENT_LIMIT + 1), b"spawnssofar=1", b"endcmd"],
+        [*SECOND[:3], b"spawnssofar=1", b"endcmd", b"cmd=get_maxes"],
+        [*SECOND[:3], b"spawnssofar=1", b"endcmd", b"mcmd=spawn", *ONE, b"endcmd"],
+        [b"arg1=a\0b"],
+    ],
+)  # fmt: skip
+def test_what_is_no_request(lines: list[bytes]) -> None:
+    found = Request()
+    with pytest.raises(ValueError, match="spawn"):
+        list(map(found.feed, lines))
+
+
+def test_a_request_is_bounded() -> None:
+    found = Request()
+    lines = (b"arg%d=" % number + b"x" * 60000 for number in range(REQUEST_LIMIT))
+    with pytest.raises(ValueError, match="more than"):
+        list(map(found.feed, lines))
+    assert found.size <= REQUEST_LIMIT + 61000
