@@ -48,9 +48,9 @@ def become_subreaper() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent(parent: int) -> bool:
-    """In a fresh child: ask for SIGKILL at ``parent``'s death; True unless it is dead already."""
-    _prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+def signal_with_parent(parent: int, signum: int) -> bool:
+    """In a fresh child: ask for ``signum`` at ``parent``'s death; False if it is dead already."""
+    _prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
     return os.getppid() == parent
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from .guarded import Guarded
     from .meeting import Meeting
     from .node import Action
     from .process import Process
@@ -55,9 +56,10 @@ BURST = 64 << 10
 class Loop:
     """Joins the link (two descriptors), the ranks and the ``Node`` that decides."""
 
-    def __init__(self, link_in: int, link_out: int) -> None:
+    def __init__(self, link_in: int, link_out: int, guarded: Guarded) -> None:
         self.link_in = link_in
         self.link_out = link_out
+        self.guarded = guarded
         self.node = Node(monotonic())
         self.decoder = Decoder()
         self.first: deque[bytes] = deque()  # control frames
@@ -100,7 +102,7 @@ class Loop:
             if self.wireup is not None:
                 self.act(self.wireup.tick(monotonic()))
             if lost:
-                self.tell(("lifeline", "signal"))
+                self.tell(("lifeline", self.guarded.why(lost.pop())))
             self.flush()
             when = self.next_deadline()
             if self.exit_code is not None:
@@ -139,6 +141,9 @@ class Loop:
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
         self.first.append(control(type, **fields))
 
+    def do_alive(self) -> None:
+        self.guarded.alive()
+
     def do_credit(self, count: int) -> None:
         self.credit += count
         self.pace()
@@ -164,6 +169,8 @@ class Loop:
                 which = "port %d" % wanted if wanted else "any port"
                 problems.append(["port", "%s cannot be kept free: %s" % (which, error.strerror)])
         self.do_send("ready", {"facts": found, "problems": problems})
+        self.flush()
+        self.guarded.expect(message["lease"], message["lifeline_grace"], self.error_folder)
 
     def do_probe(self, message: dict[str, Any]) -> None:
         from .meeting import probe
@@ -416,16 +423,17 @@ class Loop:
         return b"".join(parts)
 
     def say_goodbye(self) -> None:
-        """Give the last frames a bounded time to leave, then tidy up."""
+        """Tidy up, then give the last frames a bounded time to leave."""
+        if self.meeting is not None:
+            self.meeting.close()
+        if self.error_folder:
+            folder.remove(self.error_folder)
+        self.guarded.leave()
         end = monotonic() + 2.0
         while (self.sending or self.first or self.second) and monotonic() < end:
             self.flush()
             if self.sending:
                 select.select([], [self.link_out], [], 0.1)
-        if self.meeting is not None:
-            self.meeting.close()
-        if self.error_folder:
-            folder.remove(self.error_folder)
 
 
 def exit_status(status: int) -> int:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 
-from . import family
+from . import family, guarded
 from .loop import Loop
 from .wire import SYNC
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
-def main() -> int:
-    """Serve the link on descriptors 0 and 1 until the job is over; returns an exit code.
+
+def main() -> NoReturn:
+    """Serve the link on descriptors 0 and 1 until the job is over; exits.
 
     The link is moved to other descriptors first, so that a stray print (of a
     library, of an interpreter warning) lands on standard error and can never
@@ -25,7 +29,8 @@ def main() -> int:
     _keep_inherited()
     family.become_subreaper()
     os.write(link_out, SYNC)
-    return Loop(link_in, link_out).run()
+    code = Loop(link_in, link_out, guarded.divide(link_in)).run()
+    os._exit(code)  # the interpreter has nothing to tidy up, and would take 2 ms for it
 
 
 def _keep_inherited() -> None:

@@ -39,6 +39,7 @@ failed     rank could not be executed: rank, errno, step, what
 exited     rank, status: exit code, or -n for signal n
 leaked     rank ended but another process still holds its output open
 beat       the agent is alive
+dying      the agent ends its ranks on its own account, ``why``
 pmi_fence  all members here are in ``fence`` of ``world`` in ``epoch``; ``keys``: what they
            put, packed
 pmi_abort  ``rank`` called MPI_Abort with ``code``; ``text`` is its reason, if it gave one

@@ -24,7 +24,7 @@ Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
 ("tick",).
 Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", message) ·
 ("start", message) · ("spawn", message) · ("signal", ranks, signum) · ("sweep",) ·
-("credit", count) · ("cut", rank) · ("pmi", message) · ("exit", code).
+("credit", count) · ("cut", rank) · ("pmi", message) · ("alive",) · ("exit", code).
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ DRAIN = 2.0
 
 EXIT_OK = 0
 EXIT_LIFELINE = 3
+
+#: the lifeline was lost because the link ended
+LINK = "link"
 
 FRESH, PREPARED, RUNNING, DYING, OVER = "fresh", "prepared", "running", "dying", "over"
 
@@ -147,11 +150,14 @@ class Node:
             return []
         self.state = DYING
         self.deadlines.clear()
+        actions: list[Action] = []
+        if why != LINK:  # somebody may still listen: what the ranks do now is not their fault
+            actions.append(("send", "dying", {"why": why}))
         if not self.alive:
-            return self._kill()
+            return actions + self._kill()
         self.deadlines["kill"] = now + self.lifeline_grace
         everyone = sorted(self.alive)
-        return [("signal", everyone, SIGTERM), ("signal", everyone, SIGCONT)]
+        return [*actions, ("signal", everyone, SIGTERM), ("signal", everyone, SIGCONT)]
 
     def _on_swept(self, now: float, killed: int, left: list[int]) -> list[Action]:
         if self.state == OVER:
@@ -166,11 +172,12 @@ class Node:
         if isinstance(name, tuple):
             return self._drain_due(name[1], now)
         if name == "lease":
-            return self._on_lifeline(now, "lease")
+            why = "the agent heard nothing from the launcher for %.0f s" % self.lease
+            return self._on_lifeline(now, why)
         if name == "kill":
             return self._kill()
         self.deadlines["beat"] = now + self.heartbeat
-        return [("send", "beat", {})]
+        return [("send", "beat", {}), ("alive",)]
 
     def _drain_due(self, rank: int, now: float) -> list[Action]:
         if self.held_back:

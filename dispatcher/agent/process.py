@@ -107,7 +107,7 @@ def _become(
     step = "exec"
     try:
         os.setsid()
-        if not family.die_with_parent(parent):
+        if not family.signal_with_parent(parent, SIGKILL):
             os._exit(SIGKILL)
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)

@@ -114,6 +114,14 @@ class NodeHeard(Event):
 
 
 @dataclass(frozen=True)
+class NodeDying(Event):
+    """The agent ends its ranks on its own account; what they and the link do next follows."""
+
+    node: int
+    why: str
+
+
+@dataclass(frozen=True)
 class NodeSwept(Event):
     """The agent has ended its part: ``killed`` leftovers, ``left`` pids that would not die."""
 

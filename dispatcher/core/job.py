@@ -213,13 +213,22 @@ class Job:
             return self._go_on(self._check.lost(node, event.failure), now)
         if self.state == FINISHING and node in self._waiting:
             # its ranks had all ended; without its answer nobody knows what it left behind
-            self._lost[node] = event.failure
+            self._lost.setdefault(node, event.failure)
             self._waiting.discard(node)
             return [CloseLink(node), *self._conclude(now)]
-        self._lost[node] = event.failure
+        self._lost.setdefault(node, event.failure)
         self._roll.lose(node)
         self._waiting.discard(node)
         return [CloseLink(node), *self._stop(policy.NodeFailed(node, event.failure), now)]
+
+    def _on_node_dying(self, event: ev.NodeDying, now: float) -> list[Action]:
+        failure = Failure(Kind.LOST, event.why)
+        if self.state not in (RUNNING, STOPPING):
+            return self._on_node_lost(ev.NodeLost(event.node, failure), now)
+        if event.node not in self._live:
+            return []
+        self._lost.setdefault(event.node, failure)  # the link's end will say less
+        return self._stop(policy.NodeFailed(event.node, failure), now)
 
     def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
         if event.signum in PASSED_SIGNALS:
@@ -393,6 +402,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     ev.NodeReady: Job._on_node_ready,
     ev.NodeProbed: Job._on_node_probed,
     ev.NodeHeard: Job._on_node_heard,
+    ev.NodeDying: Job._on_node_dying,
     ev.NodeSwept: Job._on_node_swept,
     ev.NodeLost: Job._on_node_lost,
     ev.RankSpawned: Job._on_rank_spawned,

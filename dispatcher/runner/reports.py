@@ -232,6 +232,7 @@ _READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
     "exited": _exited,
     "leaked": lambda fields, node: [ev.RankLeaked(node, fields.rank())],
     "beat": lambda fields, node: [ev.NodeHeard(node)],
+    "dying": lambda fields, node: [ev.NodeDying(node, fields.text("why"))],
     "pmi_fence": _pmi_fence,
     "pmi_abort": _pmi_abort,
     "pmi_name": _pmi_name,

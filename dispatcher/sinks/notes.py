@@ -77,6 +77,8 @@ class Notes(Sink):
                 return f"rank {name(rank)} on {self._hosts[node]}: {status_words(status)}"
             case ev.NodeLost(node, failure):
                 return f"{self._hosts[node]}: {failure.kind.value}: {harmless_text(failure.why)}"
+            case ev.NodeDying(node, why):
+                return f"{self._hosts[node]}: {harmless_text(why)}"
             case ev.JobStopping(why):
                 return f"ending the job: {why}"
         return None

@@ -12,6 +12,7 @@ import pytest
 
 from agent.driver import Agent, wait_for
 from dispatcher import bootstrap
+from dispatcher.agent.guarded import Guarded
 from dispatcher.agent.loop import Loop
 from dispatcher.agent.node import EXIT_LIFELINE
 from dispatcher.agent.process import Process
@@ -40,7 +41,7 @@ class Pipes:
     """A loop in this process, without credit, whose ranks are pipes that the test fills."""
 
     def __init__(self) -> None:
-        self.loop = Loop(0, 1)
+        self.loop = Loop(0, 1, Guarded(os.getppid(), -1))
         self.loop.pace()
         self._ends: dict[int, tuple[int, int]] = {}
 
@@ -74,7 +75,7 @@ class TestNothingSurvives:
         agent.prepare()
         agent.start(["sh", "-c", GRANDCHILD])
         assert agent.status() == 0
-        wait_for(lambda: len(agent.living()) == 4, what="agent, shell and two sleeps")
+        wait_for(lambda: len(agent.living()) == 5, what="guardian, agent, shell and two sleeps")
         assert agent.finish() == {"type": "swept", "killed": 3, "left": []}
         assert agent.living() == []
 
@@ -129,13 +130,6 @@ class TestNothingSurvives:
         agent.process.send_signal(signal.SIGTERM)
         assert agent.process.wait(8) == EXIT_LIFELINE
         assert agent.living() == []
-
-    def test_killing_the_agent_kills_its_ranks(self, agent: Agent) -> None:
-        agent.prepare()
-        agent.start(["sh", "-c", STUBBORN], ["sh", "-c", STUBBORN])
-        ready(agent, 0, 1)
-        agent.process.kill()
-        agent.is_gone()
 
     def test_a_broken_order_ends_the_job(self, agent: Agent) -> None:
         agent.prepare(lifeline_grace=0.2)

@@ -70,7 +70,7 @@ class TestOrders:
         node = running(0)
         assert node.next_deadline() == 5.0
         assert node.tick(4.9) == []
-        assert node.tick(5.0) == [("send", "beat", {})]
+        assert node.tick(5.0) == [("send", "beat", {}), ("alive",)]
         assert node.next_deadline() == 10.0
 
     def test_a_sweep_while_running_is_answered_and_goes_on(self) -> None:
@@ -111,13 +111,14 @@ class TestN2:
         assert node.handle(("exited", 1, -15), 10.2)[-1] == ("sweep",)
 
     def test_without_ranks_it_sweeps_at_once(self) -> None:
-        assert Node(0.0).handle(("lifeline", "signal"), 0.0) == [("sweep",)]
+        assert Node(0.0).handle(("lifeline", "link"), 0.0) == [("sweep",)]
 
     def test_silence_beyond_the_lease_is_a_loss(self) -> None:
         node = running(0)
         node.handle(order("ping"), 20.0)
-        assert node.tick(49.9) == [("send", "beat", {})]
-        node.tick(50.0)
+        assert node.tick(49.9) == [("send", "beat", {}), ("alive",)]
+        why = {"why": "the agent heard nothing from the launcher for 30 s"}
+        assert node.tick(50.0)[0] == ("send", "dying", why)
         assert node.state == DYING
 
     def test_a_second_loss_changes_nothing(self) -> None:

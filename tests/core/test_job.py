@@ -265,6 +265,17 @@ class TestEnd:
         assert verdict.cause == policy.NodeFailed(1, UNREACHABLE)
         assert verdict.exit_code == 125
 
+    def test_a_dying_node_is_the_cause_of_what_its_ranks_do(self, running: Job) -> None:  # J-3
+        actions = orders(running.handle(ev.NodeDying(1, "told to"), 1.0))
+        assert CloseLink(1) not in actions  # what the ranks write at their end is still read
+        assert SignalRanks(0, signal.SIGTERM) in actions
+        for rank in range(4):
+            exited(running, rank, -15)
+        running.handle(ev.NodeLost(1, Failure(Kind.LOST, "the link ended")), 2.0)
+        verdict = finish(running, (0,))
+        assert verdict.cause == policy.NodeFailed(1, Failure(Kind.LOST, "told to"))
+        assert verdict.exit_code == 125
+
     def test_silence_is_loss(self, running: Job) -> None:
         running.handle(ev.NodeHeard(0), 14.0)
         actions = orders(running.tick(15.0))
@@ -337,6 +348,7 @@ _events = st.one_of(
     st.builds(lambda n: ev.NodeReady(n, facts(n)), _nodes),
     st.builds(ev.NodeProbed, _nodes, st.sampled_from([(), ("10.0.0.1",), ("192.168.0.1",)])),
     st.builds(ev.NodeHeard, _nodes),
+    st.builds(ev.NodeDying, _nodes, st.just("told to")),
     st.builds(ev.NodeLost, _nodes, st.just(UNREACHABLE)),
     st.builds(ev.NodeSwept, _nodes, st.integers(0, 2), st.sampled_from([(), (7,)])),
     st.builds(lambda r: ev.RankSpawned(r // 2, r, 100 + r), _ranks),

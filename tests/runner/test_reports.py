@@ -29,6 +29,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "exited": {"rank": 5, "status": -9},
     "leaked": {"rank": 5},
     "beat": {},
+    "dying": {"why": "told to"},
     "swept": {"killed": 2, "left": [9, 8]},
     "notice": {"text": "hello"},
     "pmi_fence": {"world": 1, "fence": "WORLD:0", "epoch": 2, "keys": b"packet"},
@@ -60,6 +61,7 @@ EVENTS: dict[str, list[ev.Event]] = {
     "exited": [ev.RankExited(3, 5, -9)],
     "leaked": [ev.RankLeaked(3, 5)],
     "beat": [ev.NodeHeard(3)],
+    "dying": [ev.NodeDying(3, "told to")],
     "swept": [ev.NodeSwept(3, 2, (9, 8))],
     "notice": [ev.NodeNoticed(3, "hello")],
     "pmi_fence": [ev.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
@@ -108,7 +110,7 @@ FINE: dict[str, list[Any]] = {
     **{name: [b"bytes"] for name in ("keys", "service", "address")},
     **{
         name: ["word"]
-        for name in ("hostname", "python", "machine", "step", "what", "text", "fence")
+        for name in ("hostname", "python", "machine", "step", "what", "why", "text", "fence")
     },
 }
 

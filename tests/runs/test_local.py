@@ -306,14 +306,23 @@ class TestEnding:
         assert desk.lines(process, 2) == ["[0] got it\n", "[1] got it\n"]
         assert process.wait(timeout=10) == 0
 
-    def test_killed_agent_takes_its_ranks_along(self, desk: Desk) -> None:
-        process = desk.start(
-            "-H", "localhost:2", "--no-python", "sh", "-c", "echo $PPID; exec sleep 1000"
-        )
-        agents = {int(line.split()[1]) for line in desk.lines(process, 2)}
-        assert len(agents) == 1
-        os.kill(agents.pop(), signal.SIGKILL)
+    @pytest.mark.parametrize(
+        ("whom", "said"),
+        [("agent", "the agent was killed by signal 9"), ("guardian", "guardian was killed")],
+    )
+    def test_nothing_outlives_the_agent_or_its_guardian(
+        self, desk: Desk, whom: str, said: str
+    ) -> None:
+        text = "setsid sh -c 'sleep 1000 & exit 0'; echo $PPID; exec sleep 1000"
+        process = desk.start("-H", "localhost:2", "--no-python", "sh", "-c", text)
+        (agent,) = {int(line.split()[1]) for line in desk.lines(process, 2)}
+        parent = int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(agent if whom == "agent" else parent, signal.SIGKILL)
         assert process.wait(timeout=10) == 125
+        assert process.stderr is not None
+        words = process.stderr.read()
+        assert words.startswith("error: localhost (ranks 0-1): host lost: ")
+        assert said in words.splitlines()[0]
         desk.wait_until_clean(3.0)
 
     def test_two_runs_at_once_do_not_meet(self, desk: Desk) -> None:

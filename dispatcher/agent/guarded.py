@@ -1,0 +1,79 @@
+"""The agent's side of its guardian: the fork that makes two of one, and the signs of life.
+
+See ``guardian`` for what the other process does; only that process loads it.
+"""
+
+from __future__ import annotations
+
+import os
+from _signal import SIGCONT, SIGTERM  # type: ignore[import-not-found]
+
+from . import family
+
+#: seconds that an agent may take beyond its lifeline grace to sweep and to say its last words
+SLACK = 8.0
+
+
+class Guarded:
+    """The agent's side of the pipe to its guardian."""
+
+    def __init__(self, guardian: int, pipe: int) -> None:
+        self.guardian = guardian
+        self.pipe = pipe
+
+    def why(self, signum: int) -> str:
+        """Why we may have been sent ``signum``."""
+        if os.getppid() != self.guardian:
+            return "the agent's guardian was killed"
+        return "the agent was sent signal %d" % signum
+
+    def expect(self, silence: float, lifeline_grace: float, folder: str | None) -> None:
+        """Say what to expect of us, and the ``folder`` that should not outlive us.
+
+        silence: seconds without a sign of life after which we are stuck.
+        """
+        words = "%f %f %s\n" % (silence + SLACK, lifeline_grace + SLACK, folder or "")
+        self._write(os.fsencode(words))
+
+    def alive(self) -> None:
+        """Give a sign of life."""
+        self._write(b"\n")
+
+    def leave(self) -> None:
+        """We end: a guardian that somebody stopped must go on, to end as well."""
+        if os.getppid() == self.guardian:
+            os.kill(self.guardian, SIGCONT)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            os.write(self.pipe, data)
+        except OSError:
+            pass  # it is stopped and the pipe is full, or it is dead, which a signal tells
+
+
+def divide(link: int) -> Guarded:
+    """Fork; returns in the child, which is the agent. The parent watches until the end of both.
+
+    link: the descriptor that orders come by; the guardian only looks for its end.
+    """
+    told, tell = os.pipe()
+    guardian = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(tell)
+        code = 1
+        try:
+            # nothing can be started before the first word, so no time is taken from the start
+            first = os.read(told, 4096)
+            from .guardian import Guardian
+
+            code = Guardian(pid, link, told, first).watch()
+        finally:
+            os._exit(code)
+    os.close(told)
+    os.setsid()
+    family.become_subreaper()
+    if not family.signal_with_parent(guardian, SIGTERM):
+        os._exit(1)  # nothing was started yet
+    os.set_blocking(tell, False)
+    return Guarded(guardian, tell)

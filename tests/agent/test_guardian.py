@@ -1,0 +1,95 @@
+"""Whoever dies first, agent or guardian, nothing is left; both may be stopped for a while.
+
+Each test leaves a process behind that made its own session and lost its parents:
+only a sweep from above finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from agent.driver import Agent, wait_for
+from dispatcher import bootstrap
+from dispatcher.agent.node import EXIT_LIFELINE
+
+STRAY = 'setsid sh -c "sleep 300 & exit 0" >/dev/null 2>&1; echo up; '
+STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"
+STOPPED = "kill -STOP $$"
+
+
+def settle(agent: Agent, after: str = "exec sleep 300", **fields: object) -> int:
+    """Start two ranks with a stray each; the agent's pid (the guardian is ``agent.process``)."""
+    pid: int = agent.prepare(**fields)["facts"]["pid"]
+    assert pid != agent.process.pid
+    agent.start(["sh", "-c", STRAY + after], ["sh", "-c", STRAY + after])
+    agent.until(lambda: [bytes(agent.output.get((r, 1), b"")) for r in (0, 1)] == [b"up\n"] * 2)
+    return pid
+
+
+@pytest.mark.parametrize("after", ["exec sleep 300", STUBBORN, STOPPED])
+class TestKilled:
+    def test_agent(self, agent: Agent, after: str) -> None:
+        folder = agent.prepare()["facts"]["error_folder"]
+        pid = agent.found("ready")["facts"]["pid"]  # type: ignore[index]
+        agent.start(["sh", "-c", STRAY + after])
+        agent.until(lambda: agent.output)
+        os.kill(pid, signal.SIGKILL)
+        assert agent.exit(5.0) == 128 + signal.SIGKILL
+        assert agent.living() == []
+        assert b"the agent was killed by signal 9" in agent.errors
+        assert not os.path.exists(folder)
+
+    def test_guardian(self, agent: Agent, after: str) -> None:
+        settle(agent, after)
+        agent.process.kill()
+        assert agent.report("dying") == {"type": "dying", "why": "the agent's guardian was killed"}
+        agent.is_gone(5.0)
+
+
+class TestStopped:
+    def test_agent_is_continued_at_the_end_of_the_link(self, agent: Agent) -> None:
+        os.kill(settle(agent), signal.SIGSTOP)
+        agent.close_input()
+        assert agent.exit(8.0) == EXIT_LIFELINE
+        assert agent.living() == []
+
+    def test_agent_beyond_its_lease(self, quick: Agent) -> None:
+        """Nobody is at the other end to find out, and the link stays open."""
+        os.kill(settle(quick, lease=0.2, heartbeat=0.1), signal.SIGSTOP)
+        assert quick.exit(8.0) == 1
+        assert quick.living() == []
+        assert b"the agent was stopped or stuck" in quick.errors
+
+    def test_agent_that_is_stopped_again_is_killed(self, quick: Agent) -> None:
+        pid = settle(quick, STUBBORN)
+        os.kill(pid, signal.SIGSTOP)
+        quick.close_input()
+        wait_for(lambda: quick.process.poll() is not None or os.kill(pid, signal.SIGSTOP) is None)
+        quick.is_gone(8.0)
+
+    def test_guardian_does_not_hold_the_end(self, agent: Agent) -> None:
+        settle(agent)
+        agent.process.send_signal(signal.SIGSTOP)
+        agent.finish()
+        assert agent.living() == []
+
+
+@pytest.fixture
+def quick(boot: object) -> Agent:
+    """An agent whose guardian loses patience after half a second."""
+    modules = bootstrap.sources()
+    modules["guarded"] = modules["guarded"].replace("SLACK = 8.0", "SLACK = 0.5")
+    return boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator, no-any-return]
+
+
+def test_without_a_guardian_strays_stay(boot: object) -> None:
+    """The control: what the tests above would see if nobody watched."""
+    modules = bootstrap.sources()
+    modules["guardian"] = modules["guardian"].replace("family.kill_all(_reap_all)", "pass")
+    agent: Agent = boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator]
+    os.kill(settle(agent), signal.SIGKILL)
+    agent.exit(5.0)
+    assert len(agent.living()) == 2
