@@ -70,6 +70,32 @@ def count_gpus() -> int:
         return 0
 
 
+def oom_kills() -> int:
+    """How many processes of our cgroup the OOM killer has killed so far; 0 where unknown."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    for line in lines:  # "0::/path" is version 2, "4:memory:/path" version 1: cgroups(7)
+        _, kind, path = line.split(":", 2)
+        if kind == "memory":
+            base, name = "/sys/fs/cgroup/memory", "memory.oom_control"
+        elif kind == "":
+            base, name = "/sys/fs/cgroup", "memory.events"
+        else:
+            continue
+        for place in (base + path, base):  # a container may see its own cgroup as the root
+            try:
+                with open(os.path.join(place, name)) as file:
+                    for words in map(str.split, file):
+                        if words[0] == "oom_kill":
+                            return int(words[1])
+            except (OSError, ValueError):
+                pass
+    return 0
+
+
 def addresses() -> list[str]:
     """Numeric addresses by which other hosts may reach this one; the ssh one comes first.
 

@@ -17,11 +17,14 @@ from _signal import (  # type: ignore[import-not-found]
     SIG_IGN,
     SIG_SETMASK,
     SIGCHLD,
+    SIGCONT,
     SIGHUP,
     SIGINT,
     SIGKILL,
     SIGPIPE,
     SIGTERM,
+    SIGUSR1,
+    SIGUSR2,
     pthread_sigmask,
     set_wakeup_fd,
     signal,
@@ -75,6 +78,8 @@ class Loop:
         self.reading = True
         self.cwd = b"/"
         self.error_folder: str | None = None
+        self.innocent = True  # no rank has failed, and none was told to end
+        self.before_start = (0, 0.0)  # the OOM killer's count, and when
         self.meeting: Meeting | None = None
         self.wireup: Wireup | None = None
         self.exit_code: int | None = None
@@ -179,6 +184,7 @@ class Loop:
         self.do_send("probed", {"reached": reached})
 
     def do_start(self, message: dict[str, Any]) -> None:
+        self.before_start = (facts.oom_kills(), monotonic())
         if self.meeting is not None:
             self.poll.unregister(self.meeting.fileno())
             self.meeting.close_listener()
@@ -244,6 +250,7 @@ class Loop:
             family.signal_group(member.pid, SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
+        self.innocent = self.innocent and signum in (SIGUSR1, SIGUSR2, SIGCONT)
         if self.wireup is not None:
             self.wireup.note_segments()
         for rank in ranks:
@@ -254,6 +261,7 @@ class Loop:
                 family.signal_leftovers(member.pid, signum)
 
     def do_sweep(self) -> None:
+        self.innocent = False
         if self.wireup is not None:
             self.wireup.note_segments()
         ended = {member.pid for member in self.ranks.values()}
@@ -300,9 +308,21 @@ class Loop:
                 if self.wireup is not None:
                     ended = self.wireup.ended(member.rank, member.status, monotonic())
                     self.act(ended)
-                self.tell(("exited", member.rank, member.status))
+                why = self.examine(member)
+                self.tell(("exited", member.rank, member.status, why))
                 if not member.pipes:  # it had closed them before
                     self.forget(member)
+
+    def examine(self, member: Process) -> dict[str, Any]:
+        """What speaks for a cause of the first failure here that we did not bring about."""
+        if not member.status or not self.innocent:
+            return {}
+        self.innocent = False
+        from .autopsy import examine
+
+        return examine(
+            member.rank, member.pid, member.status, self.error_folder, *self.before_start
+        )
 
     def read_rank(self, fd: int) -> None:
         member, stream = self.readable[fd]

@@ -36,7 +36,8 @@ ready      facts about the host and ``problems`` found: list of [what, why]
 probed     ``reached``: the addresses that answered with the run's token
 spawned    ``pids``: list of [rank, pid]
 failed     rank could not be executed: rank, errno, step, what
-exited     rank, status: exit code, or -n for signal n
+exited     rank, status: exit code, or -n for signal n; of the first failure perhaps ``error``,
+           the rank's error file, and ``hint``, what else the host knows about it
 leaked     rank ended but another process still holds its output open
 beat       the agent is alive
 dying      the agent ends its ranks on its own account, ``why``

@@ -20,7 +20,7 @@ Rules (named in tests):
   process still holds them and output is not being held back for credit
 
 Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
-("exited", rank, status) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
+("exited", rank, status, why) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
 ("tick",).
 Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", message) ·
 ("start", message) · ("spawn", message) · ("signal", ranks, signum) · ("sweep",) ·
@@ -129,13 +129,17 @@ class Node:
         self.alive.update(rank for rank, _ in pairs)
         return [("send", "spawned", {"pids": pairs})]
 
-    def _on_exited(self, now: float, rank: int, status: int) -> list[Action]:
+    def _on_exited(
+        self, now: float, rank: int, status: int, why: dict[str, Any] | None = None
+    ) -> list[Action]:
         if rank not in self.alive:
             return []  # N-3
         self.alive.discard(rank)
         self.draining.add(rank)
         self.deadlines["drain", rank] = now + DRAIN
-        actions: list[Action] = [("send", "exited", {"rank": rank, "status": status})]
+        actions: list[Action] = [
+            ("send", "exited", {"rank": rank, "status": status, **(why or {})})
+        ]
         if not self.alive and "kill" in self.deadlines:  # N-2: nobody is left to wait for
             actions += self._kill()
         return actions

@@ -277,7 +277,7 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
     if paths is not None:
         seconds = time.monotonic() - began
         try:
-            write_json(paths.report, report(verdict, runner.plan, lines, seconds, pids.spawned))
+            write_json(paths.report, report(verdict, runner.plan, lines, seconds, pids, tail.last))
         except OSError as error:  # the exit code is worth more than the file
             say(f"error: {paths.report}: {(error.strerror or '').lower()}")
     for line in lines:

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dispatcher.core.error_file import ErrorFile
 from dispatcher.transport.base import Failure
 
 
@@ -168,11 +169,16 @@ class RankFailedToStart(Event):
 
 @dataclass(frozen=True)
 class RankExited(Event):
-    """The rank's process was reaped; ``status`` is its exit code, or -n for signal n."""
+    """The rank's process was reaped; ``status`` is its exit code, or -n for signal n.
+
+    error: what its error file says; hint: what its host knows besides, "" for nothing.
+    """
 
     node: int
     rank: int
     status: int
+    error: ErrorFile | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dispatcher import exitcodes
+from dispatcher.core.error_file import ErrorFile
 from dispatcher.transport.base import Failure, Kind
 
 
 @dataclass(frozen=True)
 class RankFailed:
-    """A rank ended with a status other than 0 (exit code, or -n for signal n)."""
+    """A rank ended with a status other than 0 (exit code, or -n for signal n).
+
+    error, hint: see ``events.RankExited``.
+    """
 
     node: int
     rank: int
     status: int
+    error: ErrorFile | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True)

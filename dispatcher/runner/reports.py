@@ -12,12 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.agent.pack import PackError, unpack
+from dispatcher.core import error_file
 from dispatcher.core import events as ev
 
 #: bytes of one report; two bytes can become an object of a hundred, so this is far below a frame's
 BODY_LIMIT = 1 << 20
 TEXT_LIMIT = 4096
 LIST_LIMIT = 4096
+#: bytes of a rank's error file
+ERROR_LIMIT = 64 << 10
 
 
 class ReportError(ValueError):
@@ -55,6 +58,9 @@ class _Fields:
 
     def optional_integer(self, name: str, low: int, high: int) -> int | None:
         return None if self._fields.get(name) is None else self.integer(name, low, high)
+
+    def has(self, name: str) -> bool:
+        return self._fields.get(name) is not None
 
     def text(self, name: str) -> str:
         return _text(self._fields.get(name), name)
@@ -156,7 +162,9 @@ def _failed(fields: _Fields, node: int) -> list[ev.Event]:
 
 
 def _exited(fields: _Fields, node: int) -> list[ev.Event]:
-    return [ev.RankExited(node, fields.rank(), fields.integer("status", -64, 255))]
+    status = fields.integer("status", -64, 255)
+    error = error_file.read(fields.bytes("error", ERROR_LIMIT)) if fields.has("error") else None
+    return [ev.RankExited(node, fields.rank(), status, error, fields.optional_text("hint") or "")]
 
 
 def _swept(fields: _Fields, node: int) -> list[ev.Event]:

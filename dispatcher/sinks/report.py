@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dispatcher.core.events import RankSpawned, WorldPlaced
-from dispatcher.core.policy import Verdict
+from dispatcher.core.policy import RankFailed, Verdict
 from dispatcher.plan import worlds
 from dispatcher.plan.job import JobPlan
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.files import create, write_all
+from dispatcher.sinks.verdict import Last, alike
 
 
 class Pids(Sink):
@@ -32,15 +32,12 @@ class Pids(Sink):
 
 
 def report(
-    verdict: Verdict,
-    plan: JobPlan,
-    lines: list[str],
-    seconds: float,
-    spawned: Sequence[WorldPlaced] = (),
+    verdict: Verdict, plan: JobPlan, lines: list[str], seconds: float, pids: Pids, last: Last
 ) -> dict[str, Any]:
     """The report as plain values; ``lines`` are the verdict in words.
 
-    spawned: the worlds that ranks have spawned. Ranks of world 1 are named ``1.0``, ``1.1``.
+    pids: of the ranks, and the worlds they spawned, whose ranks are named ``1.0``, ``1.1``.
+    last: see ``describe``.
     """
     cause = verdict.cause
     fields = {} if cause is None else dict(vars(cause))
@@ -54,6 +51,11 @@ def report(
         fields["rank"] = worlds.name(fields["rank"])
     if "node" in fields:
         fields["host"] = plan.nodes[fields.pop("node")].host.name
+    if isinstance(cause, RankFailed):
+        fields["pid"] = pids.by_rank.get(cause.rank)
+        fields["error"] = None if cause.error is None else vars(cause.error)
+        fields["last_lines"] = last(cause.rank)[1]
+        fields["same"] = alike(cause, verdict.statuses, last)
     return {
         "run_id": plan.run_id,
         "ok": verdict.ok,
@@ -71,7 +73,7 @@ def report(
                 "by": worlds.name(world.by),
                 "hosts": [plan.nodes[node].host.name for node in world.nodes],
             }
-            for world in spawned
+            for world in pids.spawned
         ],
         "lost": {plan.nodes[n].host.name: _failure(f) for n, f in verdict.lost.items()},
         "unkillable": {plan.nodes[n].host.name: p for n, p in verdict.unkillable.items()},

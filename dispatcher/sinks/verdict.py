@@ -7,6 +7,7 @@ texts from hosts are made harmless.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Mapping
 
@@ -18,12 +19,20 @@ from dispatcher.plan.worlds import name
 from dispatcher.sinks.lines import harmless_text
 from dispatcher.transport.base import Failure
 
+#: rank -> (name of the stream, its last lines); see ``sinks.tail``
+Last = Callable[[int], tuple[str, list[str]]]
+
+#: lines of a traceback that are shown
+N_TRACEBACK = 30
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
+
 
 def describe(
     verdict: Verdict,
     plan: JobPlan,
     pids: Mapping[int, int],
-    last: Callable[[int], tuple[str, list[str]]],
+    last: Last,
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
@@ -37,8 +46,15 @@ def describe(
             pass
         case policy.RankFailed(node, rank, status):
             pid = f", pid {pids[rank]}" if rank in pids else ""
-            lines.append(f"error: rank {name(rank)} on {names[node]}{pid}: {status_words(status)}")
-            lines += _last_lines(rank, last)
+            how = ": ".join(filter(None, (status_words(status), _message(cause))))
+            lines.append(f"error: rank {name(rank)} on {names[node]}{pid}: {how}")
+            if cause.hint:
+                lines.append(f"  {harmless_text(cause.hint)}")
+            lines += _traceback(cause, last) + _last_lines(rank, last)
+            same = alike(cause, verdict.statuses, last)
+            if same:
+                noun = "rank" if len(same) == 1 else "ranks"
+                lines.append(f"  {len(same)} {noun} the same: {fold_ranks(same)}")
         case policy.MpiAborted(node, rank, code, text):
             why = f": {harmless_text(text)}" if text else ""
             lines.append(
@@ -70,16 +86,44 @@ def describe(
             )
         case policy.Interrupted(signum):
             lines.append(f"error: ended by {signal.Signals(signum).name}")
-    return lines + _consequences(verdict, plan, names)
+    return lines + _consequences(verdict, plan, names, last)
 
 
-def _consequences(verdict: Verdict, plan: JobPlan, names: list[str]) -> list[str]:
+def _message(cause: policy.RankFailed) -> str:
+    return harmless_text(cause.error.message) if cause.error is not None else ""
+
+
+def _traceback(cause: policy.RankFailed, last: Last) -> list[str]:
+    """The traceback of the rank's error file, unless its last lines end with the same."""
+    text = cause.error.traceback.splitlines() if cause.error is not None else []
+    if not text or harmless_text(text[-1]) in last(cause.rank)[1]:
+        return []
+    return ["  its traceback:", *("    " + harmless_text(line) for line in text[-N_TRACEBACK:])]
+
+
+def alike(cause: policy.RankFailed, statuses: Mapping[int, int], last: Last) -> list[int]:
+    """Other ranks that ended as the cause did and said the same, numbers in it apart."""
+    own = _shape(cause.rank, last)
+    return [
+        rank
+        for rank, status in sorted(statuses.items())
+        if rank != cause.rank and status == cause.status and own and _shape(rank, last) == own
+    ]
+
+
+def _shape(rank: int, last: Last) -> list[str]:
+    return [_NUMBER.sub("0", line) for line in last(rank)[1]]
+
+
+def _consequences(verdict: Verdict, plan: JobPlan, names: list[str], last: Last) -> list[str]:
     lines = []
     cause = verdict.cause
-    own = cause.rank if isinstance(cause, (policy.RankFailed, policy.MpiAborted)) else None
+    told = {cause.rank} if isinstance(cause, (policy.RankFailed, policy.MpiAborted)) else set()
+    if isinstance(cause, policy.RankFailed):
+        told.update(alike(cause, verdict.statuses, last))
     by_status: dict[int, list[int]] = {}
     for rank, status in sorted(verdict.statuses.items()):
-        if rank != own and status != 0:
+        if rank not in told and status != 0:
             by_status.setdefault(status, []).append(rank)
     for status, ranks in by_status.items():
         lines.append(f"  then {fold_ranks(ranks)}: {status_words(status)}")
@@ -121,7 +165,7 @@ def _failure_lines(who: str, failure: Failure) -> list[str]:
     return lines
 
 
-def _last_lines(rank: int, last: Callable[[int], tuple[str, list[str]]]) -> list[str]:
+def _last_lines(rank: int, last: Last) -> list[str]:
     stream, lines = last(rank)
     if not lines:
         return [f"  rank {name(rank)} wrote nothing"]

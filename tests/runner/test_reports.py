@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dispatcher.agent.pack import pack
 from dispatcher.core import events as ev
+from dispatcher.core.error_file import ErrorFile
 from dispatcher.runner import reports
 from dispatcher.runner.reports import LIST_LIMIT, TEXT_LIMIT, ReportError
 
@@ -26,7 +27,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "probed": {"reached": ["10.0.0.1"]},
     "spawned": {"pids": [[4, 100], [5, 101]]},
     "failed": {"rank": 4, "errno": 2, "step": "exec", "what": "prog"},
-    "exited": {"rank": 5, "status": -9},
+    "exited": {"rank": 5, "status": -9, "error": b'{"message": "no"}', "hint": "OOM"},
     "leaked": {"rank": 5},
     "beat": {},
     "dying": {"why": "told to"},
@@ -58,7 +59,7 @@ EVENTS: dict[str, list[ev.Event]] = {
     "probed": [ev.NodeProbed(3, ("10.0.0.1",))],
     "spawned": [ev.RankSpawned(3, 4, 100), ev.RankSpawned(3, 5, 101)],
     "failed": [ev.RankFailedToStart(3, 4, 2, "exec", "prog")],
-    "exited": [ev.RankExited(3, 5, -9)],
+    "exited": [ev.RankExited(3, 5, -9, ErrorFile("no"), "OOM")],
     "leaked": [ev.RankLeaked(3, 5)],
     "beat": [ev.NodeHeard(3)],
     "dying": [ev.NodeDying(3, "told to")],
@@ -105,6 +106,8 @@ WRONG = [None, True, 1.5, -1 << 40, 1 << 40, b"bytes", {}, {"a": 1}, [[]], [1], 
 FINE: dict[str, list[Any]] = {
     "error_folder": [None, "word"],
     "port": [None],
+    "error": [None, b"bytes"],
+    "hint": [None, "word"],
     "left": [[1]],
     "seconds": [1.5],
     **{name: [b"bytes"] for name in ("keys", "service", "address")},
@@ -122,6 +125,8 @@ def cases() -> list[Any]:
             values = [value for value in WRONG if value not in FINE.get(name, [])]
             found += [pytest.param(type, {**fields, name: v}, id=f"{type}-{name}") for v in values]
             missing = {key: value for key, value in fields.items() if key != name}
+            if name in ("error", "hint"):
+                continue  # not of every exit
             found.append(pytest.param(type, missing, id=f"{type}-without-{name}"))
     for name in FACTS:
         if name in ("user", "executable"):

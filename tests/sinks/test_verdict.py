@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core import policy
+from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.policy import Cause, Verdict
 from dispatcher.plan.host import Host, Hostlist
 from dispatcher.plan.job import JobPlan, plan_job
@@ -37,6 +38,35 @@ def test_failed_rank_and_consequences(plan: JobPlan) -> None:
         "  then ranks 0-2,6: killed by SIGTERM (signal 15)\n"
         "  then ranks 4-5: exit code 1"
     )
+
+
+def test_what_the_host_knows_and_the_error_file(plan: JobPlan) -> None:
+    error = ErrorFile("ValueError: \x1b[2J", "Traceback\n  x\nValueError: \x1b[2J")
+    cause = policy.RankFailed(1, 3, -9, error, "the OOM killer: \x1b]0;")
+    said = told(cause, plan, statuses={3: -9})
+    assert "\x1b" not in said
+    assert said.splitlines()[0].startswith("error: rank 3 on n01, pid 77: killed by SIGKILL")
+    assert said.splitlines()[0].endswith("(signal 9): ValueError: \\x1b[2J")
+    assert said.splitlines()[1] == "  the OOM killer: \\x1b]0;"
+    assert said.splitlines()[2:5] == ["  its traceback:", "    Traceback", "      x"]
+
+
+def test_a_traceback_is_told_once(plan: JobPlan) -> None:
+    error = ErrorFile("boom", "Traceback\nboom")
+    assert "its traceback" not in told(policy.RankFailed(1, 3, 1, error), plan)
+
+
+def test_equal_last_words_are_folded(plan: JobPlan) -> None:
+    said = {rank: ["Traceback", f"rank {rank} at 0x7f{rank}: no"] for rank in range(8)}
+    said[6] = ["something else"]
+    statuses = {**dict.fromkeys(range(8), 1), 7: -15}
+    verdict = Verdict(policy.RankFailed(1, 3, 1), 1, 8, statuses=statuses)
+    lines = describe(verdict, plan, {}, lambda rank: ("stderr", said[rank]))
+    assert lines[-3:] == [
+        "  5 ranks the same: ranks 0-2,4-5",
+        "  then rank 6: exit code 1",
+        "  then rank 7: killed by SIGTERM (signal 15)",
+    ]
 
 
 def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:

@@ -1,0 +1,59 @@
+"""Error files as torch writes them, and as anything else might."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.core.error_file import MESSAGE_LIMIT, TRACEBACK_LIMIT, ErrorFile, read
+
+TORCH = {
+    "message": {
+        "message": "ValueError: no luck\nat all",
+        "extraInfo": {"py_callstack": "Traceback\n  x\nValueError: no\n", "timestamp": "17"},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (TORCH, ErrorFile("ValueError: no luck", "Traceback\n  x\nValueError: no")),
+        ({"message": "Signal 9 received"}, ErrorFile("Signal 9 received")),
+        ({"message": {"message": "x", "extraInfo": [1]}}, ErrorFile("x")),
+        ({"message": {"message": "x", "extraInfo": {"py_callstack": 5}}}, ErrorFile("x")),
+        ({"message": "x" * 9999}, ErrorFile("x" * MESSAGE_LIMIT)),
+        ({"message": ""}, ErrorFile("")),
+        ({"other": 1}, ErrorFile("its error file has no message")),
+        ([1, 2], ErrorFile("its error file has no message")),
+        (7, ErrorFile("its error file has no message")),
+    ],
+)
+def test_contents(content: object, expected: ErrorFile) -> None:
+    assert read(json.dumps(content).encode()) == expected
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"\xff\xfe{", b"[" * 60000, json.dumps(TORCH).encode()[:-1]]
+)
+def test_what_is_not_json(data: bytes) -> None:
+    assert read(data) == ErrorFile("its error file is not JSON, or too long")
+
+
+def test_nothing() -> None:
+    assert read(b" \n") is None
+
+
+@given(st.binary() | st.recursive(st.text() | st.none(), lambda s: st.dictionaries(
+    st.sampled_from(["message", "extraInfo", "py_callstack", "x"]), s
+)).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_anything_is_bounded(data: bytes) -> None:
+    found = read(data)
+    assert found is None or (
+        len(found.message) <= MESSAGE_LIMIT
+        and len(found.traceback) <= TRACEBACK_LIMIT
+        and "\n" not in found.message
+    )
