@@ -257,6 +257,13 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
         except OSError as error:
             raise UsageError(f"--log-dir {flags['log_dir']}: {error.strerror}") from None
         say(f"note: logs in {paths.folder}")
+    if flags["trace"] is not None:
+        from dispatcher.sinks.trace import Trace
+
+        try:
+            sinks.append(Trace(flags["trace"], hosts, _age(), say))
+        except OSError as error:
+            raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
     sinks.append(Screen(label, colour=colour, on_broken=nobody_reads))
 
     began = time.monotonic()
@@ -283,6 +290,14 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
     for line in lines:
         say(line)
     return verdict.exit_code
+
+
+def _age() -> float:
+    """Seconds since this process started, to a hundredth: what loading and planning took."""
+    with open("/proc/self/stat") as file:
+        # the command name in parentheses may itself hold spaces and parentheses: proc(5)
+        started = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
 def _allow_open_files(n_hosts: int) -> None:

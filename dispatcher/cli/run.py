@@ -161,6 +161,7 @@ Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usag
     help="Label lines [rank], [host:local rank], or not at all.",
 )
 @click.option("--log-dir", metavar="DIR", help="Keep per-rank files, journal and report there.")
+@click.option("--trace", metavar="FILE", help="Write where the time went, for ui.perfetto.dev.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and touch no host.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, secrets hidden.")
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")

@@ -75,11 +75,15 @@ class NodeConnecting(Event):
 
 @dataclass(frozen=True)
 class NodeConnected(Event):
-    """The link is open; ``address`` is the numeric address reached, if there is one."""
+    """The link is open; ``address`` is the numeric address reached, if there is one.
+
+    steps: (name, seconds) of what it took, as far as the transport knows.
+    """
 
     node: int
     address: str | None
     transport: str
+    steps: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

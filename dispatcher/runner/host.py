@@ -119,7 +119,7 @@ class Host(threading.Thread):
                 self._lose(opened)
                 return
             link = opened
-            self._tell(ev.NodeConnected(self.node, link.address, self._transport.name))
+            self._tell(ev.NodeConnected(self.node, link.address, self._transport.name, link.steps))
             failure = self._serve(link)
             if failure is not None:
                 self._lose(failure)

@@ -55,7 +55,7 @@ class Notes(Sink):
 
     def _detail(self, event: ev.Event) -> str | None:
         match event:
-            case ev.NodeConnected(node, address, transport):
+            case ev.NodeConnected(node, address, transport, _):
                 return f"{self._hosts[node]}: connected to {address or 'it'} by {transport}"
             case ev.NodeBooted(node, noise):
                 return f"{self._hosts[node]}: agent is up" + (

@@ -81,6 +81,8 @@ class Link(abc.ABC):
 
     #: numeric address this link reached ("10.0.0.7"), or None where there is none
     address: str | None = None
+    #: (name, seconds) of each step it took to open this link, where the transport knows them
+    steps: tuple[tuple[str, float], ...] = ()
 
     @abc.abstractmethod
     def watch(self, ready: Callable[[], None]) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from dispatcher.transport.base import Failure, Kind
+from dispatcher.transport.steps import Steps
 
 _STAGGER = 0.25
 #: Unacknowledged data ends the connection after this long; heartbeats decide sooner.
@@ -34,11 +35,16 @@ def dial(
     *,
     family: socket.AddressFamily = socket.AF_UNSPEC,
     source: str | None = None,
+    steps: Steps | None = None,
 ) -> socket.socket | Failure:
     """A connected socket without Nagle's delay, or why there is none."""
+    if steps is not None:
+        steps.enter("name lookup")
     addresses = look_up(host, port, deadline, family)
     if isinstance(addresses, Failure):
         return addresses
+    if steps is not None:
+        steps.enter("connection")
     return _Race(host, port, addresses, deadline, source).run()
 
 

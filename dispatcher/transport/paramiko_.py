@@ -29,6 +29,7 @@ from dispatcher.transport.identities import MAX_TRIES, Ask, Identities
 from dispatcher.transport.known_hosts import KnownHostsFiles
 from dispatcher.transport.pump import Pump
 from dispatcher.transport.ssh_config import SshConfig
+from dispatcher.transport.steps import Steps
 from dispatcher.transport.wire import Wire
 
 if TYPE_CHECKING:
@@ -97,19 +98,24 @@ class ParamikoTransport(Transport):
         return (*self._known_hosts.notices, *self._identities.notices)
 
     def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+        steps = Steps("ssh configuration")
         config = self._config.resolve(target)
         if isinstance(config, Failure):
             return config
         route = self._route(config)
         if isinstance(route, Failure):
             return route
+        steps.enter("paramiko")
         preload()
-        session = self.connect(route, deadline)
+        steps.enter("known hosts and keys")
+        session = self.connect(route, deadline, steps)
         if isinstance(session, Failure):
             return session
         link = _start(session, command, deadline)
         if isinstance(link, Failure):
             session.end()
+        else:
+            link.steps = steps.taken()
         return link
 
     def close(self) -> None:
@@ -121,7 +127,9 @@ class ParamikoTransport(Transport):
         self._identities.close()
         self._pump.close()
 
-    def connect(self, route: tuple[HostConfig, ...], deadline: float) -> Session | Failure:
+    def connect(
+        self, route: tuple[HostConfig, ...], deadline: float, steps: Steps
+    ) -> Session | Failure:
         """A logged-in session with the last host of the route, through those before it."""
         from dispatcher.transport.session import Session, offers
 
@@ -137,10 +145,10 @@ class ParamikoTransport(Transport):
         check = HostKeyCheck(config, index, policy, host_certificate.why_not)
         asked = self._identities.load_first(config)
         deadline += asked  # the user's typing is not the host's delay
-        stream = self._reach(route, deadline)
+        stream = self._reach(route, deadline, steps)
         if isinstance(stream, Failure):
             return stream
-        session = Session(stream, check, ours)
+        session = Session(stream, check, ours, steps)
         failure = None
         if not session.handshake(deadline):
             failure = why_broken(session, deadline)
@@ -169,16 +177,25 @@ class ParamikoTransport(Transport):
             route.insert(0, hop)
         return tuple(route)
 
-    def _reach(self, route: tuple[HostConfig, ...], deadline: float) -> Wire | Failure:
+    def _reach(
+        self, route: tuple[HostConfig, ...], deadline: float, steps: Steps
+    ) -> Wire | Failure:
         config = route[-1]
         if len(route) > 1:
+            steps.enter("jump host")
             return self._jump_host(route[:-1]).reach(config, deadline)
         if config.proxy_command is not None:
+            steps.enter("proxy command")
             return wire.over_command(config.proxy_command, self._pump)
         if config.connect_timeout is not None:
             deadline = min(deadline, time.monotonic() + config.connect_timeout)
         sock = dial(
-            config.host, config.port, deadline, family=config.family, source=config.bind_address
+            config.host,
+            config.port,
+            deadline,
+            family=config.family,
+            source=config.bind_address,
+            steps=steps,
         )
         return sock if isinstance(sock, Failure) else wire.over_socket(sock)
 
@@ -269,7 +286,7 @@ class _JumpHost:
             # Who was refused is refused again, and counted against us each time.
             if fresh or self._failure.kind in (Kind.AUTH, Kind.CONFIG):
                 return self._failure
-        session = self._owner.connect(self._route, deadline)
+        session = self._owner.connect(self._route, deadline, Steps("jump host"))
         if isinstance(session, Failure):
             self._failure, self._failed_at = session, time.monotonic()
             return session
@@ -299,13 +316,13 @@ class _JumpHost:
 def _start(session: Session, command: str, deadline: float) -> Link | Failure:
     from dispatcher.transport.paramiko_link import ParamikoLink
 
-    session.step = "channel"
+    session.steps.enter("channel")
     pipe, problem = session.open_pipe(deadline)
     if pipe is None:
         if problem in ("late", "gone"):
             return why_broken(session, deadline)
         return Failure(Kind.DROPPED, f"the host opens no channel: {problem}")
-    session.step = "command start"
+    session.steps.enter("command start")
     problem = session.execute(pipe, command, deadline)
     if problem in ("late", "gone"):
         return why_broken(session, deadline)
@@ -325,7 +342,7 @@ def why_broken(session: Session, deadline: float) -> Failure:
     if isinstance(problem, HostKeyRefused):
         return problem.failure
     if session.active and time.monotonic() >= deadline:
-        return Failure(Kind.TIMEOUT, f"{session.step}: no answer in time")
+        return Failure(Kind.TIMEOUT, f"{session.steps.name}: no answer in time")
     if isinstance(problem, IncompatiblePeer):
         if "host key" in str(problem):
             types = ", ".join(session.preferred_keys)
@@ -336,7 +353,7 @@ def why_broken(session: Session, deadline: float) -> Failure:
     if isinstance(problem, AgentError):
         return Failure(Kind.AUTH, str(problem))
     if isinstance(problem, SSHException):
-        return Failure(Kind.PROTOCOL, f"{session.step}: {str(problem)[:200]}")
+        return Failure(Kind.PROTOCOL, f"{session.steps.name}: {str(problem)[:200]}")
     return _dropped(session, problem)
 
 
@@ -353,4 +370,4 @@ def _dropped(session: Session, problem: BaseException | None) -> Failure:
     retryable = "not allowed at this time" not in words.lower()
     reason = getattr(problem, "strerror", None)
     how = reason.lower() if reason else "closed by the host"
-    return Failure(Kind.DROPPED, f"{session.step}: {how}{said}", retryable=retryable)
+    return Failure(Kind.DROPPED, f"{session.steps.name}: {how}{said}", retryable=retryable)

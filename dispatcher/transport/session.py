@@ -40,6 +40,7 @@ from paramiko.ssh_exception import PartialAuthentication, SSHException
 from dispatcher.transport import algorithms
 from dispatcher.transport.base import Failure
 from dispatcher.transport.host_keys import HostKeyCheck
+from dispatcher.transport.steps import Steps
 from dispatcher.transport.wire import Wire, read_identification
 
 #: Bytes a peer may send before we have read: the bound on memory a link.
@@ -168,10 +169,13 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         MSG_CHANNEL_REQUEST: lambda channel, m: channel._handle_request(m),
     }
 
-    def __init__(self, wire: Wire, check: HostKeyCheck, offers: dict[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self, wire: Wire, check: HostKeyCheck, offers: dict[str, tuple[str, ...]], steps: Steps
+    ) -> None:
         super().__init__(wire, packetizer_class=_Packets, strict_kex=True)
         self.wire = wire
-        self.step = "ssh banner"
+        self.steps = steps
+        steps.enter("ssh banner")
         self.before_banner = ""
         self.goodbye = ""
         self._check = check
@@ -196,7 +200,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
 
     def try_key(self, user: str, key: Any, deadline: float) -> str:
         """One login attempt: ``in``, ``refused``, ``partial``, ``late`` or ``gone``."""
-        self.step = "authentication"
+        self.steps.enter("authentication")
         done = threading.Event()
         try:
             self.auth_publickey(user, key, event=done)
@@ -295,7 +299,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         if not version.startswith(("SSH-2.0-", "SSH-1.99-")):
             raise SSHException(f"it speaks another protocol: {version[:40]!r}")
         self.remote_version = version
-        self.step = "key exchange"
+        self.steps.enter("key exchange")
 
     def _verify_key(self, host_key: bytes, sig: bytes) -> None:
         super()._verify_key(host_key, sig)

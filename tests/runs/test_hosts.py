@@ -297,8 +297,8 @@ def test_output_of_all_hosts_is_complete(cluster: Cluster, transport: str, tmp_p
     logs = os.path.join(cluster.shared, f"logs-{transport}")
     program = "seq -f $RANK-%.0f 200000"
     done = dispatch(
-        cluster, "--transport", transport, "--log-dir", logs, "-H", "n[1-4]:2",
-        "--no-python", "sh", "-c", program,
+        cluster, "--transport", transport, "--log-dir", logs, "--trace", f"{logs}.json",
+        "-H", "n[1-4]:2", "--no-python", "sh", "-c", program,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     by_rank: dict[str, list[str]] = {}
@@ -312,6 +312,11 @@ def test_output_of_all_hosts_is_complete(cluster: Cluster, transport: str, tmp_p
         assert kept == expected
     report = json.loads(Path(logs, "latest", "report.json").read_text())
     assert report["ok"]
+    names = [element["name"] for element in json.loads(Path(f"{logs}.json").read_text())]
+    for name in ("connect", "boot", "check"):
+        assert names.count(name) == 4
+    assert names.count("run") == 8
+    assert names.count("authentication") == (4 if transport == "paramiko" else 0)
 
 
 @pytest.mark.torch
