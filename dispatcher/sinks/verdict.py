@@ -16,6 +16,7 @@ from dispatcher.core.policy import Verdict
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.job import JobPlan
 from dispatcher.plan.worlds import name
+from dispatcher.sinks.fold import fold_numbers
 from dispatcher.sinks.lines import harmless_text
 from dispatcher.transport.base import Failure
 
@@ -132,7 +133,7 @@ def _consequences(verdict: Verdict, plan: JobPlan, names: list[str], last: Last)
         if node != blamed:
             lines += ["  then " + line for line in _failure_lines(names[node], failure)]
     for node, pids in verdict.unkillable.items():
-        lines.append(f"error: {names[node]}: processes that would not die: {_numbers(pids)}")
+        lines.append(f"error: {names[node]}: processes that would not die: {fold_numbers(pids)}")
     swept = sum(verdict.swept.values())
     if swept:
         where = fold(names[node] for node in verdict.swept)
@@ -186,17 +187,7 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0-3,7,1.0-1.1``."""
     numbers = sorted(ranks)
     word = "rank" if len(numbers) == 1 else "ranks"
-    return f"{word} {_numbers(numbers, name)}"
-
-
-def _numbers(numbers: Iterable[int], name: Callable[[int], str] = str) -> str:
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(name(a) if a == b else f"{name(a)}-{name(b)}" for a, b in runs)
+    return f"{word} {fold_numbers(numbers, name)}"
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
