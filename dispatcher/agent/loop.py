@@ -204,7 +204,7 @@ class Loop:
         for rank, argv, env, *where in message["ranks"]:
             own = dict(base)
             own.update(env)
-            cwd = os.path.join(self.cwd, *where[:1])
+            cwd = os.path.join(self.cwd, *filter(None, where[:1]))
             own[b"PWD"] = cwd
             try:
                 started = self.spawn(rank, process.found(argv, *where[1:]), own, cwd)
