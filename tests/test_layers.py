@@ -31,7 +31,7 @@ MAY = {
 #: the standard modules that the agent may load: each is on the path of every start
 AGENT_MODULES = {
     "__future__", "_collections", "_ctypes", "_signal", "_socket", "_struct", "errno", "fcntl",
-    "os", "select", "sys", "time", "zlib",
+    "os", "select", "sys", "termios", "time", "zlib",
 }  # fmt: skip
 
 #: what no part of the launcher may load or call: heavy, or able to run what a host sends

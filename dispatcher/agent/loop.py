@@ -29,13 +29,25 @@ from _signal import (  # type: ignore[import-not-found]
     set_wakeup_fd,
     signal,
 )
+from errno import EIO
 from time import monotonic
 
 from . import facts, family, folder, process
 from .messages import control
 from .node import Node
 from .pack import PackError, unpack
-from .wire import CONTROL, COUNT, ENDED, OUTPUT, OUTPUT_LIMIT, Decoder, WireError, encode
+from .wire import (
+    CONTROL,
+    COUNT,
+    ENDED,
+    INPUT,
+    OUTPUT,
+    OUTPUT_LIMIT,
+    TAKEN,
+    Decoder,
+    WireError,
+    encode,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +58,7 @@ if TYPE_CHECKING:
     from .meeting import Meeting
     from .node import Action
     from .process import Process
+    from .stdin import Stdin
     from .wireup import Wireup
 
 #: bytes of output that may wait for the link before the ranks' pipes are left unread
@@ -82,6 +95,7 @@ class Loop:
         self.before_start = (0, 0.0)  # the OOM killer's count, and when
         self.meeting: Meeting | None = None
         self.wireup: Wireup | None = None
+        self.stdin: Stdin | None = None
         self.exit_code: int | None = None
         self.poll = select.epoll()
         self.writing = False
@@ -114,7 +128,7 @@ class Loop:
                 self.say_goodbye()
                 return self.exit_code
             wait = None if when is None else max(0.0, when - monotonic())
-            for fd, _ in self.poll.poll(wait):
+            for fd, event in self.poll.poll(wait):
                 if fd == self.link_in:
                     self.hear()
                 elif fd == wake_in:
@@ -124,6 +138,8 @@ class Loop:
                     self.read_rank(fd)
                 elif self.wireup is not None and fd in self.wireup.fds:
                     self.act(self.wireup.read(self.wireup.fds[fd], monotonic()))
+                elif self.stdin is not None and fd in self.stdin.fds:
+                    self.act(self.stdin.ready(fd, event))
                 elif self.meeting is not None and fd == self.meeting.fileno():
                     self.meeting.greet()
 
@@ -152,6 +168,9 @@ class Loop:
     def do_credit(self, count: int) -> None:
         self.credit += count
         self.pace()
+
+    def do_taken(self, count: int) -> None:
+        self.first.append(encode(TAKEN, COUNT.pack(count)))
 
     def do_prepare(self, message: dict[str, Any]) -> None:
         self.cwd = message["cwd"]
@@ -188,6 +207,10 @@ class Loop:
         if self.meeting is not None:
             self.poll.unregister(self.meeting.fileno())
             self.meeting.close_listener()
+        if message.get("stdin"):
+            from .stdin import Stdin
+
+            self.stdin = Stdin(self.poll, message["stdin"])
         self.do_spawn(message)
 
     def do_spawn(self, message: dict[str, Any]) -> None:
@@ -224,18 +247,30 @@ class Loop:
         self.tell(("spawned", pairs))
 
     def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
-        """Start one rank, with its PMI connection where there is one. Raises: SpawnError."""
-        if self.wireup is None:
-            return process.spawn(rank, argv, env, cwd)
-        keep, known = self.wireup.open(rank)
-        env.update(known)
+        """Start one rank, with its PMI connection and its input if it has them.
+
+        Raises: SpawnError.
+        """
+        keep = stdin = -1
         try:
-            return process.spawn(rank, argv, env, cwd, keep)
-        except process.SpawnError:
-            self.wireup.leave(rank)
-            raise
+            if self.wireup is not None:
+                keep, known = self.wireup.open(rank)
+                env.update(known)
+            if self.stdin is not None and rank in self.stdin.readers:
+                stdin = self.stdin.open(rank)
+            return process.spawn(rank, argv, env, cwd, keep, stdin)
+        except (process.SpawnError, OSError) as error:
+            if self.wireup is not None:
+                self.wireup.leave(rank)
+            if self.stdin is not None:
+                self.stdin.close(rank)
+            if isinstance(error, process.SpawnError):
+                raise
+            raise process.SpawnError("fork", error.errno or EIO, "rank %d" % rank) from None
         finally:
-            os.close(keep)
+            for fd in (keep, stdin):
+                if fd >= 0:
+                    os.close(fd)
 
     def do_pmi(self, message: dict[str, Any]) -> None:
         if self.wireup is not None:
@@ -308,6 +343,8 @@ class Loop:
                 if self.wireup is not None:
                     ended = self.wireup.ended(member.rank, member.status, monotonic())
                     self.act(ended)
+                if self.stdin is not None:
+                    self.act(self.stdin.ended(member.rank))
                 why = self.examine(member)
                 self.tell(("exited", member.rank, member.status, why))
                 if not member.pipes:  # it had closed them before
@@ -395,9 +432,12 @@ class Loop:
             return
         try:
             for frame in self.decoder.feed(data):
-                if frame.kind != CONTROL:
+                if frame.kind == CONTROL:
+                    self.tell(("order", unpack(frame.body)))
+                elif frame.kind != INPUT:
                     raise WireError("output from the launcher")  # noqa: TRY301
-                self.tell(("order", unpack(frame.body)))
+                elif self.stdin is not None:
+                    self.act(self.stdin.feed(frame.body))
         except (WireError, PackError) as error:
             self.do_send("notice", {"text": "bad order: %s" % error})
             self.lose_link()

@@ -13,7 +13,8 @@ probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by 
 start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
            scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``.
            pmi: None, or what the PMI server needs (world, first, name, size, universe, mapping,
-           patience), and ``hook``: source that Python ranks load first, or None
+           patience), and ``hook``: source that Python ranks load first, or None.
+           stdin: the ranks that read what INPUT frames bring; the others read /dev/null
 spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
            its folder and where to look for its program (both may be empty), and ``pmi`` has
            ``apps`` (ranks of each program) and ``preput`` (keys and values in turn)
@@ -39,6 +40,8 @@ failed     rank could not be executed: rank, errno, step, what
 exited     rank, status: exit code, or -n for signal n; of the first failure perhaps ``error``,
            the rank's error file, and ``hint``, what else the host knows about it
 leaked     rank ended but another process still holds its output open
+input_closed
+           rank reads no more input, though there may be more; it has read ``taken`` bytes
 beat       the agent is alive
 dying      the agent ends its ranks on its own account, ``why``
 pmi_fence  all members here are in ``fence`` of ``world`` in ``epoch``; ``keys``: what they

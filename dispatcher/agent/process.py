@@ -46,11 +46,17 @@ class Process:
 
 
 def spawn(
-    rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, keep: int = -1
+    rank: int,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    cwd: bytes,
+    keep: int = -1,
+    stdin: int = -1,
 ) -> Process:
     """Start ``argv`` (list of bytes) with exactly ``env`` (bytes to bytes) in ``cwd`` (bytes).
 
     keep: a descriptor that the rank inherits besides its standard ones; -1 for none.
+    stdin: what becomes its standard input; -1 for /dev/null.
 
     Returns when the program is running, that is after a successful execve.
     Raises: SpawnError.
@@ -67,7 +73,7 @@ def spawn(
         raise SpawnError("fork", error.errno or errno.EIO, "rank %d" % rank) from None
     out, out_end, err, err_end, told, tell = fds
     if pid == 0:
-        _become(parent, argv, env, cwd, out_end, err_end, tell, keep)
+        _become(parent, argv, env, cwd, out_end, err_end, tell, keep, stdin)
     for fd in (out_end, err_end, tell):
         os.close(fd)
     trouble = _read_all(told)
@@ -102,6 +108,7 @@ def _become(
     err: int,
     tell: int,
     keep: int,
+    stdin: int,
 ) -> NoReturn:
     """In the child: turn into the rank. Never returns."""
     step = "exec"
@@ -109,8 +116,7 @@ def _become(
         os.setsid()
         if not family.signal_with_parent(parent, SIGKILL):
             os._exit(SIGKILL)
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
+        os.dup2(os.open("/dev/null", os.O_RDONLY) if stdin < 0 else stdin, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         if keep >= 0:

@@ -10,10 +10,16 @@ kind        lane    body
 CONTROL 1   first   one packed dict with a ``"type"`` (``messages``), <= 16 MiB
 OUTPUT  2   second  raw bytes a rank wrote to stream 1 or 2, 1 byte to 64 KiB
 ENDED   3   second  8 bytes: how many bytes that stream carried in all; its last frame
+INPUT   4   second  raw bytes for the ranks that read standard input, at most 64 KiB;
+                    an empty one is the end of the input
+TAKEN   5   first   8 bytes: how many more bytes of input the launcher may send
 ==========  ======  =============================================================
 
+OUTPUT, ENDED and TAKEN come from the agent, INPUT from the launcher.
+
 The first lane always passes the second: a kill or a heartbeat never waits
-behind output. Within a lane order is kept. Output needs credit, control never.
+behind output or input. Within a lane order is kept. Output and input need credit,
+each its own; control never does.
 
 The decoder is pure: feed it any split of the bytes and the same frames come
 out. It holds at most one frame; a header that breaks the rules raises at once,
@@ -27,6 +33,8 @@ from _struct import Struct
 CONTROL = 1
 OUTPUT = 2
 ENDED = 3
+INPUT = 4
+TAKEN = 5
 
 STDOUT = 1
 STDERR = 2
@@ -116,6 +124,10 @@ def _check(kind: int, stream: int, size: int) -> None:
         ok = stream in (STDOUT, STDERR) and 0 < size <= OUTPUT_LIMIT
     elif kind == ENDED:
         ok = stream in (STDOUT, STDERR) and size == COUNT.size
+    elif kind == INPUT:
+        ok = stream == 0 and size <= OUTPUT_LIMIT
+    elif kind == TAKEN:
+        ok = stream == 0 and size == COUNT.size
     else:
         ok = False
     if not ok:

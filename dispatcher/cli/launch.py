@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from dispatcher.errors import UsageError
 from dispatcher.plan.hostfile import read_hosts
 from dispatcher.plan.job import JobPlan, plan_job
-from dispatcher.plan.request import Limits, Nproc, Program, Request, parse_count, parse_nproc
+from dispatcher.plan.request import (
+    Limits,
+    Nproc,
+    Program,
+    Request,
+    Stdin,
+    parse_count,
+    parse_nproc,
+    parse_stdin,
+)
 
 if TYPE_CHECKING:
     from dispatcher.paths import RunPaths
@@ -74,6 +83,7 @@ def request(flags: Mapping[str, Any]) -> Request:
     if flags["include"] is not None and flags["exclude"] is not None:
         raise UsageError("--include and --exclude exclude each other")
     program = _program(flags)
+    stdin = _stdin(flags)
     environ = dict(os.environ)
     return Request(
         hosts=read_hosts(flags["hosts"], sys.stdin.buffer.read),
@@ -98,6 +108,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         master_port=_count(flags, "master_port", "--master-port", 65535),
         iface=flags["iface"],
         mpi=flags["mpi"],
+        stdin=stdin,
         limits=_limits(flags),
     )
 
@@ -150,6 +161,21 @@ def _count(flags: Mapping[str, Any], name: str, flag: str, high: int | None = No
 
 def _nproc(text: str | None) -> Nproc | None:
     return None if text is None else parse_nproc(text)
+
+
+def _stdin(flags: Mapping[str, Any]) -> Stdin:
+    """Who reads standard input. Raises: UsageError if it is not there to be read."""
+    chosen = parse_stdin(flags["stdin"])
+    if chosen == "none" or flags["dry_run"]:
+        return chosen
+    if flags["hosts"] == "-":
+        raise UsageError(
+            f"--stdin {chosen}: -H - takes the hosts from standard input",
+            hint="-H FILE",
+        )
+    if sys.stdin is None:
+        raise UsageError(f"--stdin {chosen}: standard input is closed")
+    return chosen
 
 
 def _omp(text: str) -> int | Literal["auto", "keep"]:

@@ -141,6 +141,13 @@ Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usag
     default="auto",
     help="Be the MPI process manager (MPICH and Intel MPI, by PMI-1), or not.",
 )
+@click.option(
+    "--stdin",
+    metavar="none|N|all",
+    default="none",
+    help="Who reads dispatch's standard input: nobody, rank N, or all ranks [default: none, so "
+    "that a terminal, or a loop's `while read`, keeps what is its own].",
+)
 # time
 @click.option(
     "--connect-timeout", metavar="S", help="Seconds to reach a host, login included [10]."

@@ -205,6 +205,31 @@ class OutputEnded(Event):
 
 
 @dataclass(frozen=True)
+class InputClosed(Event):
+    """The rank reads no more of the input, though there may be more; it has ``taken`` bytes."""
+
+    node: int
+    rank: int
+    taken: int
+
+
+@dataclass(frozen=True)
+class InputBroken(Event):
+    """dispatch's own standard input cannot be read, ``why``; the ranks see its end."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class InputLeft(Event):
+    """``ranks`` did not take ``most`` (at most) of the ``total`` bytes read for them."""
+
+    ranks: tuple[int, ...]
+    most: int
+    total: int
+
+
+@dataclass(frozen=True)
 class PmiCommitted(Event):
     """All members on the node are in ``fence``; ``keys`` is what they put, packed by the agent."""
 

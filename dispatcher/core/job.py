@@ -399,6 +399,8 @@ _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     ev.NodeBooted: Job._on_nothing,
     ev.NodeNoticed: Job._on_nothing,
     ev.RankLeaked: Job._on_nothing,
+    ev.InputClosed: Job._on_nothing,
+    ev.InputBroken: Job._on_nothing,
     ev.NodeReady: Job._on_node_ready,
     ev.NodeProbed: Job._on_node_probed,
     ev.NodeHeard: Job._on_node_heard,

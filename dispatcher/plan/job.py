@@ -35,9 +35,11 @@ from dispatcher.plan.request import (
     Nproc,
     Program,
     Request,
+    Stdin,
     check,
     parse_count,
     parse_nproc,
+    parse_stdin,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ MOST_SEATING = 16 << 10
 
 __all__ = [
     "JobPlan", "Limits", "NodePlan", "Nproc", "Program", "RankPlan", "Request",
-    "parse_count", "parse_nproc", "plan_job",
+    "Stdin", "parse_count", "parse_nproc", "parse_stdin", "plan_job",
 ]  # fmt: skip
 
 
@@ -94,6 +96,7 @@ class JobPlan:
     master_port: int | None = None
     iface: str | None = None
     mpi: Literal["auto", "pmi1", "none"] = "auto"
+    stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
     notices: tuple[str, ...] = ()
 
@@ -132,6 +135,10 @@ class JobPlan:
     def world_size(self) -> int:
         """Number of ranks; 0 while the plan is open."""
         return sum(len(node.ranks) for node in self.nodes)
+
+    def reads_stdin(self, rank: int) -> bool:
+        """Whether ``rank`` is given the launcher's standard input."""
+        return self.stdin in ("all", rank)
 
     def argv(self, rank: int) -> tuple[str, ...]:
         """The exact argument list of ``rank``; on a host with its own Python, that one."""
@@ -204,6 +211,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         master_port=request.master_port,
         iface=request.iface,
         mpi=request.mpi,
+        stdin=request.stdin,
         limits=request.limits,
         notices=request.hosts.notices,
     )
@@ -233,6 +241,8 @@ def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
     room = _room(plan, nodes)
     most = [node.host.max_slots for node in nodes]
     n_ranks = sum(room) if plan.np is None else plan.np
+    if isinstance(plan.stdin, int) and plan.stdin >= n_ranks:
+        raise PlanError(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
     if n_ranks > placement.MOST_RANKS:
         raise PlanError(f"{n_ranks} ranks: at most {placement.MOST_RANKS} can be placed")
     try:

@@ -25,6 +25,7 @@ from dispatcher.plan.names import (
 )
 
 Nproc = int | Literal["auto", "gpu"]
+Stdin = int | Literal["none", "all"]
 
 
 LONGEST = 10**7  # seconds; four months
@@ -100,6 +101,7 @@ class Request:
     master_port: int | None = None
     iface: str | None = None
     mpi: Literal["auto", "pmi1", "none"] = "auto"
+    stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
 
 
@@ -121,6 +123,20 @@ def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
         return digits(text, flag, 1, placement.MOST_RANKS)
     except BadName as bad:
         raise UsageError(bad.message, hint=f"{flag} takes a number, gpu or auto") from None
+
+
+def parse_stdin(text: str, flag: str = "--stdin") -> Stdin:
+    """The value of ``--stdin``: ``none``, ``all``, or a rank. Raises: UsageError."""
+    if text == "none":
+        return "none"
+    if text == "all":
+        return "all"
+    try:
+        return digits(text, flag, 0, placement.MOST_RANKS - 1)
+    except BadName as bad:
+        raise UsageError(
+            bad.message, hint=f"{flag} takes none, all or the number of a rank"
+        ) from None
 
 
 def check(request: Request, run_id: str) -> None:

@@ -14,7 +14,17 @@ from collections.abc import Callable
 
 from dispatcher import bootstrap
 from dispatcher.agent.messages import control
-from dispatcher.agent.wire import CONTROL, COUNT, ENDED, Decoder, Frame, WireError
+from dispatcher.agent.wire import (
+    CONTROL,
+    COUNT,
+    ENDED,
+    HEADER,
+    INPUT,
+    TAKEN,
+    Decoder,
+    Frame,
+    WireError,
+)
 from dispatcher.core import events as ev
 from dispatcher.runner import reports
 from dispatcher.transport.base import Failure, Kind, Link, LinkClosed, Target, Transport
@@ -26,6 +36,7 @@ LAST_WORDS = 2.0
 
 #: inbox items that are not bytes to send
 _READABLE = object()
+_INPUT = object()
 _CLOSE = object()
 
 
@@ -36,7 +47,8 @@ class Host(threading.Thread):
     window: bounds how many hosts connect at once. tell: takes events, from this
     thread. output: takes (node, rank, stream, data), from this thread.
     heartbeat: seconds between pings to the agent. credit: output bytes that the
-    agent may have under way, as ``prepare`` grants them.
+    agent may have under way, as ``prepare`` grants them. input_taken: takes (node,
+    number of bytes) that the node's readers of standard input have taken, from this thread.
     """
 
     def __init__(
@@ -55,6 +67,7 @@ class Host(threading.Thread):
         credit: int,
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, int, bytes], None],
+        input_taken: Callable[[int, int], None] = lambda node, nbytes: None,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
         self.node = node
@@ -70,6 +83,9 @@ class Host(threading.Thread):
         self._credit = credit
         self._tell = tell
         self._output = output
+        self._input_taken = input_taken
+        self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._input_unpaid = 0  # input bytes written and not yet given back as credit
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._readable = False
         self._stopping = False  # nothing that happens from now on is news
@@ -89,6 +105,11 @@ class Host(threading.Thread):
     def send(self, frame: bytes) -> None:
         """Queue ``frame`` for the agent; returns at once."""
         self._inbox.put(frame)
+
+    def send_input(self, frame: bytes) -> None:
+        """Queue an INPUT ``frame``; all that ``send`` was given goes before it."""
+        self._input.put(frame)
+        self._inbox.put(_INPUT)
 
     def taken(self, nbytes: int) -> None:
         """The sinks took ``nbytes`` of this host's output; give credit back in large portions."""
@@ -168,8 +189,10 @@ class Host(threading.Thread):
                 # what it said last, its reason among it, may still be on the way
                 deaf = now + LAST_WORDS
             due = deaf or (next_ping if self._ready else boot_deadline)
+            has_input = deaf is None and not self._input.empty()
             try:
-                item = self._inbox.get(timeout=max(0.0, due - time.monotonic()))
+                wait = 0.0 if has_input else max(0.0, due - time.monotonic())
+                item = self._inbox.get(timeout=wait)
             except queue.Empty:
                 item = None
             if item is _CLOSE:
@@ -180,6 +203,9 @@ class Host(threading.Thread):
                 if failure is not None:
                     return failure
             frames = item if isinstance(item, bytes) else b""
+            if item is None and has_input:  # nothing else is waiting
+                frames = self._input.get()
+                self._input_unpaid += len(frames) - HEADER.size
             now = time.monotonic()
             if deaf is not None:
                 if now >= deaf:
@@ -223,6 +249,15 @@ class Host(threading.Thread):
                     self._stopping = True
                 self._tell(event)
             return
+        if frame.kind == TAKEN:
+            (count,) = COUNT.unpack(frame.body)
+            if count > self._input_unpaid:
+                raise reports.ReportError("credit for input that it was not sent")
+            self._input_unpaid -= count
+            self._input_taken(self.node, count)
+            return
+        if frame.kind == INPUT:
+            raise reports.ReportError("input for the launcher")
         key = (frame.rank, frame.stream)
         if frame.rank not in self.ranks or key in self._ended:
             raise reports.ReportError(f"output of rank {frame.rank}, which is not this node's")

@@ -1,9 +1,9 @@
 """The one loop of a run: events from the inbox, decisions from the core, actions to the edges.
 
 Threads: this loop (the caller's, which must be the main thread for signals),
-one ``link:HOST`` each, one ``sinks``. All are started and joined here. Signal
-handlers only put an event into the inbox; the loop itself never writes to a
-disk, a terminal or a socket.
+one ``link:HOST`` each, one ``sinks``, one ``stdin`` if ranks read it. All are
+started and joined here. Signal handlers only put an event into the inbox; the
+loop itself never writes to a disk, a terminal or a socket.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from dispatcher.plan.host import Host as PlanHost
 from dispatcher.plan.job import JobPlan
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
+from dispatcher.runner.stdin import Stdin
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.transport.base import Target, Transport
 
@@ -87,6 +88,7 @@ class Runner:
         self._window = threading.Semaphore(plan.limits.connect_window)
         self._token = os.urandom(16)
         self._kvs_name = f"kvs_{os.urandom(8).hex()}"  # MPICH names shared memory after it
+        self._stdin = None if plan.stdin == "none" else Stdin(self._send_input, self.tell)
         self._master_addr = ""
         self._seq = 0
         self._began = 0.0
@@ -119,8 +121,12 @@ class Runner:
                 self._do(self._job.begin())
                 while self._verdict is None:
                     self._step()
+                for event in self._stdin.close() if self._stdin else ():
+                    self._record(event)
                 self._record(ev.RunFinished(self._verdict.exit_code, _words(self._verdict)))
             finally:
+                if self._stdin is not None:
+                    self._stdin.close()
                 for host in self._hosts.values():
                     host.close()
                 end = time.monotonic() + JOIN_LIMIT
@@ -160,6 +166,8 @@ class Runner:
         self._record(event)
         if isinstance(event, ev.NodeReady):
             self._facts[event.node] = event.facts
+        if self._stdin is not None:
+            self._stdin.observe(event, self.plan)
         self._do(self._job.handle(event, time.monotonic()))
 
     def _record(self, event: ev.Event) -> None:
@@ -168,6 +176,9 @@ class Runner:
 
     def _taken(self, node: int, nbytes: int) -> None:
         self._hosts[node].taken(nbytes)
+
+    def _send_input(self, node: int, frame: bytes) -> None:
+        self._hosts[node].send_input(frame)
 
     # -- actions ------------------------------------------------------------------------
 
@@ -233,6 +244,7 @@ class Runner:
             credit=credit,
             tell=self.tell,
             output=self._feed.output,
+            **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )
         self._hosts[node] = host
         host.start()
@@ -327,6 +339,7 @@ def start_order(
         ],
         common=pairs(common.items()),
         scrub=[raw(name) for name in SCRUB_NAMES] + [raw(p) + b"*" for p in SCRUB_PREFIXES],
+        stdin=[rank for rank in members if plan.reads_stdin(rank)],
         pmi=None if plan.mpi == "none" else pmi_job(plan, kvs_name),
     )
 

@@ -238,6 +238,9 @@ _READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
     "spawned": _spawned,
     "failed": _failed,
     "exited": _exited,
+    "input_closed": lambda fields, node: [
+        ev.InputClosed(node, fields.rank(), fields.integer("taken", 0, 1 << 62))
+    ],
     "leaked": lambda fields, node: [ev.RankLeaked(node, fields.rank())],
     "beat": lambda fields, node: [ev.NodeHeard(node)],
     "dying": lambda fields, node: [ev.NodeDying(node, fields.text("why"))],

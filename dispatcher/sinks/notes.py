@@ -41,6 +41,13 @@ class Notes(Sink):
                     f"rank {name(rank)} on {self._hosts[node]} ended, but a process it started "
                     "held its output open; what that process writes is not shown"
                 )
+            case ev.InputLeft(ranks, most, total):
+                return (
+                    f"{fold_ranks(ranks)} did not take all of standard input: "
+                    f"{most} of {total} bytes were left"
+                )
+            case ev.InputBroken(why):
+                return f"standard input: {why}; the ranks saw its end there"
             case ev.PmiWaiting(node, never, absent, seconds):
                 where = self._hosts[node]
                 parts = [f"{fold_ranks(never)} on {where} (never called MPI_Init)"] if never else []

@@ -12,8 +12,10 @@ from dispatcher.agent.wire import (
     COUNT,
     ENDED,
     HEADER,
+    INPUT,
     OUTPUT,
     OUTPUT_LIMIT,
+    TAKEN,
     Decoder,
     Frame,
     WireError,
@@ -28,6 +30,10 @@ frames = st.one_of(
     st.builds(Frame, st.just(OUTPUT), streams, nodes, ranks, st.binary(min_size=1, max_size=200)),
     st.builds(
         Frame, st.just(ENDED), streams, nodes, ranks, st.integers(0, 1 << 40).map(COUNT.pack)
+    ),
+    st.builds(Frame, st.just(INPUT), st.just(0), nodes, ranks, st.binary(max_size=200)),
+    st.builds(
+        Frame, st.just(TAKEN), st.just(0), nodes, ranks, st.integers(0, 1 << 40).map(COUNT.pack)
     ),
 )
 
@@ -59,7 +65,11 @@ def test_byte_by_byte_gives_the_same_frames(sent: list[Frame]) -> None:
     ("kind", "stream", "size"),
     [
         (0, 0, 0),
-        (4, 0, 0),
+        (6, 0, 0),
+        (INPUT, 1, 4),
+        (INPUT, 0, OUTPUT_LIMIT + 1),
+        (TAKEN, 1, 8),
+        (TAKEN, 0, 4),
         (255, 255, 1),
         (CONTROL, 1, 10),
         (CONTROL, 0, CONTROL_LIMIT + 1),

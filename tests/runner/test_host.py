@@ -10,7 +10,18 @@ import pytest
 
 from dispatcher import bootstrap
 from dispatcher.agent.messages import control
-from dispatcher.agent.wire import COUNT, ENDED, HEADER, OUTPUT, SYNC, Decoder, encode
+from dispatcher.agent.wire import (
+    CONTROL,
+    COUNT,
+    ENDED,
+    HEADER,
+    INPUT,
+    OUTPUT,
+    SYNC,
+    TAKEN,
+    Decoder,
+    encode,
+)
 from dispatcher.core import events as ev
 from dispatcher.runner.host import Host
 from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed, Target, Transport
@@ -137,6 +148,8 @@ def test_good_start_in_one_byte_chunks(watch: Callable[..., Watched]) -> None:
         (HEADER.pack(9, 0, 0, 0, 1), "bad frame"),
         (encode(1, b"garbage"), "malformed report"),
         (b"\xff" * 12, "bad frame"),
+        (encode(INPUT, b"x"), "input for the launcher"),
+        (encode(TAKEN, COUNT.pack(1)), "credit for input that it was not sent"),
     ],
 )
 def test_hostile_agents_lose_their_link(
@@ -205,6 +218,45 @@ def test_credit_comes_back_in_portions(watch: Callable[..., Watched]) -> None:
     sent = Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])
     bodies = [frame.body for frame in sent]
     assert bodies.count(control("credit", count=300)[HEADER.size :]) == 1
+
+
+def test_input_waits_for_all_else_and_its_credit_comes_back(
+    watch: Callable[..., Watched],
+) -> None:
+    class Slow(ScriptedLink):
+        begun, go = threading.Event(), threading.Event()
+        done = threading.Event()
+
+        def write(self, data: bytes) -> None:
+            super().write(data)
+            if data.endswith(b"first"):
+                self.begun.set()
+                assert self.go.wait(10)
+            elif data.endswith(b"third"):
+                self.done.set()
+
+    link = Slow([SYNC + READY])
+    watched = watch(link)
+    watched.until(ev.NodeReady)
+    watched.host.send_input(encode(INPUT, b"first"))
+    assert link.begun.wait(10)
+    watched.host.send_input(encode(INPUT, b"second"))  # while the link takes nothing
+    watched.host.send(control("order"))
+    watched.host.send_input(encode(INPUT, b"third"))
+    watched.host.send(control("order"))
+    link.go.set()
+    assert link.done.wait(10)
+    sent = Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])
+    kept = [frame for frame in sent if frame.body != control("ping")[HEADER.size :]]
+    assert [frame.kind for frame in kept] == [INPUT, CONTROL, CONTROL, INPUT, INPUT]
+    taken = queue.SimpleQueue[tuple[int, ...]]()
+    watched.host._input_taken = lambda *told: taken.put(told)
+    link._script.append(encode(TAKEN, COUNT.pack(16)))
+    watched.host._wake()
+    assert taken.get(timeout=10) == (3, 16)
+    link._script.append(encode(TAKEN, COUNT.pack(1)))
+    watched.host._wake()
+    assert watched.failure().kind is Kind.PROTOCOL
 
 
 def test_last_words_are_waited_for(watch: Callable[..., Watched]) -> None:

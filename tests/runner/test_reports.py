@@ -29,6 +29,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "failed": {"rank": 4, "errno": 2, "step": "exec", "what": "prog"},
     "exited": {"rank": 5, "status": -9, "error": b'{"message": "no"}', "hint": "OOM"},
     "leaked": {"rank": 5},
+    "input_closed": {"rank": 4, "taken": 1 << 31},
     "beat": {},
     "dying": {"why": "told to"},
     "swept": {"killed": 2, "left": [9, 8]},
@@ -61,6 +62,7 @@ EVENTS: dict[str, list[ev.Event]] = {
     "failed": [ev.RankFailedToStart(3, 4, 2, "exec", "prog")],
     "exited": [ev.RankExited(3, 5, -9, ErrorFile("no"), "OOM")],
     "leaked": [ev.RankLeaked(3, 5)],
+    "input_closed": [ev.InputClosed(3, 4, 1 << 31)],
     "beat": [ev.NodeHeard(3)],
     "dying": [ev.NodeDying(3, "told to")],
     "swept": [ev.NodeSwept(3, 2, (9, 8))],
@@ -100,7 +102,20 @@ def test_every_report_is_tried_here() -> None:
 
 
 #: what no field may be
-WRONG = [None, True, 1.5, -1 << 40, 1 << 40, b"bytes", {}, {"a": 1}, [[]], [1], [[1, 2, 3]], "word"]
+WRONG = [
+    None,
+    True,
+    1.5,
+    -1 << 63,
+    (1 << 63) - 1,
+    b"bytes",
+    {},
+    {"a": 1},
+    [[]],
+    [1],
+    [[1, 2, 3]],
+    "word",
+]
 
 #: wrong values that some field takes all the same
 FINE: dict[str, list[Any]] = {

@@ -1,0 +1,132 @@
+"""The ranks' standard input: what the launcher reads, written to the pipes of those who want it.
+
+One copy is held for all readers on this host: from the first byte that one of
+them has not taken, to the last that came. The launcher sends no more than its
+window, and gets credit back for what *every* reader has taken: so the slowest
+living reader sets the pace, and memory stays bounded by that window whatever
+the number of ranks.
+
+A reader that closes its standard input, or ends, holds nobody back: it is
+reported with the number of bytes it has read, and forgotten. The end of input is
+the close of the pipe, after the last byte. Writes never block: what a pipe does
+not take waits for the poll. Loaded only when a rank of this host is to read.
+
+Actions (tuples): ("send", type, fields) · ("taken", bytes of credit for the launcher).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Tuple
+
+    Action = Tuple[Any, ...]
+
+#: bytes of one write
+WRITE_SIZE = 64 << 10
+#: credit goes back in portions of at least this; well below the launcher's window
+PORTION = 64 << 10
+
+
+class Stdin:
+    """The pipes of ``readers`` (ranks of this host), and what they have not taken yet."""
+
+    def __init__(self, poll: select.epoll, readers: list[int]) -> None:
+        self.poll = poll
+        self.readers = readers
+        self.held = bytearray()
+        self.base = 0  # place of held[0] in the whole input
+        self.over = False  # all of the input has come
+        self.unpaid = 0  # bytes taken by all and not yet given back as credit
+        self.places: dict[int, int] = {}  # rank -> place of the first byte it has not taken
+        self.ends: dict[int, int] = {}  # rank -> our end of its pipe
+        self.fds: dict[int, int] = {}  # our end -> rank
+
+    def open(self, rank: int) -> int:
+        """The end that ``rank`` reads; the caller closes it after the spawn. Raises: OSError."""
+        theirs, ours = os.pipe()
+        os.set_blocking(ours, False)
+        # no event is asked for: that the reader has gone is always told
+        self.poll.register(ours, 0)
+        self.ends[rank] = ours
+        self.fds[ours] = rank
+        self.places[rank] = self.base
+        return theirs
+
+    def close(self, rank: int) -> None:
+        """Let go of ``rank``'s pipe, if there is one: it has had all, or will take no more."""
+        fd = self.ends.pop(rank, None)
+        if fd is not None:
+            del self.fds[fd], self.places[rank]
+            self.poll.unregister(fd)
+            os.close(fd)
+
+    def feed(self, data: bytes) -> list[Action]:
+        """Take ``data`` from the launcher; ``b""`` is the end of the input."""
+        self.held += data
+        self.over = self.over or not data
+        actions: list[Action] = []
+        for rank in list(self.ends):
+            actions += self._write(rank)
+        return actions + self._settle()
+
+    def ready(self, fd: int, event: int) -> list[Action]:
+        """The poll has something to tell about ``fd``: room, or that nobody reads any more."""
+        rank = self.fds[fd]
+        if event & select.EPOLLERR:
+            return self.ended(rank)
+        return self._write(rank) + self._settle()
+
+    def ended(self, rank: int) -> list[Action]:
+        """``rank`` reads no more; nothing if it has had all there was."""
+        return self._leave(rank) + self._settle() if rank in self.ends else []
+
+    def _write(self, rank: int) -> list[Action]:
+        """Give ``rank`` what its pipe takes now."""
+        fd, place = self.ends[rank], self.places[rank]
+        end = self.base + len(self.held)
+        try:
+            while place < end:
+                at = place - self.base
+                place += os.write(fd, self.held[at : at + WRITE_SIZE])
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.places[rank] = place
+            return self._leave(rank)
+        self.places[rank] = place
+        if place == end and self.over:
+            self.close(rank)
+        else:
+            self.poll.modify(fd, select.EPOLLOUT if place < end else 0)
+        return []
+
+    def _leave(self, rank: int) -> list[Action]:
+        taken = self.places[rank] - unread(self.ends[rank])
+        self.close(rank)
+        return [("send", "input_closed", {"rank": rank, "taken": taken})]
+
+    def _settle(self) -> list[Action]:
+        """Drop what all have taken; give credit for it."""
+        low = min(self.places.values(), default=self.base + len(self.held))
+        freed = low - self.base
+        del self.held[:freed]
+        self.base = low
+        self.unpaid += freed
+        if self.unpaid < PORTION:
+            return []
+        paid, self.unpaid = self.unpaid, 0
+        return [("taken", paid)]
+
+
+def unread(fd: int) -> int:
+    """Bytes in a pipe that nobody has read yet. Source: ioctl FIONREAD, pipe(7)."""
+    from _struct import unpack
+    from fcntl import ioctl
+    from termios import FIONREAD
+
+    size: int = unpack("i", ioctl(fd, FIONREAD, bytes(4)))[0]
+    return size
