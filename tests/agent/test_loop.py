@@ -25,10 +25,10 @@ STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 #: code in the agent itself that prints, as some library might
 STRAY = """
 _gather = gather
-def gather():
+def gather(*given):
     print("stray", flush=True)
     os.system("echo stray")
-    return _gather()
+    return _gather(*given)
 """
 
 
