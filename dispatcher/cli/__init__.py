@@ -1,24 +1,28 @@
 """The command line: flags to settings to plan to runner. Thin; one file a command.
 
 ``console`` is the console script ``dispatch``, ``main`` the same as a function.
-The first word chooses the command; anything else is the main one, ``run``.
+The first word chooses the command; anything else is the main one, ``run``. A
+script of a command's name is reached by ``./exec`` or ``run exec``.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
+
+#: command -> the module of this package that has its ``main``; loaded when it is called
+COMMANDS = {"run": "run", "exec": "exec_"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (default: the process's own); returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["run"]:
-        del words[0]
-    from dispatcher.cli.run import main as run
-
-    return run(words)
+    command = words.pop(0) if words and words[0] in COMMANDS else "run"
+    module = importlib.import_module(f"dispatcher.cli.{COMMANDS[command]}")
+    code: int = module.main(words)
+    return code
 
 
 def console() -> None:

@@ -49,7 +49,7 @@ def launch(flags: Mapping[str, Any]) -> int:
     from dispatcher import bootstrap
     from dispatcher.paths import RunPaths
 
-    _allow_open_files(len(plan.nodes))
+    allow_open_files(len(plan.nodes))
     if flags["agent_python"] is not None:
         bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
     paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
@@ -217,7 +217,7 @@ def _limits(flags: Mapping[str, Any]) -> Limits:
     given: dict[str, Any] = {}
     for name in ("connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_patience"):
         if flags[name] is not None:
-            given[name] = _seconds(flags[name], "--" + name.replace("_", "-"))
+            given[name] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
     window = _count(flags, "fan_out", "--fan-out")
     if "heartbeat" in given and "lease" not in given:
         # a slower heartbeat needs a lease that still outlives the missed beats
@@ -225,7 +225,8 @@ def _limits(flags: Mapping[str, Any]) -> Limits:
     return Limits(**given) if window is None else Limits(**given, connect_window=window)
 
 
-def _seconds(text: str, flag: str) -> float:
+def parse_seconds(text: str, flag: str) -> float:
+    """The value of a duration ``flag``, in seconds. Raises: UsageError."""
     try:
         value = float(text) if text.isascii() and "_" not in text else float("nan")
     except ValueError:
@@ -326,7 +327,7 @@ def _age() -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
-def _allow_open_files(n_hosts: int) -> None:
+def allow_open_files(n_hosts: int) -> None:
     """Make room for the descriptors of ``n_hosts`` links, if the soft limit is too low.
 
     Only then: the limit is inherited, and programs that use select(2) rely on

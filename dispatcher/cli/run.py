@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from dispatcher import __version__, exitcodes
-from dispatcher.errors import DispatchError, UsageError
-
-#: options may be spelled with dashes or underscores, as torchrun and DeepSpeed users do
-CONTEXT = {
-    "allow_interspersed_args": False,  # what follows the program is the program's
-    "token_normalize_func": lambda word: word.replace("_", "-"),
-    "help_option_names": ["-h", "--help"],
-    "max_content_width": 100,
-}
+from dispatcher import __version__
+from dispatcher.cli.door import CONTEXT, enter
 
 EPILOG = """\b
 Examples:
@@ -27,6 +17,9 @@ Examples:
   dispatch -H n1,n2 --np 4 --no-python hostname
 Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usage;
 125 a host failed; 126/127 program not executable/not found; 130 Ctrl-C.
+\b
+Other commands, each with its own --help:
+  dispatch exec    a command once on every host, without ranks
 """
 
 
@@ -185,27 +178,4 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch`` with ``words``; the exit code. Errors are told here, in one form."""
-    try:
-        code = command.main(args=list(words), prog_name="dispatch", standalone_mode=False)
-    except click.exceptions.Abort:
-        return exitcodes.SIGNAL_BASE + 2
-    except click.ClickException as error:
-        return _complain(UsageError(_lower(error.format_message()), hint="dispatch --help"))
-    except DispatchError as error:
-        return _complain(error)
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads; keep the exit quiet
-        return exitcodes.SIGNAL_BASE + 13
-    return code if isinstance(code, int) else 0
-
-
-def _complain(error: DispatchError) -> int:
-    sys.stderr.write(f"error: {error.message}\n")
-    if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")
-    return error.exit_code
-
-
-def _lower(message: str) -> str:
-    text = message.rstrip(".")
-    return text[:1].lower() + text[1:]
+    return enter(command, words, "dispatch")

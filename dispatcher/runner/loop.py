@@ -15,9 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Iterable, Sequence
 
 from dispatcher import bootstrap
 from dispatcher.agent.messages import control
@@ -35,6 +33,7 @@ from dispatcher.plan.environ import (
 )
 from dispatcher.plan.host import Host as PlanHost
 from dispatcher.plan.job import JobPlan
+from dispatcher.runner import signals
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
 from dispatcher.runner.stdin import Stdin
@@ -116,7 +115,7 @@ class Runner:
         """
         self._began = time.monotonic()
         self._feed.start()
-        with _signals(self.tell):
+        with signals.told(lambda signum: self.tell(ev.SignalReceived(signum)), HANDLED):
             try:
                 self._do(self._job.begin())
                 while self._verdict is None:
@@ -382,23 +381,3 @@ def raw(text: str) -> bytes:
 
 def _words(verdict: Verdict) -> str:
     return "ok" if verdict.cause is None else type(verdict.cause).__name__
-
-
-@contextmanager
-def _signals(tell: Callable[[ev.Event], None]) -> Iterator[None]:
-    """Signals become events while the run lasts; afterwards all is as it was."""
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        tell(ev.SignalReceived(signum))
-
-    before = {}
-    for signum in HANDLED:
-        ignored = signal.getsignal(signum) == signal.SIG_IGN
-        if ignored and signum == signal.SIGHUP:
-            continue  # nohup(1): the user wants the run to survive its terminal
-        before[signum] = signal.signal(signum, handle)
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

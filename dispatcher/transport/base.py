@@ -7,7 +7,8 @@ its standard error is kept apart. Whatever the host does wrong is a ``Failure``
 
 Threads: ``open`` blocks and is called from many threads at once. After that a
 link is driven by one owner thread (``read``, ``read_errors``, ``write``,
-``close``); the transport may use threads of its own behind it, and calls the
+``close``; ``write`` and ``end_input`` may be another's, so that a full pipe one way
+does not stop the other); the transport may use threads of its own behind it, and calls the
 owner's ``ready`` from there. ``ready`` must return at once and take no lock
 that is held while calling into the link.
 """
@@ -83,6 +84,8 @@ class Link(abc.ABC):
     address: str | None = None
     #: (name, seconds) of each step it took to open this link, where the transport knows them
     steps: tuple[tuple[str, float], ...] = ()
+    #: whether ``ready`` is called too when ``gone`` turns true while the streams stay open
+    tells_end = False
 
     @abc.abstractmethod
     def watch(self, ready: Callable[[], None]) -> None:
@@ -110,6 +113,24 @@ class Link(abc.ABC):
 
         Raises: LinkClosed when the stream is closed at either end.
         """
+
+    @abc.abstractmethod
+    def end_input(self) -> None:
+        """End the command's standard input, what was written before included; idempotent.
+
+        Output still comes. ``write`` raises ``LinkClosed`` from here on.
+        """
+
+    @abc.abstractmethod
+    def gone(self) -> bool:
+        """Whether the command has ended, or the connection has: ``ending`` knows all it ever will.
+
+        Output may still be waiting, or be held open by what the command left behind.
+        """
+
+    @abc.abstractmethod
+    def errors_ended(self) -> bool:
+        """Whether all of standard error was read and no more can come."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -55,6 +55,12 @@ class _Buffer:
     def waiting(self) -> bool:
         return bool(self._held) or self.end.is_set()
 
+    @property
+    def spent(self) -> bool:
+        """Whether the pipe has ended and all it held was taken."""
+        with self._lock:
+            return self.end.is_set() and not self._held
+
     def take(self, limit: int) -> bytes | None:
         """Up to ``limit`` bytes, ``None`` when none are here yet, ``b""`` at the end."""
         with self._lock:
@@ -95,6 +101,7 @@ class ChildLink(Link):
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()
         os.set_blocking(self._input, False)
+        self._input_lock = threading.Lock()  # a writer must not meet a closed, reused number
         self._output = _Buffer(pump, output, self._changed)
         self._errors = _Buffer(pump, errors, self._changed)
 
@@ -117,25 +124,43 @@ class ChildLink(Link):
     def write(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            if self._closed:
-                raise LinkClosed("link closed")
             try:
-                left = left[os.write(self._input, left) :]
+                with self._input_lock:
+                    if self._input < 0:
+                        raise LinkClosed("link closed")
+                    left = left[os.write(self._input, left) :]
             except BlockingIOError:
                 self._wait_writable()
             except OSError as error:
+                if isinstance(error, LinkClosed):
+                    raise
                 raise LinkClosed(f"the other end is gone: {error.strerror}") from None
+
+    def end_input(self) -> None:
+        with self._input_lock:
+            if self._input >= 0:
+                os.close(self._input)
+                self._input = -1
+
+    def gone(self) -> bool:
+        return self._process.poll() is not None
+
+    def errors_ended(self) -> bool:
+        return self._errors.spent
 
     def _wait_writable(self) -> None:
         poller = select.poll()
-        poller.register(self._input, select.POLLOUT)
+        with self._input_lock:
+            if self._input < 0:
+                return
+            poller.register(self._input, select.POLLOUT)
         poller.poll(500)  # then look whether the link was closed meanwhile
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        os.close(self._input)
+        self.end_input()
         self._kill()
         self._output.drop()
         self._errors.drop()

@@ -20,6 +20,8 @@ _CHUNK = 32000  # a packet's worth
 class ParamikoLink(Link):
     """The link to one command on one host; see ``Link`` for the contract."""
 
+    tells_end = True
+
     def __init__(self, session: Session, pipe: Pipe) -> None:
         self._session = session
         self._pipe = pipe
@@ -30,6 +32,9 @@ class ParamikoLink(Link):
         bell = Bell(ready)
         self._pipe.in_buffer.set_event(bell)
         self._pipe.in_stderr_buffer.set_event(bell)
+        self._pipe.on_status = ready
+        if self._pipe.status_event.is_set():
+            ready()
 
     def read(self, limit: int) -> bytes | None:
         return self._pipe.take(self._pipe.in_buffer, limit)
@@ -49,6 +54,18 @@ class ParamikoLink(Link):
             if sent == 0:
                 raise LinkClosed("link closed")
             at += sent
+
+    def end_input(self) -> None:
+        try:
+            self._pipe.shutdown_write()
+        except (OSError, EOFError, SSHException):
+            pass  # the connection is gone, and the input with it
+
+    def gone(self) -> bool:
+        return bool(self._pipe.status_event.is_set())
+
+    def errors_ended(self) -> bool:
+        return self._pipe.spent(self._pipe.in_stderr_buffer)
 
     def close(self) -> None:
         if self._closed:

@@ -86,6 +86,7 @@ class Pipe(Channel):  # type: ignore[misc]
         self.refusal = ""
         self.exit_code: int | None = None
         self.exit_signal: str | None = None
+        self.on_status: Callable[[], None] = lambda: None
         self._granted = window  # grown before the peer is told: see acknowledge
         self._received = 0
 
@@ -98,6 +99,11 @@ class Pipe(Channel):  # type: ignore[misc]
         if data:
             self._acknowledge(len(data))
         return data
+
+    @staticmethod
+    def spent(buffer: Any) -> bool:
+        """Whether one of the two buffers was read to its end."""
+        return bool(buffer._closed) and not len(buffer)
 
     def recv(self, nbytes: int) -> bytes:
         """As a socket; for a session that runs through this channel."""
@@ -142,16 +148,20 @@ class Pipe(Channel):  # type: ignore[misc]
         kind, wants_reply = m.get_text(), m.get_boolean()
         if kind == "exit-status":
             self.exit_code = min(m.get_int(), 255)
-            self.status_event.set()
+            self._end_is_known()
         elif kind == "exit-signal":
             name = m.get_text()
             self.exit_signal = "".join(c for c in name[:20] if c.isalnum() or c in "@.-")
-            self.status_event.set()
+            self._end_is_known()
         if wants_reply:
             reply = Message()
             reply.add_byte(cMSG_CHANNEL_FAILURE)
             reply.add_int(self.remote_chanid)
             self.transport._send_user_message(reply)
+
+    def _end_is_known(self) -> None:
+        self.status_event.set()
+        self.on_status()
 
     def _log(self, level: int, msg: str, *args: Any) -> None:
         pass

@@ -63,6 +63,15 @@ class ScriptedLink(Link):
             raise LinkClosed
         self.heard += data
 
+    def end_input(self) -> None:
+        pass
+
+    def gone(self) -> bool:
+        return not self._script
+
+    def errors_ended(self) -> bool:
+        return not self._script and not self._errors
+
     def close(self) -> None:
         self.closed.set()
 

@@ -1,0 +1,49 @@
+"""The one way into a click command: runs it, tells its errors in one form, gives the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from dispatcher import exitcodes
+from dispatcher.errors import DispatchError, UsageError
+
+#: options may be spelled with dashes or underscores
+CONTEXT = {
+    "allow_interspersed_args": False,  # what follows the program is the program's
+    "token_normalize_func": lambda word: word.replace("_", "-"),
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+}
+
+
+def enter(command: click.Command, words: Sequence[str], name: str) -> int:
+    """Run ``command``, called ``name`` in its help, with ``words``; the exit code."""
+    try:
+        code = command.main(args=list(words), prog_name=name, standalone_mode=False)
+    except click.exceptions.Abort:
+        return exitcodes.SIGNAL_BASE + 2
+    except click.ClickException as error:
+        return complain(UsageError(_lower(error.format_message()), hint=f"{name} --help"))
+    except DispatchError as error:
+        return complain(error)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads; keep the exit quiet
+        return exitcodes.SIGNAL_BASE + 13
+    return code if isinstance(code, int) else 0
+
+
+def complain(error: DispatchError) -> int:
+    """Tell ``error`` on standard error; its exit code."""
+    sys.stderr.write(f"error: {error.message}\n")
+    if error.hint:
+        sys.stderr.write(f"  hint: {error.hint}\n")
+    return error.exit_code
+
+
+def _lower(message: str) -> str:
+    text = message.rstrip(".")
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,107 @@
+"""Which hosts, and how they are reached: the options that all commands for many hosts share.
+
+``-H`` is the same as for ``run``: a hostfile of any dialect, a list, or ``-``.
+``-w`` takes lists only, as pdsh and clush do, and adds to it; ``-x`` takes away.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from dispatcher.errors import UsageError
+from dispatcher.plan import hostset
+from dispatcher.plan.errand import targets
+from dispatcher.plan.host import Host, Hostlist
+from dispatcher.plan.hostfile import parse_inline, read_hosts
+from dispatcher.plan.names import BadName, check_user
+from dispatcher.plan.request import parse_count
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_WHERE = (
+    click.option(
+        "-H", "--hostfile", "hostfile", metavar="FILE|LIST|-",
+        help="Hostfile of any dialect, list of hosts, or - for standard input.",
+    ),
+    click.option(
+        "-w", "--hosts", "lists", multiple=True, metavar="LIST",
+        help="Hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'; repeatable.",
+    ),
+    click.option(
+        "-x", "--exclude", "excluded", multiple=True, metavar="LIST|^FILE",
+        help="All but these; repeatable.",
+    ),
+)  # fmt: skip
+_HOW = (
+    click.option("-l", "--user", metavar="NAME", help="Log in as NAME where none is named."),
+    click.option("-p", "--ssh-port", metavar="PORT", help="Port of sshd where none is named."),
+    click.option(
+        "-F", "--ssh-config", metavar="FILE", envvar="DISPATCH_SSH_CONFIG",
+        help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
+    ),
+    click.option(
+        "--transport", type=click.Choice(["auto", "paramiko", "ssh"]), default="auto",
+        help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh.",
+    ),
+    click.option(
+        "--host-keys", type=click.Choice(["strict", "accept-new"]), default=None,
+        help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
+    ),
+)  # fmt: skip
+
+
+def where_options(function: Function) -> Function:
+    """Add ``-H -w -x``."""
+    for option in reversed(_WHERE):
+        function = option(function)
+    return function
+
+
+def how_options(function: Function) -> Function:
+    """Add the options of login and transport."""
+    for option in reversed(_HOW):
+        function = option(function)
+    return function
+
+
+def find_hosts(
+    flags: Mapping[str, Any], say: Callable[[str], None], more: tuple[Hostlist, ...] = ()
+) -> tuple[Host, ...]:
+    """The hosts that the flags (and ``more``) name, each once, in written order.
+
+    Raises: UsageError when they name none, or a text is wrong.
+    """
+    lists = list(more)
+    if flags["hostfile"]:
+        lists.append(read_hosts(flags["hostfile"], sys.stdin.buffer.read))
+    lists += [parse_inline(text, "-w") for text in flags["lists"]]
+    if not lists:
+        raise UsageError("no hosts: where?", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
+    for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
+        say(f"note: {notice}")
+    user, port = flags.get("user"), flags.get("ssh_port")
+    if user is not None:
+        try:
+            check_user(user)
+        except BadName as bad:
+            raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
+    number = None if port is None else parse_count(port, "--ssh-port", 65535)
+    return targets(lists, _excluded(flags["excluded"]), user, number)
+
+
+def _excluded(texts: tuple[str, ...]) -> list[str]:
+    names: list[str] = []
+    for text in texts:
+        if text.startswith("^"):
+            found = read_hosts("./" + text[1:] if "/" not in text else text[1:], lambda: b"")
+            names += [host.name for host in found.hosts]
+            continue
+        try:
+            names += hostset.expand(text)
+        except BadName as bad:
+            raise UsageError(f"-x: {bad.message}", hint=bad.hint) from None
+    return names

@@ -1,0 +1,139 @@
+"""The loop of an errand: events from the inbox, decisions from the core, a thread a host.
+
+As the loop of a run (``loop``), with visits in the place of agents. It never
+writes to a disk, a terminal or a socket itself.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from dispatcher import lifeline
+from dispatcher.core import events as ev
+from dispatcher.core.actions import Action, Tell
+from dispatcher.core.rounds import Finished, Leave, Rounds, SignalCommand
+from dispatcher.core.rounds import Visit as VisitHost
+from dispatcher.core.visits import Outcome
+from dispatcher.plan.errand import Errand
+from dispatcher.plan.host import Host
+from dispatcher.runner import signals
+from dispatcher.runner.broadcast import Broadcast
+from dispatcher.runner.feed import Feed
+from dispatcher.runner.visit import Visit, join_all
+from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.transport.base import Target, Transport
+
+#: output bytes that may wait for the sinks: of all hosts, and of one at most and at least
+CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
+#: seconds the threads of all hosts together may take to end
+JOIN_LIMIT = 2.0
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class ErrandRunner:
+    """Carries out one errand. transport_for: host -> the way to reach it; sinks: who is told."""
+
+    def __init__(
+        self,
+        errand: Errand,
+        transport_for: Callable[[Host], Transport],
+        sinks: Sequence[Sink],
+        *,
+        broadcast: Broadcast | None = None,
+        sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
+    ) -> None:
+        self._errand = errand
+        self._transport_for = transport_for
+        self._broadcast = broadcast
+        self._feed = Feed(sinks, self._taken, sink_failed)
+        self._rounds = Rounds(errand, random.random)
+        self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self._visits: dict[int, Visit] = {}
+        self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // len(errand.hosts)))
+        self._seq = 0
+        self._began = time.monotonic()
+        self._outcomes: tuple[Outcome, ...] | None = None
+
+    def tell(self, event: ev.Event) -> None:
+        """Put ``event`` into the inbox; from any thread or signal handler."""
+        self._inbox.put(event)
+
+    def run(self) -> tuple[Outcome, ...]:
+        """Run to the end; one outcome a host, in the hosts' order."""
+        self._feed.start()
+        with signals.told(lambda signum: self.tell(ev.SignalReceived(signum)), HANDLED):
+            try:
+                self._do(self._rounds.begin(time.monotonic()))
+                while self._outcomes is None:
+                    self._step()
+            finally:
+                for visit in self._visits.values():
+                    visit.close()
+                if self._broadcast is not None:
+                    self._broadcast.close()
+                join_all(list(self._visits.values()), JOIN_LIMIT)
+                self._feed.finish(self._signalled_again)
+        return self._outcomes
+
+    def _signalled_again(self) -> bool:
+        asked = False
+        while not self._inbox.empty():
+            asked = isinstance(self._inbox.get(), ev.SignalReceived) or asked
+        return asked
+
+    def _step(self) -> None:
+        due = self._rounds.next_deadline()
+        wait = None if due is None else min(max(0.0, due - time.monotonic()), 3600.0)
+        try:
+            arrived = [self._inbox.get(timeout=wait)]
+        except queue.Empty:
+            arrived = []
+        # what has arrived goes before what is due, so that nobody is late for our own delay
+        arrived += [self._inbox.get() for _ in range(self._inbox.qsize())]
+        for event in arrived:
+            self._record(event)
+            self._do(self._rounds.handle(event, time.monotonic()))
+        self._do(self._rounds.tick(time.monotonic()))
+
+    def _record(self, event: ev.Event) -> None:
+        self._seq += 1
+        self._feed.event(Stamped(self._seq, time.monotonic() - self._began, event))
+
+    def _taken(self, node: int, nbytes: int) -> None:
+        self._visits[node].taken(nbytes)
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case VisitHost():
+                    self._visit(action)
+                case SignalCommand(node, name):
+                    self._visits[node].signal(name)
+                case Leave(node):
+                    if node in self._visits:
+                        self._visits[node].close()
+                case Tell(event):
+                    self._record(event)
+                case Finished(outcomes):
+                    self._outcomes = outcomes
+
+    def _visit(self, order: VisitHost) -> None:
+        errand, node = self._errand, order.node
+        host = errand.hosts[node]
+        visit = self._visits[node] = Visit(
+            node=node,
+            attempt=order.attempt,
+            target=Target(host.name, host.user, host.port),
+            transport=self._transport_for(host),
+            opening=lifeline.opening(errand.words, errand.environment(node), stdin=errand.stdin),
+            seconds=order.seconds,
+            credit=self._credit,
+            broadcast=self._broadcast,
+            tell=self.tell,
+            output=lambda at, stream, data: self._feed.output(at, at, stream, data),
+        )
+        visit.start()

@@ -1,0 +1,30 @@
+"""Signals to dispatch as events in somebody's inbox, and nothing else done in a handler."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def told(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """``tell(number)`` for each of ``signals`` that arrives; afterwards all is as it was.
+
+    A SIGHUP that is ignored stays so: the user wants to survive the terminal (nohup(1)).
+    """
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        tell(signum)
+
+    before = {}
+    for signum in signals:
+        if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
+            continue
+        before[signum] = signal.signal(signum, handle)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,272 @@
+"""The thread of one host of an errand: connect, start the command, read it to its end.
+
+It owns the link. What happens is told as events, the last of which is
+``NodeLost`` or ``CommandEnded``; output goes to the sinks' queue directly, and
+no more than ``credit`` bytes of it wait there.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from dispatcher import lifeline
+from dispatcher.bootstrap import SyncScanner
+from dispatcher.core import events as ev
+from dispatcher.core.visits import CommandEnded
+from dispatcher.runner.broadcast import Broadcast
+from dispatcher.transport.base import Failure, Kind, Link, LinkClosed, Target, Transport
+
+READ_SIZE = 256 << 10
+STDOUT, STDERR = 1, 2
+#: bytes of standard error kept to explain a command that did not start
+ERRORS_KEPT = 4096
+#: seconds of silence after the command's end until we stop waiting for who holds its output open
+HELD_OPEN = 1.0
+#: seconds between two looks at a link that does not tell when its command ended
+LOOK = 1.0
+
+_READABLE = object()
+_CLOSE = object()
+
+
+class Visit(threading.Thread):
+    """One attempt at one host.
+
+    opening: what ``lifeline.opening`` made of the command. seconds: until the
+    command must have started. broadcast: what the command reads, or None.
+    tell, output: take events and (node, stream, bytes), from this thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: int,
+        attempt: int,
+        target: Target,
+        transport: Transport,
+        opening: bytes,
+        seconds: float,
+        credit: int,
+        broadcast: Broadcast | None,
+        tell: Callable[[ev.Event], None],
+        output: Callable[[int, int, bytes], None],
+    ) -> None:
+        super().__init__(name=f"visit:{target.host}", daemon=True)
+        self._node = node
+        self._attempt = attempt
+        self._target = target
+        self._transport = transport
+        self._opening = opening
+        self._deadline = time.monotonic() + seconds
+        self._credit = credit
+        self._broadcast = broadcast
+        self._tell = tell
+        self._output = output
+        self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._readable = False
+        self._stopping = False  # nothing that happens from now on is news
+        self._scanner: SyncScanner | None = SyncScanner()  # None: the command has started
+        self._errors = b""
+        self._ended = False  # standard output is
+        self._counts = {STDOUT: 0, STDERR: 0}
+        self._lock = threading.Lock()
+        self._owed = 0  # bytes given to the sinks and not yet taken
+        self._full = False
+
+    # -- called by other threads --------------------------------------------------------
+
+    def signal(self, name: str) -> None:
+        """Let the command's process group have signal ``name``; returns at once."""
+        self._inbox.put(name)
+
+    def taken(self, nbytes: int) -> None:
+        """The sinks took ``nbytes`` of this host's output."""
+        with self._lock:
+            self._owed -= nbytes
+            resume = self._full and self._owed <= self._credit // 2
+            if resume:
+                self._full = False
+        if resume:
+            self._wake()
+
+    def close(self) -> None:
+        """Ask the thread to close the link and end."""
+        self._stopping = True
+        self._inbox.put(_CLOSE)
+
+    # -- the thread ---------------------------------------------------------------------
+
+    def run(self) -> None:
+        link = None
+        try:
+            self._tell(ev.NodeConnecting(self._node, self._attempt))
+            opened = self._transport.open(self._target, lifeline.COMMAND, self._deadline)
+            if isinstance(opened, Failure):
+                self._end(ev.NodeLost(self._node, opened))
+                return
+            link = opened
+            if self._stopping:  # given up meanwhile: the command must not start
+                return
+            self._tell(ev.NodeConnected(self._node, link.address, self._transport.name))
+            self._serve(link)
+        except Exception as error:  # a bug here must not look like a silent host
+            why = f"internal error: {type(error).__name__}: {error}"
+            self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
+            raise
+        finally:
+            if link is not None:
+                self._leave(link)
+
+    def _end(self, last: ev.Event) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        for stream, count in self._counts.items():
+            self._tell(ev.OutputEnded(self._node, self._node, stream, count, count))
+        self._tell(last)
+
+    def _leave(self, link: Link) -> None:
+        self._stopping = True
+        link.close()
+
+    def _serve(self, link: Link) -> None:
+        """Carry bytes both ways until the command's end is told or the link is to be closed."""
+        try:
+            link.write(self._opening)
+        except LinkClosed:
+            pass  # its end, and why, is about to be read
+        link.watch(self._wake)
+        quiet_since = time.monotonic()
+        while True:
+            item = self._next(link, quiet_since)
+            if item is _CLOSE:
+                return
+            if isinstance(item, str):
+                if self._broadcast is not None:
+                    link.close()  # no line for orders: the far side sees the end
+                self._order(link, item)
+            if item is _READABLE:
+                self._readable = False
+            if self._read(link):
+                quiet_since = time.monotonic()
+            last = self._last_event(link, quiet_since)
+            if last is not None:
+                self._end(last)
+                return
+
+    def _next(self, link: Link, quiet_since: float) -> object:
+        """The next item of the inbox, or None when it is time to look at the link."""
+        now = time.monotonic()
+        wait: float | None = None
+        if self._ended and link.errors_ended():
+            link.ending(LOOK)  # an end of output is followed by the command's own end at once
+            wait = 0.0
+        elif link.gone():
+            wait = quiet_since + HELD_OPEN - now
+        elif self._scanner is not None:
+            wait = self._deadline - now
+        elif not link.tells_end:
+            wait = LOOK
+        try:
+            return self._inbox.get(timeout=None if wait is None else max(0.0, wait))
+        except queue.Empty:
+            return None
+
+    def _wake(self) -> None:
+        if not self._readable:
+            self._readable = True
+            self._inbox.put(_READABLE)
+
+    def _order(self, link: Link, name: str) -> None:
+        try:
+            link.write(lifeline.order(name))
+        except LinkClosed:
+            pass
+
+    # -- output ---------------------------------------------------------------------------
+
+    def _read(self, link: Link) -> bool:
+        """Take what is there, up to the credit; whether there was anything."""
+        before = sum(self._counts.values())
+        while self._has_credit() and (data := link.read_errors(READ_SIZE)):
+            self._errors = (self._errors + data)[-ERRORS_KEPT:]
+            self._give(STDERR, data)
+        while self._has_credit() and not self._ended:
+            data_or_none = link.read(READ_SIZE)
+            if data_or_none is None:
+                break
+            self._ended = not data_or_none
+            self._take(link, data_or_none)
+        return sum(self._counts.values()) != before
+
+    def _has_credit(self) -> bool:
+        with self._lock:
+            self._full = self._owed >= self._credit
+            return not self._full
+
+    def _take(self, link: Link, data: bytes) -> None:
+        if self._scanner is not None:
+            rest = self._scanner.feed(data)
+            if rest is None:
+                return
+            self._tell(ev.NodeBooted(self._node, len(self._scanner.noise)))
+            self._scanner = None
+            if self._broadcast is not None:
+                self._broadcast.start(link)
+            data = rest
+        self._give(STDOUT, data)
+
+    def _give(self, stream: int, data: bytes) -> None:
+        if not data or self._stopping:
+            return
+        self._counts[stream] += len(data)
+        with self._lock:
+            self._owed += len(data)
+        self._output(self._node, stream, data)
+
+    # -- the end --------------------------------------------------------------------------
+
+    def _last_event(self, link: Link, quiet_since: float) -> ev.Event | None:
+        """What to tell last, or None while the command's end is not known or not all is read."""
+        now = time.monotonic()
+        if not link.gone():
+            late = self._scanner is not None and now >= self._deadline
+            return ev.NodeLost(self._node, self._too_late()) if late else None
+        ended = self._ended and link.errors_ended()
+        if not ended and (self._full or now < quiet_since + HELD_OPEN):
+            return None
+        if self._scanner is not None:
+            return ev.NodeLost(self._node, self._not_started(link))
+        ending = link.ending(0.0)
+        if ending.code is None and ending.signal is None:
+            why = "the connection ended while the command ran"
+            return ev.NodeLost(self._node, Failure(Kind.LOST, why))
+        return CommandEnded(self._node, ending.code, ending.signal, held_open=not ended)
+
+    def _too_late(self) -> Failure:
+        return Failure(Kind.TIMEOUT, "connected, but the command did not start" + self._said())
+
+    def _not_started(self, link: Link) -> Failure:
+        """Why the link ended before the command began."""
+        known = link.failure(0.5)
+        if known is not None:
+            return known
+        code = link.ending(0.0).code
+        how = "the link ended" if code is None else f"exit code {code}"
+        return Failure(Kind.BOOT, f"{how} before the command started{self._said()}")
+
+    def _said(self) -> str:
+        noise = self._scanner.finish() if self._scanner is not None else b""
+        words = (self._errors or noise).decode("utf-8", "backslashreplace").strip()
+        last = "; ".join(words.splitlines()[-3:])[-400:]
+        return f"; remote said: {last}" if last else ""
+
+
+def join_all(visits: Sequence[Visit], seconds: float) -> None:
+    """Wait for the threads to end, at most ``seconds`` in all."""
+    end = time.monotonic() + seconds
+    for visit in visits:
+        visit.join(timeout=max(0.0, end - time.monotonic()))

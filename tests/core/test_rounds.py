@@ -1,0 +1,273 @@
+"""The machine of an errand: its rules by example, then by any sequence of events."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.core import events as ev
+from dispatcher.core import visits as vi
+from dispatcher.core.actions import Action, Tell
+from dispatcher.core.rounds import Finished, Leave, Rounds, SignalCommand, Visit
+from dispatcher.plan.errand import Errand, ErrandLimits
+from dispatcher.plan.host import Host
+from dispatcher.transport.base import Failure, Kind
+
+DROPPED = Failure(Kind.DROPPED, "closed by the host", retryable=True)
+REFUSED = Failure(Kind.REFUSED, "no sshd")
+
+
+class Table:
+    """A machine with its clock, and what it has ordered."""
+
+    def __init__(self, hosts: int, **limits: object) -> None:
+        errand = Errand(
+            tuple(Host(f"n{i}") for i in range(hosts)),
+            ("true",),
+            limits=ErrandLimits(**limits),  # type: ignore[arg-type]
+        )
+        self.now = 100.0
+        self.limits = errand.limits
+        self.rounds = Rounds(errand, lambda: 0.5)
+        self.connecting: set[int] = set()
+        self.running: set[int] = set()
+        self.signals: list[tuple[int, str]] = []
+        self.told: list[ev.Event] = []
+        self.result: tuple[vi.Outcome, ...] | None = None
+        self.take(self.rounds.begin(self.now))
+
+    def take(self, actions: list[Action]) -> None:
+        for action in actions:
+            assert self.result is None, "nothing is ordered after the end"
+            match action:
+                case Visit(node):
+                    assert node not in self.connecting | self.running
+                    self.connecting.add(node)
+                case SignalCommand(node, name):
+                    self.signals.append((node, name))
+                case Leave(node):
+                    self.connecting.discard(node)
+                    self.running.discard(node)
+                case Tell(event):
+                    self.told.append(event)
+                case Finished(outcomes):
+                    self.result = outcomes
+
+    def see(self, *events: ev.Event) -> None:
+        for event in events:
+            match event:
+                case ev.NodeBooted(node) if node in self.connecting:
+                    self.connecting.discard(node)
+                    self.running.add(node)
+                case ev.NodeLost(node) | vi.CommandEnded(node):
+                    self.connecting.discard(node)
+                    self.running.discard(node)
+            self.take(self.rounds.handle(event, self.now))
+
+    def wait(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.result is None:
+            due = self.rounds.next_deadline()
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
+            self.take(self.rounds.tick(self.now))
+        self.now = end
+
+
+def up(node: int) -> ev.Event:
+    return ev.NodeBooted(node, 0)
+
+
+def ended(node: int, code: int | None = 0, name: str | None = None) -> ev.Event:
+    return vi.CommandEnded(node, code, name)
+
+
+def test_all_go_well() -> None:
+    table = Table(2)
+    table.see(up(0), up(1), ended(1), ended(0))
+    assert table.result == (vi.Exited(0), vi.Exited(0))
+
+
+def test_kinds_are_kept_apart() -> None:
+    table = Table(4)
+    table.see(up(0), ended(0, 3), up(1), ended(1, None, "KILL"), ev.NodeLost(2, REFUSED), up(3))
+    table.see(ev.NodeLost(3, Failure(Kind.LOST, "cut")))
+    assert table.result == (
+        vi.Exited(3),
+        vi.Killed("KILL"),
+        vi.Failed(REFUSED),
+        vi.Failed(Failure(Kind.LOST, "cut")),
+    )
+
+
+def test_fan_out_bounds_connecting_and_serial_bounds_work() -> None:
+    table = Table(5, fan_out=2)
+    assert table.connecting == {0, 1}
+    table.see(up(0))
+    assert table.connecting == {1, 2}
+    table = Table(5, serial=2)
+    table.see(up(0), up(1))
+    assert (table.connecting, table.running) == (set(), {0, 1})
+    table.see(ended(0))
+    assert table.connecting == {2}
+
+
+def test_a_drop_is_tried_again_and_narrows_the_fan_out() -> None:
+    table = Table(8, fan_out=4)
+    table.see(ev.NodeLost(0, DROPPED))
+    assert table.connecting == {1, 2, 3}  # a window of 2: nobody new
+    table.see(up(1), up(2), up(3))
+    table.wait(0.2)
+    assert 0 not in table.connecting  # it waits for its turn
+    table.see(up(4))
+    assert 0 in table.connecting
+    table.see(up(0), ended(0))
+    assert not any(isinstance(event, vi.HostDone) and event.node == 1 for event in table.told)
+
+
+def test_drops_end_at_the_connect_limit() -> None:
+    table = Table(1, connect=3.0)
+    for _ in range(20):
+        if table.result is None:
+            table.see(ev.NodeLost(0, DROPPED))
+            table.wait(2.0)
+    assert table.result == (vi.Failed(DROPPED),)
+
+
+def test_a_command_that_takes_too_long_gets_term_then_kill_then_is_given_up() -> None:
+    table = Table(1, command=2.0, grace=5.0)
+    table.see(up(0))
+    table.wait(2.5)
+    assert table.signals == [(0, "TERM")]
+    table.wait(5.0)
+    assert table.signals == [(0, "TERM"), (0, "KILL")]
+    table.wait(5.0)
+    assert table.result == (vi.TimedOut("command", 2.0, ended=False),)
+
+
+def test_a_command_that_ends_on_term_timed_out_and_one_that_ends_well_did_not() -> None:
+    table = Table(2, command=2.0)
+    table.see(up(0), up(1))
+    table.wait(2.5)
+    table.see(ended(0, None, "TERM"), ended(1, 0))
+    assert table.result == (vi.TimedOut("command", 2.0), vi.Exited(0))
+
+
+def test_the_deadline_ends_everything() -> None:
+    table = Table(4, total=3.0, fan_out=2, grace=1.0)
+    table.see(up(0), ended(0), up(1))
+    table.wait(3.5)
+    assert table.signals == [(1, "TERM")]
+    table.see(ended(1, 1))
+    why = vi.TimedOut("total", 3.0)
+    assert table.result == (vi.Exited(0), why, why, why)
+    table = Table(3, total=3.0, serial=1)
+    table.see(up(0))
+    table.wait(3.5)
+    table.see(ended(0, 1))
+    assert table.result is not None
+    assert table.result[2] == vi.NotStarted("time was up")
+
+
+def test_stop_after_k_failures() -> None:
+    table = Table(5, serial=1, stop_after=2)
+    table.see(up(0), ended(0, 1), up(1), ended(1, 0), up(2), ended(2, 1))
+    assert table.result is not None
+    assert table.result[3:] == (vi.NotStarted("stopped after 2 failed"),) * 2
+
+
+def test_ctrl_c_once_twice_three_times() -> None:
+    table = Table(3, serial=2, grace=5.0)
+    table.see(up(0))
+    table.see(ev.SignalReceived(signal.SIGINT))
+    assert table.signals == [(0, "INT")]
+    assert vi.StatusAsked((1,), (0,), (2,)) in table.told
+    table.see(ev.SignalReceived(signal.SIGINT))
+    assert table.signals == [(0, "INT"), (0, "KILL")]
+    table.see(ev.SignalReceived(signal.SIGINT))
+    assert table.result == (
+        vi.Interrupted(2, ended=False),
+        vi.Interrupted(2),
+        vi.NotStarted("interrupted"),
+    )
+
+
+def test_one_ctrl_c_climbs_the_ladder_by_itself() -> None:
+    table = Table(1, grace=2.0)
+    table.see(up(0), ev.SignalReceived(signal.SIGINT))
+    table.wait(4.5)
+    assert [name for _, name in table.signals] == ["INT", "TERM", "KILL"]
+    table = Table(1)
+    table.see(up(0), ev.SignalReceived(signal.SIGTERM))
+    assert table.signals == [(0, "TERM")]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code", "largest"),
+    [
+        ([vi.Exited(0)], 0, 0),
+        ([vi.Exited(0), vi.Exited(3), vi.Exited(7)], 1, 7),
+        ([vi.Killed("KILL"), vi.Exited(3)], 1, 137),
+        ([vi.Killed("KILL"), vi.TimedOut("command", 1.0)], 124, 137),
+        ([vi.Failed(REFUSED), vi.TimedOut("total", 1.0), vi.Exited(2)], 125, 125),
+        ([vi.NotStarted("x"), vi.Exited(0)], 1, 1),
+        ([vi.Interrupted(2), vi.Failed(REFUSED)], 130, 130),
+    ],
+)
+def test_exit_codes(outcomes: list[vi.Outcome], code: int, largest: int) -> None:
+    assert vi.exit_code(outcomes) == code
+    assert vi.exit_code(outcomes, largest=True) == largest
+
+
+EVENTS = st.one_of(
+    st.builds(ev.NodeConnecting, st.integers(0, 5)),
+    st.builds(ev.NodeBooted, st.integers(0, 5), st.just(0)),
+    st.builds(ev.NodeLost, st.integers(0, 5), st.sampled_from([DROPPED, REFUSED])),
+    st.builds(vi.CommandEnded, st.integers(0, 5), st.sampled_from([0, 1])),
+    st.builds(ev.SignalReceived, st.sampled_from([signal.SIGINT, signal.SIGTERM])),
+    st.floats(0.01, 20.0),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(EVENTS, max_size=60),
+    st.integers(1, 4),
+    st.one_of(st.none(), st.integers(1, 3)),
+    st.one_of(st.none(), st.integers(1, 3)),
+    st.one_of(st.none(), st.floats(1.0, 30.0)),
+)
+def test_any_sequence(
+    events: list[ev.Event | float],
+    fan_out: int,
+    serial: int | None,
+    stop_after: int | None,
+    total: float | None,
+) -> None:
+    table = Table(
+        6, fan_out=fan_out, serial=serial, stop_after=stop_after, total=total, command=9.0
+    )
+    stopped = False
+    for event in events:
+        if table.result is not None:
+            break
+        before = set(table.connecting)
+        if isinstance(event, float):
+            table.wait(event)
+        else:
+            table.see(event)
+            if stopped:
+                assert table.connecting <= before  # E-1
+            stopped = stopped or isinstance(event, ev.SignalReceived)
+        assert len(table.connecting) <= fan_out  # E-2
+        assert serial is None or len(table.connecting | table.running) <= serial
+    if table.result is None:
+        table.see(ev.SignalReceived(signal.SIGINT))
+        table.wait(60.0)  # E-5
+    assert table.result is not None
+    done = [event.node for event in table.told if isinstance(event, vi.HostDone)]
+    assert sorted(done) == list(range(6))  # E-3

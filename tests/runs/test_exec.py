@@ -1,0 +1,193 @@
+"""``dispatch exec -w localhost``: the whole path without sshd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import wait_for
+
+from dispatcher import exitcodes
+
+EXEC = [sys.executable, "-m", "dispatcher", "exec"]
+#: several places on one machine: names count by their port, which nobody connects to
+TWO = ("-w", "localhost")
+
+
+def run(*words: str | bytes, **options: Any) -> subprocess.CompletedProcess[Any]:
+    options.setdefault("stdin", subprocess.DEVNULL)
+    options.setdefault("text", True)
+    return subprocess.run([*EXEC, *words], capture_output=True, timeout=60, check=False, **options)
+
+
+@pytest.fixture
+def started() -> Iterator[Any]:
+    runs: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, **options: Any) -> subprocess.Popen[str]:
+        options.setdefault("stdin", subprocess.DEVNULL)
+        runs.append(
+            subprocess.Popen(
+                [*EXEC, *words], text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+            )
+        )  # fmt: skip
+        return runs[-1]
+
+    yield start
+    for one in runs:
+        if one.poll() is None:
+            one.kill()
+        one.communicate(timeout=10)
+
+
+def test_a_line_and_its_label() -> None:
+    done = run("-w", "localhost", "--", "echo", "hi")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "localhost: hi\n", "")
+    assert run("-N", "-w", "localhost", "echo", "hi").stdout == "hi\n"
+
+
+def test_arguments_are_exact() -> None:
+    words = [b"%s|", b"%u", b"a  b", b"$HOME", b"`id`", b"it's", b"new\nline", b"", b"\xff", b"*"]
+    done = run("-N", "-w", "localhost", "--", "printf", *words, text=False)
+    assert done.stdout == b"%u|a  b|$HOME|`id`|it's|new\nline||\\xff|*|\n"
+    percent = run("-w", "localhost", "--", "echo", "%u", "a  b")
+    assert percent.stdout == "localhost: %u a  b\n"
+
+
+def test_shell_text_is_opt_in() -> None:
+    assert run("-w", "localhost", "--shell", "echo a | tr a b").stdout == "localhost: b\n"
+    assert run("-w", "localhost", "--", "echo a | tr a b").returncode == 1  # no such program
+
+
+def test_stderr_stays_apart_and_codes_count() -> None:
+    done = run("-w", "localhost", "--shell", "echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout) == (1, "localhost: out\n")
+    assert done.stderr == ("localhost: err\nerror: 1 of 1 host failed\n  localhost  exit code 7\n")
+    assert run("-S", "-w", "localhost", "--shell", "exit 7").returncode == 7
+    killed = run("-S", "-w", "localhost", "--shell", "kill -SEGV $$")
+    assert killed.returncode == 128 + signal.SIGSEGV
+    assert "killed by SIGSEGV" in killed.stderr
+
+
+def test_large_output_of_both_streams_arrives_whole() -> None:
+    size = 10 << 20
+    text = f"head -c {size} /dev/zero | tr '\\0' x; head -c {size} /dev/zero | tr '\\0' y >&2"
+    done = run("-N", "-w", "localhost", "--shell", text)
+    assert done.stdout.count("x") == size
+    assert done.stderr.count("y") == size
+
+
+def test_progress_bars_nul_and_bytes_that_are_no_text() -> None:
+    done = run("-w", "localhost", "--", "printf", r"10%%\r50%%\rdone\n\377\n\000z\n")
+    assert done.stdout == "".join(
+        f"localhost: {line}\n" for line in ("10%", "50%", "done", r"\xff", r"\x00z")
+    )
+
+
+def test_a_very_long_line_comes_whole_in_pieces() -> None:
+    done = run("-N", "-w", "localhost", "--shell", "head -c 421083 /dev/zero | tr '\\0' x")
+    assert done.stdout.count("x") == 421083
+
+
+def test_standard_input_is_left_alone() -> None:
+    script = "while read host; do $0 -m dispatcher exec -N -w localhost -- echo $host; done"
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable], input="a\nb\nc\n", text=True,
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_standard_input_for_the_command(tmp_path: Path, from_file: bool) -> None:
+    data = os.urandom(3 << 20)
+    (tmp_path / "data").write_bytes(data)
+    words = [*EXEC, "-N", "-I", "-w", "localhost", "--", "wc", "-c"]
+    if from_file:
+        with (tmp_path / "data").open("rb") as file:
+            done = subprocess.run(words, stdin=file, capture_output=True, timeout=60, check=False)
+    else:
+        done = subprocess.run(words, input=data, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, b"%d" % len(data))
+
+
+def test_what_reads_only_a_part_of_its_input_ends_well() -> None:
+    done = run("-N", "-I", "-w", "localhost", "--", "head", "-c", "3", input="x" * (1 << 20),
+               stdin=None)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "xxx\n")
+
+
+def test_command_timeout_kills_the_group() -> None:
+    text = "echo $$; sleep 1000 & trap '' TERM; while :; do sleep 0.1; done"
+    done = run("-N", "-u", "0.5", "--grace", "0.2", "-w", "localhost", "--shell", text)
+    assert done.returncode == exitcodes.TIME_LIMIT
+    assert "timeout: longer than the 0.5 s of the command" in done.stderr
+    wait_for(lambda: group_is_empty(int(done.stdout)), 10, "nothing is left of the group")
+
+
+def group_is_empty(pgid: int) -> bool:
+    try:
+        os.killpg(pgid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_command(started: Any, number: signal.Signals) -> None:
+    one = started("-N", "-w", "localhost", "--shell", "echo $$; exec sleep 1000")
+    pgid = int(one.stdout.readline())
+    one.send_signal(number)
+    assert one.wait(20) == 128 + number
+    assert "stopping; localhost running; again to kill" in one.stderr.read()
+    wait_for(lambda: group_is_empty(pgid), 10, "nothing is left of the group")
+
+
+@pytest.mark.parametrize("words", [(), ("-I",)])
+def test_the_death_of_dispatch_ends_the_command(started: Any, words: tuple[str, ...]) -> None:
+    text = "echo $$; sleep 1000 & trap '' TERM; while :; do sleep 0.1; done"
+    pipe, hold = os.pipe()
+    one = started("-N", *words, "-w", "localhost", "--shell", text, stdin=pipe)
+    pgid = int(one.stdout.readline())
+    one.kill()
+    one.wait(10)
+    os.close(pipe)
+    os.close(hold)
+    wait_for(lambda: group_is_empty(pgid), 15, "nothing is left of the group")
+
+
+def test_a_reader_that_leaves_ends_it(started: Any) -> None:
+    one = started("-w", "localhost", "--", "yes")
+    one.stdout.readline()
+    one.stdout.close()
+    assert one.wait(20) == 128 + signal.SIGPIPE
+    one.stdout = None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--", "true"), "no hosts"),
+        (("-w", "n1"), "no command"),
+        (("-w", "n1", "--shell", "x", "y"), "--shell has the whole command"),
+        (("-w", "n[1-", "x"), "'[' without its ']'"),
+        (("-w", "n1", "-x", "n1", "x"), "no host is left"),
+        (("-w", "n1", "-t", "soon", "x"), "--connect-timeout: not a number"),
+        (("-w", "n1", "-f", "0", "x"), "--fan-out"),
+        (("-H", "nosuchfile.txt", "x"), "no such file"),
+        (("-I", "-n", "-w", "n1", "x"), "exclude each other"),
+        (("-w", "n1", "--nonsense", "x"), "no such option"),
+    ],
+)
+def test_usage_errors_touch_no_host(words: tuple[str, ...], said: str) -> None:
+    done = run(*words)
+    assert done.returncode == exitcodes.USAGE
+    assert said in done.stderr
+    assert done.stderr.startswith("error: ")

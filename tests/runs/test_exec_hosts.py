@@ -1,0 +1,113 @@
+"""``dispatch exec`` over real sshd."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import Cluster, wait_for
+
+EXEC = [sys.executable, "-m", "dispatcher", "exec"]
+
+pytestmark = pytest.mark.usefixtures("isolated")
+
+
+@pytest.fixture(params=["paramiko", "ssh"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(cluster: Cluster, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return cluster.run([*EXEC, *words], **options)
+
+
+def test_every_host_is_heard(cluster: Cluster, transport: str) -> None:
+    done = run(cluster, "--transport", transport, "-w", "n[1-4]", "-x", "n3", "--", "hostname")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["n1: n1", "n2: n2", "n4: n4"]
+
+
+def test_the_hostfile_is_that_of_run(cluster: Cluster) -> None:
+    Path(cluster.shared, "hosts").write_text("n1 slots=8 # first\nn2:8\n\nn4 port=22\n")
+    done = run(cluster, "-H", f"{cluster.shared}/hosts", "--", "hostname")
+    assert sorted(done.stdout.splitlines()) == ["n1: n1", "n2: n2", "n4: n4"]
+
+
+def test_kinds_of_failure_are_kept_apart(cluster: Cluster, transport: str) -> None:
+    text = (
+        "case $DISPATCH_HOST in n1) exit 3;; n2) exit 255;; n3) kill -KILL $$;; "
+        "n4) exec sleep 1000;; esac"
+    )
+    words = ("--transport", transport, "-u", "2", "-w", "n[1-4],nosuch", "--shell", text)
+    done = run(cluster, *words)
+    assert done.returncode == 125
+    lines = done.stderr.splitlines()
+    assert "error: 5 of 5 hosts failed" in lines
+    assert any(line.split() == ["n1", "exit", "code", "3"] for line in lines)
+    who = "n2" if transport == "paramiko" else "n[2-3]"  # ssh says 255 for a signal too
+    assert any(line.split() == [who, "exit", "code", "255"] for line in lines)
+    assert any("nosuch" in line and "name not found" in line for line in lines)
+    assert any("n4" in line and "timeout" in line for line in lines)
+    if transport == "paramiko":
+        assert any("n3" in line and "SIGKILL" in line for line in lines)
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "killed", "stdin-killed"])
+def test_nothing_is_left(cluster: Cluster, transport: str, how: str) -> None:
+    if (transport, how) == ("ssh", "stdin-killed"):
+        pytest.skip("an orphaned ssh waits for the command whose input has ended")
+    text = "sleep 1000 & (trap '' TERM INT; while :; do sleep 0.1; done) & echo up; wait"
+    words = ["-I"] if how == "stdin-killed" else []
+    command = [*EXEC, "--transport", transport, "--grace", "0.5", "-w", "n[1-2]", *words,
+               "--shell", text]  # fmt: skip
+    with cluster.popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as one:
+        assert one.stdout is not None
+        assert [one.stdout.readline().split()[1] for _ in range(2)] == ["up", "up"]
+        if how == "ctrl-c":
+            one.send_signal(signal.SIGINT)
+            assert one.wait(20) == 130
+        else:
+            one.kill()
+        one.communicate()
+    wait_for(lambda: not cluster.on_hosts(), 15, lambda: cluster.on_hosts())
+
+
+def test_a_background_process_does_not_hold_us(cluster: Cluster) -> None:
+    began = time.monotonic()
+    done = run(cluster, "-w", "n1", "--shell", "sleep 8 & echo started")
+    assert time.monotonic() - began < 7
+    assert (done.returncode, done.stdout) == (0, "n1: started\n")
+    assert "n1: the command ended, but a process it started holds its output open" in done.stderr
+
+
+def test_broadcast_to_a_host_that_is_slow(cluster: Cluster) -> None:
+    text = '[ "$DISPATCH_HOST" = n1 ] && sleep 1; cksum'
+    done = run(cluster, "-N", "-I", "-w", "n[1-3]", "--shell", text, input="line\n" * 1_000_000)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert len(set(lines)) == 1
+    assert lines[0].split()[1] == "5000000"
+
+
+def test_rolling_one_by_one_stops_at_the_first_failure(cluster: Cluster) -> None:
+    text = "echo $DISPATCH_INDEX; [ $DISPATCH_INDEX != 1 ]"
+    done = run(cluster, "--serial", "1", "--stop-after", "1", "-w", "n[1-4]", "--shell", text)
+    assert done.returncode == 1
+    assert done.stdout == "n1: 0\nn2: 1\n"
+    assert "n[3-4]  not started: stopped after 1 failed" in done.stderr
+
+
+def test_drops_are_tried_again(new_cluster: Any) -> None:
+    crowded = new_cluster(1, "--max-startups", "2:100:2")
+    hosts = "\n".join(f"Host a{i}\n HostName n1\n HostKeyAlias n1" for i in range(12))
+    Path(crowded.shared, "config").write_text(hosts + "\n")
+    done = run(crowded, "-F", f"{crowded.shared}/config", "-t", "30", "-w", "a[0-11]", "true")
+    assert done.returncode == 0, done.stderr

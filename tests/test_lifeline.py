@@ -1,0 +1,194 @@
+"""``dispatcher.lifeline`` under every shell there is here, as ``/bin/sh`` and as login shell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rig import wait_for
+
+from dispatcher import lifeline
+from dispatcher.agent.wire import SYNC
+
+SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["zsh", "--emulate", "sh"]]
+LOGIN_SHELLS = ["sh", "bash", "zsh", "tcsh", "fish"]
+WORDS = ("a  b", "$HOME `id` $(id)", "it's", "two\nlines", "", "\\", "!", "\udcff\xe9", "*", "%u",
+         "-x", "ends\n\n", "~", "#", ";", "\t")  # fmt: skip
+
+
+def installed(argv: list[str]) -> list[str]:
+    if shutil.which(argv[0]) is None:
+        pytest.skip(f"{argv[0]} is not installed")
+    return argv
+
+
+@pytest.fixture(params=SHELLS, ids="-".join)
+def shell(request: pytest.FixtureRequest) -> list[str]:
+    """A shell in the place of ``/bin/sh -c``."""
+    return [*installed(request.param), "-c", 'IFS= read -r s;eval "$s"']
+
+
+class Started:
+    """The far side's shell, whose input stays open until ``end``."""
+
+    def __init__(self, argv: list[str], opening: bytes, leader: bool = True) -> None:
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=leader,
+            bufsize=0,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+        self.say(opening)
+
+    def say(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+
+    def line(self) -> bytes:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def output(self) -> bytes:
+        """All output to its end; the input is closed only then."""
+        assert self.process.stdout is not None
+        return self.process.stdout.read()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+        self.process.wait(10)
+
+
+@pytest.fixture
+def start() -> Iterator[type[Started]]:
+    made: list[Started] = []
+
+    class Kept(Started):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[arg-type]
+            made.append(self)
+
+    yield Kept
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("leader", [True, False])
+def test_words_arrive_exactly(shell: list[str], start: type[Started], leader: bool) -> None:
+    far = start(shell, lifeline.opening(["printf", "<%s>", *WORDS]), leader)
+    expected = b"".join(b"<%s>" % word.encode("utf-8", "surrogateescape") for word in WORDS)
+    assert far.output() == SYNC + expected
+    assert far.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("name", LOGIN_SHELLS)
+def test_any_login_shell_can_start_it(name: str, start: type[Started]) -> None:
+    far = start(
+        [*installed([name]), "-c", lifeline.COMMAND], lifeline.opening(["echo", "it's", "!x"])
+    )
+    assert far.output() == SYNC + b"it's !x\n"
+
+
+def test_environment_and_no_input(shell: list[str], start: type[Started]) -> None:
+    far = start(
+        shell,
+        lifeline.opening(
+            ["sh", "-c", 'cat; echo "$DISPATCH_HOST"; env | grep -c "^[a-z]="'],
+            [("DISPATCH_HOST", "n 1'\n$x")],
+        ),
+    )
+    assert far.output() == SYNC + b"n 1'\n$x\n0\n"  # and none of the script's own variables
+
+
+def test_codes_and_signals_are_the_commands_own(shell: list[str], start: type[Started]) -> None:
+    for words, status in (
+        (["sh", "-c", "exit 41"], 41),
+        (["sh", "-c", "kill -KILL $$"], -signal.SIGKILL),
+        (["no-such-program"], 127),
+        (["/etc/passwd"], 126),
+    ):
+        far = start(shell, lifeline.opening(words))
+        far.output()
+        assert far.process.wait(10) == status, words
+
+
+def test_input_given_to_the_command(shell: list[str], start: type[Started]) -> None:
+    far = start(shell, lifeline.opening(["wc", "-c"], stdin=True))
+    far.say(b"\0\xffx" * 50_000)
+    far.end()
+    assert far.output() == SYNC + b"150000\n"
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+#: prints the pids of three processes of its group, two of which refuse TERM
+STUBBORN = "sleep 1000 & echo $!; trap '' TERM; sleep 1000 & echo $!; echo $$; wait; wait"
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+def test_the_end_of_the_link_ends_the_group(
+    shell: list[str], start: type[Started], stdin: bool, tmp_path: Path
+) -> None:
+    # the shell's parent is the one whose death counts when the input is the command's
+    parent = (
+        "import subprocess,sys;p=subprocess.Popen(sys.argv[1:],start_new_session=True);"
+        "sys.stdin.close();p.wait()"
+    )
+    far = start(
+        ["python3", "-c", parent, *shell], lifeline.opening(["sh", "-c", STUBBORN], stdin=stdin)
+    )
+    assert far.line() == SYNC
+    pids = [int(far.line()) for _ in range(3)]
+    if stdin:
+        far.process.kill()
+        far.process.wait(10)  # a zombie would still count as alive
+    else:
+        far.end()
+    wait_for(lambda: all(map(gone, pids)), 15, lambda: f"all are gone: {pids}")
+
+
+def test_orders_reach_the_whole_group(shell: list[str], start: type[Started]) -> None:
+    far = start(shell, lifeline.opening(["sh", "-c", STUBBORN]))
+    far.line()
+    ready, stubborn, leader = (int(far.line()) for _ in range(3))
+    far.say(lifeline.order("TERM"))
+    wait_for(lambda: gone(ready), 10, "TERM has reached a child")
+    assert not gone(leader)
+    assert not gone(stubborn)
+    far.say(lifeline.order("KILL"))
+    wait_for(lambda: gone(leader) and gone(stubborn), 10, "KILL has ended the rest")
+
+
+def test_what_a_finished_command_left_in_the_background_stays(
+    shell: list[str], start: type[Started]
+) -> None:
+    far = start(shell, lifeline.opening(["sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!"]))
+    far.line()
+    pid = int(far.line())
+    far.output()
+    assert far.process.wait(10) == 0
+    far.end()
+    watcher_gone = subprocess.run(["sleep", "0.3"], check=True)
+    assert watcher_gone.returncode == 0
+    assert not gone(pid)
+    os.kill(pid, signal.SIGKILL)
