@@ -37,7 +37,8 @@ NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 #: what travels; a module is compiled on the host when it is first imported
 MODULES = (
     "pack", "wire", "messages", "family", "process", "facts", "folder", "guarded", "guardian",
-    "meeting", "node", "pmi", "shared", "spawn", "stdin", "wireup", "autopsy", "loop", "main",
+    "meeting", "node", "pmi", "shared", "spawn", "stdin", "wireup", "door", "autopsy",
+    "loop", "main",
 )  # fmt: skip
 
 #: what the far side says, before any SYNC, when it found nothing to run us with

@@ -138,6 +138,12 @@ class Loop:
                     self.read_rank(fd)
                 elif self.wireup is not None and fd in self.wireup.fds:
                     self.act(self.wireup.read(self.wireup.fds[fd], monotonic()))
+                elif (
+                    self.wireup is not None
+                    and self.wireup.door is not None
+                    and fd in self.wireup.door
+                ):
+                    self.act(self.wireup.door.hear(fd, monotonic()))
                 elif self.stdin is not None and fd in self.stdin.fds:
                     self.act(self.stdin.ready(fd, event))
                 elif self.meeting is not None and fd == self.meeting.fileno():

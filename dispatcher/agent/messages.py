@@ -13,7 +13,8 @@ probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by 
 start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
            scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``.
            pmi: None, or what the PMI server needs (world, first, name, size, universe, mapping,
-           patience), and ``hook``: source that Python ranks load first, or None.
+           patience; ``port``: whether ranks come to a port), and ``hook``: source that Python
+           ranks load first, or None.
            stdin: the ranks that read what INPUT frames bring; the others read /dev/null
 spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
            its folder and where to look for its program (both may be empty), and ``pmi`` has

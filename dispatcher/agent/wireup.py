@@ -1,6 +1,7 @@
 """The ranks' PMI connections: a socket each, read and answered by ``pmi.Server``.
 
-Each rank inherits one end of a socket pair and finds its number in ``PMI_FD``.
+Each rank inherits one end of a socket pair and finds its number in ``PMI_FD``; or it
+comes to a port, if the user wants that (``door``).
 The server is loaded when a rank speaks for the first time, so a job without MPI
 pays for a socket pair and nothing else.
 
@@ -23,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .door import Door
     from .pmi import Action, Server
 
 READ_SIZE = 64 << 10
@@ -87,6 +89,7 @@ class Wireup:
         self.homes: dict[int, World] = {}  # rank -> its world, while it lives
         self.fds: dict[int, int] = {}  # our end -> rank
         self.ends: dict[int, int] = {}  # rank -> our end
+        self.door: Door | None = None
         self.spoken = False  # whether any rank has
         self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
 
@@ -95,6 +98,10 @@ class Wireup:
         world = World(job, numbers)
         self.worlds[world.index] = world
         self.homes.update((number, world) for number in numbers)
+        if job.get("port"):
+            from .door import Door
+
+            self.door = Door(self, self.poll)
 
     def place_hook(self, folder: str | None, env: dict[bytes, bytes], hook: bytes | None) -> None:
         """Have the ranks' Python load ``hook``, a file in ``folder``, by way of ``env``."""
@@ -111,21 +118,35 @@ class Wireup:
         env[b"PYTHONPATH"] = b":".join(places)
 
     def open(self, rank: int) -> tuple[int, dict[bytes, bytes]]:
-        """The end that ``rank`` inherits, and its variables; the caller closes that end."""
+        """The end that ``rank`` inherits, and its variables; the caller closes that end.
+
+        -1 for the end where the rank is to come to the port.
+        """
         world = self.homes[rank]
+        known = {b"PMI_RANK": b"%d" % (rank - world.first), b"PMI_SIZE": b"%d" % world.job["size"]}
+        if self.door is not None and world.job.get("port"):
+            known.update(self.door.expect(rank))
+            return -1, known
         ours, theirs = (end.detach() for end in socketpair())
         os.set_blocking(ours, False)
         self.fds[ours] = rank
         self.ends[rank] = ours
         self.poll.register(ours, select.EPOLLIN)
-        known = {
-            b"PMI_RANK": b"%d" % (rank - world.first),
-            b"PMI_SIZE": b"%d" % world.job["size"],
-            b"PMI_FD": b"%d" % theirs,
-        }
+        known[b"PMI_FD"] = b"%d" % theirs
         if world.index:
             known[b"PMI_SPAWNED"] = b"1"  # MPI_Comm_get_parent asks for what was preput
         return theirs, known
+
+    def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
+        """``rank`` has come by connection ``fd``, and said ``data`` behind its name."""
+        self.fds[fd] = rank
+        self.ends[rank] = fd
+        world = self.homes[rank]
+        words = b"cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n"
+        answer = words % (world.job["size"], rank - world.first)
+        return self.reply(world, [("reply", rank - world.first, answer)]) + self.take(
+            rank, data, now
+        )
 
     def name(self, rank: int) -> str:
         """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""
@@ -162,6 +183,10 @@ class Wireup:
         if not data:
             self.close(rank)
             return []
+        return self.take(rank, data, now)
+
+    def take(self, rank: int, data: bytes, now: float) -> list[Action]:
+        """What ``data``, said by ``rank``, calls for; the actions that are not replies."""
         self.spoken = True
         world = self.homes[rank]
         return self.reply(world, world.serving().feed(rank - world.first, data, now))

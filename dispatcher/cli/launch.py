@@ -108,6 +108,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         master_port=_count(flags, "master_port", "--master-port", 65535),
         iface=flags["iface"],
         mpi=flags["mpi"],
+        pmi_port=_pmi_port(flags),
         stdin=stdin,
         limits=_limits(flags),
     )
@@ -176,6 +177,12 @@ def _stdin(flags: Mapping[str, Any]) -> Stdin:
     if sys.stdin is None:
         raise UsageError(f"--stdin {chosen}: standard input is closed")
     return chosen
+
+
+def _pmi_port(flags: Mapping[str, Any]) -> bool:
+    if flags["pmi_port"] and flags["mpi"] == "none":
+        raise UsageError("--pmi-port and --mpi none exclude each other")
+    return bool(flags["pmi_port"])
 
 
 def _omp(text: str) -> int | Literal["auto", "keep"]:

@@ -135,6 +135,13 @@ Other commands, each with its own --help:
     help="Be the MPI process manager (MPICH and Intel MPI, by PMI-1), or not.",
 )
 @click.option(
+    "--pmi-port",
+    is_flag=True,
+    help="Offer MPI on a port of 127.0.0.1, not by inheritance: for MPI behind a wrapper that "
+    "closes descriptors, as Python's subprocess does. Not the default, since others can knock "
+    "at a port.",
+)
+@click.option(
     "--stdin",
     metavar="none|N|all",
     default="none",

@@ -96,6 +96,7 @@ class JobPlan:
     master_port: int | None = None
     iface: str | None = None
     mpi: Literal["auto", "pmi1", "none"] = "auto"
+    pmi_port: bool = False
     stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
     notices: tuple[str, ...] = ()
@@ -211,6 +212,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         master_port=request.master_port,
         iface=request.iface,
         mpi=request.mpi,
+        pmi_port=request.pmi_port,
         stdin=request.stdin,
         limits=request.limits,
         notices=request.hosts.notices,

@@ -101,6 +101,7 @@ class Request:
     master_port: int | None = None
     iface: str | None = None
     mpi: Literal["auto", "pmi1", "none"] = "auto"
+    pmi_port: bool = False
     stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
 

@@ -189,6 +189,6 @@ def judge(mpi: Any) -> None:
 
 if __name__ == "sitecustomize":
     Ending().watch()
-    if "PMI_FD" in os.environ:
+    if "PMI_FD" in os.environ or "PMI_PORT" in os.environ:
         sys.meta_path.insert(0, Gate())
     step_aside()

@@ -353,6 +353,7 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
         "universe": universe(plan),
         "mapping": process_mapping([place.node for place in plan.ranks]).encode(),
         "patience": plan.limits.mpi_patience,
+        "port": plan.pmi_port,
         "hook": None if plan.program.kind == "command" else hook(),
     }
 

@@ -315,3 +315,52 @@ ask(b"cmd=barrier_in")
         _, err = run.communicate(timeout=60)
         assert run.returncode == 0, err
         assert "MPI: waiting for ranks 4-5 on n3 (never called MPI_Init)" in err
+
+
+#: a wrapper as there are many: its child has the environment, but not the descriptors
+WRAPPER = """
+import os, subprocess, sys
+if "knock" in sys.argv:
+    import socket
+    host, port = os.environ["PMI_PORT"].split(":")
+    for said in (b"GET / HTTP/1.0\\r\\n\\r\\n", b"cmd=initack pmiid=9\\n"):
+        with socket.create_connection((host, int(port))) as other:
+            other.sendall(said)
+            try: other.recv(99)
+            except OSError: pass
+sys.exit(subprocess.run([sys.executable, "collectives.py"]).returncode)
+"""
+
+
+class TestPort:
+    @mpi
+    def test_mpi_behind_a_wrapper(self, desk: Desk) -> None:
+        script(desk.folder, COLLECTIVES, "collectives.py")
+        words = ("-H", "localhost:3", "--no-python", sys.executable, script(desk.folder, WRAPPER))
+        done = desk.run("--pmi-port", *words)
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == expected(3, 3)
+        assert done.stderr == ""
+        knocked = desk.run("--pmi-port", *words, "knock")
+        assert knocked.returncode == 0, knocked.stderr
+        assert words_of(knocked.stdout) == expected(3, 3)
+        assert "refused: nobody is awaited as PMI_ID 9" in knocked.stderr
+        assert desk.run(*words).returncode != 0  # which is why there is --pmi-port
+
+    def test_it_goes_with_mpi_only(self, desk: Desk) -> None:
+        done = desk.run("--pmi-port", "--mpi", "none", "-H", "localhost", "x.py")
+        assert done.returncode == 2
+        assert "--pmi-port and --mpi none exclude each other" in done.stderr
+
+    @mpi
+    @pytest.mark.usefixtures("isolated")
+    def test_over_two_hosts(self, cluster: Cluster) -> None:
+        folder = Path(cluster.shared)
+        script(folder, COLLECTIVES, "collectives.py")
+        script(folder, WRAPPER, "wrapper.py")
+        done = cluster.run(
+            [*PROGRAM, "--pmi-port", *NETMOD, "--chdir", cluster.shared, "-H", "n[1-2]:2",
+             "--no-python", sys.executable, "wrapper.py"]
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == expected(4, 2)

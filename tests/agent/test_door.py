@@ -1,0 +1,171 @@
+"""The PMI port: each awaited rank once, of our own user, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.agent.door import LINE_LIMIT, MOST_NOTICES, MOST_STRANGERS, Door, owner
+from dispatcher.agent.wireup import Wireup
+
+JOB = {"name": b"kvs_1", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0, "port": True}
+WELCOME = b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=%d\ncmd=set debug=0\n"
+
+
+class House:
+    """A wireup with a door, and clients that knock."""
+
+    def __init__(self) -> None:
+        self.poll = select.epoll()
+        self.wireup = Wireup(self.poll)
+        self.wireup.add(dict(JOB), [0, 1])
+        self.known = [self.wireup.open(rank) for rank in (0, 1)]
+        assert self.wireup.door is not None
+        self.door: Door = self.wireup.door
+        self.clients: list[socket.socket] = []
+
+    def knock(self, data: bytes) -> socket.socket:
+        client = socket.create_connection(self.door.place, timeout=10)
+        self.clients.append(client)
+        if data:
+            client.sendall(data)
+        return client
+
+    def turn(self, seconds: float = 0.2) -> list[str]:
+        """Serve until nothing comes any more; the notices."""
+        notices = []
+        while found := self.poll.poll(seconds):
+            for fd, _ in found:
+                actions: list[Any] = []
+                if fd in self.door:
+                    actions = self.door.hear(fd, 0.0)
+                elif fd in self.wireup.fds:
+                    actions = self.wireup.read(self.wireup.fds[fd], 0.0)
+                notices += [action[2]["text"] for action in actions if action[1] == "notice"]
+        return notices
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for rank in (0, 1):
+            self.wireup.leave(rank)
+        self.door.close()
+        self.poll.close()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    house = House()
+    yield house
+    house.close()
+
+
+def test_what_ranks_are_told(house: House) -> None:
+    where = b"127.0.0.1:%d" % house.door.place[1]
+    assert house.known == [
+        (-1, {b"PMI_RANK": b"%d" % r, b"PMI_SIZE": b"2", b"PMI_PORT": where, b"PMI_ID": b"%d" % r})
+        for r in (0, 1)
+    ]
+
+
+def test_ranks_come_in_and_then_nobody_listens(house: House) -> None:
+    one = house.knock(b"cmd=initack pmiid=1\n")
+    zero = house.knock(b"cmd=init")
+    silent = house.knock(b"")
+    assert house.turn() == []
+    zero.sendall(b"ack pmiid=0\ncmd=get_appnum\n")
+    assert house.turn() == []
+    assert one.recv(999) == WELCOME % 1
+    assert zero.recv(999) == WELCOME % 0 + b"cmd=appnum rc=0 appnum=0\n"
+    assert silent.recv(9) == b""
+    with pytest.raises(OSError):
+        house.knock(b"")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"GET / HTTP/1.0\r\n\r\n", "did not say which rank"),
+        (b"cmd=initack pmiid=2\n", "nobody is awaited as PMI_ID 2"),
+        (b"cmd=initack pmiid=-1\n", "did not say"),
+        (b"cmd=initack pmiid=1234567890\n", "did not say"),
+        (b"cmd=init pmi_version=1\n", "did not say"),
+        (b"x" * LINE_LIMIT, "did not say"),
+    ],
+)
+def test_others_are_sent_away(house: House, said: bytes, why: str) -> None:
+    client = house.knock(said)
+    (notice,) = house.turn()
+    assert notice.startswith("MPI: a connection to the PMI port was refused: ")
+    assert why in notice
+    with suppress(ConnectionResetError):
+        assert client.recv(99) == b""
+    assert house.door.awaited == {0, 1}
+
+
+def test_an_id_is_let_in_once(house: House) -> None:
+    house.knock(b"cmd=initack pmiid=1\n")
+    assert house.turn() == []
+    house.knock(b"cmd=initack pmiid=1\n")
+    assert "nobody is awaited as PMI_ID 1 (any more)" in house.turn()[0]
+
+
+@given(st.lists(st.binary(max_size=400), max_size=5))
+def test_garbage_harms_nobody(noise: list[bytes]) -> None:
+    house = House()
+    try:
+        for data in noise:
+            client = house.knock(data)
+            client.shutdown(socket.SHUT_WR)
+        assert len(house.turn(0.0 if not noise else 0.01)) <= MOST_NOTICES
+        client = house.knock(b"cmd=initack pmiid=0\n")
+        house.turn(0.01)
+        assert client.recv(999) == WELCOME % 0
+    finally:
+        house.close()
+
+
+def test_the_silent_are_bounded(house: House) -> None:
+    for _ in range(MOST_STRANGERS + 20):
+        house.knock(b"")
+    notices = house.turn()
+    assert len(house.door.strangers) <= MOST_STRANGERS
+    assert len(notices) == MOST_NOTICES
+    assert notices[-1].endswith("; no more is said of others")
+
+
+def test_who_owns_a_socket() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = listener.getsockname()
+        with socket.create_connection(place) as client:
+            assert owner(client.getsockname(), place) == os.geteuid()
+        assert owner(("127.0.0.1", 1), place) == -1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_is_refused(house: House) -> None:
+    program = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+    program += "try: s.sendall(b'cmd=initack pmiid=0\\n'); sys.exit(bool(s.recv(99)))\n"
+    program += "except OSError: pass\n"
+    python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+    with subprocess.Popen(
+        [python, "-c", program, str(house.door.place[1])], user=65534, cwd="/"
+    ) as other:
+        notices: list[str] = []
+        for _ in range(50):
+            notices += house.turn()
+            if notices and other.poll() is not None:
+                break
+        assert "it is of user 65534" in notices[0]
+        assert other.wait(10) == 0
+    assert house.door.awaited == {0, 1}
