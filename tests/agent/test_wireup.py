@@ -1,0 +1,182 @@
+"""Connections of ranks and their worlds: real sockets, no processes."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.agent.wireup import Wireup
+
+FIRST = 1 << 20  # the number of a spawned rank 0, as the launcher gives it
+PLANNED = {"name": b"kvs", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0}
+SPAWNED = {
+    **PLANNED, "world": 1, "first": FIRST, "name": b"kvs_1", "universe": 8, "apps": [1, 1],
+    "preput": [b"parent", b"port"],
+}  # fmt: skip
+
+
+class Ranks:
+    """A ``Wireup`` and the ends that its ranks would hold."""
+
+    def __init__(self) -> None:
+        self.poll = select.epoll()
+        self.wireup = Wireup(self.poll)
+        self.ends: dict[int, int] = {}
+        self.known: dict[int, dict[bytes, bytes]] = {}
+
+    def add(self, job: dict[str, Any], *numbers: int) -> None:
+        self.wireup.add(job, list(numbers))
+        for number in numbers:
+            self.ends[number], self.known[number] = self.wireup.open(number)
+
+    def say(self, rank: int, line: bytes) -> list[Any]:
+        """``rank`` writes ``line``, and the wireup reads it; what is not a reply."""
+        os.write(self.ends[rank], line + b"\n")
+        return self.wireup.read(rank, 0.0)
+
+    def hear(self, rank: int) -> bytes:
+        os.set_blocking(self.ends[rank], False)
+        try:
+            return os.read(self.ends[rank], 1 << 16)
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        for end in (*self.ends.values(), *self.wireup.fds):
+            os.close(end)
+        self.poll.close()
+
+
+@pytest.fixture
+def ranks() -> Iterator[Ranks]:
+    ranks = Ranks()
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture
+def two(ranks: Ranks) -> Ranks:
+    """Two planned ranks, 0 and 1, and a spawned world of two."""
+    ranks.add(PLANNED, 0, 1)
+    ranks.add(SPAWNED, FIRST, FIRST + 1)
+    return ranks
+
+
+def test_each_world_counts_from_0(two: Ranks) -> None:
+    for first in (0, FIRST):
+        for rank in (0, 1):
+            known = two.known[first + rank]
+            assert (known[b"PMI_RANK"], known[b"PMI_SIZE"]) == (b"%d" % rank, b"2")
+            assert known[b"PMI_FD"] == b"%d" % two.ends[first + rank]
+            assert known.get(b"PMI_SPAWNED") == (b"1" if first else None)
+    assert [two.wireup.name(rank) for rank in (1, FIRST, FIRST + 1)] == ["1", "1.0", "1.1"]
+
+
+def test_worlds_share_no_keys_and_no_fences(two: Ranks) -> None:
+    two.say(0, b"cmd=put kvsname=kvs key=k value=v")
+    two.say(FIRST, b"cmd=get kvsname=kvs_1 key=k")
+    assert b"key_not_found" in two.hear(FIRST)
+    two.say(FIRST, b"cmd=get kvsname=kvs_1 key=parent")
+    assert b"value=port" in two.hear(FIRST)
+    assert b"put_result rc=0" in two.hear(0)
+    two.say(0, b"cmd=barrier_in")
+    two.say(FIRST, b"cmd=barrier_in")
+    two.say(FIRST + 1, b"cmd=barrier_in")
+    assert b"barrier_out" in two.hear(FIRST)
+    assert two.hear(0) == b""
+
+
+def test_what_goes_out_has_the_job_s_numbers(two: Ranks) -> None:
+    ((_, _, abort),) = two.say(FIRST + 1, b"cmd=abort exitcode=3")
+    assert abort["rank"] == FIRST + 1
+    ((_, kind, name),) = two.say(FIRST, b"cmd=lookup_name service=s")
+    assert (kind, name["rank"]) == ("pmi_name", FIRST)
+    assert two.say(0, b"nonsense")[0][:2] == ("break", 0)
+    assert two.say(1, b"cmd=get_appnum") == []
+
+
+def test_a_fence_over_hosts_says_its_world(ranks: Ranks) -> None:
+    ranks.add({**SPAWNED, "size": 3}, FIRST, FIRST + 2)
+    ranks.say(FIRST, b"cmd=init pmi_version=1")
+    ranks.say(FIRST, b"cmd=barrier_in")
+    waiting = {"type": "pmi_who", "world": 1, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0}
+    ((_, kind, who),) = ranks.wireup.order(waiting)
+    assert (kind, who["never"]) == ("pmi_waiting", [FIRST + 2])
+    ((_, kind, fence),) = ranks.say(FIRST + 2, b"cmd=barrier_in")
+    assert (kind, fence["world"], fence["epoch"]) == ("pmi_fence", 1, 0)
+    release = {"type": "pmi_release", "world": 1, "fence": "WORLD:0", "epoch": 0, "keys": []}
+    assert ranks.wireup.order({**release, "world": 0}) == []
+    assert ranks.wireup.order(release) == []
+    assert b"barrier_out" in ranks.hear(FIRST + 2)
+
+
+def test_an_answer_finds_its_rank(two: Ranks) -> None:
+    two.say(FIRST + 1, b"cmd=lookup_name service=s")
+    answer = {"type": "pmi_answer", "rank": FIRST + 1, "line": b"cmd=lookup_result rc=1\n"}
+    assert two.wireup.order({**answer, "rank": 1}) == []
+    two.wireup.order(answer)
+    assert (two.hear(1), two.hear(FIRST + 1)) == (b"", answer["line"])
+
+
+def test_the_server_is_loaded_when_a_rank_speaks(two: Ranks) -> None:
+    assert two.wireup.next_deadline() is None
+    assert two.wireup.tick(1e9) == []
+    assert all(world.server is None for world in two.wireup.worlds.values())
+    two.say(0, b"cmd=init pmi_version=1")
+    assert two.wireup.next_deadline() == 30.0
+    ((_, kind, who),) = two.wireup.tick(31.0)
+    assert (kind, who["never"]) == ("pmi_waiting", [1])
+
+
+def test_ranks_that_ended_before_anyone_spoke_are_not_awaited(two: Ranks) -> None:
+    assert two.wireup.ended(1, 0, 0.0) == []
+    two.say(0, b"cmd=barrier_in")
+    assert b"barrier_out" in two.hear(0)
+
+
+def test_the_last_words_of_a_rank_count(two: Ranks) -> None:
+    os.write(two.ends[FIRST], b"cmd=abort exitcode=9\n")
+    ((_, kind, fields),) = two.wireup.ended(FIRST, 9, 0.0)
+    assert (kind, fields["rank"], fields["code"]) == ("pmi_abort", FIRST, 9)
+
+
+def test_a_world_is_forgotten_with_its_last_rank(two: Ranks) -> None:
+    two.say(FIRST, b"cmd=get_maxes")
+    two.wireup.ended(FIRST, 0, 0.0)
+    assert set(two.wireup.worlds) == {0, 1}
+    two.wireup.leave(FIRST + 1)  # it could not be started
+    assert set(two.wireup.worlds) == {0}
+    assert set(two.wireup.ends) == set(two.wireup.fds.values()) == {0, 1}
+    assert two.wireup.order({"type": "pmi_answer", "rank": FIRST, "line": b"x"}) == []
+
+
+def test_a_rank_that_reads_no_answers_is_broken(two: Ranks) -> None:
+    actions: list[Any] = []
+    while not actions:
+        actions = two.say(0, b"cmd=get_maxes")
+    assert actions == [("break", 0, "it does not read its answers")]
+    assert two.say(1, b"cmd=get_maxes") == []
+
+
+def test_a_rank_that_closes_its_end_is_let_go(two: Ranks) -> None:
+    os.close(two.ends.pop(0))
+    assert two.wireup.read(0, 0.0) == []
+    assert 0 not in two.wireup.ends
+    assert two.wireup.ended(0, 0, 0.0) == []
+
+
+def test_the_hook_is_placed_once_and_named_first(ranks: Ranks, tmp_path: Path) -> None:
+    env = {b"PYTHONPATH": b"/mine"}
+    ranks.wireup.place_hook(str(tmp_path), env, b"first")
+    assert env[b"PYTHONPATH"] == os.fsencode(tmp_path) + b":/mine"
+    ranks.wireup.place_hook(str(tmp_path), {}, b"second")
+    assert (tmp_path / "sitecustomize.py").read_bytes() == b"first"
+    for folder, hook in ((None, b"x"), (str(tmp_path), None), (str(tmp_path / "none"), b"x")):
+        env = {}
+        ranks.wireup.place_hook(folder, env, hook)
+        assert env == {}
