@@ -13,7 +13,11 @@ import pytest
 from rig import Cluster
 
 from runs.conftest import PROGRAM, Desk, script, words_of
-from runs.test_mpi import NETMOD, SPEAK, mpi
+from runs.test_mpi import SPEAK, mpi
+
+#: with libfabric MPICH 5.0.2 hangs at times when worlds of several hosts connect, whoever
+#: the process manager is
+NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ucx")
 
 #: what parents begin with; ``child(text, n)`` spawns a Python that runs ``text``
 PARENT = """
@@ -268,7 +272,9 @@ where(3, hosts="n2,n4")
 """
         done = self.run(cluster, PARENT + text, "-H", "n1:1,n2:1,n3:1,n4:1")
         assert done.returncode == 0, done.stderr
-        assert done.stdout == "[0] n1 n2 n3 n4\n[0] n3 n3\n[0] n2 n2 n4\n"
+        # UCX writes warnings of its own in the children
+        told = [line for line in done.stdout.splitlines() if line.startswith("[0] ")]
+        assert told == ["[0] n1 n2 n3 n4", "[0] n3 n3", "[0] n2 n2 n4"]
 
     @mpi
     def test_a_child_on_another_host_ends_the_job(self, cluster: Cluster) -> None:
