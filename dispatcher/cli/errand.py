@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Mapping
 from typing import Any
 
+from dispatcher.cli import again
 from dispatcher.cli.launch import allow_open_files, parse_seconds, say
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError
@@ -24,7 +24,17 @@ def run(flags: Mapping[str, Any]) -> int:
     if flags["stdin"] and flags["hostfile"] == "-":
         raise UsageError("-I and -H - both want standard input")
     words = _words(flags)
-    errand = Errand(find_hosts(flags, say), words, flags["stdin"], _limits(flags))
+    if flags["retry_failed"] is not None:
+        if flags["hostfile"] or flags["lists"]:
+            raise UsageError("--retry-failed names the hosts; -H and -w do not go with it")
+        left = again.read(flags["retry_failed"])
+        if left is None:
+            say(f"note: {flags['retry_failed']}: no host failed the last time")
+            return 0
+        hosts = find_hosts(flags, say, (left,))
+    else:
+        hosts = find_hosts(flags, say)
+    errand = Errand(hosts, words, flags["stdin"], _limits(flags))
     allow_open_files(len(errand.hosts))
     return _run(errand, flags)
 
@@ -62,41 +72,32 @@ def _limits(flags: Mapping[str, Any]) -> ErrandLimits:
 
 def _run(errand: Errand, flags: Mapping[str, Any]) -> int:
     from dispatcher.cli.reach import Reach
+    from dispatcher.cli.told import Telling
     from dispatcher.core.events import SignalReceived
     from dispatcher.core.visits import exit_code
     from dispatcher.runner.broadcast import Broadcast
     from dispatcher.runner.errand import ErrandRunner
-    from dispatcher.sinks.base import Sink
-    from dispatcher.sinks.errand import ErrandNotes, describe
-    from dispatcher.sinks.screen import Screen
 
-    names = errand.names
-    colour = frozenset(
-        stream for stream in (1, 2) if os.isatty(stream) and not os.environ.get("NO_COLOR")
-    )
-
-    def nobody_reads() -> None:
-        runner.tell(SignalReceived(signal.SIGPIPE))
-
-    label = (lambda node: "") if flags["no_label"] else (lambda node: f"{names[node]}:")
-    sinks: list[Sink] = [
-        ErrandNotes(names, say, verbose=flags["verbose"]),
-        Screen(label, colour=colour, on_broken=nobody_reads),
-    ]
+    telling = Telling(flags, errand.names, say, lambda: runner.tell(SignalReceived(signal.SIGPIPE)))
     broadcast = Broadcast(0) if errand.stdin else None
     with Reach(flags) as reach:
         runner = ErrandRunner(
             errand,
             reach.transport_for,
-            sinks,
+            telling.sinks,
             broadcast=broadcast,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
         outcomes = runner.run()
-    for line in describe(outcomes, names):
-        say(line)
+    telling.conclude(outcomes)
     code = exit_code(outcomes, largest=flags["max_code"])
+    for path in filter(None, {flags["failed_to"], flags["retry_failed"]}):
+        try:
+            again.write(path, errand.hosts, outcomes)
+        except OSError as error:
+            say(f"error: {path}: {(error.strerror or '').lower()}")
+            code = code or 1
     if broadcast is not None and broadcast.problem is not None:
         say(f"error: {broadcast.problem}")
-        return code or 1
+        code = code or 1
     return code

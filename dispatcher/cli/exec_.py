@@ -35,6 +35,15 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("--stop-after", metavar="K", help="Start no further host once K have failed.")
 @click.option("-S", "--max-code", is_flag=True, help="Exit with the largest exit code of all.")
 @click.option("-N", "--no-label", is_flag=True, help="Do not label lines.")
+@click.option("-b", "--gather", is_flag=True, help="Show equal output once, hosts folded.")
+@click.option("--diff", is_flag=True, help="Show how output differs from that of most hosts.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a host, at its end.")
+@click.option("-T", "--timestamps", is_flag=True, help="Put the time before every line.")
+@click.option("-o", "--output-dir", metavar="DIR", help="Keep each host's output in DIR/HOST.")
+@click.option("-e", "--error-dir", metavar="DIR", help="Keep its standard error in DIR/HOST.")
+@click.option("--events", metavar="FILE", help="Write every event to the new FILE as JSON lines.")
+@click.option("--failed-to", metavar="FILE", help="Write the hosts that failed, as a hostfile.")
+@click.option("--retry-failed", metavar="FILE", help="Only those of FILE, and then update it.")
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @how_options
 def command(**flags: Any) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +18,6 @@ from rig import wait_for
 from dispatcher import exitcodes
 
 EXEC = [sys.executable, "-m", "dispatcher", "exec"]
-#: several places on one machine: names count by their port, which nobody connects to
-TWO = ("-w", "localhost")
 
 
 def run(*words: str | bytes, **options: Any) -> subprocess.CompletedProcess[Any]:
@@ -191,3 +191,53 @@ def test_usage_errors_touch_no_host(words: tuple[str, ...], said: str) -> None:
     assert done.returncode == exitcodes.USAGE
     assert said in done.stderr
     assert done.stderr.startswith("error: ")
+
+
+class TestTelling:
+    def test_gathered(self) -> None:
+        done = run("-b", "-w", "localhost,127.0.0.1", "--", "echo", "same")
+        assert done.stdout.splitlines()[1:] == [
+            "127.0.0.1,localhost (2)", "---------------", "same",
+        ]  # fmt: skip
+
+    def test_json(self) -> None:
+        done = run("--json", "-w", "localhost", "--shell", "echo out; echo err >&2; exit 4")
+        assert done.returncode == 1
+        found = json.loads(done.stdout)
+        assert (found["host"], found["outcome"], found["code"]) == ("localhost", "exited", 4)
+        assert (found["stdout"], found["stderr"]) == ("out\n", "err\n")
+
+    def test_files_hold_the_exact_bytes(self, tmp_path: Path) -> None:
+        out, err = tmp_path / "o", tmp_path / "e"
+        words = ("-o", str(out), "-e", str(err), "-w", "localhost")
+        run(*words, "--", "echo", "old" * 100)
+        run(*words, "--", "printf", r"\377\000\r no end")
+        assert (out / "localhost").read_bytes() == b"\xff\0\r no end"
+        assert not (err / "localhost").exists()
+        assert (out / "localhost").stat().st_mode & 0o777 == 0o600
+
+    def test_a_link_in_the_way_is_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "victim").write_text("precious")
+        (tmp_path / "o").mkdir()
+        (tmp_path / "o" / "localhost").symlink_to(tmp_path / "victim")
+        assert run("-o", str(tmp_path / "o"), "-w", "localhost", "echo", "x").returncode == 0
+        assert (tmp_path / "victim").read_text() == "precious"
+        assert (tmp_path / "o" / "localhost").read_text() == "x\n"
+
+    def test_the_failed_are_kept_and_tried_again(self, tmp_path: Path) -> None:
+        file = tmp_path / "failed"
+        text = "[ $DISPATCH_HOST = localhost ]"
+        run("--failed-to", str(file), "-w", "localhost,127.0.0.1", "--shell", text)
+        assert file.read_text().splitlines()[1:] == ["127.0.0.1  # exit code 1"]
+        again = run("--retry-failed", str(file), "hostname")
+        assert again.stdout.startswith("127.0.0.1: ")
+        nothing = run("--retry-failed", str(file), "hostname")
+        assert (nothing.returncode, nothing.stdout) == (0, "")
+        assert "no host failed the last time" in nothing.stderr
+
+    def test_events_and_times(self, tmp_path: Path) -> None:
+        done = run("-T", "--events", str(tmp_path / "ev"), "-w", "localhost", "echo", "x")
+        assert re.fullmatch(r"\d\d:\d\d:\d\d localhost: x\n", done.stdout)
+        events = [json.loads(line) for line in (tmp_path / "ev").read_text().splitlines()]
+        assert events[-1]["name"] == "host.done"
+        assert events[-1]["context"]["outcome"] == {"code": 0}

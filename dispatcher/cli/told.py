@@ -1,0 +1,113 @@
+"""How an errand is shown: the sinks that the flags ask for, and what they say at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dispatcher.core.visits import Outcome
+from dispatcher.errors import UsageError
+from dispatcher.sinks.base import Sink
+from dispatcher.sinks.blocks import Kept, blocks_of, differences, gathered, record
+from dispatcher.sinks.errand import ErrandNotes, describe, words
+from dispatcher.sinks.files import write_all
+from dispatcher.sinks.hostfiles import HostFiles
+from dispatcher.sinks.journal import Journal
+from dispatcher.sinks.screen import Screen
+
+BOTH = frozenset({1, 2})
+
+
+class Telling:
+    """The sinks of one errand. say: writes a line on standard error; nobody_reads: see Screen.
+
+    Raises: UsageError for flags that exclude each other, or a folder or file
+    that cannot be made.
+    """
+
+    def __init__(
+        self,
+        flags: Mapping[str, Any],
+        names: Sequence[str],
+        say: Callable[[str], None],
+        nobody_reads: Callable[[], None],
+    ) -> None:
+        if flags["as_json"] and (flags["gather"] or flags["diff"]):
+            raise UsageError("--json goes with neither -b nor --diff")
+        self._flags = flags
+        self._names = names
+        self._say = say
+        whole = flags["gather"] or flags["diff"]
+        kept = BOTH if flags["as_json"] else frozenset({1}) if whole else frozenset()
+        self._kept = Kept(kept)
+        self.sinks: list[Sink] = [
+            ErrandNotes(names, say, verbose=flags["verbose"]),
+            self._kept,
+            *self._files(),
+        ]
+        if BOTH - kept:
+            self.sinks.append(self._screen(BOTH - kept, nobody_reads))
+
+    def _files(self) -> list[Sink]:
+        found: list[Sink] = []
+        out, err, events = (self._flags[n] for n in ("output_dir", "error_dir", "events"))
+        if out is not None and err is not None and os.path.realpath(out) == os.path.realpath(err):
+            raise UsageError("-o and -e: one folder for both")
+        folders = {n: Path(text) for n, text in ((1, out), (2, err)) if text is not None}
+        if folders:
+            found.append(HostFiles(folders, self._names, self._say))
+        if events is not None:
+            try:
+                found.append(Journal(Path(events), self._say))
+            except OSError as error:
+                why = (error.strerror or "").lower()
+                raise UsageError(f"--events {events}: {why}") from None
+        return found
+
+    def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Screen:
+        colour = frozenset(
+            stream for stream in (1, 2) if os.isatty(stream) and not os.environ.get("NO_COLOR")
+        )
+        bare, names = self._flags["no_label"], self._names
+        make = Timed if self._flags["timestamps"] else Screen
+        return make(
+            lambda node: "" if bare else f"{names[node]}:",
+            fds={stream: stream for stream in streams},
+            colour=colour,
+            on_broken=nobody_reads,
+        )
+
+    def conclude(self, outcomes: Sequence[Outcome]) -> None:
+        """Show what was kept, and then what became of which hosts."""
+        try:
+            if self._flags["as_json"]:
+                for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
+                    found = record(name, node, outcome, self._kept, words(outcome))
+                    write_all(1, (json.dumps(found) + "\n").encode())
+            else:
+                self._show_blocks()
+        except BrokenPipeError:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads any more
+        for line in describe(outcomes, self._names):
+            self._say(line)
+
+    def _show_blocks(self) -> None:
+        flags, blocks = self._flags, blocks_of(self._kept, self._names)
+        if flags["gather"]:
+            for piece in gathered(blocks, label=not flags["no_label"]):
+                write_all(1, piece)
+        if flags["diff"]:
+            for piece in differences(blocks):
+                write_all(1, piece)
+
+
+class Timed(Screen):
+    """A screen whose lines begin with the time of day."""
+
+    def _prefix(self, rank: int, stream: int) -> bytes:
+        return time.strftime("%H:%M:%S ").encode() + super()._prefix(rank, stream)
