@@ -20,6 +20,7 @@ Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usag
 \b
 Other commands, each with its own --help:
   dispatch exec    a command once on every host, without ranks
+  dispatch hosts   expand, fold, count and combine host lists
 """
 
 

@@ -306,6 +306,12 @@ def groups(text: str) -> list[str]:
         raise HostsetError(f"group {shown(text)}: {error}", hint="see: cluset -L") from error
 
 
+def natural(name: str) -> tuple[tuple[str, int, int], ...]:
+    """A key that sorts names by their text and, within it, by their numbers: n2, n10."""
+    parts = re.findall(r"([^0-9]*)([0-9]*)", name)
+    return tuple((text, int(number[:_MOST_DIGITS] or -1), len(number)) for text, number in parts)
+
+
 def fold(names: Iterable[str]) -> str:
     """Short text for many names, ``n[03-07],login``; for display, so it never fails.
 

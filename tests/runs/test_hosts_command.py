@@ -1,0 +1,47 @@
+"""``dispatch hosts``: what nodeset does, from hostfiles too."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from dispatcher.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["n[1-3]"], "n1\nn2\nn3\n"),
+        (["-f", "n1", "n2", "n3", "login"], "login,n[1-3]\n"),
+        (["-c", "n[1-64]!n7"], "63\n"),
+        (["-f", "-w", "n[1-9]", "-i", "n[5-20]"], "n[5-9]\n"),
+        (["-f", "n[1-9]", "-x", "n[2-4],n20"], "n[1,5-9]\n"),
+        (["-S", ",", "n[08-11/2]"], "n08,n10\n"),
+        (["--sort", "-S", " ", "n10,n2,a1"], "a1 n2 n10\n"),
+        (["n[1-3]", "-c"], "3\n"),
+        (["n2,n1,n2"], "n2\nn1\n"),
+    ],
+)
+def test_says(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hosts", *words]) == 0
+    assert capsys.readouterr().out == said
+
+
+def test_reads_hostfiles_and_standard_input(
+    tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"n1 slots=8 # first\nn2:8\nme@n3:2222\n"
+    stdin = io.TextIOWrapper(io.BytesIO(text))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["hosts", "-f", "-H", "-"]) == 0
+    assert capsys.readouterr().out == "n[1-3]\n"
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["n[3-1]"], ["n1", "-x", "n1"], ["n1", "-i", "n2"], ["-f", "-c", "n1"]]
+)
+def test_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hosts", *words]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
