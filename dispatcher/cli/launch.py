@@ -23,6 +23,7 @@ from dispatcher.plan.request import (
 )
 
 if TYPE_CHECKING:
+    from dispatcher.cli.showing import Showing
     from dispatcher.paths import RunPaths
 
 MOST_ENV_FILE = 1 << 20
@@ -47,13 +48,15 @@ def launch(flags: Mapping[str, Any]) -> int:
     if flags["as_json"]:
         raise UsageError("--json goes with --dry-run")
     from dispatcher import bootstrap
+    from dispatcher.cli.showing import settings
     from dispatcher.paths import RunPaths
 
     allow_open_files(len(plan.nodes))
     if flags["agent_python"] is not None:
         bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
+    showing = settings(flags, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
-    return _run(plan, flags, paths)
+    return _run(plan, flags, showing, paths)
 
 
 def say(line: str) -> None:
@@ -246,19 +249,17 @@ def parse_seconds(text: str, flag: str) -> float:
 # -- the run --------------------------------------------------------------------------------
 
 
-def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int:
+def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPaths | None) -> int:
     import signal
 
+    from dispatcher.cli import sinks as told
     from dispatcher.cli.reach import Reach
     from dispatcher.core.events import SignalReceived
     from dispatcher.plan.worlds import FIRST, name
     from dispatcher.runner.loop import Runner
     from dispatcher.sinks.base import Sink
-    from dispatcher.sinks.journal import Journal
-    from dispatcher.sinks.logs import RankFiles
     from dispatcher.sinks.notes import Notes
     from dispatcher.sinks.report import Pids, report, write_json
-    from dispatcher.sinks.screen import Screen
     from dispatcher.sinks.tail import Tail
     from dispatcher.sinks.verdict import describe
 
@@ -280,25 +281,33 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
     def local_rank(rank: int) -> int:
         return runner.plan.ranks[rank].local_rank
 
-    colour = frozenset(
-        stream for stream in (1, 2) if os.isatty(stream) and not os.environ.get("NO_COLOR")
-    )
-    sinks: list[Sink] = [tail, pids, Notes(hosts, say, verbose=flags["verbose"])]
+    def hue(rank: int) -> int:
+        by_host = flags["label"] == "host" and rank < FIRST
+        return runner.plan.ranks[rank].node if by_host else rank
+
+    screen = told.open_screen(
+        showing, label, hue, on_broken=nobody_reads,
+        files_keep_all=told.files_keep_all(showing, paths),
+    )  # fmt: skip
+    sinks: list[Sink] = [tail, pids]
+    if not showing.quiet:
+        sinks.append(Notes(hosts, screen.say, verbose=showing.verbose))
     if paths is not None:
         try:
             write_json(paths.plan, plan.describe())
-            sinks += [Journal(paths.journal, say), RankFiles(paths.folder, say)]
+            sinks += told.open_files(showing, paths, screen.say)
         except OSError as error:
             raise UsageError(f"--log-dir {flags['log_dir']}: {error.strerror}") from None
-        say(f"note: logs in {paths.folder}")
+        if not showing.quiet:
+            say(f"note: logs in {paths.folder}")
     if flags["trace"] is not None:
         from dispatcher.sinks.trace import Trace
 
         try:
-            sinks.append(Trace(flags["trace"], hosts, _age(), say))
+            sinks.append(Trace(flags["trace"], hosts, _age(), screen.say))
         except OSError as error:
             raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
-    sinks.append(Screen(label, colour=colour, on_broken=nobody_reads))
+    sinks.append(screen)
 
     began = time.monotonic()
     with Reach(flags) as reach:
@@ -308,7 +317,9 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], paths: RunPaths | None) -> int
             sinks,
             check=flags["check"] != "none",
             agent_python=flags["agent_python"],
-            sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
+            sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
+                f"error: {type(sink).__name__}: {error}"
+            ),
         )
         # whoever presses Ctrl-C again while the verdict is being told wants no traceback
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):

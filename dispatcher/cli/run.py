@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dispatcher import __version__
+from dispatcher.cli import showing
 from dispatcher.cli.door import CONTEXT, enter
 
 EPILOG = """\b
@@ -161,18 +162,11 @@ Other commands, each with its own --help:
     "--mpi-patience", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."
 )
 @click.option("--fan-out", metavar="N", help="Hosts connecting at once [64].")
-# telling
-@click.option(
-    "--label",
-    type=click.Choice(["rank", "host", "none"]),
-    default="rank",
-    help="Label lines [rank], [host:local rank], or not at all.",
-)
-@click.option("--log-dir", metavar="DIR", help="Keep per-rank files, journal and report there.")
+# showing
+@showing.options
 @click.option("--trace", metavar="FILE", help="Write where the time went, for ui.perfetto.dev.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and touch no host.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, secrets hidden.")
-@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @click.version_option(__version__, prog_name="dispatch")
 def command(**flags: Any) -> int:
     """Run PROGRAM as one rank per GPU (or slot) on every host, over SSH.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from dispatcher.sinks.errand import ErrandNotes, describe, words
 from dispatcher.sinks.files import write_all
 from dispatcher.sinks.hostfiles import HostFiles
 from dispatcher.sinks.journal import Journal
-from dispatcher.sinks.screen import Screen
+from dispatcher.sinks.outlet import Outlet
+from dispatcher.sinks.screen import Screen, View
 
 BOTH = frozenset({1, 2})
 
@@ -74,13 +74,13 @@ class Telling:
             stream for stream in (1, 2) if os.isatty(stream) and not os.environ.get("NO_COLOR")
         )
         bare, names = self._flags["no_label"], self._names
-        make = Timed if self._flags["timestamps"] else Screen
-        return make(
+        view = View(
             lambda node: "" if bare else f"{names[node]}:",
-            fds={stream: stream for stream in streams},
-            colour=colour,
-            on_broken=nobody_reads,
+            coloured=colour,
+            timestamps=self._flags["timestamps"],
+            mark_errors=False,
         )
+        return Screen(view, Outlet({stream: stream for stream in streams}, nobody_reads))
 
     def conclude(self, outcomes: Sequence[Outcome]) -> None:
         """Show what was kept, and then what became of which hosts."""
@@ -104,10 +104,3 @@ class Telling:
         if flags["diff"]:
             for piece in differences(blocks):
                 write_all(1, piece)
-
-
-class Timed(Screen):
-    """A screen whose lines begin with the time of day."""
-
-    def _prefix(self, rank: int, stream: int) -> bytes:
-        return time.strftime("%H:%M:%S ").encode() + super()._prefix(rank, stream)

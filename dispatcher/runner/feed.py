@@ -1,16 +1,18 @@
 """The sinks' thread: what happened, in order, to every sink; credit back when it is told.
 
 Output waits here in a queue whose size the credit of the agents bounds: a host
-gets new credit only for bytes that every sink has taken.
+gets new credit only for bytes that every sink has taken. A sink that must not hold the
+others back takes at once and follows on a thread of its own (``sinks.behind``).
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
-from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.sinks.base import BEAT, Sink, Stamped
 
 #: (node, rank, stream, data), a stamped event, or None for the end
 _Item = tuple[int, int, int, bytes] | Stamped | None
@@ -58,21 +60,53 @@ class Feed:
         self._queue.put((node, rank, stream, data))
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        beat, ticking = 0.0, False
+        while True:
+            now = time.monotonic()
+            if ticking and now >= beat:
+                ticking, beat = self._tick(now), now + BEAT
+            try:
+                item = self._queue.get(timeout=max(0.0, beat - now) if ticking else None)
+            except queue.Empty:
+                continue
+            ticking = True
+            if item is None:
+                break
             if isinstance(item, Stamped):
-                self._each(lambda sink, stamped=item: sink.event(stamped))  # type: ignore[misc]
+                self._event(item)
             else:
                 node, rank, stream, data = item
-                self._each(
-                    lambda sink, told=(rank, stream, data): sink.output(*told)  # type: ignore[misc]
-                )
+                self._output(rank, stream, data)
                 self._taken(node, len(data))
-        self._each(lambda sink: sink.close())
-
-    def _each(self, tell: Callable[[Sink], None]) -> None:
         for sink in list(self._sinks):
             try:
-                tell(sink)
+                sink.close()
+            except Exception as error:  # noqa: BLE001 - as in _output
+                self._leave_out(sink, error)
+
+    def _output(self, rank: int, stream: int, data: bytes) -> None:
+        for sink in self._sinks:
+            try:
+                sink.output(rank, stream, data)
             except Exception as error:  # noqa: BLE001 - one bad sink must not end the others
-                self._sinks.remove(sink)
-                self._failed(sink, error)
+                self._leave_out(sink, error)
+
+    def _event(self, stamped: Stamped) -> None:
+        for sink in self._sinks:
+            try:
+                sink.event(stamped)
+            except Exception as error:  # noqa: BLE001 - as in _output
+                self._leave_out(sink, error)
+
+    def _tick(self, now: float) -> bool:
+        again = False
+        for sink in self._sinks:
+            try:
+                again = sink.tick(now) or again
+            except Exception as error:  # noqa: BLE001 - as in _output
+                self._leave_out(sink, error)
+        return again
+
+    def _leave_out(self, sink: Sink, error: Exception) -> None:
+        self._sinks = [other for other in self._sinks if other is not sink]
+        self._failed(sink, error)

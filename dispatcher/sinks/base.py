@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dispatcher.core.events import Event
+
+#: (rank, stream) -> bytes
+Counts = Mapping[tuple[int, int], int]
+
+#: seconds between two ticks
+BEAT = 0.05
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,19 @@ class Sink:
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """``rank`` wrote ``data`` to ``stream`` (1 stdout, 2 stderr); any split, never empty."""
+
+    def gap(self, missing: Counts) -> None:
+        """Here these many bytes were left out, because this sink was too slow."""
+
+    def say(self, line: str) -> None:
+        """A line of dispatch itself for the user; only sinks that show something show it."""
+
+    def tick(self, now: float) -> bool:
+        """Time has passed; whether to be asked again in ``BEAT`` even if nothing happens.
+
+        now: seconds, monotonic. Called at most once a ``BEAT``.
+        """
+        return False
 
     def close(self) -> None:
         """Nothing comes after this; flush and release."""

@@ -15,7 +15,8 @@ from dispatcher.core import visits as vi
 from dispatcher.plan.hostset import fold
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.fold import gather
-from dispatcher.sinks.lines import LineAssembler, harmless
+from dispatcher.sinks.harmless import harmless_lines
+from dispatcher.sinks.lines import LineAssembler
 
 #: bytes kept of one stream of one host
 MOST = 4 << 20
@@ -98,7 +99,7 @@ def _shown(block: bytes) -> list[str]:
 def _lines(block: bytes) -> list[bytes]:
     """The block's lines, harmless for a terminal."""
     assembler = LineAssembler()
-    return [harmless(line) for line in [*assembler.feed(block), *assembler.finish()]]
+    return harmless_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
 
 
 def record(name: str, index: int, outcome: vi.Outcome, kept: Kept, words: str) -> dict[str, Any]:

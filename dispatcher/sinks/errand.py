@@ -9,7 +9,7 @@ from dispatcher.core import events as ev
 from dispatcher.core import visits as vi
 from dispatcher.plan.hostset import fold
 from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.lines import harmless_text
+from dispatcher.sinks.harmless import harmless_text
 from dispatcher.sinks.verdict import plural
 
 #: words of a line of the summary

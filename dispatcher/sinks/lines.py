@@ -1,76 +1,107 @@
-"""Whole lines out of chunks, made harmless for a terminal; pure.
+r"""Whole lines out of chunks; pure.
 
-A line ends at LF, CR LF or a lone CR (progress bars rewrite their line with
-it); the last line of a stream may end at nothing. A line longer than the limit
-comes in pieces, each but the last with ``CONTINUED`` behind it, so memory
-stays bounded; files get the bytes elsewhere, exactly.
+A line ends at LF or CR LF. What stands before a lone CR is overwritten by what
+follows, as on a terminal: of ``10%\r20%\r30%\n`` the line is ``30%``, and until
+its end comes ``20%`` is its *state*, as progress bars want it. A line longer than
+the limit comes in pieces, each but the last with ``CONTINUED`` behind it, so memory
+stays bounded. Files get the bytes elsewhere, exactly.
 """
 
 from __future__ import annotations
 
-import re
-
 LINE_LIMIT = 64 << 10
 CONTINUED = " \N{LEFTWARDS ARROW WITH HOOK}".encode()
 
-_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
-
 
 class LineAssembler:
-    """The lines of one stream of one rank, without their ends."""
+    """The lines of one stream of one rank. All results are whole lines, each ended by LF."""
 
     def __init__(self) -> None:
         self._rest = b""
+        #: whether the unfinished line is one that rewrites itself
+        self.is_bar = False
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that ``data`` completes."""
-        # a CR at the very end waits: an LF may follow and belong to it
-        *lines, rest = _END.split(self._rest + data)
-        while len(rest) > LINE_LIMIT:
-            lines.append(rest[:LINE_LIMIT] + CONTINUED)
-            rest = rest[LINE_LIMIT:]
-        self._rest = rest
-        return lines
+    @property
+    def rest(self) -> bytes:
+        """The unfinished line, or the state of a bar; b"" if there is none."""
+        return self._rest.removesuffix(b"\r")
 
-    def finish(self) -> list[bytes]:
+    def feed(self, data: bytes) -> bytes:
+        """The lines that ``data`` completes, b"" if none."""
+        text = self._rest + data if self._rest else data
+        end = text.rfind(b"\n") + 1
+        block = text[:end]
+        if end:
+            self.is_bar = False
+            if b"\r" in block:
+                block = _overwritten(block)
+            if len(block) > LINE_LIMIT:
+                block = _split(block)
+        return block + self._keep(text[end:])
+
+    def flush(self) -> bytes:
+        """The unfinished line as it stands, marked; what comes later is a line of its own."""
+        edge = character_edge(self._rest, len(self._rest))
+        text, self._rest = self._rest[:edge], self._rest[edge:]
+        return text + CONTINUED + b"\n" if text else b""
+
+    def finish(self) -> bytes:
         """The last line, when the stream ended without a line end."""
-        rest, self._rest = self._rest, b""
-        return [rest.removesuffix(b"\r")] if rest else []
+        text, self._rest = self.rest, b""
+        if self.is_bar and not text.strip():
+            return b""  # a bar that wiped itself out
+        return text + b"\n" if text else b""
+
+    def _keep(self, text: bytes) -> bytes:
+        """Hold the unfinished line ``text``; what of it must leave because it is too long."""
+        if b"\r" in text:
+            # a CR at the very end waits: an LF may follow and belong to it
+            state = text.rstrip(b"\r")
+            start = state.rfind(b"\r") + 1
+            self.is_bar = True
+            text = state[start:] + (b"\r" if len(state) < len(text) else b"")
+        pieces = b""
+        while len(text) > LINE_LIMIT:
+            edge = character_edge(text, LINE_LIMIT)
+            pieces += text[:edge] + CONTINUED + b"\n"
+            text = text[edge:]
+        self._rest = text
+        return pieces
 
 
-#: SGR (colours, bold) may pass; every other escape sequence and control byte becomes text
-_PLAIN = re.compile(rb"[\t\x20-\x7e]*")
-_SGR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
-_UNSAFE = re.compile(
-    r"\x1b\[[0-9;:]{0,64}m|[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
-)
+def _overwritten(block: bytes) -> bytes:
+    """``block`` with only the last state of each line that holds a lone CR."""
+    block = block.replace(b"\r\n", b"\n")
+    if b"\r" not in block:
+        return block
+    lines = block.split(b"\n")
+    for at, line in enumerate(lines):
+        if b"\r" in line:
+            state = next((part for part in reversed(line.split(b"\r")) if part), b"")
+            lines[at] = state if state.strip() else b""
+    return b"\n".join(lines)
 
 
-def harmless(line: bytes) -> bytes:
-    r"""``line`` with everything a terminal could obey, but colour, shown as text.
-
-    ESC becomes ``\x1b``, invalid UTF-8 ``\xff``, bidi controls ``\u202e``. A line
-    that set a colour gets a reset at its end. Idempotent.
-    """
-    if _PLAIN.fullmatch(line):
-        return line
-    text = line.decode("utf-8", "surrogateescape")
-    shown = _UNSAFE.sub(_show, text)
-    if _SGR.search(shown) and not shown.endswith("\x1b[0m"):
-        shown += "\x1b[0m"
-    return shown.encode("utf-8", "surrogateescape")
-
-
-def _show(match: re.Match[str]) -> str:
-    found = match.group()
-    if len(found) > 1:
-        return found  # SGR
-    code = ord(found)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, through surrogateescape
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+def _split(block: bytes) -> bytes:
+    """``block`` with its overlong lines in marked pieces."""
+    lines = block.split(b"\n")
+    for at, line in enumerate(lines):
+        pieces = []
+        while len(line) > LINE_LIMIT:
+            edge = character_edge(line, LINE_LIMIT)
+            pieces.append(line[:edge] + CONTINUED)
+            line = line[edge:]
+        if pieces:
+            lines[at] = b"\n".join([*pieces, line])
+    return b"\n".join(lines)
 
 
-def harmless_text(text: str) -> str:
-    """``harmless`` for a text that came from a host; line ends are shown too."""
-    return harmless(text.encode("utf-8", "surrogateescape")).decode("utf-8")
+def character_edge(text: bytes, at: int) -> int:
+    """``at``, or up to three bytes less, so that no UTF-8 character is cut there."""
+    for back in range(1, min(4, at + 1)):
+        byte = text[at - back]
+        if byte & 0xC0 == 0x80:
+            continue  # inside of a character
+        size = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+        return at - back if size > back else at
+    return at

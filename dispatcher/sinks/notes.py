@@ -8,7 +8,7 @@ from dispatcher.core import events as ev
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.lines import harmless_text
+from dispatcher.sinks.harmless import harmless_text
 from dispatcher.sinks.verdict import fold_ranks, status_words
 
 

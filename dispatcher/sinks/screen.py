@@ -2,77 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from dispatcher.agent.wire import STDERR, STDOUT
+from dispatcher.agent.wire import STDERR
 from dispatcher.core.events import OutputEnded
-from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.files import write_all
-from dispatcher.sinks.lines import LineAssembler, harmless
+from dispatcher.sinks.base import BEAT, Counts, Sink, Stamped
+from dispatcher.sinks.harmless import harmless_lines
+from dispatcher.sinks.lines import LineAssembler
+from dispatcher.sinks.outlet import Outlet
 
 #: SGR foreground colours that can be told apart on dark and light backgrounds
-COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
+COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+
+#: seconds until an unfinished line is shown: where a person looks on, and where a
+#: program may read, for which a line in two pieces is a broken one
+PARTIAL_TERMINAL, PARTIAL_ELSEWHERE = 0.2, 2.0
+
+
+@dataclass(frozen=True)
+class View:
+    """How lines look, and which are shown.
+
+    label: rank -> text, "" for none. hue: rank -> a number that chooses its colour.
+    coloured: streams whose labels have a colour. timestamps: put the time of arrival
+    before each line. grep: show only lines in which this is found. partial_after:
+    seconds until an unfinished line is shown, 0 for never. mark_errors: put ``!`` behind
+    the label of standard error where both streams end in the same place.
+    """
+
+    label: Callable[[int], str]
+    hue: Callable[[int], int] = lambda rank: rank
+    coloured: frozenset[int] = frozenset()
+    timestamps: bool = False
+    grep: re.Pattern[bytes] | None = None
+    partial_after: float = PARTIAL_ELSEWHERE
+    mark_errors: bool = True
 
 
 class Screen(Sink):
-    """Writes ``label line\\n`` for every line of every rank.
-
-    labels: rank -> text, "" for none. fds: where stream 1 and stream 2 go.
-    colour: streams whose labels are coloured. on_broken: called once when
-    nobody reads a stream any more (``| head``); that stream is then silent.
-    """
+    """Writes ``label line\\n`` for every line of every rank, a chunk's lines at once."""
 
     def __init__(
-        self,
-        labels: Callable[[int], str],
-        *,
-        fds: Mapping[int, int] | None = None,
-        colour: frozenset[int] = frozenset(),
-        on_broken: Callable[[], None] = lambda: None,
+        self, view: View, outlet: Outlet, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._labels = labels
-        self._fds = dict(fds or {STDOUT: 1, STDERR: 2})
-        self._colour = colour
-        self._on_broken = on_broken
+        self._view = view
+        self._outlet = outlet
+        self._clock = clock
         self._lines: dict[tuple[int, int], LineAssembler] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
+        #: streams with an unfinished line -> when it last grew
+        self._unfinished: dict[tuple[int, int], float] = {}
+        # Time that the screen itself was stuck in a write does not count as silence of a
+        # rank, so this clock moves by little more than a beat a tick.
+        self._quiet_clock = 0.0
+        self._last_tick = 0.0
+        self._not_shown = 0
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        assembler = self._lines.get((rank, stream))
-        if assembler is None:
-            assembler = self._lines[rank, stream] = LineAssembler()
-        self._write(rank, stream, assembler.feed(data))
+        key = (rank, stream)
+        lines = self._lines.get(key)
+        if lines is None:
+            lines = self._lines[key] = LineAssembler()
+        block = lines.feed(data)
+        if block:
+            self._show(rank, stream, block)
+        if lines.rest and not lines.is_bar:
+            self._unfinished[key] = self._quiet_clock
+        else:
+            self._unfinished.pop(key, None)
 
     def event(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, OutputEnded):
             self._finish(stamped.event.rank, stamped.event.stream)
 
+    def gap(self, missing: Counts) -> None:
+        for key in missing:
+            if key in self._lines:
+                self._show(*key, self._lines[key].flush())
+        for stream in sorted({stream for _, stream in missing}):
+            counts = {rank: n for (rank, one), n in missing.items() if one == stream}
+            total = sum(counts.values())
+            self._not_shown += total
+            who = f"rank {min(counts)}" if len(counts) == 1 else f"{len(counts)} ranks"
+            self._write(stream, f"... {total:,} bytes of {who} not shown\n".encode())
+
+    def say(self, line: str) -> None:
+        self._write(STDERR, line.encode("utf-8", "backslashreplace") + b"\n")
+
+    def tick(self, now: float) -> bool:
+        self._quiet_clock += min(now - self._last_tick, 2 * BEAT)
+        self._last_tick = now
+        if self._view.partial_after and self._unfinished:
+            due = self._quiet_clock - self._view.partial_after
+            for key in [key for key, since in self._unfinished.items() if since <= due]:
+                del self._unfinished[key]
+                self._show(*key, self._lines[key].flush())
+        return bool(self._unfinished)
+
     def close(self) -> None:
-        for rank, stream in list(self._lines):
-            self._finish(rank, stream)
+        for key in list(self._lines):
+            self._finish(*key)
+        if self._not_shown:
+            self.say(f"note: {self._not_shown:,} bytes of output were not shown, as marked above")
+        self._outlet.close()
 
     def _finish(self, rank: int, stream: int) -> None:
-        assembler = self._lines.pop((rank, stream), None)
-        if assembler is not None:
-            self._write(rank, stream, assembler.finish())
+        lines = self._lines.pop((rank, stream), None)
+        self._unfinished.pop((rank, stream), None)
+        if lines is not None:
+            self._show(rank, stream, lines.finish())
 
-    def _write(self, rank: int, stream: int, lines: list[bytes]) -> None:
-        fd = self._fds.get(stream)
-        if not lines or fd is None:
+    def _show(self, rank: int, stream: int, block: bytes) -> None:
+        """Show ``block``, whole lines of one stream."""
+        block = harmless_lines(block)
+        if self._view.grep is not None:
+            found = self._view.grep.search
+            block = b"".join(line for line in block.splitlines(keepends=True) if found(line[:-1]))
+        if not block:
             return
         prefix = self._prefix(rank, stream)
-        batch = b"".join(prefix + harmless(line) + b"\n" for line in lines)
-        try:
-            write_all(fd, batch)
-        except OSError:  # EPIPE, or a terminal that went away
-            del self._fds[stream]
-            self._on_broken()
+        if self._view.timestamps:
+            prefix = self._stamp() + prefix
+        if prefix:
+            block = prefix + block[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
+        self._write(stream, block)
+
+    def _write(self, stream: int, batch: bytes) -> None:
+        self._outlet.write(stream, batch)
+
+    def _stamp(self) -> bytes:
+        now = self._clock()
+        return time.strftime("%H:%M:%S", time.localtime(now)).encode() + b".%03d " % (now % 1 * 1e3)
 
     def _prefix(self, rank: int, stream: int) -> bytes:
         prefix = self._prefixes.get((rank, stream))
         if prefix is None:
-            label = self._labels(rank)
-            if label and stream in self._colour:
-                label = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{label}\x1b[0m"
+            label = self._view.label(rank)
+            if label and stream == STDERR and self._view.mark_errors and self._outlet.together:
+                label += "!"
+            if label and stream in self._view.coloured:
+                colour = COLOURS[self._view.hue(rank) % len(COLOURS)]
+                label = f"\x1b[{colour}m{label}\x1b[0m"
             prefix = self._prefixes[rank, stream] = f"{label} ".encode() if label else b""
         return prefix

@@ -7,7 +7,8 @@ from collections import deque
 from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.core.events import OutputEnded
 from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.lines import LineAssembler, harmless
+from dispatcher.sinks.harmless import harmless
+from dispatcher.sinks.lines import LineAssembler
 
 #: lines kept of each stream, and bytes kept of each line
 N_LINES = 20
@@ -28,14 +29,18 @@ class Tail(Sink):
         if key not in self._assemblers:
             self._assemblers[key] = LineAssembler()
             self._lines[key] = deque(maxlen=N_LINES)
-        lines = self._assemblers[key].feed(data[-CHUNK_BYTES:])
-        self._lines[key].extend(line[:LINE_BYTES] for line in lines[-N_LINES:])
+        self._keep(key, self._assemblers[key].feed(data[-CHUNK_BYTES:]))
 
     def event(self, stamped: Stamped) -> None:
         event = stamped.event
         if isinstance(event, OutputEnded) and (event.rank, event.stream) in self._assemblers:
             key = (event.rank, event.stream)
-            self._lines[key].extend(line[:LINE_BYTES] for line in self._assemblers[key].finish())
+            self._keep(key, self._assemblers[key].finish())
+
+    def _keep(self, key: tuple[int, int], block: bytes) -> None:
+        if block:
+            lines = block[:-1].rsplit(b"\n", N_LINES)[-N_LINES:]
+            self._lines[key].extend(line[:LINE_BYTES] for line in lines)
 
     def last(self, rank: int) -> tuple[str, list[str]]:
         """("stderr" or "stdout", its last lines made harmless); stderr if it said anything."""

@@ -17,7 +17,7 @@ from dispatcher.plan.hostset import fold
 from dispatcher.plan.job import JobPlan
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.fold import fold_numbers
-from dispatcher.sinks.lines import harmless_text
+from dispatcher.sinks.harmless import harmless_text
 from dispatcher.transport.base import Failure
 
 #: rank -> (name of the stream, its last lines); see ``sinks.tail``

@@ -9,16 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.sinks.lines import CONTINUED, LINE_LIMIT, LineAssembler, harmless
+from dispatcher.sinks.harmless import harmless, harmless_lines
+from dispatcher.sinks.lines import CONTINUED, LINE_LIMIT, LineAssembler, character_edge
 
 SAFE = re.compile(
-    "^(?:[^\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\x1b\\[[0-9;:]{0,64}m)*$"
+    "^(?:[^\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+    "|\x1b\\[[0-9;:]{0,64}m)*$"
 )
 
 
 def assembled(chunks: list[bytes]) -> list[bytes]:
     lines = LineAssembler()
-    return [line for chunk in chunks for line in lines.feed(chunk)] + lines.finish()
+    return listed(b"".join(map(lines.feed, chunks)) + lines.finish())
+
+
+def listed(block: bytes) -> list[bytes]:
+    assert not block or block.endswith(b"\n")
+    return block.split(b"\n")[:-1]
 
 
 @pytest.mark.parametrize(
@@ -28,10 +35,13 @@ def assembled(chunks: list[bytes]) -> list[bytes]:
         (b"a\nb\n", [b"a", b"b"]),
         (b"a\nb", [b"a", b"b"]),
         (b"a\r\nb\r\n", [b"a", b"b"]),
-        (b"10%\r20%\r30%\n", [b"10%", b"20%", b"30%"]),
+        (b"10%\r20%\r30%\n", [b"30%"]),
+        (b"\r10%\r20%", [b"20%"]),
+        (b"20%\r   \r", []),
+        (b"20%\r   \rdone\n", [b"done"]),
         (b"end\r", [b"end"]),
         (b"\n\n", [b"", b""]),
-        (b"x\r\r\n", [b"x", b""]),
+        (b"x\r\r\n", [b"x"]),
     ],
 )
 def test_line_ends(data: bytes, lines: list[bytes]) -> None:
@@ -50,11 +60,48 @@ def test_a_long_line_comes_in_marked_pieces_and_bounded_memory() -> None:
     lines = LineAssembler()
     pieces = []
     for _ in range(64):
-        pieces += lines.feed(b"x" * 5000)
+        pieces += listed(lines.feed(b"x" * 5000))
         assert len(lines._rest) <= LINE_LIMIT
-    pieces += lines.finish()
+    pieces += listed(lines.finish())
     assert all(piece.endswith(CONTINUED) for piece in pieces[:-1])
     assert b"".join(piece.removesuffix(CONTINUED) for piece in pieces) == b"x" * 320_000
+
+
+def test_no_line_is_longer_than_the_limit_however_it_comes() -> None:
+    whole = b"a\n" + "\N{EURO SIGN}".encode() * 60_000 + b"\nb\n"
+    for step in (1 << 20, 50_000, 7_001):
+        pieces = assembled([whole[at : at + step] for at in range(0, len(whole), step)])
+        assert max(len(piece.removesuffix(CONTINUED)) for piece in pieces) <= LINE_LIMIT
+        assert [pieces[0], pieces[-1]] == [b"a", b"b"]
+        for piece in pieces:
+            piece.decode()  # no character was cut
+
+
+def test_a_bar_keeps_its_state_and_no_more() -> None:
+    lines = LineAssembler()
+    for percent in range(101):
+        assert lines.feed(b"\r%3d%%|%s" % (percent, b"#" * 500)) == b""
+        assert lines.is_bar
+        assert lines.rest.startswith(b"%3d%%" % percent)
+        assert len(lines._rest) < 600
+    assert lines.feed(b"\nnext") == b"100%|" + b"#" * 500 + b"\n"
+    assert (lines.is_bar, lines.rest) == (False, b"next")
+
+
+def test_an_unfinished_line_can_be_had_before_its_end() -> None:
+    lines = LineAssembler()
+    assert lines.feed("sure? \N{EURO SIGN}".encode()[:-1]) == b""
+    assert lines.flush() == b"sure? " + CONTINUED + b"\n"
+    assert lines.feed("\N{EURO SIGN}".encode()[-1:] + b" yes\n") == "\N{EURO SIGN} yes\n".encode()
+    assert lines.flush() == b""
+
+
+@given(st.text(max_size=20), st.integers(0, 60))
+def test_edges_of_characters(text: str, at: int) -> None:
+    data = text.encode("utf-8", "replace")
+    edge = character_edge(data, min(at, len(data)))
+    data[:edge].decode()
+    assert min(at, len(data)) - 3 <= edge <= at
 
 
 @pytest.mark.parametrize(
@@ -72,6 +119,7 @@ def test_a_long_line_comes_in_marked_pieces_and_bounded_memory() -> None:
         (b"nul\0", "nul\\x00"),
         ("\u202eevil".encode(), "\\u202eevil"),
         ("c1 \u009b".encode(), "c1 \\x9b"),
+        (b"two\nlines", "two\\x0alines"),
     ],
 )
 def test_harmless(line: bytes, shown: str) -> None:
@@ -84,3 +132,8 @@ def test_nothing_a_terminal_obeys_passes(line: bytes) -> None:
     shown = harmless(line)
     assert SAFE.match(shown.decode())
     assert harmless(shown) == shown
+
+
+def test_every_coloured_line_ends_plain() -> None:
+    block = b"\x1b[31mred\nplain\n\x1b[1mbold\x1b[0m\n"
+    assert harmless_lines(block) == b"\x1b[31mred\x1b[0m\nplain\n\x1b[1mbold\x1b[0m\n"

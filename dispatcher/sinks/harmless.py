@@ -1,0 +1,63 @@
+r"""What a host sent, made fit for a terminal; pure.
+
+Everything that comes from a host (output, its name, a banner, an error's text)
+is data. Colour and weight (SGR, ``ESC [ ... m``) pass; every other control
+character, escape sequence, bidirectional control and invalid byte is shown as
+text: ESC becomes ``\x1b``, a bad byte ``\xff``. So no title is set, no clipboard
+written, no question answered into the user's shell, no text shown in another
+order than it was written. The result is idempotent and bounded: no state is
+kept from one call to the next, so no sequence can be hidden by being split.
+"""
+
+from __future__ import annotations
+
+import re
+
+RESET = "\x1b[0m"
+
+#: bytes of which no terminal makes more than it shows
+_PLAIN = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
+
+_UNSAFE = re.compile(
+    r"\x1b\[[0-9;:]{0,64}m"  # SGR, kept
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without TAB and LF, DEL, C1
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional controls
+    r"\u2028\u2029\ufeff\udc80-\udcff]"  # other line ends, a byte order mark, bytes not UTF-8
+)
+
+
+def harmless_lines(block: bytes) -> bytes:
+    """``block``, any number of lines, with nothing in it that a terminal would obey but colour.
+
+    A line that set a colour gets a reset at its end.
+    """
+    if not block.translate(None, _PLAIN):
+        return block
+    shown = _UNSAFE.sub(_show, block.decode("utf-8", "surrogateescape"))
+    if "\x1b" in shown:
+        shown = "\n".join(_reset(line) for line in shown.split("\n"))
+    return shown.encode("utf-8", "surrogateescape")
+
+
+def harmless(line: bytes) -> bytes:
+    """``harmless_lines`` for what must stay one line: its line ends are shown as well."""
+    return harmless_lines(line.replace(b"\n", b"\\x0a"))
+
+
+def harmless_text(text: str) -> str:
+    """``harmless`` for a text that came from a host."""
+    return harmless(text.encode("utf-8", "surrogateescape")).decode("utf-8")
+
+
+def _reset(line: str) -> str:
+    return line + RESET if "\x1b" in line and not line.endswith(RESET) else line
+
+
+def _show(match: re.Match[str]) -> str:
+    found = match.group()
+    if len(found) > 1:
+        return found  # SGR
+    code = ord(found)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, through surrogateescape
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

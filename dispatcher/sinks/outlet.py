@@ -1,0 +1,67 @@
+"""Standard output and standard error: whole batches of lines, and readers that leave."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+
+from dispatcher.agent.wire import STDERR, STDOUT
+from dispatcher.sinks.files import write_all
+
+
+class Outlet:
+    """Writes batches to the descriptor of their stream.
+
+    on_broken: called once for every stream that nobody reads any more (``| head``,
+    a terminal that went away); that stream is silent from then on.
+    """
+
+    def __init__(
+        self,
+        fds: Mapping[int, int] | None = None,
+        on_broken: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._fds = dict(fds or {STDOUT: 1, STDERR: 2})
+        self._on_broken = on_broken
+        #: whether both streams end in the same place, where they must be told apart
+        self.together = len(self._fds) == 2 and same_file(*self._fds.values())
+
+    def write(self, stream: int, batch: bytes) -> None:
+        """Write ``batch``, whole lines."""
+        fd = self._fds.get(stream)
+        if fd is None:
+            return
+        try:
+            write_all(fd, batch)
+        except OSError:
+            del self._fds[stream]
+            self._on_broken()
+
+    def refresh(self, now: float, live: Callable[[int], list[str]]) -> bool:
+        """Time for what is drawn below the lines; False if nothing ever is.
+
+        live: number of columns -> lines, see ``terminal``.
+        """
+        return False
+
+    def close(self) -> None:
+        """Take away what is not a line."""
+
+
+def same_file(one: int, other: int) -> bool:
+    """Whether two descriptors lead to the same terminal, pipe or file."""
+    try:
+        a, b = os.fstat(one), os.fstat(other)
+    except OSError:
+        return False
+    return (a.st_dev, a.st_ino, a.st_rdev) == (b.st_dev, b.st_ino, b.st_rdev)
+
+
+def can_pause(fd: int) -> bool:
+    """Whether ``fd`` leads to somebody who may stop reading: a terminal, a pipe, a socket."""
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)

@@ -1,0 +1,158 @@
+"""Readers that pause, leave or are slow: what the ranks notice of it, and what is lost."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import termios
+from collections.abc import Iterator
+
+import pytest
+from rig import wait_for
+
+from .conftest import Desk, script
+
+MARK = " \N{LEFTWARDS ARROW WITH HOOK}\n".encode()
+LINES, WIDTH = 100_000, 100
+#: writes 10 MB and then a file, so that its end can be seen without reading
+FLOOD = f"""
+import os
+rank = os.environ["RANK"]
+for start in range(0, {LINES}, 1000):
+    lines = b"".join(b"%0{WIDTH - 1}d\\n" % n for n in range(start, start + 1000))
+    at = 0
+    while at < len(lines):
+        at += os.write(1, lines[at:])
+open("done-" + rank, "w").close()
+"""
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """(master, slave) of a terminal that changes nothing of what is written."""
+    master, slave = pty.openpty()
+    modes = termios.tcgetattr(slave)
+    modes[1] &= ~termios.OPOST
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+    yield master, slave
+    for fd in (master, slave):
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+
+
+def all_of(fd: int) -> bytes:
+    """What comes until nobody holds the other end."""
+    parts = []
+    while True:
+        try:
+            part = os.read(fd, 1 << 16)
+        except OSError:  # EIO: a terminal whose slave is closed
+            part = b""
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def missing_of(text: bytes) -> int:
+    """Bytes that the screen said it did not show."""
+    counts = re.findall(rb"^\.\.\. ([\d,]+) bytes of [^\n]* not shown$", text, re.M)
+    return sum(int(count.replace(b",", b"")) for count in counts)
+
+
+def finished(desk: Desk, ranks: int) -> bool:
+    return all((desk.folder / f"done-{rank}").exists() for rank in range(ranks))
+
+
+def test_a_paused_terminal_does_not_hold_the_ranks_back(
+    desk: Desk, terminal: tuple[int, int]
+) -> None:
+    master, slave = terminal
+    process = subprocess.Popen(
+        desk.argv("-H", "localhost:2", script(desk.folder, FLOOD)),
+        cwd=desk.folder, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+        env={**os.environ, "TERM": "dumb"},
+    )  # fmt: skip
+    os.close(slave)
+    wait_for(lambda: finished(desk, 2), 60, lambda: "the ranks end while nobody reads")
+    text = all_of(master)
+    assert process.wait(timeout=30) == 0
+    plain = re.sub(rb"\x1b\[[0-9;]*m", b"", text)
+    lines = re.findall(rb"^\[\d\] ([^\n]*\n)", plain, re.M)
+    # a line that is cut by a gap is shown in two pieces, the first with a mark and an end
+    shown = sum(len(line.removesuffix(MARK)) for line in lines)
+    missing = missing_of(plain)
+    assert missing > 0
+    assert shown + missing == 2 * LINES * WIDTH
+    assert f"note: {missing:,} bytes of output were not shown".encode() in plain
+
+
+def test_a_paused_pipe_does_not_either_when_files_keep_all(desk: Desk) -> None:
+    process = desk.start("--log-dir", "logs", "-H", "localhost:2", script(desk.folder, FLOOD))
+    wait_for(lambda: finished(desk, 2), 60, lambda: "the ranks end while nobody reads")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert " bytes of " in out
+    for rank in range(2):
+        kept = (desk.folder / f"logs/latest/rank-{rank:05d}.out").read_bytes()
+        assert kept == b"".join(b"%0*d\n" % (WIDTH - 1, n) for n in range(LINES))
+
+
+def test_a_program_behind_a_pipe_gets_every_byte(desk: Desk) -> None:
+    process = desk.start("--label", "none", "-H", "localhost", script(desk.folder, FLOOD))
+    assert process.stdout is not None
+    out = process.stdout.read()
+    assert process.wait(timeout=60) == 0
+    assert out == "".join(f"{n:0{WIDTH - 1}d}\n" for n in range(LINES))
+
+
+def test_a_reader_that_leaves_does_not_cost_the_files_anything(desk: Desk) -> None:
+    line = desk.argv("--log-dir", "logs", "-H", "localhost:2", script(desk.folder, FLOOD))
+    words = " ".join(str(word) for word in line)
+    done = subprocess.run(
+        ["bash", "-c", f"{words} | head -1; exit ${{PIPESTATUS[0]}}"],
+        cwd=desk.folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(b"\n") == 1
+    for rank in range(2):
+        assert (desk.folder / f"logs/latest/rank-{rank:05d}.out").stat().st_size == LINES * WIDTH
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        (("--only-ranks", "0,2-3"), {"[0] out", "[2] out", "[3] out"}, {"[0] err", "[3] err"}),
+        (("--rank0",), {"[0] out"}, {"[0] err"}),
+        (("--only-ranks", "none"), set(), set()),
+        (("--grep", "err"), set(), {"[0] err", "[1] err", "[3] err"}),
+    ],
+)
+def test_what_is_shown_can_be_chosen(
+    desk: Desk, words: tuple[str, ...], out: set[str], err: set[str]
+) -> None:
+    program = "echo out; [ $RANK = 2 ] || echo err >&2"
+    done = desk.run(*words, "-H", "localhost:4", "--no-python", "sh", "-c", program)
+    assert (set(done.stdout.splitlines()), set(done.stderr.splitlines())) == (out, err)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only-ranks", "x"), "--only-ranks: not a list of ranks: 'x'"),
+        (("--only-ranks", "2-1"), "--only-ranks: 2-1: the first is larger than the last"),
+        (("--only-ranks", "7"), "--only-ranks: 7: the world's ranks are 0-1"),
+        (("--rank0", "--only-ranks", "1"), "--rank0 and --only-ranks exclude each other"),
+        (("--grep", "("), "--grep: missing )"),
+        (("-q", "-v"), "--quiet and --verbose exclude each other"),
+        (("--log-overflow", "drop"), "--log-overflow goes with --log-dir"),
+        (("--partial-after", "x"), "--partial-after: not a number of seconds: 'x'"),
+    ],
+)
+def test_options_that_make_no_sense(desk: Desk, words: tuple[str, ...], said: str) -> None:
+    done = desk.run(*words, "-H", "localhost:2", "--no-python", "true")
+    assert done.returncode == 2
+    assert said in done.stderr
