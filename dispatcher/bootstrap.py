@@ -25,7 +25,7 @@ import functools
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dispatcher.agent.wire import SYNC
 from dispatcher.errors import UsageError
@@ -37,9 +37,11 @@ NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 #: what travels; a module is compiled on the host when it is first imported
 MODULES = (
     "pack", "wire", "messages", "family", "process", "facts", "folder", "guarded", "guardian",
-    "meeting", "node", "pmi", "shared", "spawn", "stdin", "wireup", "door", "autopsy",
-    "loop", "main",
+    "meeting", "node", "pmi", "shared", "spawn", "wireup", "autopsy", "loop", "main",
 )  # fmt: skip
+
+#: what few runs need; it follows in the ``prepare`` order of those that do
+PARTS = ("door", "stdin")
 
 #: what the far side says, before any SYNC, when it found nothing to run us with
 NO_PYTHON_MARK = "dispatch: no python: "
@@ -88,12 +90,19 @@ def payload() -> bytes:
 
 def sources() -> dict[str, str]:
     """The agent's modules: name -> source, without its comments; see ``lean``."""
-    found = {}
-    folder = os.path.join(os.path.dirname(__file__), "agent")
-    for name in MODULES:
-        with open(os.path.join(folder, f"{name}.py"), encoding="utf-8") as file:
-            found[name] = lean(file.read())
-    return found
+    return {name: _source(name) for name in MODULES}
+
+
+def parts(names: Iterable[str]) -> dict[str, str]:
+    """Those of ``PARTS`` that a run needs, as its ``prepare`` order takes them."""
+    return {f"dispatcher.agent.{name}": _source(name) for name in names}
+
+
+@functools.cache
+def _source(name: str) -> str:
+    path = os.path.join(os.path.dirname(__file__), "agent", f"{name}.py")
+    with open(path, encoding="utf-8") as file:
+        return lean(file.read())
 
 
 def lean(source: str) -> str:

@@ -207,11 +207,12 @@ class TestPayload:
     def test_is_small(self) -> None:
         assert len(payload()) <= 24 << 10
 
-    @pytest.mark.parametrize("name", bootstrap.MODULES)
+    @pytest.mark.parametrize("name", bootstrap.MODULES + bootstrap.PARTS)
     def test_what_travels_means_the_same_and_stands_in_the_same_lines(self, name: str) -> None:
         path = Path(bootstrap.__file__).parent / "agent" / f"{name}.py"
         whole = ast.parse(path.read_text(encoding="utf-8"))
-        sent = ast.parse(bootstrap.sources()[name])
+        named = bootstrap.sources() | bootstrap.parts(bootstrap.PARTS)
+        sent = ast.parse(named.get(name) or named[f"dispatcher.agent.{name}"])
         for node in ast.walk(whole):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
                 first = node.body[0]
@@ -229,7 +230,8 @@ class TestPayload:
 
     def test_holds_every_module_of_the_agent(self) -> None:
         folder = Path(bootstrap.__file__).parent / "agent"
-        assert set(bootstrap.MODULES) == {path.stem for path in folder.glob("[!_]*.py")}
+        there = {path.stem for path in folder.glob("[!_]*.py")}
+        assert sorted([*bootstrap.MODULES, *bootstrap.PARTS]) == sorted(there)
 
     def test_frames_right_behind_it_are_not_swallowed(self, newest: str) -> None:
         beats = {"type": "odd"}

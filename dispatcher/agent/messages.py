@@ -7,7 +7,8 @@ Orders, launcher to agent:
 =========  ==================================================================
 prepare    the first order: who this node is and what to look at before a start
            (run_id, node, check, path, cwd, reserve, heartbeat, lease,
-           lifeline_grace, credit); answered by ``ready``. reserve: the port to keep free for
+           lifeline_grace, credit; ``parts``: modules that only some runs need, name
+           to source); answered by ``ready``. reserve: the port to keep free for
            the ranks' meeting, 0 for any, None on all nodes but the first
 probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
 start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after

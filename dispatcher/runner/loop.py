@@ -290,6 +290,7 @@ def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
     limits = plan.limits
     return control(
         "prepare",
+        parts=bootstrap.parts(_parts(plan)),
         run_id=plan.run_id,
         node=node,
         check=check,
@@ -302,6 +303,12 @@ def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
         lifeline_grace=limits.lifeline_grace,
         credit=credit,
     )
+
+
+def _parts(plan: JobPlan) -> list[str]:
+    """What the agents need for this plan beyond what every run needs."""
+    wanted = {"stdin": plan.stdin != "none", "door": plan.mpi != "none" and plan.pmi_port}
+    return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
 def start_order(

@@ -107,7 +107,7 @@ class Agent:
         known = {
             "run_id": "test", "node": 0, "check": {}, "path": None, "cwd": b"/", "reserve": None,
             "token": b"T" * 16, "heartbeat": 60.0, "lease": 60.0, "lifeline_grace": 0.3,
-            "credit": 1 << 30,
+            "credit": 1 << 30, "parts": bootstrap.parts(bootstrap.PARTS),
         }  # fmt: skip
         self.order("prepare", **{**known, **fields})
         return self.report("ready")
