@@ -4,6 +4,8 @@
 
     DIR/latest -> 20260131-142501-k3f9
     DIR/20260131-142501-k3f9/rank-00012.out, .err    what that rank wrote, exactly
+                             rank-00012.out.1, .2    its first pieces, with --log-size
+                             merged.log              instead of these, with --log-merge
                              dispatch.jsonl          the journal
                              plan.json               what was planned, secrets hidden
                              report.json             how it ended
@@ -36,6 +38,10 @@ class RunPaths:
     @property
     def journal(self) -> Path:
         return self.folder / "dispatch.jsonl"
+
+    @property
+    def merged(self) -> Path:
+        return self.folder / "merged.log"
 
     @property
     def plan(self) -> Path:

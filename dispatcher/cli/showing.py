@@ -16,6 +16,10 @@ from dispatcher.errors import UsageError
 
 if TYPE_CHECKING:
     from dispatcher.sinks.choice import Ranks
+    from dispatcher.sinks.rotation import Rotation
+
+#: bytes of a piece of a log file at least
+SMALLEST = 4096
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -50,6 +54,9 @@ _OPTIONS = (
         help="A slow log disk: hold the ranks back, keep up to 4 GiB in TMPDIR meanwhile, or "
         "leave out and mark.",
     ),
+    click.option("--log-merge", is_flag=True, help="One file, merged.log, instead of one a rank."),
+    click.option("--log-size", metavar="SIZE", help="Begin a new file every SIZE bytes (64M, 1G)."),
+    click.option("--log-keep", metavar="N", help="With --log-size: keep the last N full files."),
     click.option("-q", "--quiet", is_flag=True, help="No notes; only the ranks and the verdict."),
     click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error."),
 )
@@ -73,6 +80,8 @@ class Showing:
     partial_after: float | None
     screen_overflow: str
     log_overflow: str
+    log_merge: bool
+    rotation: Rotation
     quiet: bool
     verbose: bool
 
@@ -83,8 +92,8 @@ def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
 
     if flags["quiet"] and flags["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
-    if flags["log_overflow"] != "block" and not flags["log_dir"]:
-        raise UsageError("--log-overflow goes with --log-dir")
+    if not flags["log_dir"]:
+        _alone(flags)
     partial = flags["partial_after"]
     return Showing(
         label=flags["label"],
@@ -94,9 +103,48 @@ def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
         partial_after=None if partial is None else parse_seconds(partial, "--partial-after"),
         screen_overflow=flags["screen_overflow"],
         log_overflow=flags["log_overflow"],
+        log_merge=flags["log_merge"],
+        rotation=_rotation(flags),
         quiet=flags["quiet"],
         verbose=flags["verbose"],
     )
+
+
+def _alone(flags: Mapping[str, Any]) -> None:
+    """Raises: UsageError for an option about files without ``--log-dir``."""
+    for name, usual in (
+        ("log_overflow", "block"), ("log_merge", False), ("log_size", None), ("log_keep", None)
+    ):  # fmt: skip
+        if flags[name] != usual:
+            raise UsageError(f"--{name.replace('_', '-')} goes with --log-dir")
+
+
+def _rotation(flags: Mapping[str, Any]) -> Rotation:
+    from dispatcher.sinks.rotation import Rotation
+
+    size, keep = flags["log_size"], flags["log_keep"]
+    if keep is not None and size is None:
+        raise UsageError("--log-keep goes with --log-size")
+    if keep is not None and not (keep.isascii() and keep.isdigit() and len(keep) < 7):
+        raise UsageError(f"--log-keep: not a count: {keep!r}", hint="--log-keep 4")
+    return Rotation(
+        None if size is None else parse_size(size, "--log-size"),
+        None if keep is None else int(keep),
+    )
+
+
+def parse_size(text: str, flag: str) -> int:
+    """A number of bytes: ``4096``, ``64K``, ``10M``, ``1G``, ``2T`` (powers of 1024).
+
+    Raises: UsageError.
+    """
+    match = re.fullmatch(r"([0-9]{1,15})([kmgt]?)(?:i?b)?", text.lower(), re.ASCII)
+    size = int(match[1]) << 10 * " kmgt".index(match[2] or " ") if match else 0
+    if size < SMALLEST:
+        raise UsageError(
+            f"{flag}: not a size of at least {SMALLEST} bytes: {text!r}", hint=f"{flag} 64M"
+        )
+    return size
 
 
 def _only(flags: Mapping[str, Any], world_size: int | None) -> Ranks | None:

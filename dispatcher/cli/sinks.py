@@ -58,11 +58,18 @@ def open_screen(
 
 
 def open_files(showing: Showing, paths: RunPaths, say: Callable[[str], None]) -> list[Sink]:
-    """Journal and per-rank files. Raises: OSError."""
+    """Journal and the ranks' output. Raises: OSError."""
     from dispatcher.sinks.journal import Journal
-    from dispatcher.sinks.logs import RankFiles
 
-    files: Sink = RankFiles(paths.folder, say)
+    files: Sink
+    if showing.log_merge:
+        from dispatcher.sinks.merged import Merged
+
+        files = Merged(paths.merged, say, showing.rotation)
+    else:
+        from dispatcher.sinks.logs import RankFiles
+
+        files = RankFiles(paths.folder, say, showing.rotation)
     if showing.log_overflow != "block":
         from dispatcher.sinks.behind import Behind
         from dispatcher.sinks.spool import Spool
@@ -73,7 +80,8 @@ def open_files(showing: Showing, paths: RunPaths, say: Callable[[str], None]) ->
 
 def files_keep_all(showing: Showing, paths: RunPaths | None) -> bool:
     """Whether every byte of the ranks will be found in a file."""
-    return paths is not None and showing.log_overflow != "drop"
+    bounded = showing.log_overflow == "drop" or showing.rotation.keep is not None
+    return paths is not None and not bounded
 
 
 def _partial_after(showing: Showing, terminal: bool) -> float:

@@ -3,29 +3,36 @@
 ``rank-00012.out`` and ``rank-00012.err`` in the run's folder, ``rank-1.00000.out``
 for rank 0 of the first world that ranks have spawned, opened at the first byte,
 mode 0600. A disk that refuses is reported once and the bytes that are missing
-from the files are counted; the job goes on.
+from the files are counted; the job goes on. What was left out on request, by a
+bound on sizes (``rotation``) or on waiting, is marked where it is missing.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.agent.wire import STDOUT
 from dispatcher.core.events import OutputEnded
 from dispatcher.plan import worlds
-from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.files import create, write_all
+from dispatcher.sinks.base import Counts, Sink, Stamped
+from dispatcher.sinks.rotation import LogFile, Rotation, mark
+
+#: files open at once; a run may have more ranks than a process may have files
+MOST_OPEN = 256
 
 
 class RankFiles(Sink):
     """Writes into ``folder``; ``warn`` is called with a text when a file cannot be written."""
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, warn: Callable[[str], None], rotation: Rotation | None = None
+    ) -> None:
         self._folder = folder
         self._warn = warn
-        self._files: dict[tuple[int, int], int] = {}
+        self._rotation = rotation or Rotation()
+        self._files: dict[tuple[int, int], LogFile] = {}
+        self._open: dict[tuple[int, int], None] = {}  # the least recently written first
         self.missing = 0  # bytes that could not be written
 
     def path(self, rank: int, stream: int) -> Path:
@@ -34,28 +41,45 @@ class RankFiles(Sink):
         return self._folder / f"rank-{which}{own:05d}.{'out' if stream == STDOUT else 'err'}"
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        try:
-            fd = self._files.get((rank, stream))
-            if fd is None:
-                fd = create(self.path(rank, stream))
-                self._files[rank, stream] = fd
-            write_all(fd, data)
-        except OSError as error:
-            if not self.missing:
-                self._warn(f"{self.path(rank, stream)}: cannot be written: {error.strerror}")
-            self.missing += len(data)
+        self._write((rank, stream), data, len(data))
+
+    def gap(self, missing: Counts) -> None:
+        for key, count in missing.items():
+            self._write(key, mark(count), 0)
+            self.missing += count
 
     def event(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, OutputEnded):
-            self._close_file(stamped.event.rank, stamped.event.stream)
+            self._close_file((stamped.event.rank, stamped.event.stream))
 
     def close(self) -> None:
-        for rank, stream in list(self._files):
-            self._close_file(rank, stream)
+        for key in list(self._files):
+            self._close_file(key)
         if self.missing:
-            self._warn(f"{self._folder}: {self.missing} bytes of output are missing from the files")
+            self._warn(
+                f"{self._folder}: {self.missing:,} bytes of output are missing from the files"
+            )
 
-    def _close_file(self, rank: int, stream: int) -> None:
-        fd = self._files.pop((rank, stream), None)
-        if fd is not None:
-            os.close(fd)
+    def _write(self, key: tuple[int, int], data: bytes, nbytes: int) -> None:
+        try:
+            file = self._files.get(key)
+            if file is None:
+                file = self._files[key] = LogFile(self.path(*key), self._rotation)
+            file.write(data)
+        except OSError as error:
+            if not self.missing:
+                self._warn(f"{self.path(*key)}: cannot be written: {error.strerror}")
+            self.missing += nbytes
+        self._open.pop(key, None)
+        self._open[key] = None
+        if len(self._open) > MOST_OPEN:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            if oldest in self._files:
+                self._files[oldest].release()
+
+    def _close_file(self, key: tuple[int, int]) -> None:
+        self._open.pop(key, None)
+        file = self._files.pop(key, None)
+        if file is not None:
+            file.close()

@@ -122,6 +122,22 @@ def test_a_reader_that_leaves_does_not_cost_the_files_anything(desk: Desk) -> No
         assert (desk.folder / f"logs/latest/rank-{rank:05d}.out").stat().st_size == LINES * WIDTH
 
 
+def test_one_merged_file_in_pieces(desk: Desk) -> None:
+    program = "for i in 1 2 3 4 5 6 7 8 9; do echo $RANK line $i; done; printf end >&2"
+    where = ("-H", "localhost:2", "--no-python", "sh", "-c", program)
+    done = desk.run("--log-dir", "logs", "--log-merge", "--log-size", "4K", *where)
+    assert done.returncode == 0, done.stderr
+    lines = (desk.folder / "logs/latest/merged.log").read_text().splitlines()
+    told = [line.split(" ", 1)[1] for line in lines]
+    for rank in range(2):
+        mine = [line for line in told if line.startswith(f"{rank} ")]
+        assert [line for line in mine if " out " in line] == [
+            f"{rank} out F {rank} line {i}" for i in range(1, 10)
+        ]
+        assert f"{rank} err P end" in mine
+    assert not list((desk.folder / "logs/latest").glob("rank-*"))
+
+
 @pytest.mark.parametrize(
     ("words", "out", "err"),
     [
@@ -149,6 +165,9 @@ def test_what_is_shown_can_be_chosen(
         (("--grep", "("), "--grep: missing )"),
         (("-q", "-v"), "--quiet and --verbose exclude each other"),
         (("--log-overflow", "drop"), "--log-overflow goes with --log-dir"),
+        (("--log-merge",), "--log-merge goes with --log-dir"),
+        (("--log-dir", "l", "--log-keep", "1"), "--log-keep goes with --log-size"),
+        (("--log-dir", "l", "--log-size", "1"), "--log-size: not a size of at least 4096 bytes"),
         (("--partial-after", "x"), "--partial-after: not a number of seconds: 'x'"),
     ],
 )

@@ -1,0 +1,135 @@
+"""Log files: exact bytes, in pieces where asked, one merged file that can be taken apart."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.core.events import OutputEnded
+from dispatcher.sinks import logs
+from dispatcher.sinks.base import Stamped
+from dispatcher.sinks.logs import RankFiles
+from dispatcher.sinks.merged import PART, Merged
+from dispatcher.sinks.rotation import LogFile, Rotation, mark
+
+
+def silent(text: str) -> None:
+    raise AssertionError(text)
+
+
+def pieces(path: Path) -> list[Path]:
+    numbered = path.parent.glob(path.name + ".*")
+    return [*sorted(numbered, key=lambda piece: int(piece.suffix[1:])), path]
+
+
+@given(data=st.binary(max_size=400), size=st.integers(1, 50), step=st.integers(1, 70))
+def test_pieces_in_order_are_the_bytes(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, size: int, step: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "x.out"
+    file = LogFile(path, Rotation(size))
+    for at in range(0, len(data), step):
+        file.write(data[at : at + step])
+        file.release()
+    file.close()
+    found = [piece.read_bytes() for piece in pieces(path)]
+    assert b"".join(found) == data
+    assert max(map(len, found)) <= size
+    for before, _ in pairwise(found):  # cut inside a line only where it is longer than a piece
+        assert before.endswith(b"\n") or before.count(b"\n") == 0
+
+
+def test_what_is_not_kept_is_marked(tmp_path: Path) -> None:
+    path = tmp_path / "x.out"
+    file = LogFile(path, Rotation(10, keep=2))
+    for n in range(10):
+        file.write(b"line %04d\n" % n)
+    file.close()
+    assert [piece.name for piece in pieces(path)] == ["x.out.7", "x.out.8", "x.out.9", "x.out"]
+    assert path.with_name("x.out.7").read_bytes() == mark(70)
+    assert {piece.stat().st_mode & 0o777 for piece in pieces(path)} == {0o600}
+    assert b"".join(p.read_bytes() for p in pieces(path)[1:]) == b"".join(
+        b"line %04d\n" % n for n in (7, 8, 9)
+    )
+
+
+def test_more_ranks_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MOST_OPEN", 3)
+    files = RankFiles(tmp_path, silent)
+    for turn in range(3):
+        for rank in range(8):
+            files.output(rank, 1, b"%d %d\n" % (turn, rank))
+    assert sum(file._fd is not None for file in files._files.values()) == 3
+    files.close()
+    for rank in range(8):
+        assert files.path(rank, 1).read_bytes() == b"".join(
+            b"%d %d\n" % (t, rank) for t in range(3)
+        )
+
+
+def test_a_gap_is_marked_in_its_file(tmp_path: Path) -> None:
+    said: list[str] = []
+    files = RankFiles(tmp_path, said.append)
+    files.output(0, 1, b"a\n")
+    files.gap({(0, 1): 5000})
+    files.output(0, 1, b"b\n")
+    files.close()
+    assert files.path(0, 1).read_bytes() == (b"a\n[dispatch: 5,000 bytes left out here]\nb\n")
+    assert said == [f"{tmp_path}: 5,000 bytes of output are missing from the files"]
+
+
+LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (\S+) (out|err) ([FPX]) ", re.DOTALL)
+
+
+def taken_apart(path: Path) -> dict[tuple[bytes, bytes], bytes]:
+    found: dict[tuple[bytes, bytes], bytes] = {}
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        match = LINE.match(line)
+        assert match, line
+        content = line[match.end() :] + (b"\n" if match[3] == b"F" else b"")
+        found[match[1], match[2]] = found.get((match[1], match[2]), b"") + content
+    return found
+
+
+CHUNKS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2), st.binary(min_size=1)))
+
+
+@given(chunks=CHUNKS)
+def test_a_merged_file_can_be_taken_apart(
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[tuple[int, int, bytes]]
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "merged.log"
+    merged = Merged(path, silent)
+    wrote: dict[tuple[bytes, bytes], bytes] = {}
+    for rank, stream, data in chunks:
+        merged.output(rank, stream, data)
+        key = (b"%d" % rank, b"out" if stream == 1 else b"err")
+        wrote[key] = wrote.get(key, b"") + data
+    merged.event(Stamped(1, 0.0, OutputEnded(0, 0, 1, 0, 0)))
+    merged.close()
+    assert taken_apart(path) == wrote
+
+
+def test_a_merged_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
+    merged = Merged(tmp_path / "merged.log", silent)
+    for _ in range(50):
+        merged.output(0, 1, b"x" * 50_000)
+        assert all(len(rest) < PART for rest in merged._rest.values())
+    merged.close()
+    assert taken_apart(tmp_path / "merged.log") == {(b"0", b"out"): b"x" * 2_500_000}
+
+
+def test_a_full_disk_is_told_once_and_counted() -> None:
+    said: list[str] = []
+    files = RankFiles(Path("/proc/self/absent"), said.append)
+    files.output(0, 1, b"abc")
+    files.output(1, 1, b"de")
+    files.close()
+    assert [text.rpartition(": ")[2] for text in said] == [
+        "No such file or directory", "5 bytes of output are missing from the files"
+    ]  # fmt: skip
