@@ -253,9 +253,9 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
     import signal
 
     from dispatcher.cli import sinks as told
+    from dispatcher.cli.labels import RankLabels
     from dispatcher.cli.reach import Reach
     from dispatcher.core.events import SignalReceived
-    from dispatcher.plan.worlds import FIRST, name
     from dispatcher.runner.loop import Runner
     from dispatcher.sinks.base import Sink
     from dispatcher.sinks.notes import Notes
@@ -270,26 +270,17 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
         if paths is None:  # with files the run is worth going on
             runner.tell(SignalReceived(signal.SIGPIPE))
 
-    def label(rank: int) -> str:
-        if flags["label"] == "none":
-            return ""
-        if flags["label"] == "rank":
-            return f"[{name(rank)}]"
-        spawned = rank >= FIRST
-        return f"[{runner.host_of(rank)}:{name(rank) if spawned else local_rank(rank)}]"
-
-    def local_rank(rank: int) -> int:
-        return runner.plan.ranks[rank].local_rank
-
-    def hue(rank: int) -> int:
-        by_host = flags["label"] == "host" and rank < FIRST
-        return runner.plan.ranks[rank].node if by_host else rank
-
-    screen = told.open_screen(
-        showing, label, hue, on_broken=nobody_reads,
+    screen, progress = told.open_screen(
+        showing, RankLabels(showing.label, lambda: runner), hosts, on_broken=nobody_reads,
         files_keep_all=told.files_keep_all(showing, paths),
     )  # fmt: skip
     sinks: list[Sink] = [tail, pids]
+    if progress is not None:
+        sinks.append(progress)
+    if showing.stall_after is not None:
+        from dispatcher.sinks.progress import Silence
+
+        sinks.append(Silence(showing.stall_after, lambda event: runner.tell(event), time.monotonic))
     if not showing.quiet:
         sinks.append(Notes(hosts, screen.say, verbose=showing.verbose))
     if paths is not None:
@@ -332,6 +323,9 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
             write_json(paths.report, report(verdict, runner.plan, lines, seconds, pids, tail.last))
         except OSError as error:  # the exit code is worth more than the file
             say(f"error: {paths.report}: {(error.strerror or '').lower()}")
+    if progress is not None:
+        told.close_on_terminal(lines, verdict, plan, time.monotonic() - began)
+        return verdict.exit_code
     for line in lines:
         say(line)
     return verdict.exit_code

@@ -33,6 +33,11 @@ _OPTIONS = (
     click.option("--timestamps", is_flag=True, help="Time of arrival before each line."),
     click.option("--only-ranks", metavar="LIST", help="Show only these ranks: 0,3-5, or none."),
     click.option("--rank0", is_flag=True, help="Show only rank 0."),
+    click.option("--fold", is_flag=True, help="Show equal lines of many ranks once: [0-63] ..."),
+    click.option("--fold-numbers", is_flag=True, help="Fold lines that differ in numbers only."),
+    click.option(
+        "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
+    ),
     click.option("--grep", metavar="RE", help="Show only lines in which RE is found."),
     click.option(
         "--partial-after",
@@ -77,6 +82,9 @@ class Showing:
     timestamps: bool
     only: Ranks | None
     grep: re.Pattern[bytes] | None
+    fold: bool
+    fold_numbers: bool
+    stall_after: float | None
     partial_after: float | None
     screen_overflow: str
     log_overflow: str
@@ -94,12 +102,15 @@ def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
         raise UsageError("--quiet and --verbose exclude each other")
     if not flags["log_dir"]:
         _alone(flags)
-    partial = flags["partial_after"]
+    partial, stall = flags["partial_after"], flags["stall_after"]
     return Showing(
         label=flags["label"],
         timestamps=flags["timestamps"],
         only=_only(flags, world_size),
         grep=_pattern(flags["grep"]),
+        fold=flags["fold"] or flags["fold_numbers"],
+        fold_numbers=flags["fold_numbers"],
+        stall_after=None if stall is None else parse_seconds(stall, "--stall-after") or None,
         partial_after=None if partial is None else parse_seconds(partial, "--partial-after"),
         screen_overflow=flags["screen_overflow"],
         log_overflow=flags["log_overflow"],

@@ -13,48 +13,138 @@ should, but then bytes that find no room must be left out somewhere. The rule:
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.cli.showing import Showing
 from dispatcher.sinks.base import Sink
-from dispatcher.sinks.outlet import Outlet, can_pause
+from dispatcher.sinks.files import write_all
+from dispatcher.sinks.fold import Folding
+from dispatcher.sinks.outlet import Outlet, can_pause, same_file
 from dispatcher.sinks.screen import PARTIAL_ELSEWHERE, PARTIAL_TERMINAL, Screen, View
 
 if TYPE_CHECKING:
+    from dispatcher.core.policy import Verdict
     from dispatcher.paths import RunPaths
+    from dispatcher.plan.job import JobPlan
+    from dispatcher.sinks.footer import Footer
+    from dispatcher.sinks.progress import Progress
 
 
 def open_screen(
     showing: Showing,
-    label: Callable[[int], str],
-    hue: Callable[[int], int],
+    labels: Labels,
+    hosts: Sequence[str],
     *,
     on_broken: Callable[[], None],
     files_keep_all: bool,
-) -> Sink:
-    """The sink that shows the ranks' output; its ``say`` is the run's word to the user."""
+) -> tuple[Sink, Progress | None]:
+    """What shows the ranks' output, and what feeds the footer where there is one.
+
+    The first's ``say`` is the run's word to the user. hosts: node -> name.
+    """
     terminals = frozenset(stream for stream in (STDOUT, STDERR) if os.isatty(stream))
     view = View(
-        label,
-        hue,
+        labels.of,
+        labels.hue,
         coloured=frozenset() if os.environ.get("NO_COLOR") else terminals,
         timestamps=showing.timestamps,
         grep=showing.grep,
         partial_after=_partial_after(showing, bool(terminals)),
+        fold=_folding(showing) if showing.fold else None,
+        fold_label=labels.of_many,
     )
-    sink: Sink = Screen(view, Outlet(on_broken=on_broken))
-    if _may_drop(showing.screen_overflow, files_keep_all):
+    progress = None
+    if not showing.quiet and may_draw(os.environ):
+        from dispatcher.sinks.progress import Progress
+        from dispatcher.sinks.terminal import Terminal
+
+        progress = Progress(len(hosts), time.monotonic)
+        outlet: Outlet = Terminal(terminals, STDERR, on_broken=on_broken)
+        sink: Sink = Screen(view, outlet, footer=_footer(hosts, progress))
+    else:
+        sink = Screen(view, Outlet(on_broken=on_broken))
+    drop = _may_drop(showing.screen_overflow, files_keep_all)
+    if drop or progress is not None:
         from dispatcher.sinks.behind import Behind
 
-        sink = Behind(sink, "screen")
+        sink = Behind(sink, "screen", drop=drop)
     if showing.only is not None:
         from dispatcher.sinks.choice import OnlyRanks
 
         sink = OnlyRanks(sink, showing.only)
-    return sink
+    return sink, progress
+
+
+class Labels(Protocol):
+    """What ranks are called on the screen, and what chooses a label's colour."""
+
+    def of(self, rank: int) -> str: ...
+    def of_many(self, ranks: Sequence[int]) -> str: ...
+    def hue(self, rank: int) -> int: ...
+
+
+def may_draw(environ: Mapping[str, str]) -> bool:
+    """Whether a footer may stand below the lines: somebody looks, and nothing else writes there.
+
+    A pipe on standard output may end in the same terminal (``| tee``) and would tear it.
+    """
+    if environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+        return False
+    if environ.get("NO_COLOR") or environ.get("CI") or not os.isatty(STDERR):
+        return False
+    return same_file(STDOUT, STDERR) or (not os.isatty(STDOUT) and not can_pause(STDOUT))
+
+
+def close_on_terminal(
+    lines: Sequence[str], verdict: Verdict, plan: JobPlan, seconds: float
+) -> None:
+    """Say how the run ended where a footer stood; a short run that went well says nothing."""
+    from dispatcher.sinks.terminal import FIRST
+
+    if not lines and seconds < FIRST:
+        return
+    from dispatcher.sinks.panel import closing
+
+    try:
+        columns = os.get_terminal_size(STDERR).columns - 1
+    except OSError:
+        columns = 79
+    text = closing(
+        lines, exit_code=verdict.exit_code, hosts=len(plan.nodes), ranks=verdict.world_size,
+        seconds=seconds, columns=max(20, columns),
+    )  # fmt: skip
+    with contextlib.suppress(OSError):  # the terminal went away; the exit code tells
+        write_all(STDERR, b"".join(line + b"\n" for line in text))
+
+
+def _footer(
+    hosts: Sequence[str], progress: Progress
+) -> Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]]:
+    made: list[Footer] = []
+
+    def draw(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
+        from dispatcher.sinks import footer
+
+        if not made:
+            made.append(footer.Footer(hosts))
+        return footer.drawn(made[0].lines(progress.picture(), bars, columns), columns)
+
+    return draw
+
+
+def _folding(showing: Showing) -> Callable[[int], Folding[int]]:
+    def fold(world_size: int) -> Folding[int]:
+        shown = showing.only
+        ranks = range(world_size)
+        speakers = world_size if shown is None else sum(rank in shown for rank in ranks)
+        return Folding(speakers, mask=showing.fold_numbers)
+
+    return fold
 
 
 def open_files(showing: Showing, paths: RunPaths, say: Callable[[str], None]) -> list[Sink]:

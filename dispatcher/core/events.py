@@ -313,6 +313,14 @@ class PmiWaiting(Event):
 
 
 @dataclass(frozen=True)
+class RanksStalled(Event):
+    """Running ranks have written nothing for ``seconds`` (``--stall-after``)."""
+
+    ranks: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class SignalReceived(Event):
     """dispatch itself got signal ``signum``."""
 

@@ -4,7 +4,8 @@ The sinks' thread must go on, since the ranks get new credit only when every sin
 has taken their bytes. ``Behind`` takes at once and lets ``sink`` follow at its own
 pace. What waits for it is bounded; beyond the bound the bytes are left out and
 counted exactly, and ``sink.gap`` is told where and how many; or, with a spool, they
-go to a file, and only when that is full as well the sinks' thread waits.
+go to a file, and only when that is full as well the sinks' thread waits. Without
+``drop`` it waits at once: then the thread serves only to draw in time.
 
 Events are never left out, but those that nobody shows are not kept.
 """
@@ -29,13 +30,23 @@ MOST_WAITING = 100_000
 
 
 class Behind(Sink):
-    """``sink``, followed from a thread called ``name``. spool: where to keep what is too much."""
+    """``sink``, followed from a thread called ``name``.
+
+    drop: leave out what is too much, or else wait. spool: where to keep it instead.
+    """
 
     def __init__(
-        self, sink: Sink, name: str, *, limit: int = LIMIT, spool: Spool | None = None
+        self,
+        sink: Sink,
+        name: str,
+        *,
+        limit: int = LIMIT,
+        drop: bool = True,
+        spool: Spool | None = None,
     ) -> None:
         self._sink = sink
         self._limit = limit
+        self._drop = drop
         self._spool = spool
         self._cond = threading.Condition()
         #: (method of ``sink``, its arguments), in order; "spooled" stands for output in the spool
@@ -59,6 +70,11 @@ class Behind(Sink):
             room = self._limit if self._gap is None else self._limit // 2
             if self._spool is not None:
                 self._put_or_spool(rank, stream, data, cost)
+            elif not self._drop:
+                while self._size + cost > self._limit and self._size:
+                    self._cond.wait()
+                    self._raise()
+                self._put("output", (rank, stream, data), cost)
             elif self._size + cost <= room:
                 self._gap = None
                 self._put("output", (rank, stream, data), cost)

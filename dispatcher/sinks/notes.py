@@ -53,6 +53,8 @@ class Notes(Sink):
                 parts = [f"{fold_ranks(never)} on {where} (never called MPI_Init)"] if never else []
                 parts += [f"{fold_ranks(absent)} on {where}"] if absent else []
                 return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
+            case ev.RanksStalled(ranks, seconds):
+                return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
             case ev.SpawnRefused(node, rank, why):
                 who = f"rank {name(rank)} on {self._hosts[node]}"
                 return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.sinks.files import write_all
 
+#: columns -> lines to draw below the others, and how many columns each takes
+Live = Callable[[int], list[tuple[bytes, int]]]
+
 
 class Outlet:
     """Writes batches to the descriptor of their stream.
@@ -38,11 +41,8 @@ class Outlet:
             del self._fds[stream]
             self._on_broken()
 
-    def refresh(self, now: float, live: Callable[[int], list[str]]) -> bool:
-        """Time for what is drawn below the lines; False if nothing ever is.
-
-        live: number of columns -> lines, see ``terminal``.
-        """
+    def refresh(self, now: float, live: Live) -> bool:
+        """Time for what is drawn below the lines; False if nothing ever is."""
         return False
 
     def close(self) -> None:

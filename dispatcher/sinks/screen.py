@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dispatcher.agent.wire import STDERR
-from dispatcher.core.events import OutputEnded
+from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.sinks.base import BEAT, Counts, Sink, Stamped
+from dispatcher.sinks.fold import Folded, Folding
 from dispatcher.sinks.harmless import harmless_lines
 from dispatcher.sinks.lines import LineAssembler
 from dispatcher.sinks.outlet import Outlet
@@ -31,6 +32,8 @@ class View:
     before each line. grep: show only lines in which this is found. partial_after:
     seconds until an unfinished line is shown, 0 for never. mark_errors: put ``!`` behind
     the label of standard error where both streams end in the same place.
+    fold: world size -> where equal lines of many ranks become one; None to show each.
+    fold_label: ranks -> their label.
     """
 
     label: Callable[[int], str]
@@ -40,17 +43,30 @@ class View:
     grep: re.Pattern[bytes] | None = None
     partial_after: float = PARTIAL_ELSEWHERE
     mark_errors: bool = True
+    fold: Callable[[int], Folding[int]] | None = None
+    fold_label: Callable[[Sequence[int]], str] = lambda ranks: f"[{len(ranks)} ranks]"
 
 
 class Screen(Sink):
-    """Writes ``label line\\n`` for every line of every rank, a chunk's lines at once."""
+    """Writes ``label line\\n`` for every line of every rank, a chunk's lines at once.
+
+    footer: (states of bars with their labels, columns) -> what is drawn below the lines
+    where the outlet can; see ``terminal``.
+    """
 
     def __init__(
-        self, view: View, outlet: Outlet, *, clock: Callable[[], float] = time.time
+        self,
+        view: View,
+        outlet: Outlet,
+        *,
+        footer: Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._view = view
         self._outlet = outlet
+        self._footer = footer
         self._clock = clock
+        self._folding: Folding[int] | None = None
         self._lines: dict[tuple[int, int], LineAssembler] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
         #: streams with an unfinished line -> when it last grew
@@ -75,8 +91,11 @@ class Screen(Sink):
             self._unfinished.pop(key, None)
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, OutputEnded):
-            self._finish(stamped.event.rank, stamped.event.stream)
+        match stamped.event:
+            case OutputEnded(_, rank, stream):
+                self._finish(rank, stream)
+            case RanksPlaced(world_size) if self._view.fold is not None:
+                self._folding = self._view.fold(world_size)
 
     def gap(self, missing: Counts) -> None:
         for key in missing:
@@ -100,11 +119,17 @@ class Screen(Sink):
             for key in [key for key, since in self._unfinished.items() if since <= due]:
                 del self._unfinished[key]
                 self._show(*key, self._lines[key].flush())
-        return bool(self._unfinished)
+        again = bool(self._unfinished)
+        if self._folding is not None:
+            self._show_folded(self._folding.due(self._quiet_clock))
+            again = again or self._folding.waiting > 0
+        return self._outlet.refresh(now, self._live) or again
 
     def close(self) -> None:
         for key in list(self._lines):
             self._finish(*key)
+        if self._folding is not None:
+            self._show_folded(self._folding.finish())
         if self._not_shown:
             self.say(f"note: {self._not_shown:,} bytes of output were not shown, as marked above")
         self._outlet.close()
@@ -114,6 +139,8 @@ class Screen(Sink):
         self._unfinished.pop((rank, stream), None)
         if lines is not None:
             self._show(rank, stream, lines.finish())
+        if self._folding is not None and not {(rank, 1), (rank, 2)} & self._lines.keys():
+            self._folding.leave()
 
     def _show(self, rank: int, stream: int, block: bytes) -> None:
         """Show ``block``, whole lines of one stream."""
@@ -123,12 +150,36 @@ class Screen(Sink):
             block = b"".join(line for line in block.splitlines(keepends=True) if found(line[:-1]))
         if not block:
             return
+        if self._folding is not None:
+            for line in block[:-1].split(b"\n"):
+                self._show_folded(self._folding.add(rank, line, self._quiet_clock, stream))
+            return
         prefix = self._prefix(rank, stream)
         if self._view.timestamps:
             prefix = self._stamp() + prefix
         if prefix:
             block = prefix + block[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
         self._write(stream, block)
+
+    def _show_folded(self, groups: list[Folded[int]]) -> None:
+        for group in groups:
+            if len(group.speakers) == 1:
+                prefix = self._prefix(group.speakers[0], group.kind)
+            else:
+                label = self._view.fold_label(group.speakers)
+                prefix = f"{label} ".encode() if label else b""
+            stamp = self._stamp() if self._view.timestamps else b""
+            self._write(group.kind, stamp + prefix + group.line + b"\n")
+
+    def _live(self, columns: int) -> list[tuple[bytes, int]]:
+        if self._footer is None:
+            return []
+        bars = [
+            (self._view.label(rank), lines.rest)
+            for (rank, _), lines in sorted(self._lines.items())
+            if lines.is_bar and lines.rest.strip()
+        ]
+        return self._footer(bars, columns)
 
     def _write(self, stream: int, batch: bytes) -> None:
         self._outlet.write(stream, batch)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatcher.core.events import OutputEnded
+from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.sinks.base import BEAT, Stamped
+from dispatcher.sinks.fold import Folding, fold_numbers
 from dispatcher.sinks.lines import CONTINUED
 from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.screen import Screen, View
@@ -142,3 +143,18 @@ def test_a_reader_that_leaves_is_told_once(pipe: tuple[int, int]) -> None:
     screen.output(0, 1, b"x\n")
     screen.output(0, 1, b"y\n")
     assert told == [1]
+
+
+def test_equal_lines_of_many_ranks_are_shown_once(pipe: tuple[int, int]) -> None:
+    view = View(
+        lambda rank: f"[{rank}]",
+        fold=lambda world_size: Folding(world_size),
+        fold_label=lambda ranks: f"[{fold_numbers(ranks)}]",
+    )
+    screen = Screen(view, Outlet({1: pipe[1]}))
+    screen.event(Stamped(1, 0.0, RanksPlaced(3, "a", 1)))
+    for rank in (2, 0, 1):
+        screen.output(rank, 1, b"same\nown %d\n" % (rank // 2))
+    assert os.read(pipe[0], 4096) == b"[0-2] same\n"
+    screen.close()
+    assert os.read(pipe[0], 4096) == b"[2] own 1\n[0-1] own 0\n"

@@ -1,0 +1,41 @@
+"""What the ranks of a run are called on the screen: ``[3]``, ``[gpu01:3]``, ``[0-63]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dispatcher.plan.hostset import fold
+from dispatcher.plan.worlds import FIRST, name
+from dispatcher.runner.loop import Runner
+from dispatcher.sinks.fold import fold_numbers
+
+
+class RankLabels:
+    """kind: ``rank``, ``host`` or ``none``. runner: gives the run, which is made later."""
+
+    def __init__(self, kind: str, runner: Callable[[], Runner]) -> None:
+        self._kind = kind
+        self._runner = runner
+
+    def of(self, rank: int) -> str:
+        if self._kind == "none":
+            return ""
+        if self._kind == "rank":
+            return f"[{name(rank)}]"
+        runner = self._runner()
+        own = name(rank) if rank >= FIRST else runner.plan.ranks[rank].local_rank
+        return f"[{runner.host_of(rank)}:{own}]"
+
+    def of_many(self, ranks: Sequence[int]) -> str:
+        """One label for several ranks."""
+        if self._kind == "none":
+            return ""
+        if self._kind == "rank":
+            return f"[{fold_numbers(ranks, name)}]"
+        runner = self._runner()
+        return f"[{fold({runner.host_of(rank) for rank in ranks})}]"
+
+    def hue(self, rank: int) -> int:
+        """What chooses the colour of a label: the host where labels name hosts, else the rank."""
+        by_host = self._kind == "host" and rank < FIRST
+        return self._runner().plan.ranks[rank].node if by_host else rank

@@ -1,0 +1,274 @@
+"""The live footer on a terminal emulator: no torn line, nothing left, nothing obeyed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from emulator import Emulator
+
+from dispatcher.core import events as ev
+from dispatcher.sinks.base import Stamped
+from dispatcher.sinks.footer import Footer, drawn
+from dispatcher.sinks.outlet import Outlet
+from dispatcher.sinks.panel import closing
+from dispatcher.sinks.progress import Progress, Silence
+from dispatcher.sinks.screen import Screen, View
+from dispatcher.sinks.terminal import FIRST, STOPPED, Terminal
+from dispatcher.transport.base import Failure, Kind
+
+
+class Now:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Tty:
+    """A pipe that stands for a terminal of a size that can change, and what shows its bytes."""
+
+    def __init__(self, columns: int = 60, rows: int = 12) -> None:
+        self.ends = os.pipe()
+        os.set_blocking(self.ends[0], False)
+        self.columns, self.rows = columns, rows
+        self.emulator = Emulator(columns, rows)
+
+    def size(self, fd: int) -> tuple[int, int]:
+        return self.columns, self.rows
+
+    def terminal(self) -> Terminal:
+        end = self.ends[1]
+        return Terminal(frozenset({1, 2}), end, {1: end, 2: end}, size=self.size)
+
+    def drain(self) -> None:
+        try:
+            while data := os.read(self.ends[0], 1 << 16):
+                self.emulator.feed(data)
+        except BlockingIOError:
+            pass
+
+    def look(self) -> list[str]:
+        self.drain()
+        return self.emulator.lines()
+
+
+@pytest.fixture
+def tty() -> Iterator[Tty]:
+    tty = Tty(80)
+    yield tty
+    for fd in tty.ends:
+        os.close(fd)
+
+
+def stamped(event: ev.Event) -> Stamped:
+    return Stamped(1, 0.0, event)
+
+
+def facts() -> ev.Facts:
+    return ev.Facts("h", 1, "3.12", 8, 0, ("10.0.0.1",), "m")
+
+
+def live(tty: Tty, footer: Footer, progress: Progress) -> Screen:
+    return Screen(
+        View(lambda rank: f"[{rank}]"),
+        tty.terminal(),
+        footer=lambda bars, columns: drawn(
+            footer.lines(progress.picture(), bars, columns), columns
+        ),
+    )
+
+
+def test_a_run_as_it_is_seen(tty: Tty) -> None:
+    now = Now()
+    progress = Progress(3, now)
+    screen = live(tty, Footer(["n1", "n2", "n3"]), progress)
+
+    def happen(*events: ev.Event) -> None:
+        for event in events:
+            progress.event(stamped(event))
+            screen.event(stamped(event))
+
+    def seen(seconds: float = 1.0) -> list[str]:
+        now.now += seconds
+        screen.tick(now.now)
+        return tty.look()
+
+    happen(ev.NodeConnecting(0), ev.NodeConnecting(1), ev.NodeConnected(1, None, "ssh"))
+    seen(FIRST)
+    text = "\n".join(seen())
+    assert "waiting for n[1-3]" in text
+    assert "3 hosts: 1 connected, 1 connecting, 1 waiting" in text
+    happen(*(ev.NodeReady(node, facts()) for node in range(3)))
+    assert "3 hosts: 3 checked" in seen()[-1]
+    happen(*(ev.RankSpawned(node, node, 9) for node in range(3)))
+    for rank in range(3):
+        progress.output(rank, 1, b"hello\n")
+        screen.output(rank, 1, b"hello\n")
+    lines = seen()
+    assert lines[:3] == ["[0] hello", "[1] hello", "[2] hello"]
+    assert len(lines) == 4
+    assert "3 ranks: 3 running" in lines[3]
+    for rank in range(3):
+        screen.output(rank, 2, b"\r%d%% of it" % rank)
+    assert [line.rstrip() for line in seen()][3:6] == [
+        f"[{rank}] {rank}% of it" for rank in range(3)
+    ]
+    happen(ev.RanksStalled((1, 2), 60.0), ev.RankExited(0, 0, 0), ev.RankExited(1, 1, 3))
+    text = "\n".join(seen())
+    assert "no output for 60 s: rank 2" in text
+    assert "1 running, 1 done, 1 failed" in text
+    happen(ev.NodeLost(2, Failure(Kind.LOST, "x")), ev.JobStopping("rank 1 failed"))
+    assert "1 lost" in seen()[-1]
+    assert "ending" in seen()[-1]
+    screen.close()
+    assert tty.look() == [
+        *(f"[{rank}] hello" for rank in range(3)),
+        *(f"[{rank}]! {rank}% of it" for rank in range(3)),
+    ]
+
+
+def test_lines_are_never_torn(tty: Tty) -> None:
+    dice = random.Random(7)
+    now = Now()
+    progress = Progress(1, now)
+    screen = live(tty, Footer(["n1"]), progress)
+    wanted = []
+    for number in range(200):
+        rank = dice.randrange(4)
+        text = f"{number} " + "x" * dice.randrange(50)
+        wanted.append(f"[{rank}]{'!' * (number % 2)} {text}".rstrip())
+        screen.output(rank, 1 + number % 2, text.encode() + b"\n")
+        progress.output(rank, 1, b"\n")
+        now.now += dice.random() / 5
+        screen.tick(now.now)
+        tty.drain()
+    screen.close()
+    assert tty.look() == wanted
+
+
+def test_a_footer_taller_or_wider_than_the_terminal(tty: Tty) -> None:
+    def live(bars: object, columns: int) -> list[tuple[bytes, int]]:
+        return [(b"%d" % n + b"-" * (columns - 2), columns) for n in range(99)]
+
+    screen = Screen(View(lambda rank: f"[{rank}]"), tty.terminal(), footer=live)
+    for tick in range(30):
+        screen.output(0, 1, b"line %d\n" % tick)
+        screen.tick(100.0 + tick)
+        tty.look()
+    screen.close()
+    assert tty.look() == [f"[0] line {tick}" for tick in range(30)]
+
+
+def test_a_terminal_made_narrower(tty: Tty) -> None:
+    terminal = tty.terminal()
+    for tick in range(3):
+        terminal.refresh(100.0 + tick, lambda columns: [(b"f" * columns, columns)] * 2)
+    tty.look()
+    tty.columns = 40  # two lines of 79 have become four rows
+    terminal.write(1, b"x\n")
+    data = os.read(tty.ends[0], 4096)
+    assert data.startswith(b"\r\x1b[4A\x1b[J" + b"x\n")
+
+
+def test_after_a_stop_the_shell_keeps_its_lines(tty: Tty) -> None:
+    terminal = tty.terminal()
+    for tick in range(3):
+        terminal.refresh(100.0 + tick, lambda columns: [(b"footer", 6)])
+    tty.look()
+    os.write(tty.ends[1], b"$ fg\n")
+    terminal.refresh(102.0 + 2 * STOPPED, lambda columns: [(b"again", 5)])
+    assert tty.look() == ["footer", "$ fg", "again"]
+
+
+def test_ranks_that_fall_silent_are_named_once_each_time() -> None:
+    now, told = Now(), list[ev.Event]()
+    silence = Silence(60.0, told.append, now)
+    for rank in range(3):
+        silence.event(stamped(ev.RankSpawned(0, rank, 9)))
+    now.now += 59
+    silence.output(1, 1, b"x")
+    silence.event(stamped(ev.RankExited(0, 2, 0)))
+    assert silence.tick(0)
+    assert told == []
+    now.now += 1
+    silence.tick(0)
+    silence.tick(0)
+    assert told == [ev.RanksStalled((0,), 60.0)]
+    silence.output(0, 1, b"y")
+    now.now += 60
+    silence.tick(0)
+    assert told[1:] == [ev.RanksStalled((0, 1), 60.0)]
+
+
+def test_the_end_is_set_off_and_can_be_copied() -> None:
+    emulator = Emulator(100, 20)
+    hint = "  hint: " + "x" * 85
+    lines = closing(
+        ["error: rank 3 on n01: exit code 3 [red]", hint],
+        exit_code=3, hosts=2, ranks=8, seconds=65.0, columns=60,
+    )  # fmt: skip
+    emulator.feed(b"".join(line + b"\n" for line in lines))
+    shown = emulator.lines()
+    assert "exit code 3 · 8 ranks on 2 hosts, 0:01:05" in shown[0]
+    assert shown[1:3] == ["error: rank 3 on n01: exit code 3 [red]", hint]
+    (good,) = closing([], exit_code=0, hosts=1, ranks=1, seconds=5.0, columns=60)
+    assert b"1 rank on 1 host, 0:00:05" in good
+
+
+#: what a terminal must not be made to do, each once seen in a real attack
+PAYLOADS = [
+    b"\x1b]0;owned\x07", b"\x1b]2;owned\x1b\\", b"\x1b]52;c;ZXZpbA==\x07", b"\x1b[21t", b"\x1b[6n",
+    b"\x1b[c", b"\x1b[>c", b"\x1b[2J", b"\x1b[H", b"\x1b[1;1Hevil", b"\x1bc", b"\x1b[!p",
+    b"\x1bP$qm\x1b\\", b"\x1bP0;0;0q#0\x1b\\", b"\x1b_G\x1b\\", b"\x1b^x\x1b\\", b"\x1bXx\x1b\\",
+    b"\x1b[?1049h", b"\x1b[?25l", b"\x1b[4i", b"\x1b[5i", b"\x1b]8;;http://e\x1b\\x\x1b]8;;\x1b\\",
+    b"\x1b]50;$(x)\x07", b"\x1b]9;x\x07", b"\x1b]777;notify;a;b\x07", b"\x1b]99;;x\x1b\\",
+    b"\x9b2J", b"\x9d0;owned\x9c", b"\xc2\x9b2J", b"\xc2\x9d0;owned\xc2\x9c", b"\x90q\x9c",
+    b"\x0e\x0f\x07\x08\x08\x08\x0b\x0c", b"\x1b(0", b"\x1b#8", b"\x1bD\x1bM\x1bE", b"\x05",
+    b"\x1b[31;1" + b";1" * 40 + b"m", b"\x1b[" + b"9" * 80, b"\x1b[1A\x1b[K", b"\x1b[3;1r",
+    "\u202eevil\u2066\u2069\u200f".encode(), b"\xff\xfe\xed\xa0\x80\xf5", b"\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
+def test_nothing_from_a_rank_is_obeyed_however_it_is_split(payload: bytes) -> None:
+    tty = Tty(100, 30)
+    for cut in range(len(payload) + 1):
+        screen = Screen(View(lambda rank: "[0]"), Outlet({1: tty.ends[1]}))
+        for part in (b"first\nbefore ", payload[:cut], payload[cut:], b" after\nlast\n"):
+            if part:
+                screen.output(0, 1, part)
+        screen.close()
+        tty.drain()
+    lines, emulator = tty.look(), tty.emulator
+    assert (emulator.title, emulator.answers) == ("", [])
+    assert emulator.screen.cursor.hidden is False
+    assert lines.count("[0] first") == lines.count("[0] last") == cut + 1
+    starts = [at for at, line in enumerate(lines) if line == "[0] first"]
+    for start, end in pairwise([*starts, len(lines)]):
+        assert lines[start + 1].startswith("[0] before ")
+        assert "".join(lines[start + 1 : end - 1]).endswith(" after")
+        assert lines[end - 1] == "[0] last"
+    for fd in tty.ends:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
+def test_nor_in_the_footer_and_the_end(payload: bytes) -> None:
+    text = payload.decode("utf-8", "surrogateescape")
+    footer = Footer([text, "[red]n2[/red]"])
+    picture = Progress(2, Now()).picture()
+    emulator = Emulator(100, 30)
+    lines = footer.lines(picture, [("[0]", payload.replace(b"\r", b""))], 99)
+    for line, columns in drawn(lines, 99):
+        assert columns <= 99
+        emulator.feed(line + b"\n")
+    assert "red" in emulator.lines()[1] or len(payload) > 60
+    assert (emulator.title, emulator.answers) == ("", [])
+    assert emulator.screen.cursor.y == len(lines)
