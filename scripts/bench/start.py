@@ -2,6 +2,9 @@
 """How long from the command to its end, when every rank only says its host's name.
 
     scripts/bench/start.py --hosts 8 --repeat 20
+    scripts/bench/start.py --hosts 8 --repeat 20 --mpi    # after MPI_Init, a bcast and a barrier
+
+With --mpi it is MPICH's own mpiexec against dispatch, both over libfabric's TCP.
 
 The launchers take turns in one run on the same cluster (scripts/cluster), each turn in another
 order, so a busy machine hurts them all alike. A turn counts only when the launcher exits 0 and
@@ -59,10 +62,11 @@ def one_turn(argv: list[str], lines: int) -> dict[str, float]:
 
 def measure(hosts: list[str], options: argparse.Namespace, place: str) -> dict[str, object]:
     """Turns of every launcher; runs on the login host."""
-    wanted = options.only or peers.NAMES
+    program = [sys.executable, os.path.join(HERE, "mpi_rank.py")] if options.mpi else ["hostname"]
+    wanted = options.only or (("dispatch", "hydra") if options.mpi else peers.NAMES)
     missing = [name for name in wanted if not peers.installed(name)]
     found = {
-        name: peers.command(name, hosts, options.ranks, ["hostname"], place)
+        name: peers.command(name, hosts, options.ranks, program, place)
         for name in wanted
         if name not in missing
     }
@@ -111,6 +115,7 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
     parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--mpi", action="store_true", help="ranks start MPI (mpi4py and mpich)")
     parser.add_argument("--only", action="append", help="this launcher only; repeatable")
     parser.add_argument("--json", metavar="FILE", help="write every turn there")
     parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
@@ -139,13 +144,14 @@ def main() -> int:
             check=True,
             timeout=LIMIT * options.repeat,
             cwd=CHECKOUT,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, "PATH": path, "MPIR_CVAR_CH4_NETMOD": "ofi"},
         )
     finally:
         subprocess.run([*CLUSTER, "down", "--name", name], check=False)
     result = json.loads(ended.stdout)
+    what = "MPI_Init + bcast + barrier" if options.mpi else "hostname"
     print(
-        f"{options.hosts} hosts x {options.ranks} ranks of hostname, {options.repeat} turns, "
+        f"{options.hosts} hosts x {options.ranks} ranks of {what}, {options.repeat} turns, "
         f"{os.cpu_count()} cores, Linux {platform.release()}; seconds"
     )
     print(table(result))
