@@ -33,6 +33,7 @@ MAY = {
     ),
     "bootstrap": (*COMMON, "agent", "transport.base"),
     "lifeline": ("agent.wire",),
+    "copy": COMMON,
     "runner": (
         *COMMON,
         "plan",

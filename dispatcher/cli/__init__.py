@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 #: command -> the module of this package that has its ``main``; loaded when it is called
-COMMANDS = {"run": "run", "exec": "exec_", "hosts": "hosts"}
+COMMANDS = {"run": "run", "exec": "exec_", "get": "get", "hosts": "hosts", "put": "put"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -34,7 +34,7 @@ def run(flags: Mapping[str, Any]) -> int:
         hosts = find_hosts(flags, say, (left,))
     else:
         hosts = find_hosts(flags, say)
-    errand = Errand(hosts, words, flags["stdin"], _limits(flags))
+    errand = Errand(hosts, words, flags["stdin"], limits(flags))
     allow_open_files(len(errand.hosts))
     return _run(errand, flags)
 
@@ -54,7 +54,7 @@ def _words(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return words
 
 
-def _limits(flags: Mapping[str, Any]) -> ErrandLimits:
+def limits(flags: Mapping[str, Any]) -> ErrandLimits:
     given: dict[str, Any] = {}
     for field, name in (
         ("connect", "connect_timeout"),

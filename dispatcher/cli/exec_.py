@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.targets import how_options, where_options
+from dispatcher.cli.targets import how_options, time_options, where_options
 
 EPILOG = """\b
 Examples:
@@ -26,13 +26,7 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("--shell", metavar="TEXT", help="Run TEXT by /bin/sh there, instead of COMMAND.")
 @click.option("-I", "--stdin", is_flag=True, help="Give every command a copy of standard input.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Leave standard input alone [the default].")
-@click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10].")
-@click.option("-u", "--command-timeout", metavar="S", help="Seconds a command may run [no limit].")
-@click.option("--deadline", metavar="S", help="Seconds for all of it [no limit].")
-@click.option("--grace", metavar="S", help="Seconds from one signal to the next, harder one [5].")
-@click.option("-f", "--fan-out", metavar="N", help="Hosts connecting at once [64].")
-@click.option("--serial", metavar="N", help="Hosts at work at once: a rolling errand [all].")
-@click.option("--stop-after", metavar="K", help="Start no further host once K have failed.")
+@time_options
 @click.option("-S", "--max-code", is_flag=True, help="Exit with the largest exit code of all.")
 @click.option("-N", "--no-label", is_flag=True, help="Do not label lines.")
 @click.option("-b", "--gather", is_flag=True, help="Show equal output once, hosts folded.")

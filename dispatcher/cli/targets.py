@@ -52,6 +52,19 @@ _HOW = (
         help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
     ),
 )  # fmt: skip
+_WHEN = (
+    click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10]."),
+    click.option(
+        "-u", "--command-timeout", metavar="S", help="Seconds a command may run [no limit]."
+    ),
+    click.option("--deadline", metavar="S", help="Seconds for all of it [no limit]."),
+    click.option(
+        "--grace", metavar="S", help="Seconds from one signal to the next, harder one [5]."
+    ),
+    click.option("-f", "--fan-out", metavar="N", help="Hosts connecting at once [64]."),
+    click.option("--serial", metavar="N", help="Hosts at work at once: a rolling errand [all]."),
+    click.option("--stop-after", metavar="K", help="Start no further host once K have failed."),
+)
 
 
 def where_options(function: Function) -> Function:
@@ -64,6 +77,13 @@ def where_options(function: Function) -> Function:
 def how_options(function: Function) -> Function:
     """Add the options of login and transport."""
     for option in reversed(_HOW):
+        function = option(function)
+    return function
+
+
+def time_options(function: Function) -> Function:
+    """Add the limits in time and number."""
+    for option in reversed(_WHEN):
         function = option(function)
     return function
 

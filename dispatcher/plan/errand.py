@@ -6,7 +6,7 @@ once on every host, each for itself: no ranks, no agent, no common environment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 from dispatcher.errors import PlanError, UsageError
@@ -49,12 +49,14 @@ class Errand:
     """``words`` (an argv, never empty) once on each of ``hosts``.
 
     stdin: each command reads a copy of our standard input; otherwise it has none.
+    fill: ``{host}`` in a word is replaced by the host's name.
     """
 
     hosts: tuple[Host, ...]
     words: tuple[str, ...]
     stdin: bool = False
     limits: ErrandLimits = ErrandLimits()
+    fill: bool = False
 
     def __post_init__(self) -> None:
         if not self.words or not self.words[0]:
@@ -75,6 +77,12 @@ class Errand:
             if len(set(plain)) < len(plain)
             else plain
         )
+
+    def words_for(self, node: int) -> tuple[str, ...]:
+        """The argv of host ``node``."""
+        if not self.fill:
+            return self.words
+        return tuple(word.replace("{host}", self.hosts[node].name) for word in self.words)
 
     def environment(self, node: int) -> tuple[tuple[str, str], ...]:
         """What the command on host ``node`` can know about its place."""
@@ -105,8 +113,3 @@ def targets(
     if not left:
         raise PlanError("no host is left after -x" if gone else "no hosts")
     return tuple(replace(host, user=host.user or user, port=host.port or port) for host in left)
-
-
-def names_of(hosts: Sequence[Host]) -> list[str]:
-    """The hosts' names in order."""
-    return [host.name for host in hosts]

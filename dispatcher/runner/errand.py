@@ -129,7 +129,9 @@ class ErrandRunner:
             attempt=order.attempt,
             target=Target(host.name, host.user, host.port),
             transport=self._transport_for(host),
-            opening=lifeline.opening(errand.words, errand.environment(node), stdin=errand.stdin),
+            opening=lifeline.opening(
+                errand.words_for(node), errand.environment(node), stdin=errand.stdin
+            ),
             seconds=order.seconds,
             credit=self._credit,
             broadcast=self._broadcast,

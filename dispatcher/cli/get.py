@@ -1,0 +1,40 @@
+"""``dispatch get``: files and trees from every host, each host's into a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dispatcher.cli.door import CONTEXT, enter
+from dispatcher.cli.targets import how_options, time_options, where_options
+
+EPILOG = """\b
+Examples:
+  dispatch get -H hostfile /var/log/syslog logs      logs/n01/syslog, logs/n02/syslog ...
+  dispatch get -w 'n[01-16]' '/data/{host}/out' .
+Exit code: as dispatch exec.
+"""
+
+
+@click.command("get", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="REMOTE... DIR")
+@where_options
+@time_options
+@click.option("--max-size", default="16G", metavar="N[K|M|G]", help="Most bytes of one host [16G].")
+@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
+@how_options
+def command(**flags: Any) -> int:
+    """Copy files and trees REMOTE of every host to DIR/HOST/; {host} in REMOTE is its name.
+
+    Names are exact, nothing is expanded there. What a host sends cannot leave its folder.
+    """
+    from dispatcher.cli.copying import get
+
+    return get(flags)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch get`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch get")

@@ -1,0 +1,41 @@
+"""``dispatch put``: files and trees to every host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dispatcher.cli.door import CONTEXT, enter
+from dispatcher.cli.targets import how_options, time_options, where_options
+
+EPILOG = """\b
+Examples:
+  dispatch put -H hostfile train.py conf /opt/job/
+  dispatch put -w 'n[01-16]' node.conf /etc/site.conf
+  dispatch put -w 'n[01-16]' shard.tar '/data/{host}/'
+Exit code: as dispatch exec.
+"""
+
+
+@click.command("put", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="SRC... DEST")
+@where_options
+@time_options
+@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
+@how_options
+def command(**flags: Any) -> int:
+    """Copy files and trees SRC to DEST on every host; {host} in DEST is its name.
+
+    DEST is a folder if it ends in /, is one there, or there are several SRC. A file
+    is renamed into its place when it is complete; modes and times are kept.
+    """
+    from dispatcher.cli.copying import put
+
+    return put(flags)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch put`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch put")

@@ -1,0 +1,137 @@
+"""``dispatch put`` and ``dispatch get``, on this machine and over real sshd."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import Cluster
+
+DISPATCH = [sys.executable, "-m", "dispatcher"]
+
+
+def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DISPATCH, *words], capture_output=True, text=True, timeout=60, check=False,
+        stdin=subprocess.DEVNULL, **options,
+    )  # fmt: skip
+
+
+def put(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return run("put", "-w", "localhost", *words, **options)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree with what trees have."""
+    top = tmp_path / "tree"
+    (top / "sub dir").mkdir(parents=True)
+    (top / "run.sh").write_text("#!/bin/sh\n")
+    (top / "run.sh").chmod(0o750)
+    (top / "sub dir" / "it's\nodd").write_bytes(bytes(range(256)))
+    (top / ".hidden").write_text("")
+    (top / "link").symlink_to("run.sh")
+    (top / ("long" * 40)).write_text("long")
+    os.utime(top / "run.sh", (1_000_000, 1_000_000))
+    return top
+
+
+def content(top: Path) -> dict[str, object]:
+    return {
+        str(path.relative_to(top)): os.readlink(path)
+        if path.is_symlink()
+        else (path.read_bytes() if path.is_file() else "folder", path.stat().st_mode)
+        for path in top.rglob("*")
+    }
+
+
+def test_a_tree_there_and_back(tree: Path, tmp_path: Path) -> None:
+    done = put(str(tree), f"{tmp_path}/there/")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert content(tmp_path / "there" / "tree") == content(tree)
+    assert (tmp_path / "there" / "tree" / "run.sh").stat().st_mtime == 1_000_000
+    assert os.listdir(tmp_path / "there") == ["tree"]
+    done = run("get", "-w", "localhost", f"{tmp_path}/there/tree", f"{tmp_path}/back")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert content(tmp_path / "back" / "localhost" / "tree") == content(tree)
+    assert os.listdir(tmp_path / "back") == ["localhost"]
+
+
+def test_names_of_the_destination(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("1")
+    (tmp_path / "two").write_text("2")
+    (tmp_path / "there").mkdir()
+    assert put("one", f"{tmp_path}/new", cwd=tmp_path).returncode == 0
+    assert put("one", f"{tmp_path}/there", cwd=tmp_path).returncode == 0
+    assert put("one", "two", f"{tmp_path}/made/for/{{host}}", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "new").read_text() == (tmp_path / "there" / "one").read_text() == "1"
+    assert (tmp_path / "made" / "for" / "localhost" / "two").read_text() == "2"
+
+
+def test_merging_and_replacing(tree: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    put(str(tree), f"{there}/")
+    (there / "tree" / "mine").write_text("kept")
+    (there / "tree" / "run.sh").write_text("changed")
+    (there / "tree" / ".hidden").unlink()
+    (there / "tree" / ".hidden").symlink_to(tmp_path / "victim")
+    assert put(str(tree), f"{there}/").returncode == 0
+    (there / "tree" / "mine").unlink()
+    assert content(there / "tree") == content(tree)
+    assert not (tmp_path / "victim").exists()
+
+
+def test_failures_leave_nothing_half_done(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "there" / "run.sh").mkdir(parents=True)
+    done = put(str(tree / "run.sh"), f"{tmp_path}/there/")
+    assert done.returncode == 1
+    assert "is a directory" in done.stderr
+    assert os.listdir(tmp_path / "there") == ["run.sh"]
+    missing = run("get", "-w", "localhost", "/no/such", str(tmp_path / "back"))
+    assert missing.returncode == 1
+    assert os.listdir(tmp_path / "back") == []
+
+
+def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(b"x" * 5000)
+    done = run("get", "--max-size", "4K", "-w", "localhost", f"{tmp_path}/big", f"{tmp_path}/in")
+    assert done.returncode == 125
+    assert "more than 4096 bytes" in done.stderr
+    assert not (tmp_path / "in" / "localhost" / "big").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("put", "-w", "n1", "x"), "what, and where to"),
+        (("put", "-w", "n1", "/no/such", "/x"), "no such file"),
+        (("put", "-w", "n1", "/etc/hosts", "/etc/../etc/hosts", "/x"), "two of that name"),
+        (("put", "-w", "n1", "/dev/null", "/x"), "not a file"),
+        (("get", "-w", "n1", "/", "x"), "cannot be fetched"),
+        (("get", "-w", "n1", "/a/x", "/b/x", "y"), "same name"),
+        (("get", "-w", "n1", "--max-size", "1Q", "/a", "y"), "not a size"),
+    ],
+)
+def test_usage_errors_touch_no_host(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("transport", ["paramiko", "ssh"])
+def test_over_hosts(cluster: Cluster, tree: Path, transport: str) -> None:
+    words = ("--transport", transport, "-w", "n[1-4]")
+    there = f"/tmp/{transport}-{{host}}/"
+    done = cluster.run([*DISPATCH, "put", *words, str(tree), there])
+    assert done.returncode == 0, done.stderr
+    back = tree.parent / "back"
+    done = cluster.run([*DISPATCH, "get", *words, f"{there}tree", str(back)])
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(back)) == ["n1", "n2", "n3", "n4"]
+    for host in ("n1", "n2", "n3", "n4"):
+        assert content(back / host / "tree") == content(tree)
