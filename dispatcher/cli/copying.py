@@ -24,7 +24,8 @@ from dispatcher.runner.errand import ErrandRunner
 from dispatcher.sinks.archives import Archives
 from dispatcher.sinks.base import Sink
 from dispatcher.sinks.errand import ErrandNotes, describe
-from dispatcher.sinks.screen import Screen
+from dispatcher.sinks.outlet import Outlet
+from dispatcher.sinks.screen import Screen, View
 from dispatcher.transport.base import Failure, Kind
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -67,13 +68,13 @@ def get(flags: Mapping[str, Any]) -> int:
         raise UsageError(f"get: {folder}: {(error.strerror or '').lower()}") from None
     words = ("/bin/sh", "-c", scripts.GET, "dispatch", *map(_there, cleaned))
     errand = Errand(hosts, words, limits=limits(flags), fill=True)
-    spool = Archives(folder, limit + _TAR_ROOM)
-    outcomes = list(_run(errand, flags, [spool], None))
+    archives = Archives(folder, limit + _TAR_ROOM)
+    outcomes = list(_run(errand, flags, [archives], None))
     for node, outcome in enumerate(outcomes):
         if is_good(outcome):
             names = [base.replace("{host}", hosts[node].name) for base in bases]
             place = os.path.join(folder, errand.names[node])
-            outcomes[node] = _take(spool, node, place, names, limit) or outcome
+            outcomes[node] = _take(archives, node, place, names, limit) or outcome
     return _conclude(errand, outcomes)
 
 
@@ -83,11 +84,11 @@ def _there(path: str) -> str:
 
 
 def _take(
-    spool: Archives, node: int, place: str, names: Sequence[str], limit: int
+    archives: Archives, node: int, place: str, names: Sequence[str], limit: int
 ) -> Outcome | None:
     """Unpack what one host sent; why it could not be, or None."""
-    why = spool.problems.get(node)
-    file = spool.take(node)
+    why = archives.problems.get(node)
+    file = archives.take(node)
     if why is None and file is None:
         why = "it sent nothing"
     if why is None and file is not None:
@@ -117,11 +118,10 @@ def _run(
 ) -> tuple[Outcome, ...]:
     allow_open_files(len(errand.hosts))
     names = errand.names
-    #: put has nothing to say on standard output; get's is the archive
+    # put has nothing to say on standard output; get's is the archive
     screen = Screen(
-        lambda node: f"{names[node]}:",
-        fds={2: 2},
-        on_broken=lambda: runner.tell(SignalReceived(signal.SIGPIPE)),
+        View(lambda node: f"{names[node]}:", mark_errors=False),
+        Outlet({2: 2}, lambda: runner.tell(SignalReceived(signal.SIGPIPE))),
     )
     with Reach(flags) as reach:
         runner = ErrandRunner(
