@@ -6,6 +6,7 @@ code  meaning
 0     every planned rank ran and exited 0
 1-..  the root cause's own exit code; 128+n when signal n ended that rank
 2     usage: bad flag, bad hostfile, impossible plan; no host was touched
+93    a rank's own 93 means: do not start this job again (--max-restarts)
 124   a time limit of the run was reached
 125   dispatch or the cluster failed before or beside the ranks
       (host unreachable, check failed, agent lost, output lost)
@@ -15,11 +16,13 @@ code  meaning
 ====  =====================================================================
 
 A rank may itself exit with 124-127; the verdict and ``report.json`` say whose
-code it is. Source of 124-127: timeout(1), env(1); of 128+n: sh(1).
+code it is. Source of 124-127: timeout(1), env(1); of 128+n: sh(1); of 93: the
+launcher of NVIDIA's resiliency extension, which takes it for the same request.
 """
 
 OK = 0
 USAGE = 2
+NO_RESTART = 93
 TIME_LIMIT = 124
 CLUSTER = 125
 NOT_EXECUTABLE = 126

@@ -6,6 +6,7 @@
     DIR/20260131-142501-k3f9/rank-00012.out, .err    what that rank wrote, exactly
                              rank-00012.out.1, .2    its first pieces, with --log-size
                              merged.log              instead of these, with --log-merge
+                             restart-1/rank-...      the same of ranks started again
                              dispatch.jsonl          the journal
                              plan.json               what was planned, secrets hidden
                              report.json             how it ended

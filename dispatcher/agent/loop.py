@@ -91,6 +91,7 @@ class Loop:
         self.reading = True
         self.cwd = b"/"
         self.error_folder: str | None = None
+        self.watched = b""
         self.innocent = True  # no rank has failed, and none was told to end
         self.before_start = (0, 0.0)  # the OOM killer's count, and when
         self.meeting: Meeting | None = None
@@ -182,14 +183,21 @@ class Loop:
         # an agent that runs from files has them all
         getattr(__spec__.loader, "sources", {}).update(message["parts"])
         self.cwd = message["cwd"]
+        if self.error_folder:  # of an earlier attempt, whose ranks are dead
+            folder.remove(self.error_folder)
         self.error_folder = folder.make(message["run_id"])
+        self.innocent = True
+        self.wireup = None
         found = facts.gather(message["check"].get("iface"))
         found["error_folder"] = self.error_folder
         path = message["path"]
         if path is None:  # then the ranks get this host's own
             path = os.environb.get(b"PATH")
         problems = facts.look(message["check"], self.cwd, path)
+        self.watched = message.get("watch") or b""
+        found["mark"] = self.mark()
         wanted = message["reserve"]
+        before, self.meeting = self.meeting, None
         if wanted is not None:
             from .meeting import Meeting
 
@@ -200,9 +208,22 @@ class Loop:
             except OSError as error:
                 which = "port %d" % wanted if wanted else "any port"
                 problems.append(["port", "%s cannot be kept free: %s" % (which, error.strerror)])
-        self.do_send("ready", {"facts": found, "problems": problems})
+        if before is not None:
+            before.close()  # only now, so that the new port is another
+        self.do_send(
+            "ready", {"attempt": message.get("attempt", 0), "facts": found, "problems": problems}
+        )
         self.flush()
         self.guarded.expect(message["lease"], message["lifeline_grace"], self.error_folder)
+
+    def mark(self) -> int | None:
+        """When the file that shows progress was changed, in ns; None where there is none."""
+        if not self.watched:
+            return None
+        try:
+            return os.stat(os.path.join(self.cwd, self.watched)).st_mtime_ns
+        except OSError:
+            return None
 
     def do_probe(self, message: dict[str, Any]) -> None:
         from .meeting import probe
@@ -311,7 +332,7 @@ class Loop:
         killed, left = family.kill_all(self.reap)
         if self.wireup is not None and not left:
             self.wireup.remove_segments()
-        self.tell(("swept", len(killed - ended), left))
+        self.tell(("swept", len(killed - ended), left, self.mark()))
 
     def do_cut(self, rank: int) -> None:
         member = self.ranks[rank]

@@ -6,6 +6,8 @@ carries it out. Times are seconds of one monotonic clock that the caller reads.
 ::
 
     fresh -- prepare --> prepared -- start --> running -- finish --> over
+      |                     ^  |                  |
+      |                     |  +---- prepare -----+
       |                     |                     |
       +---------------------+---------------------+-- lifeline lost --> dying --> over
 
@@ -18,6 +20,8 @@ Rules (named in tests):
 * N-3  every rank that was spawned is reported ``exited`` exactly once
 * N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another
   process still holds them and output is not being held back for credit
+
+* N-5  a further attempt is prepared only when nothing of the last one is left
 
 Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
 ("exited", rank, status, why) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
@@ -100,6 +104,9 @@ class Node:
             self.deadlines["lease"] = now + self.lease
             self.deadlines["beat"] = now + self.heartbeat
             return [("credit", message["credit"]), ("prepare", message)]
+        if kind == "prepare" and not self.alive and not self.draining:  # N-5
+            self.state = PREPARED
+            return [("prepare", message)]
         if kind == "probe" and self.state == PREPARED:
             return [("probe", message)]
         if kind == "start" and self.state == PREPARED:
@@ -163,12 +170,16 @@ class Node:
         everyone = sorted(self.alive)
         return [*actions, ("signal", everyone, SIGTERM), ("signal", everyone, SIGCONT)]
 
-    def _on_swept(self, now: float, killed: int, left: list[int]) -> list[Action]:
-        if self.state == OVER:
-            return [("send", "swept", {"killed": killed, "left": left}), ("exit", EXIT_OK)]
+    def _on_swept(
+        self, now: float, killed: int, left: list[int], mark: int | None = None
+    ) -> list[Action]:
         if self.state == DYING:
             return [("exit", EXIT_LIFELINE)]
-        return [("send", "swept", {"killed": killed, "left": left})]
+        fields: dict[str, Any] = {"killed": killed, "left": left}
+        if mark is not None:
+            fields["mark"] = mark
+        told: list[Action] = [("send", "swept", fields)]
+        return [*told, ("exit", EXIT_OK)] if self.state == OVER else told
 
     # -- deadlines ------------------------------------------------------------
 

@@ -23,7 +23,7 @@ class RankLabels:
         if self._kind == "rank":
             return f"[{name(rank)}]"
         runner = self._runner()
-        own = name(rank) if rank >= FIRST else runner.plan.ranks[rank].local_rank
+        own = name(rank) if rank >= FIRST else runner.home(rank)[1]
         return f"[{runner.host_of(rank)}:{own}]"
 
     def of_many(self, ranks: Sequence[int]) -> str:
@@ -38,4 +38,4 @@ class RankLabels:
     def hue(self, rank: int) -> int:
         """What chooses the colour of a label: the host where labels name hosts, else the rank."""
         by_host = self._kind == "host" and rank < FIRST
-        return self._runner().plan.ranks[rank].node if by_host else rank
+        return self._runner().home(rank)[0] if by_host else rank

@@ -21,6 +21,7 @@ from dispatcher.plan.request import (
     parse_nproc,
     parse_stdin,
 )
+from dispatcher.plan.restarts import Restarts
 
 if TYPE_CHECKING:
     from dispatcher.cli.showing import Showing
@@ -51,7 +52,7 @@ def launch(flags: Mapping[str, Any]) -> int:
     from dispatcher.cli.showing import settings
     from dispatcher.paths import RunPaths
 
-    allow_open_files(len(plan.nodes))
+    allow_open_files(len(plan.nodes) + len(plan.spares))
     if flags["agent_python"] is not None:
         bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
     showing = settings(flags, None if plan.is_open else plan.world_size)
@@ -114,6 +115,8 @@ def request(flags: Mapping[str, Any]) -> Request:
         pmi_port=_pmi_port(flags),
         stdin=stdin,
         limits=_limits(flags),
+        restarts=_restarts(flags),
+        spares=_count(flags, "spares", "--spares"),
     )
 
 
@@ -235,6 +238,21 @@ def _limits(flags: Mapping[str, Any]) -> Limits:
     return Limits(**given) if window is None else Limits(**given, connect_window=window)
 
 
+def _restarts(flags: Mapping[str, Any]) -> Restarts:
+    given: dict[str, Any] = {
+        "most": _count(flags, "max_restarts", "--max-restarts")
+        if flags["max_restarts"] != "0"
+        else 0,
+        "min_nodes": _count(flags, "min_nodes", "--min-nodes"),
+        "host_faults": _count(flags, "host_faults", "--host-faults"),
+        "progress_file": flags["progress_file"],
+        "progress_line": flags["progress_line"],
+    }
+    if flags["restart_delay"] is not None:
+        given["delay"] = parse_seconds(flags["restart_delay"], "--restart-delay")
+    return Restarts(**{name: value for name, value in given.items() if value is not None})
+
+
 def parse_seconds(text: str, flag: str) -> float:
     """The value of a duration ``flag``, in seconds. Raises: UsageError."""
     try:
@@ -257,6 +275,7 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
     from dispatcher.cli.reach import Reach
     from dispatcher.core.events import SignalReceived
     from dispatcher.runner.loop import Runner
+    from dispatcher.sinks.attempts import history
     from dispatcher.sinks.base import Sink
     from dispatcher.sinks.notes import Notes
     from dispatcher.sinks.report import Pids, report, write_json
@@ -264,7 +283,7 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
     from dispatcher.sinks.verdict import describe
 
     tail, pids = Tail(), Pids()
-    hosts = [node.host.name for node in plan.nodes]
+    hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
 
     def nobody_reads() -> None:
         if paths is None:  # with files the run is worth going on
@@ -316,11 +335,13 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_IGN)
         verdict = runner.run()
-    lines = describe(verdict, runner.plan, pids.by_rank, tail.last)
+    lines = history(verdict) + describe(verdict, runner.plan, pids.by_rank, tail.last)
     if paths is not None:
         seconds = time.monotonic() - began
         try:
-            write_json(paths.report, report(verdict, runner.plan, lines, seconds, pids, tail.last))
+            write_json(
+                paths.report, report(verdict, runner.plan, lines, seconds, pids, tail.last, hosts)
+            )
         except OSError as error:  # the exit code is worth more than the file
             say(f"error: {paths.report}: {(error.strerror or '').lower()}")
     if progress is not None:

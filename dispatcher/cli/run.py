@@ -41,6 +41,11 @@ Other commands, each with its own --help:
 @click.option("--include", metavar="SPEC", help="Only these: host@host:0,2 (DeepSpeed's grammar).")
 @click.option("--exclude", metavar="SPEC", help="All but these; same grammar.")
 @click.option("--nnodes", metavar="N", help="Use the first N hosts.")
+@click.option(
+    "--spares",
+    metavar="N",
+    help="Keep N further hosts ready to replace others [default: the hostfile's spare ones].",
+)
 # what
 @click.option("-m", "--module", is_flag=True, help="PROGRAM is a Python module.")
 @click.option("--no-python", is_flag=True, help="PROGRAM is run as it is, without Python.")
@@ -164,6 +169,23 @@ Other commands, each with its own --help:
     "--mpi-patience", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."
 )
 @click.option("--fan-out", metavar="N", help="Hosts connecting at once [64].")
+# starting again
+@click.option("--max-restarts", metavar="N", help="Start all ranks again N times at most [0].")
+@click.option(
+    "--min-nodes", metavar="N", help="Go on with N hosts at least when no spare is left [all]."
+)
+@click.option(
+    "--restart-delay", metavar="S", help="Seconds before the second restart in a row; doubles [1]."
+)
+@click.option("--host-faults", metavar="K", help="Leave a host out on which K attempts ended [3].")
+@click.option(
+    "--progress-line",
+    metavar="RE",
+    help="A line that shows progress; 3 attempts without it are the end.",
+)
+@click.option(
+    "--progress-file", metavar="PATH", help="Likewise, a file on host 0 that progress changes."
+)
 # showing
 @showing.options
 @click.option("--trace", metavar="FILE", help="Write where the time went, for ui.perfetto.dev.")

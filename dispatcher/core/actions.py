@@ -1,4 +1,8 @@
-"""What the core orders: frozen requests in the imperative; the runner carries them out."""
+"""What the core orders: frozen requests in the imperative; the runner carries them out.
+
+``node`` counts hosts as the run has them, spares last, which is the plan's order
+until a spare takes a seat. Only ``StartRanks`` and ``SpawnRanks`` mean a node of the plan.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,14 @@ class OpenLink(Action):
 
 
 @dataclass(frozen=True)
+class Prepare(Action):
+    """Let the node's agent, which runs already, look at its host for a further attempt."""
+
+    node: int
+    attempt: int
+
+
+@dataclass(frozen=True)
 class Probe(Action):
     """Let the node's agent try to reach node 0 at each of ``addresses``."""
 
@@ -34,12 +46,16 @@ class Probe(Action):
 
 @dataclass(frozen=True)
 class StartRanks(Action):
-    """Spawn the node's ranks, which will meet at ``master_addr``:``master_port``."""
+    """Spawn the node's ranks, which will meet at ``master_addr``:``master_port``.
+
+    restart: how often ranks of this run have been started before.
+    """
 
     plan: JobPlan
     node: int
     master_addr: str
     master_port: int
+    restart: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dispatcher.core.error_file import ErrorFile
+from dispatcher.core.policy import Cause
 from dispatcher.transport.base import Failure
 
 
@@ -24,6 +26,7 @@ class Facts:
     port: the port node 0 keeps free for MASTER_PORT, else None.
     error_folder: where ranks may write error files on that host, None if nowhere.
     machine: equal for two agents only if they run on the same machine.
+    mark: when the progress file was last changed, in ns; None where there is none.
     """
 
     hostname: str
@@ -35,6 +38,7 @@ class Facts:
     machine: str
     error_folder: str | None = None
     port: int | None = None
+    mark: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,16 @@ class Event:
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
+@dataclass(frozen=True)
+class OfAttempt(Event):
+    """What an agent says of one attempt to run the ranks; late words of an old one change nothing.
+
+    attempt: how often the hosts had been gathered before, as the link it came by stood.
+    """
+
+    attempt: int = dataclasses.field(default=0, kw_only=True)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
@@ -62,6 +76,8 @@ def _plain(value: Any) -> Any:
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
     return value
 
 
@@ -95,7 +111,7 @@ class NodeBooted(Event):
 
 
 @dataclass(frozen=True)
-class NodeReady(Event):
+class NodeReady(OfAttempt):
     """The agent has looked at its host; ``problems`` are (what, why) pairs."""
 
     node: int
@@ -104,7 +120,7 @@ class NodeReady(Event):
 
 
 @dataclass(frozen=True)
-class NodeProbed(Event):
+class NodeProbed(OfAttempt):
     """The node has tried to reach node 0; ``reached`` are the addresses that answered."""
 
     node: int
@@ -127,12 +143,16 @@ class NodeDying(Event):
 
 
 @dataclass(frozen=True)
-class NodeSwept(Event):
-    """The agent has ended its part: ``killed`` leftovers, ``left`` pids that would not die."""
+class NodeSwept(OfAttempt):
+    """Below the agent nothing lives: ``killed`` leftovers, ``left`` pids that would not die.
+
+    mark: as in ``Facts``, but looked at again.
+    """
 
     node: int
     killed: int
     left: tuple[int, ...] = ()
+    mark: int | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +172,7 @@ class NodeNoticed(Event):
 
 
 @dataclass(frozen=True)
-class RankSpawned(Event):
+class RankSpawned(OfAttempt):
     """The rank's program is running as process ``pid`` of its host."""
 
     node: int
@@ -161,7 +181,7 @@ class RankSpawned(Event):
 
 
 @dataclass(frozen=True)
-class RankFailedToStart(Event):
+class RankFailedToStart(OfAttempt):
     """The rank's program could not be executed; ``errno`` as execve(2) gave it."""
 
     node: int
@@ -172,7 +192,7 @@ class RankFailedToStart(Event):
 
 
 @dataclass(frozen=True)
-class RankExited(Event):
+class RankExited(OfAttempt):
     """The rank's process was reaped; ``status`` is its exit code, or -n for signal n.
 
     error: what its error file says; hint: what its host knows besides, "" for nothing.
@@ -186,7 +206,7 @@ class RankExited(Event):
 
 
 @dataclass(frozen=True)
-class RankLeaked(Event):
+class RankLeaked(OfAttempt):
     """The rank ended but another process held its output open; the pipes were cut."""
 
     node: int
@@ -194,7 +214,7 @@ class RankLeaked(Event):
 
 
 @dataclass(frozen=True)
-class OutputEnded(Event):
+class OutputEnded(OfAttempt):
     """One stream of a rank is complete: ``received`` bytes here, ``sent`` by the agent."""
 
     node: int
@@ -205,7 +225,7 @@ class OutputEnded(Event):
 
 
 @dataclass(frozen=True)
-class InputClosed(Event):
+class InputClosed(OfAttempt):
     """The rank reads no more of the input, though there may be more; it has ``taken`` bytes."""
 
     node: int
@@ -230,7 +250,7 @@ class InputLeft(Event):
 
 
 @dataclass(frozen=True)
-class PmiCommitted(Event):
+class PmiCommitted(OfAttempt):
     """All members on the node are in ``fence``; ``keys`` is what they put, packed by the agent."""
 
     node: int
@@ -241,7 +261,7 @@ class PmiCommitted(Event):
 
 
 @dataclass(frozen=True)
-class PmiAborted(Event):
+class PmiAborted(OfAttempt):
     """The rank called MPI_Abort with ``code``; ``text`` is its reason, if it gave one."""
 
     node: int
@@ -251,7 +271,7 @@ class PmiAborted(Event):
 
 
 @dataclass(frozen=True)
-class PmiAsked(Event):
+class PmiAsked(OfAttempt):
     """The rank wants to ``publish``, ``lookup`` or ``unpublish`` ``service`` (at ``port``)."""
 
     node: int
@@ -271,7 +291,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class PmiSpawnAsked(Event):
+class PmiSpawnAsked(OfAttempt):
     """The rank wants a new world of ``segments``, whose keys begin with the pairs ``preput``."""
 
     node: int
@@ -300,7 +320,7 @@ class SpawnRefused(Event):
 
 
 @dataclass(frozen=True)
-class PmiWaiting(Event):
+class PmiWaiting(OfAttempt):
     """Ranks have been awaited for ``seconds``: they ``never`` called MPI_Init, or are ``absent``.
 
     absent: from a barrier, in MPI_Init, MPI_Finalize or a spawn.
@@ -329,11 +349,15 @@ class SignalReceived(Event):
 
 @dataclass(frozen=True)
 class RanksPlaced(Event):
-    """The plan is final: ``world_size`` ranks meet at ``master_addr``:``master_port``."""
+    """The plan is final: ``world_size`` ranks meet at ``master_addr``:``master_port``.
+
+    restart: how often ranks of this run have been started before.
+    """
 
     world_size: int
     master_addr: str
     master_port: int
+    restart: int = 0
 
 
 @dataclass(frozen=True)
@@ -341,6 +365,50 @@ class JobStopping(Event):
     """The job is being ended; ``why`` is the cause in words."""
 
     why: str
+
+
+@dataclass(frozen=True)
+class RanksProgressed(OfAttempt):
+    """A rank wrote the line that shows that this attempt came further than the last."""
+
+    node: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class RunRestarting(Event):
+    """The ranks will be started again in ``seconds``: restart ``number`` of at most ``most``."""
+
+    cause: Cause
+    number: int
+    most: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class HostReplaced(Event):
+    """Host ``by`` takes the seat of host ``node``, which cannot be used: ``why``; its ranks too."""
+
+    node: int
+    by: int
+    ranks: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class HostLeftOut(Event):
+    """Host ``node`` will not be used (any more): ``why``."""
+
+    node: int
+    why: str
+
+
+@dataclass(frozen=True)
+class WorldShrunk(Event):
+    """The run goes on with fewer hosts: ``nodes``, with ``counts`` ranks on each, in order."""
+
+    nodes: tuple[int, ...]
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)

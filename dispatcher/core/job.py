@@ -191,7 +191,10 @@ class Job:
             return []
         freed = self._mpi.ended(event.rank, event.status)
         if event.status != 0 and freed is not None:  # J-9
-            return self._stop(policy.RankFailed(**vars(event)), now)
+            return self._stop(
+                policy.RankFailed(event.node, event.rank, event.status, event.error, event.hint),
+                now,
+            )
         return (freed or []) + self._conclude(now)
 
     def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:

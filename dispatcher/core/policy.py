@@ -105,6 +105,20 @@ Cause = (
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One attempt to run the ranks that was not the last, and what ended it.
+
+    names: node -> host of that attempt's plan, which the nodes of ``cause`` refer to.
+    restart: how often ranks had been started before it.
+    """
+
+    restart: int
+    names: tuple[str, ...]
+    world_size: int
+    cause: Cause
+
+
+@dataclass(frozen=True)
 class Verdict:
     """How the run ended, for the screen, the report and the exit code.
 
@@ -112,6 +126,9 @@ class Verdict:
     lost: node -> failure, of every node that could not be used to the end.
     unkillable: node -> pids that survived SIGKILL.
     swept: node -> processes that ranks left behind and that had to be killed.
+    attempts: those before the last one, in order; all else here is of the last.
+    left_out: hosts by name that were not used to the end, and why.
+    no_restart: why the ranks were not started again, where the user allowed that.
     """
 
     cause: Cause | None
@@ -121,6 +138,9 @@ class Verdict:
     lost: Mapping[int, Failure] = field(default_factory=dict)
     unkillable: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     swept: Mapping[int, int] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    no_restart: str | None = None
 
     @property
     def ok(self) -> bool:

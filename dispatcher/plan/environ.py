@@ -126,7 +126,7 @@ def interface(name: str | None) -> dict[str, str]:
 
 
 def rank_environment(
-    plan: JobPlan, rank: int, bound: Bound | None = None, *, attempt: int = 0
+    plan: JobPlan, rank: int, bound: Bound | None = None, *, restart: int = 0
 ) -> dict[str, str]:
     """Every variable set for ``rank``, user's and ours; the host's own come below these.
 
@@ -148,8 +148,8 @@ def rank_environment(
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(plan.world_size),
         "TORCHELASTIC_RUN_ID": plan.run_id,
-        "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RESTART_COUNT": str(restart),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts.most),
     }
     if plan.seating is not None:
         env["DISPATCH_HOSTS"] = plan.seating

@@ -13,7 +13,8 @@ class Host:
     max_slots: the most it takes even when over-subscribed. user, port, python:
     None means the run's own. env: names and values for ranks on this host only.
     gpus: CUDA's words for the devices behind the slots, in slot order; None when
-    not said. origin: where it was named, ``hostfile:3`` or ``-H``.
+    not said. spare: waits until another host is lost. origin: where it was named,
+    ``hostfile:3`` or ``-H``.
 
     Two hosts with one name are two places only if their ports differ.
     """
@@ -26,6 +27,7 @@ class Host:
     python: str | None = None
     env: tuple[tuple[str, str], ...] = ()
     gpus: tuple[str, ...] | None = None
+    spare: bool = False
     origin: str = "-H"
 
     @property

@@ -6,6 +6,7 @@
     hosts  = item *( "," item )  /  set algebra (see hostset)
     item   = [ user "@" ] ( name / range / "@" group / IPv6 / "[" IPv6 "]" ) [ ":" number ]
     option = key "=" value             blanks around "=" allowed, quotes as in a shell
+           / "spare"                   these hosts wait until others are lost
 
 What ``:number`` means, stated once: **after** ``user@`` or ``[address]`` it is a
 port (as ssh and pssh write it), else a count of slots (as MPICH and mpirun
@@ -214,6 +215,10 @@ def _options(text: str, at: int, line: Line) -> dict[str, tuple[int, object]]:
         if not word or text[equals : equals + 1] != "=":
             end = _end_of_word(text, at)
             bare = text[at:end]
+            if bare == "spare" and "spare" not in found:
+                found["spare"] = at, True
+                at = end
+                continue
             line.mistakes.append(
                 BadName(f"a second word without '=': {shown(bare)}", at, _bare_hint(bare))
             )

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 from dispatcher.errors import InternalError, PlanError
 from dispatcher.plan import placement
 from dispatcher.plan.environ import exported
-from dispatcher.plan.filters import Choice, choose
+from dispatcher.plan.filters import choose
 from dispatcher.plan.host import Host
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.request import (
@@ -41,6 +41,8 @@ from dispatcher.plan.request import (
     parse_nproc,
     parse_stdin,
 )
+from dispatcher.plan.restarts import Restarts
+from dispatcher.plan.spares import divide
 
 if TYPE_CHECKING:
     from typing import Any
@@ -99,6 +101,8 @@ class JobPlan:
     pmi_port: bool = False
     stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
+    restarts: Restarts = field(default_factory=Restarts)
+    spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
     notices: tuple[str, ...] = ()
 
     @property
@@ -191,12 +195,20 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     if not choices:
         flag = "--include" if request.include is not None else "--exclude"
         raise PlanError(f"no host is left after {flag}")
-    choices = _first(choices, request.nnodes)
+    choices, spares = divide(choices, request.nnodes, request.spares)
+    least = request.restarts.min_nodes
+    if least is not None and least > len(choices):
+        raise PlanError(f"--min-nodes {least}: only {_plural(len(choices), 'host')} to start on")
     plan = JobPlan(
         run_id=run_id,
         nodes=tuple(
             NodePlan(index, _completed(choice.host, request), choice.slots or ())
             for index, choice in enumerate(choices)
+        ),
+        restarts=request.restarts,
+        spares=tuple(
+            NodePlan(index, _completed(choice.host, request), choice.slots or ())
+            for index, choice in enumerate(spares, len(choices))
         ),
         program=request.program,
         python=request.python,
@@ -221,15 +233,6 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     if unsaid or request.nproc_per_node == "gpu":
         return plan
     return _placed(plan, {})
-
-
-def _first(choices: tuple[Choice, ...], nnodes: int | None) -> tuple[Choice, ...]:
-    if nnodes is None:
-        return choices
-    if nnodes > len(choices):
-        names = fold(choice.host.name for choice in choices)
-        raise PlanError(f"--nnodes {nnodes}: only {_plural(len(choices), 'host')}: {names}")
-    return choices[:nnodes]
 
 
 def _completed(host: Host, request: Request) -> Host:
@@ -263,6 +266,9 @@ def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
         plan,
         nodes=tuple(
             replace(node, index=index, ranks=ranks[index]) for index, (node, _) in enumerate(used)
+        ),
+        spares=tuple(
+            replace(spare, index=index) for index, spare in enumerate(plan.spares, len(used))
         ),
         notices=notices,
     )

@@ -23,6 +23,7 @@ from dispatcher.plan.names import (
     digits,
     shown,
 )
+from dispatcher.plan.restarts import Restarts
 
 Nproc = int | Literal["auto", "gpu"]
 Stdin = int | Literal["none", "all"]
@@ -104,6 +105,8 @@ class Request:
     pmi_port: bool = False
     stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
+    restarts: Restarts = field(default_factory=Restarts)
+    spares: int | None = None
 
 
 def parse_count(text: str, flag: str, high: int = placement.MOST_RANKS) -> int:
@@ -157,9 +160,17 @@ def check(request: Request, run_id: str) -> None:
             raise UsageError(f"a NUL byte in {shown(text)}: no program can be given one")
     if not request.python or request.python.startswith("-"):
         raise UsageError(f"--python: not a program: {shown(request.python)}")
+    if request.stdin != "none" and request.restarts.most:
+        raise UsageError(
+            f"--stdin {request.stdin}: input is read once, so ranks cannot be started again",
+            hint="leave out --max-restarts, or have the ranks read a file",
+        )
     for flag, value, high in (
         ("--np", request.np, placement.MOST_RANKS),
         ("--nnodes", request.nnodes, placement.MOST_RANKS),
+        ("--spares", request.spares, placement.MOST_RANKS),
+        ("--min-nodes", request.restarts.min_nodes, placement.MOST_RANKS),
+        ("--host-faults", request.restarts.host_faults, placement.MOST_RANKS),
         ("--nproc-per-node", request.nproc_per_node, placement.MOST_RANKS),
         ("--omp-threads", request.omp, 1 << 16),
         ("--port", request.port, 65535),

@@ -6,6 +6,7 @@ that the thread only closes and ends.
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import random
 import threading
@@ -97,6 +98,8 @@ class Host(threading.Thread):
         self._errors = bytearray()
         self._received: dict[tuple[int, int], int] = {}
         self._ended: set[tuple[int, int]] = set()
+        self._ordered = 0  # the latest attempt that the agent was told to prepare
+        self.attempt = 0  # the attempt that the link's frames are of
         self._unpaid = 0  # output bytes taken by the sinks and not yet given back as credit
         self._pay_lock = threading.Lock()
 
@@ -119,6 +122,11 @@ class Host(threading.Thread):
                 return
             count, self._unpaid = self._unpaid, 0
         self.send(control("credit", count=count))
+
+    def again(self, prepare: bytes, attempt: int) -> None:
+        """Have the agent prepare ``attempt``; its answer divides old frames from new ones."""
+        self._ordered = attempt
+        self.send(prepare)
 
     def finish(self) -> None:
         """Let the agent end its part; after its answer the end of the link is no loss."""
@@ -244,7 +252,10 @@ class Host(threading.Thread):
     def _take(self, frame: Frame) -> None:
         if frame.kind == CONTROL:
             for event in reports.read(self.node, self.ranks, frame.body):
-                self._ready = self._ready or isinstance(event, ev.NodeReady)
+                if isinstance(event, ev.NodeReady):
+                    self._begin(event.attempt)
+                elif self.attempt and isinstance(event, ev.OfAttempt):
+                    event = dataclasses.replace(event, attempt=self.attempt)
                 if isinstance(event, ev.NodeSwept) and self._finishing:
                     self._stopping = True
                 self._tell(event)
@@ -265,10 +276,23 @@ class Host(threading.Thread):
             self._ended.add(key)
             (sent,) = COUNT.unpack(frame.body)
             received = self._received.get(key, 0)
-            self._tell(ev.OutputEnded(self.node, frame.rank, frame.stream, received, sent))
+            self._tell(
+                ev.OutputEnded(
+                    self.node, frame.rank, frame.stream, received, sent, attempt=self.attempt
+                )
+            )
         else:
             self._received[key] = self._received.get(key, 0) + len(frame.body)
             self._output(self.node, frame.rank, frame.stream, frame.body)
+
+    def _begin(self, attempt: int) -> None:
+        """From here on the frames are of ``attempt``."""
+        if attempt != self._ordered or (self._ready and attempt <= self.attempt):
+            raise reports.ReportError(f"ready for attempt {attempt}, which was not asked for")
+        self._ready = True
+        self.attempt = attempt
+        self._received.clear()
+        self._ended.clear()
 
     def _take_errors(self, link: Link) -> None:
         while data := link.read_errors(READ_SIZE):

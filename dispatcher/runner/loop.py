@@ -21,9 +21,9 @@ from dispatcher import bootstrap
 from dispatcher.agent.messages import control
 from dispatcher.core import actions as act
 from dispatcher.core import events as ev
-from dispatcher.core.job import Job
 from dispatcher.core.kvs import process_mapping
 from dispatcher.core.policy import Verdict
+from dispatcher.core.run import Run
 from dispatcher.plan.environ import (
     SCRUB_NAMES,
     SCRUB_PREFIXES,
@@ -32,7 +32,7 @@ from dispatcher.plan.environ import (
     rank_environment,
 )
 from dispatcher.plan.host import Host as PlanHost
-from dispatcher.plan.job import JobPlan
+from dispatcher.plan.job import JobPlan, NodePlan
 from dispatcher.runner import signals
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
@@ -77,18 +77,27 @@ class Runner:
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._plan = plan
-        self._job = Job(plan, check=check)
+        self._core = Run(plan, check=check)
         self._transport_for = transport_for
         self._feed = Feed(sinks, self._taken, sink_failed)
+        self._output = self._feed.output
+        if plan.restarts.progress_line is not None:
+            from dispatcher.runner.progress_line import ProgressLine
+
+            self._progress = ProgressLine(plan.restarts.progress_line, self._progressed)
+            self._output = self._watched
         self._agent_python = agent_python
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._hosts: dict[int, Host] = {}
         self._facts: dict[int, ev.Facts] = {}
         self._window = threading.Semaphore(plan.limits.connect_window)
+        n_hosts = len(self._core.pool.places)
+        self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
         self._token = os.urandom(16)
-        self._kvs_name = f"kvs_{os.urandom(8).hex()}"  # MPICH names shared memory after it
+        self._kvs_name = f"kvs_{os.urandom(8).hex()}"
         self._stdin = None if plan.stdin == "none" else Stdin(self._send_input, self.tell)
         self._master_addr = ""
+        self._seen_in = -1  # the attempt in which progress was last seen
         self._seq = 0
         self._began = 0.0
         self._verdict: Verdict | None = None
@@ -96,11 +105,15 @@ class Runner:
     @property
     def plan(self) -> JobPlan:
         """The plan as it stands: closed once the hosts' GPUs were counted."""
-        return self._job.plan
+        return self._core.plan
+
+    def home(self, rank: int) -> tuple[int, int]:
+        """Number of the host where ``rank``, spawned or not, runs or ran, and its number there."""
+        return self._core.home(rank)
 
     def host_of(self, rank: int) -> str:
-        """The name of the host where ``rank`` runs or ran; of a spawned rank too."""
-        return self.plan.nodes[self._job.node_of(rank)].host.name
+        """The name of that host."""
+        return self._core.pool.name(self._core.home(rank)[0])
 
     def tell(self, event: ev.Event) -> None:
         """Put ``event`` into the inbox; from any thread or signal handler."""
@@ -117,7 +130,7 @@ class Runner:
         self._feed.start()
         with signals.told(lambda signum: self.tell(ev.SignalReceived(signum)), HANDLED):
             try:
-                self._do(self._job.begin())
+                self._do(self._core.begin())
                 while self._verdict is None:
                     self._step()
                 for event in self._stdin.close() if self._stdin else ():
@@ -143,15 +156,15 @@ class Runner:
 
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
-        due = self._job.next_deadline()
+        due = self._core.next_deadline()
         now = time.monotonic()
         try:
             event = self._inbox.get(timeout=None if due is None else min(max(0.0, due - now), 3600))
         except queue.Empty:
             woke = time.monotonic()
             if due is not None and woke - due > OVERSLEPT:
-                self._job.excuse(woke - due)
-            self._do(self._job.tick(time.monotonic()))
+                self._core.excuse(woke - due)
+            self._do(self._core.tick(time.monotonic()))
             return
         # what has arrived goes before what is due, so that nobody is late for our own delay
         arrived = [event, *(self._inbox.get() for _ in range(self._inbox.qsize()))]
@@ -159,15 +172,15 @@ class Runner:
             if self._verdict is None:
                 self._observe(event)
         if self._verdict is None:
-            self._do(self._job.tick(time.monotonic()))
+            self._do(self._core.tick(time.monotonic()))
 
     def _observe(self, event: ev.Event) -> None:
         self._record(event)
         if isinstance(event, ev.NodeReady):
             self._facts[event.node] = event.facts
         if self._stdin is not None:
-            self._stdin.observe(event, self.plan)
-        self._do(self._job.handle(event, time.monotonic()))
+            self._stdin.observe(event, self.plan, self._core.host_at)
+        self._do(self._core.handle(event, time.monotonic()))
 
     def _record(self, event: ev.Event) -> None:
         self._seq += 1
@@ -179,6 +192,16 @@ class Runner:
     def _send_input(self, node: int, frame: bytes) -> None:
         self._hosts[node].send_input(frame)
 
+    def _watched(self, node: int, rank: int, stream: int, data: bytes) -> None:
+        self._progress.feed(node, rank, stream, data)
+        self._feed.output(node, rank, stream, data)
+
+    def _progressed(self, node: int, rank: int) -> None:
+        attempt = self._hosts[node].attempt
+        if attempt > self._seen_in:
+            self._seen_in = attempt
+            self.tell(ev.RanksProgressed(node, rank, attempt=attempt))
+
     # -- actions ------------------------------------------------------------------------
 
     def _do(self, actions: Sequence[act.Action]) -> None:
@@ -186,6 +209,8 @@ class Runner:
             match action:
                 case act.OpenLink(node):
                     self._open(node)
+                case act.Prepare(node, attempt):
+                    self._hosts[node].again(self._prepare(node, attempt), attempt)
                 case act.Probe(node, addresses, port, seconds):
                     self._send(
                         node, "probe", addresses=addresses, port=port,
@@ -222,9 +247,8 @@ class Runner:
         self._hosts[node].send(control(type, **fields))
 
     def _open(self, node: int) -> None:
-        plan, place = self._plan, self._plan.nodes[node]
+        plan, place = self._plan, self._core.pool.places[node]
         limits = plan.limits
-        credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // len(plan.nodes)))
         transport = self._transport_for(place.host)
         first = [self._agent_python] if self._agent_python else []
         if not first and transport.name == "local" and bootstrap.is_plain(sys.executable):
@@ -235,26 +259,32 @@ class Runner:
             target=Target(place.host.name, place.host.user, place.host.port),
             transport=transport,
             command=bootstrap.command(first=first, last=[place.host.python or plan.python]),
-            prepare=prepare_order(plan, node, self._token, credit),
+            prepare=self._prepare(node, 0),
             window=self._window,
             connect_timeout=limits.connect_timeout,
             boot_timeout=limits.boot_timeout,
             heartbeat=limits.heartbeat,
-            credit=credit,
+            credit=self._credit,
             tell=self.tell,
-            output=self._feed.output,
+            output=self._output,
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )
         self._hosts[node] = host
         host.start()
 
+    def _prepare(self, node: int, attempt: int) -> bytes:
+        head = self._core.host_at(0) == node
+        place = self._core.pool.places[node]
+        return prepare_order(self.plan, place, self._token, self._credit, attempt, head=head)
+
     def _start(self, action: act.StartRanks) -> None:
-        plan, facts = action.plan, self._facts[action.node]
-        host = self._hosts[action.node]
+        plan, number = action.plan, self._core.host_at(action.node)
+        host, facts = self._hosts[number], self._facts[number]
         host.ranks = frozenset(plan.nodes[action.node].ranks)
         order = start_order(
-            plan, action.node, facts, action.master_addr, action.master_port, self._kvs_name
-        )
+            plan, action.node, facts, action.master_addr, action.master_port, self._kvs(),
+            action.restart,
+        )  # fmt: skip
         host.send(order)
         self._master_addr = action.master_addr
 
@@ -262,18 +292,26 @@ class Runner:
         from dispatcher.runner.spawn import spawn_order  # most jobs never spawn
 
         node, world = action.node, action.world
-        host = self._hosts[node]
+        number = self._core.host_at(node)
+        host, facts = self._hosts[number], self._facts[number]
         host.ranks |= {world.number(r) for r, place in enumerate(world.nodes) if place == node}
-        host.send(
-            spawn_order(
-                self.plan, world, node, self._facts[node], self._master_addr, self._kvs_name
-            )
-        )
+        host.send(spawn_order(self.plan, world, node, facts, self._master_addr, self._kvs()))
+
+    def _kvs(self) -> str:
+        """The name of the ranks' key space: MPICH names shared memory after it."""
+        restarts = self._core.restarts
+        return f"{self._kvs_name}_r{restarts}" if restarts else self._kvs_name
 
 
-def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
-    """The agent's first order, as a frame: what to be, and what to look at before a start."""
-    host = plan.nodes[node].host
+def prepare_order(
+    plan: JobPlan, place: NodePlan, token: bytes, credit: int, attempt: int = 0, *, head: bool
+) -> bytes:
+    """The agent's first order, as a frame: what to be, and what to look at before a start.
+
+    head: whether ranks will meet there, so that a port is kept free.
+    """
+    host = place.host
+    watched = plan.restarts.progress_file
     exports = {**dict(plan.exports), **dict(host.env)}
     program = plan.program
     check: dict[str, bytes] = {}
@@ -292,11 +330,13 @@ def prepare_order(plan: JobPlan, node: int, token: bytes, credit: int) -> bytes:
         "prepare",
         parts=bootstrap.parts(_parts(plan)),
         run_id=plan.run_id,
-        node=node,
+        node=place.index,
+        attempt=attempt,
         check=check,
         path=raw(exports["PATH"]) if "PATH" in exports else None,
         cwd=raw(plan.cwd),
-        reserve=(plan.master_port or 0) if node == 0 else None,
+        reserve=(plan.master_port or 0) if head else None,
+        watch=raw(watched) if head and watched is not None else None,
         token=token,
         heartbeat=limits.heartbeat,
         lease=limits.lease,
@@ -312,7 +352,13 @@ def _parts(plan: JobPlan) -> list[str]:
 
 
 def start_order(
-    plan: JobPlan, node: int, facts: ev.Facts, addr: str, port: int, kvs_name: str
+    plan: JobPlan,
+    node: int,
+    facts: ev.Facts,
+    addr: str,
+    port: int,
+    kvs_name: str,
+    restart: int = 0,
 ) -> bytes:
     """The order to spawn the node's ranks; what their environments share is sent once."""
     members = plan.nodes[node].ranks
@@ -326,7 +372,7 @@ def start_order(
             error_file=f"{folder}/rank-{rank}.json" if folder else None,
             hostname=addr if node == 0 else next(iter(facts.addresses), None),
         )
-        environments[rank] = rank_environment(plan, rank, bound)
+        environments[rank] = rank_environment(plan, rank, bound, restart=restart)
     first = environments[members[0]]
     common = {
         name: value

@@ -134,8 +134,10 @@ def _ready(fields: _Fields, node: int) -> list[ev.Event]:
                 machine=facts.text("machine"),
                 error_folder=facts.optional_text("error_folder"),
                 port=facts.optional_integer("port", 1, 65535),
+                mark=facts.optional_integer("mark", 0, 1 << 63),
             ),
             tuple(problems),
+            attempt=fields.optional_integer("attempt", 0, 1 << 16) or 0,
         )
     ]
 
@@ -169,7 +171,8 @@ def _exited(fields: _Fields, node: int) -> list[ev.Event]:
 
 def _swept(fields: _Fields, node: int) -> list[ev.Event]:
     left = tuple(_integer(pid, "pid", 1, 1 << 32) for pid in fields.items("left"))
-    return [ev.NodeSwept(node, fields.integer("killed"), left)]
+    mark = fields.optional_integer("mark", 0, 1 << 63)
+    return [ev.NodeSwept(node, fields.integer("killed"), left, mark)]
 
 
 def _pmi_fence(fields: _Fields, node: int) -> list[ev.Event]:

@@ -63,16 +63,17 @@ class Stdin:
 
     # -- called by other threads ----------------------------------------------------
 
-    def observe(self, event: ev.Event, plan: JobPlan) -> None:
-        """Begin with the first rank that runs; forget who is gone."""
+    def observe(self, event: ev.Event, plan: JobPlan, host_at: Callable[[int], int] = int) -> None:
+        """Begin with the first rank that runs; forget who is gone. host_at: node -> its host."""
         match event:
             case ev.RankSpawned() if self._thread.ident is None and not self._closed:
                 # every node's order to start is on its way by now, and input stays behind it
                 for node in plan.nodes:
                     readers = {rank for rank in node.ranks if plan.reads_stdin(rank)}
                     if readers:
-                        self._readers[node.index] = readers
-                        self._taken[node.index] = 0
+                        host = host_at(node.index)
+                        self._readers[host] = readers
+                        self._taken[host] = 0
                 self._thread.start()
             case ev.InputClosed(node, rank, taken):
                 self._leave(node, rank, taken)

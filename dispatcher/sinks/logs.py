@@ -2,7 +2,8 @@
 
 ``rank-00012.out`` and ``rank-00012.err`` in the run's folder, ``rank-1.00000.out``
 for rank 0 of the first world that ranks have spawned, opened at the first byte,
-mode 0600. A disk that refuses is reported once and the bytes that are missing
+mode 0600. Ranks that were started again have ``restart-1``, ``restart-2`` there.
+A disk that refuses is reported once and the bytes that are missing
 from the files are counted; the job goes on. What was left out on request, by a
 bound on sizes (``rotation``) or on waiting, is marked where it is missing.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.agent.wire import STDOUT
-from dispatcher.core.events import OutputEnded
+from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.plan import worlds
 from dispatcher.sinks.base import Counts, Sink, Stamped
 from dispatcher.sinks.rotation import LogFile, Rotation, mark
@@ -28,7 +29,7 @@ class RankFiles(Sink):
     def __init__(
         self, folder: Path, warn: Callable[[str], None], rotation: Rotation | None = None
     ) -> None:
-        self._folder = folder
+        self._folder = self._now = folder
         self._warn = warn
         self._rotation = rotation or Rotation()
         self._files: dict[tuple[int, int], LogFile] = {}
@@ -38,7 +39,7 @@ class RankFiles(Sink):
     def path(self, rank: int, stream: int) -> Path:
         world, own = worlds.place(rank)
         which = f"{world}." if world else ""
-        return self._folder / f"rank-{which}{own:05d}.{'out' if stream == STDOUT else 'err'}"
+        return self._now / f"rank-{which}{own:05d}.{'out' if stream == STDOUT else 'err'}"
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         self._write((rank, stream), data, len(data))
@@ -49,8 +50,21 @@ class RankFiles(Sink):
             self.missing += count
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, OutputEnded):
-            self._close_file((stamped.event.rank, stamped.event.stream))
+        event = stamped.event
+        if isinstance(event, OutputEnded):
+            self._close_file((event.rank, event.stream))
+        elif isinstance(event, RanksPlaced) and event.restart:
+            self._begin(event.restart)
+
+    def _begin(self, restart: int) -> None:
+        """From here on the output is of ranks that were started again."""
+        for key in list(self._files):
+            self._close_file(key)
+        self._now = self._folder / f"restart-{restart}"
+        try:
+            self._now.mkdir(mode=0o700)
+        except OSError as error:
+            self._warn(f"{self._now}: cannot be made: {error.strerror}")
 
     def close(self) -> None:
         for key in list(self._files):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dispatcher.core import events as ev
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
+from dispatcher.sinks import attempts
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.harmless import harmless_text
 from dispatcher.sinks.verdict import fold_ranks, status_words
@@ -60,7 +61,7 @@ class Notes(Sink):
                 return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
-        return None
+        return attempts.note(event, self._hosts)
 
     def _detail(self, event: ev.Event) -> str | None:
         match event:

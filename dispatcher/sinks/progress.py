@@ -91,6 +91,10 @@ class Progress(Sink):
                 run.silent.update(dict.fromkeys(ranks, seconds))
             case ev.JobStopping(why):
                 run.stopping = why
+            case ev.RanksPlaced():  # again, perhaps
+                run.ranks.clear()
+                run.silent.clear()
+                run.stopping = None
 
     def picture(self) -> Picture:
         """The run as it stands now; from any thread."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events import RankSpawned, WorldPlaced
+from dispatcher.core.events import RankSpawned, RanksPlaced, WorldPlaced
 from dispatcher.core.policy import RankFailed, Verdict
 from dispatcher.plan import worlds
 from dispatcher.plan.job import JobPlan
+from dispatcher.sinks import attempts
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.files import create, write_all
 from dispatcher.sinks.verdict import Last, alike
@@ -25,19 +27,28 @@ class Pids(Sink):
 
     def event(self, stamped: Stamped) -> None:
         event = stamped.event
-        if isinstance(event, RankSpawned):
+        if isinstance(event, RanksPlaced):  # of another attempt than what is known
+            self.by_rank.clear()
+            self.spawned.clear()
+        elif isinstance(event, RankSpawned):
             self.by_rank[event.rank] = event.pid
         elif isinstance(event, WorldPlaced):
             self.spawned.append(event)
 
 
 def report(
-    verdict: Verdict, plan: JobPlan, lines: list[str], seconds: float, pids: Pids, last: Last
+    verdict: Verdict,
+    plan: JobPlan,
+    lines: list[str],
+    seconds: float,
+    pids: Pids,
+    last: Last,
+    hosts: Sequence[str],
 ) -> dict[str, Any]:
     """The report as plain values; ``lines`` are the verdict in words.
 
     pids: of the ranks, and the worlds they spawned, whose ranks are named ``1.0``, ``1.1``.
-    last: see ``describe``.
+    last: see ``describe``. hosts: name of each host by its number in events.
     """
     cause = verdict.cause
     fields = {} if cause is None else dict(vars(cause))
@@ -71,12 +82,13 @@ def report(
             {
                 "world": world.world,
                 "by": worlds.name(world.by),
-                "hosts": [plan.nodes[node].host.name for node in world.nodes],
+                "hosts": [hosts[node] for node in world.nodes],
             }
             for world in pids.spawned
         ],
         "lost": {plan.nodes[n].host.name: _failure(f) for n, f in verdict.lost.items()},
         "unkillable": {plan.nodes[n].host.name: p for n, p in verdict.unkillable.items()},
+        **attempts.record(verdict),
         "swept": {plan.nodes[n].host.name: count for n, count in verdict.swept.items()},
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from dispatcher.agent.wire import STDERR, STDOUT
-from dispatcher.core.events import OutputEnded
+from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.harmless import harmless
 from dispatcher.sinks.lines import LineAssembler
@@ -33,6 +33,9 @@ class Tail(Sink):
 
     def event(self, stamped: Stamped) -> None:
         event = stamped.event
+        if isinstance(event, RanksPlaced) and event.restart:
+            self._lines.clear()
+            self._assemblers.clear()
         if isinstance(event, OutputEnded) and (event.rank, event.stream) in self._assemblers:
             key = (event.rank, event.stream)
             self._keep(key, self._assemblers[key].finish())

@@ -99,7 +99,7 @@ def test_a_missing_variable_is_an_error_with_the_way_out() -> None:
 
 def test_a_rank_finds_exactly_this() -> None:
     plan = planned(exports=("A=1",))
-    assert rank_environment(plan, 3, BOUND, attempt=2) == {
+    assert rank_environment(plan, 3, BOUND, restart=2) == {
         "A": "1",
         "RANK": "3",
         "WORLD_SIZE": "4",

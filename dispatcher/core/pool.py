@@ -1,0 +1,82 @@
+"""The hosts of a run and what is known of each, by their numbers. Pure.
+
+A host is *linked* from the order to reach it until it is given up; it is *out* when it
+will not be used (any more), which says nothing about its link; it is *armed* while
+ranks may live there. A host that is given up while armed is *fenced*: only time tells
+that its ranks are dead (``restart.fence``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from dispatcher.core import restart
+from dispatcher.core.events import Facts
+from dispatcher.plan.job import NodePlan
+from dispatcher.plan.request import Limits
+
+
+class Pool:
+    """places: each host as it was first planned, spares last. limits: of the run."""
+
+    def __init__(self, places: Sequence[NodePlan], limits: Limits) -> None:
+        self.places = tuple(places)
+        self.linked: set[int] = set()
+        self.facts: dict[int, Facts] = {}  # of hosts whose agent found nothing wrong
+        self.out: dict[int, str] = {}  # host -> why
+        self.faults: Counter[int] = Counter()  # attempts that ended there
+        self.silent: dict[int, float] = {}  # host -> when it must have been heard again
+        self._limits = limits
+        self._armed: set[int] = set()
+        self._fences: dict[int, float] = {}
+
+    def name(self, host: int) -> str:
+        return self.places[host].host.name
+
+    def arm(self, host: int) -> None:
+        """Ranks are about to be started there."""
+        self._armed.add(host)
+
+    def swept(self, host: int) -> None:
+        """Nothing of ours lives there."""
+        self._armed.discard(host)
+
+    def unlink(self, host: int, now: float) -> None:
+        """``host`` is given up, or has ended its part."""
+        self.linked.discard(host)
+        self.silent.pop(host, None)
+        if host in self._armed:
+            self._armed.discard(host)
+            self._fences[host] = now + restart.fence(self._limits)
+
+    def dead_at(self) -> float:
+        """When the ranks of all hosts that were given up are surely dead."""
+        return max(self._fences.values(), default=0.0)
+
+    def leave_out(self, host: int, why: str) -> None:
+        self.out.setdefault(host, why)
+
+    def waiting(self, seats: Collection[int]) -> list[int]:
+        """Hosts without a seat that may get one, also those whose agent has yet to answer."""
+        return [h for h in sorted(self.linked) if h not in seats and h not in self.out]
+
+    def hear(self, host: int, now: float) -> None:
+        """``host`` has shown a sign of life; somebody should listen for the next."""
+        if host in self.linked:
+            self.silent[host] = now + self._limits.heartbeat * self._limits.beats_lost
+
+    def deafen(self, hosts: Iterable[int]) -> None:
+        """Others listen to ``hosts`` from now on."""
+        for host in hosts:
+            self.silent.pop(host, None)
+
+    def fallen_silent(self, now: float) -> list[int]:
+        """Hosts that have not been heard in time; each is told once."""
+        found = [host for host, when in self.silent.items() if when <= now]
+        self.deafen(found)
+        return found
+
+    @property
+    def patience(self) -> str:
+        return f"nothing heard for {self._limits.heartbeat * self._limits.beats_lost:.0f} s"

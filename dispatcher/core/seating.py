@@ -1,0 +1,82 @@
+"""Who sits where in the next attempt: spares into vacant seats, or fewer seats. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from dispatcher.core.events import Facts
+from dispatcher.plan import reseat
+from dispatcher.plan.job import JobPlan, NodePlan
+
+
+@dataclass(frozen=True)
+class Seating:
+    """The next attempt's ``plan`` and the host in each of its seats.
+
+    swaps: (host that leaves, host that takes its seat, that seat's ranks). dropped:
+    hosts whose seats are no more. excluded: of both, those that still answer but where
+    too many attempts have ended. vacant: seats that nobody can take and the run cannot do without;
+    awaited: a host that may take one has yet to answer. With a vacant seat nothing can begin.
+    """
+
+    plan: JobPlan
+    hosts: tuple[int, ...]
+    swaps: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    dropped: tuple[int, ...] = ()
+    excluded: tuple[int, ...] = ()
+    vacant: frozenset[int] = frozenset()
+    awaited: bool = False
+
+
+def take_seats(
+    plan: JobPlan,
+    seats: Sequence[int],
+    *,
+    bad: Collection[int],
+    lemons: Collection[int],
+    free: Mapping[int, tuple[NodePlan, Facts]],
+    awaited: bool = False,
+    distinct: Mapping[int, str] | None = None,
+) -> Seating:
+    """The seating that follows ``plan``, whose seats the hosts ``seats`` had.
+
+    bad: hosts that cannot be used; their seats are filled, or dropped as far as
+    ``--min-nodes`` allows. lemons: hosts better not used: likewise, but where neither
+    is possible they stay. free: hosts that wait for a seat, the first that fits takes
+    it. awaited: more may come. distinct: host -> its machine, if no two seats may
+    be on one.
+    """
+    machines = distinct or {}
+    leaving = [n for n, h in enumerate(seats) if h in bad]
+    leaving += [n for n, h in enumerate(seats) if h in lemons and h not in bad]
+    taken = {machines.get(h) for n, h in enumerate(seats) if n not in leaving} - {None}
+    places: dict[int, NodePlan] = {}
+    hosts = dict(enumerate(seats))
+    left = dict(free)
+    for node in leaving:
+        for host, (own, facts) in left.items():
+            place = reseat.seated(plan, node, own, facts.gpus)
+            if place is not None and machines.get(host) not in taken:
+                places[node], hosts[node] = place, host
+                taken |= {machines.get(host)} - {None}
+                del left[host]
+                break
+    unfilled = [node for node in leaving if node not in places]
+    least = plan.restarts.min_nodes
+    n_spare = 0 if least is None else max(0, len(seats) - least)
+    musts = frozenset(node for node in unfilled if seats[node] in bad)
+    if musts and awaited:
+        return Seating(plan, tuple(seats), vacant=musts, awaited=True)
+    if len(musts) > n_spare:
+        return Seating(plan, tuple(seats), vacant=musts)
+    gone = frozenset(unfilled[:n_spare])  # the bad ones come first
+    kept = [node for node in range(len(seats)) if node not in gone]
+    changed = [node for node in leaving if node in places or node in gone]
+    return Seating(
+        plan=reseat.shrunk(reseat.replaced(plan, places), gone),
+        hosts=tuple(hosts[node] for node in kept),
+        swaps=tuple((seats[n], hosts[n], places[n].ranks) for n in sorted(places)),
+        dropped=tuple(seats[node] for node in sorted(gone)),
+        excluded=tuple(seats[node] for node in sorted(changed) if seats[node] not in bad),
+    )
