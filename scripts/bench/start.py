@@ -26,6 +26,7 @@ import random
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 import peers
@@ -35,24 +36,32 @@ CHECKOUT = os.path.dirname(os.path.dirname(HERE))
 CLUSTER = [sys.executable, "-IS", os.path.join(CHECKOUT, "scripts", "cluster")]
 REFERENCE = "hydra"
 LIMIT = 120
+#: seconds after which one turn counts as hung; it is killed and done again
+HUNG = 30
 
 
 def one_turn(argv: list[str], lines: int) -> dict[str, float]:
     """Run a launcher to its end: ``{wall, cpu}`` in seconds.
 
-    Raises: RuntimeError when it failed or printed another number of lines.
+    Raises: RuntimeError when it failed or printed another number of lines; TimeoutError
+    when it hung, as MPI libraries do now and then.
     """
     with open(os.devnull) as nothing:
         started = time.monotonic()
         process = subprocess.Popen(
             argv, stdin=nothing, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        alarm = threading.Timer(HUNG, process.terminate)
+        alarm.start()
         out, err = process.stdout.read(), process.stderr.read()  # some kilobytes at most
+        alarm.cancel()
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.monotonic() - started
     process.returncode = os.waitstatus_to_exitcode(status)
     process.stdout.close()
     process.stderr.close()
+    if wall >= HUNG:
+        raise TimeoutError
     said = sum(any(word.startswith(b"n") for word in line.split()) for line in out.splitlines())
     if process.returncode != 0 or said < lines:
         tail = (out + err).decode(errors="replace")[-2000:]
@@ -75,18 +84,24 @@ def measure(hosts: list[str], options: argparse.Namespace, place: str) -> dict[s
     for name, argv in list(found.items()):
         try:
             one_turn(argv, len(hosts) * options.ranks)  # warm: not counted
-        except RuntimeError as error:
-            failed[name] = str(error)
+        except (RuntimeError, TimeoutError) as error:
+            failed[name] = str(error) or f"hung for {HUNG} s"
             del found[name], turns[name]
+    hung = dict.fromkeys(found, 0)
     shuffle = random.Random(1)
     for turn in range(options.repeat):
         order = list(found)
         shuffle.shuffle(order)
         for name in order:
-            turns[name].append(one_turn(found[name], len(hosts) * options.ranks))
+            while hung[name] < options.repeat:
+                try:
+                    turns[name].append(one_turn(found[name], len(hosts) * options.ranks))
+                    break
+                except TimeoutError:
+                    hung[name] += 1
         if sys.stderr.isatty():
             print(f"\rturn {turn + 1} of {options.repeat} ", end="", file=sys.stderr, flush=True)
-    return {"turns": turns, "missing": missing, "failed": failed}
+    return {"turns": turns, "missing": missing, "failed": failed, "hung": hung}
 
 
 def table(result: dict[str, object]) -> str:
@@ -160,6 +175,9 @@ def main() -> int:
     print("not comparable: torchrun (starts no process on another host)")
     for launcher, why in result["failed"].items():
         print(f"failed: {launcher}: {why}")
+    for launcher, times in result["hung"].items():
+        if times:
+            print(f"hung for {HUNG} s, killed, not counted: {launcher}, {times} times")
     if options.json:
         with open(options.json, "w") as file:
             json.dump(result, file)
