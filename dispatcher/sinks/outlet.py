@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Mapping
 
 from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.sinks.files import write_all
+
+#: bytes that a pipe to a reader may hold (pipe-max-size of pipe(7))
+PIPE_SIZE = 1 << 20
 
 #: columns -> lines to draw below the others, and how many columns each takes
 Live = Callable[[int], list[tuple[bytes, int]]]
@@ -27,6 +32,8 @@ class Outlet:
     ) -> None:
         self._fds = dict(fds or {STDOUT: 1, STDERR: 2})
         self._on_broken = on_broken
+        for fd in self._fds.values():
+            widen(fd)
         #: whether both streams end in the same place, where they must be told apart
         self.together = len(self._fds) == 2 and same_file(*self._fds.values())
 
@@ -56,6 +63,12 @@ def same_file(one: int, other: int) -> bool:
     except OSError:
         return False
     return (a.st_dev, a.st_ino, a.st_rdev) == (b.st_dev, b.st_ino, b.st_rdev)
+
+
+def widen(fd: int) -> None:
+    """Let a pipe hold more: its reader is woken less often. No pipe, or no leave: no harm."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
 
 def can_pause(fd: int) -> bool:
