@@ -13,7 +13,14 @@ import sys
 from collections.abc import Sequence
 
 #: command -> the module of this package that has its ``main``; loaded when it is called
-COMMANDS = {"run": "run", "exec": "exec_", "get": "get", "hosts": "hosts", "put": "put"}
+COMMANDS = {
+    "run": "run",
+    "exec": "exec_",
+    "get": "get",
+    "hosts": "hosts",
+    "fold": "fold",
+    "put": "put",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
