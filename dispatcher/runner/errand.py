@@ -31,9 +31,6 @@ from dispatcher.transport.base import Target, Transport
 CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
 #: seconds the threads of all hosts together may take to end
 JOIN_LIMIT = 2.0
-#: longest wait (s): the kernel may give a signal to any thread, while its Python handler
-#: runs in this one, and only when it wakes
-LOOK = 0.25
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -90,7 +87,7 @@ class ErrandRunner:
 
     def _step(self) -> None:
         due = self._rounds.next_deadline()
-        wait = LOOK if due is None else min(max(0.0, due - time.monotonic()), LOOK)
+        wait = signals.LOOK if due is None else min(max(0.0, due - time.monotonic()), signals.LOOK)
         try:
             arrived = [self._inbox.get(timeout=wait)]
         except queue.Empty:

@@ -158,8 +158,9 @@ class Runner:
         """Wait for events or the next deadline, and have the core decide."""
         due = self._core.next_deadline()
         now = time.monotonic()
+        wait = signals.LOOK if due is None else min(max(0.0, due - now), signals.LOOK)
         try:
-            event = self._inbox.get(timeout=None if due is None else min(max(0.0, due - now), 3600))
+            event = self._inbox.get(timeout=wait)
         except queue.Empty:
             woke = time.monotonic()
             if due is not None and woke - due > OVERSLEPT:

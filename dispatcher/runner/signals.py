@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+#: longest wait (s) of a loop that is told of signals: the kernel may give one to any thread,
+#: while its Python handler runs in the main one, and only when that wakes
+LOOK = 0.25
+
 
 @contextmanager
 def told(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
