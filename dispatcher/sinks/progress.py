@@ -89,6 +89,10 @@ class Progress(Sink):
                 run.silent.pop(rank, None)
             case ev.RanksStalled(ranks, seconds):
                 run.silent.update(dict.fromkeys(ranks, seconds))
+            case ev.RanksPlaced():  # also after a restart, with what there is then
+                run.stopping = None
+                run.ranks.clear()
+                run.silent.clear()
             case ev.JobStopping(why):
                 run.stopping = why
             case ev.RanksPlaced():  # again, perhaps

@@ -95,6 +95,8 @@ class Screen(Sink):
             case OutputEnded(_, rank, stream):
                 self._finish(rank, stream)
             case RanksPlaced(world_size) if self._view.fold is not None:
+                if self._folding is not None:  # the ranks are started again
+                    self._show_folded(self._folding.finish())
                 self._folding = self._view.fold(world_size)
 
     def gap(self, missing: Counts) -> None:
