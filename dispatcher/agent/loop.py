@@ -22,6 +22,7 @@ from _signal import (  # type: ignore[import-not-found]
     SIGINT,
     SIGKILL,
     SIGPIPE,
+    SIGSTOP,
     SIGTERM,
     SIGUSR1,
     SIGUSR2,
@@ -314,7 +315,7 @@ class Loop:
             family.signal_group(member.pid, SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
-        self.innocent = self.innocent and signum in (SIGUSR1, SIGUSR2, SIGCONT)
+        self.innocent = self.innocent and signum in (SIGUSR1, SIGUSR2, SIGSTOP, SIGCONT)
         if self.wireup is not None:
             self.wireup.note_segments()
         for rank in ranks:

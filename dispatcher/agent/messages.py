@@ -22,6 +22,7 @@ spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks
            its folder and where to look for its program (both may be empty), and ``pmi`` has
            ``apps`` (ranks of each program) and ``preput`` (keys and values in turn)
 signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
+pause      stop all ranks, let the lease rest, answer ``paused``; ``resume`` ends that
 sweep      kill every process below the agent now, without grace
 credit     ``count`` more bytes of output may be sent
 ping       the launcher is alive; renews the lease
@@ -46,6 +47,7 @@ leaked     rank ended but another process still holds its output open
 input_closed
            rank reads no more input, though there may be more; it has read ``taken`` bytes
 beat       the agent is alive
+paused     all ranks have been sent SIGSTOP
 dying      the agent ends its ranks on its own account, ``why``
 pmi_fence  all members here are in ``fence`` of ``world`` in ``epoch``; ``keys``: what they
            put, packed

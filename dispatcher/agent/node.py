@@ -20,8 +20,9 @@ Rules (named in tests):
 * N-3  every rank that was spawned is reported ``exited`` exactly once
 * N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another
   process still holds them and output is not being held back for credit
-
 * N-5  a further attempt is prepared only when nothing of the last one is left
+* N-6  from ``pause`` to ``resume`` the ranks are stopped and the lease does not run; the end
+  of the link counts all the same
 
 Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
 ("exited", rank, status, why) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
@@ -33,7 +34,7 @@ Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", me
 
 from __future__ import annotations
 
-from _signal import SIGCONT, SIGTERM  # type: ignore[import-not-found]
+from _signal import SIGCONT, SIGSTOP, SIGTERM  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Node:
         self.lifeline_grace = 1.0
         self.alive: set[int] = set()  # ranks spawned and not yet exited
         self.draining: set[int] = set()  # ranks exited, pipes not yet ended
+        self.paused = False  # the user stopped the launcher (N-6)
         self.held_back = False  # output waits for credit (the loop tells)
         self.deadlines: dict[Key, float] = {"lease": now + lease}
 
@@ -124,6 +126,14 @@ class Node:
             return [("sweep",)]
         if kind == "credit":
             return [("credit", message["count"])]
+        if kind == "pause":
+            self.paused = True
+            self.deadlines.pop("lease", None)
+            return [("signal", sorted(self.alive), SIGSTOP), ("send", "paused", {})]
+        if kind == "resume":
+            self.paused = False
+            self.deadlines["lease"] = now + self.lease
+            return [("signal", sorted(self.alive), SIGCONT), ("send", "beat", {})]
         if kind in ("pmi_release", "pmi_answer", "pmi_who") and self.state == RUNNING:
             return [("pmi", message)]
         if kind == "finish":
@@ -192,7 +202,8 @@ class Node:
         if name == "kill":
             return self._kill()
         self.deadlines["beat"] = now + self.heartbeat
-        return [("send", "beat", {}), ("alive",)]
+        # nobody reads while the launcher is stopped, and beats would pile up
+        return [("alive",)] if self.paused else [("send", "beat", {}), ("alive",)]
 
     def _drain_due(self, rank: int, now: float) -> list[Action]:
         if self.held_back:

@@ -231,11 +231,15 @@ def _limits(flags: Mapping[str, Any]) -> Limits:
     for name in ("connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_patience"):
         if flags[name] is not None:
             given[name] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
-    window = _count(flags, "fan_out", "--fan-out")
-    if "heartbeat" in given and "lease" not in given:
-        # a slower heartbeat needs a lease that still outlives the missed beats
-        given["lease"] = max(Limits.lease, 2 * Limits.beats_lost * given["heartbeat"])
-    return Limits(**given) if window is None else Limits(**given, connect_window=window)
+    for name, field in (("beats_lost", "beats_lost"), ("fan_out", "connect_window")):
+        count = _count(flags, name, "--" + name.replace("_", "-"))
+        if count is not None:
+            given[field] = count
+    if "lease" not in given:
+        # slower heartbeats need a lease that still outlives the missed ones
+        lost = given.get("heartbeat", Limits.heartbeat) * given.get("beats_lost", Limits.beats_lost)
+        given["lease"] = max(Limits.lease, 2 * lost)
+    return Limits(**given)
 
 
 def _restarts(flags: Mapping[str, Any]) -> Restarts:

@@ -163,7 +163,8 @@ Other commands, each with its own --help:
 )
 @click.option("--boot-timeout", metavar="S", help="Seconds for its agent to answer [30].")
 @click.option("--grace", metavar="S", help="Seconds from TERM to KILL [10].")
-@click.option("--heartbeat", metavar="S", help="Seconds between heartbeats; 3 missed: lost [5].")
+@click.option("--heartbeat", metavar="S", help="Seconds between a host's heartbeats [5].")
+@click.option("--beats-lost", metavar="N", help="Missed heartbeats that make a host lost [3].")
 @click.option("--lease", metavar="S", help="Seconds after which ranks without a master die [30].")
 @click.option(
     "--mpi-patience", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."

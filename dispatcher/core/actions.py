@@ -76,6 +76,25 @@ class SignalRanks(Action):
 
 
 @dataclass(frozen=True)
+class PauseRanks(Action):
+    """Stop the node's ranks until ``ResumeRanks``; its agent outlives our silence."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class ResumeRanks(Action):
+    """Continue the node's ranks; its agent counts on us again."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Suspend(Action):
+    """Stop dispatch itself, as Ctrl-Z asks; SIGCONT, told as a signal, continues it."""
+
+
+@dataclass(frozen=True)
 class Sweep(Action):
     """Kill everything below the node's agent now."""
 

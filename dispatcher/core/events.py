@@ -143,6 +143,13 @@ class NodeDying(Event):
 
 
 @dataclass(frozen=True)
+class NodePaused(Event):
+    """All ranks on the node have been stopped, since the user stops dispatch itself."""
+
+    node: int
+
+
+@dataclass(frozen=True)
 class NodeSwept(OfAttempt):
     """Below the agent nothing lives: ``killed`` leftovers, ``left`` pids that would not die.
 

@@ -24,6 +24,7 @@ becomes ``Prepare``.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -43,6 +44,7 @@ from dispatcher.core.actions import (
     Tell,
 )
 from dispatcher.core.job import PASSED_SIGNALS, SWEEP_LIMIT, Job
+from dispatcher.core.pause import Pause
 from dispatcher.core.pool import Pool
 from dispatcher.core.seating import Seating, take_seats
 from dispatcher.plan.job import JobPlan
@@ -86,6 +88,7 @@ class Run:
         self._prove = check
         self._rules = plan.restarts
         self._account = Account(plan.restarts)
+        self._pause = Pause()
         self._job = Job(plan, check=check)
         self._sit(range(len(plan.nodes)))
         self._deadlines: dict[str, float] = {}
@@ -122,6 +125,8 @@ class Run:
             return []  # R-1
         if isinstance(event, ev.SignalReceived):
             return self._on_signal(event, now)
+        if isinstance(event, ev.NodePaused):
+            return self._pause.stopped(event.node)
         host: int | None = getattr(event, "node", None)
         if host is None:  # the launcher's own news
             return self._job.handle(event, now) if self.state == TRYING else []
@@ -151,7 +156,8 @@ class Run:
 
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
-        actions = self._carry(self._job.tick(now), now) if self.state == TRYING else []
+        actions = self._pause.tick(now) if self.state != OVER else []
+        actions += self._carry(self._job.tick(now), now) if self.state == TRYING else []
         for host in self.pool.fallen_silent(now) if self.state != OVER else ():
             actions += self._lose(host, self.pool.patience, now)
         if self._deadlines.get(RESUME, now + 1) <= now:
@@ -162,12 +168,13 @@ class Run:
 
     def next_deadline(self) -> float | None:
         whens = [*self._deadlines.values(), *self.pool.silent.values()]
-        job = self._job.next_deadline() if self.state == TRYING else None
-        return min(whens if job is None else [*whens, job], default=None)
+        others = (self._pause.deadline, self._job.next_deadline() if self.state == TRYING else None)
+        return min([*whens, *(when for when in others if when is not None)], default=None)
 
     def excuse(self, seconds: float) -> None:
         """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
         self._job.excuse(seconds)
+        self._pause.excuse(seconds)
         for deadlines in (self._deadlines, self.pool.silent):
             for key in deadlines:
                 deadlines[key] += seconds  # type: ignore[index]
@@ -406,6 +413,12 @@ class Run:
     # -- the end --------------------------------------------------------------------------
 
     def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
+        answering = self.pool.linked & self.pool.facts.keys()
+        if event.signum == signal.SIGTSTP:
+            # what is ending goes on to its end without us: the leases see to that
+            return self._pause.begin(answering if self.state != CLOSING else (), now)
+        if event.signum == signal.SIGCONT:
+            return self._pause.end(answering)
         if self.state == TRYING:
             actions = self._carry(self._job.handle(event, now), now)
             # the state may have changed: a job that ends by this very signal leaves at once

@@ -64,7 +64,7 @@ class Limits:
             positive = value > 0 or name in ("grace", "lifeline_grace")
             if not (least <= value < LONGEST and positive):  # also refuses nan
                 raise UsageError(f"{name}: {value} is not a sensible limit")
-        if self.lease < self.heartbeat * self.beats_lost:
+        if self.lease * (1 + 1e-9) < self.heartbeat * self.beats_lost:  # 3 x 0.2 is above 0.6
             raise UsageError(
                 f"lease of {self.lease} s is shorter than {self.beats_lost} heartbeats"
                 f" of {self.heartbeat} s: ranks would be killed before their host is lost"

@@ -56,6 +56,7 @@ HANDLED = (
     signal.SIGQUIT,
     signal.SIGUSR1,
     signal.SIGUSR2,
+    signal.SIGTSTP,
 )
 
 
@@ -175,6 +176,13 @@ class Runner:
         if self._verdict is None:
             self._do(self._core.tick(time.monotonic()))
 
+    def _suspend(self) -> None:
+        """Stop here until SIGCONT; the whole process stops, its threads too."""
+        stopped = time.monotonic()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._core.excuse(time.monotonic() - stopped)
+        self.tell(ev.SignalReceived(signal.SIGCONT))
+
     def _observe(self, event: ev.Event) -> None:
         self._record(event)
         if isinstance(event, ev.NodeReady):
@@ -223,6 +231,12 @@ class Runner:
                     self._spawn(action)
                 case act.SignalRanks(node, signum, ranks):
                     self._send(node, "signal", ranks=ranks, signum=int(signum))
+                case act.PauseRanks(node):
+                    self._send(node, "pause")
+                case act.ResumeRanks(node):
+                    self._send(node, "resume")
+                case act.Suspend():
+                    self._suspend()
                 case act.Sweep(node):
                     self._send(node, "sweep")
                 case act.ReleaseFence(node, world, fence, epoch, packets):

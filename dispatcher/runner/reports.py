@@ -246,6 +246,7 @@ _READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
     ],
     "leaked": lambda fields, node: [ev.RankLeaked(node, fields.rank())],
     "beat": lambda fields, node: [ev.NodeHeard(node)],
+    "paused": lambda fields, node: [ev.NodePaused(node)],
     "dying": lambda fields, node: [ev.NodeDying(node, fields.text("why"))],
     "pmi_fence": _pmi_fence,
     "pmi_abort": _pmi_abort,

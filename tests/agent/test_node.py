@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signal import SIGCONT, SIGTERM
+from signal import SIGCONT, SIGSTOP, SIGTERM
 from typing import Any
 
 import pytest
@@ -126,6 +126,25 @@ class TestN2:
         node.handle(("lifeline", "link"), 10.0)
         assert node.handle(("lifeline", "signal"), 10.5) == []
         assert node.next_deadline() == 11.0
+
+
+class TestN6:
+    def test_a_paused_node_outlives_its_lease_and_says_nothing(self) -> None:
+        node = running(0, 1)
+        assert node.handle(order("pause"), 1.0) == [
+            ("signal", [0, 1], SIGSTOP), ("send", "paused", {}),
+        ]  # fmt: skip
+        assert {tuple(node.tick(now)) for now in range(5, 4000, 5)} == {(("alive",),)}
+        assert node.handle(order("resume"), 4000.0) == [
+            ("signal", [0, 1], SIGCONT), ("send", "beat", {}),
+        ]  # fmt: skip
+        node.tick(4030.0)
+        assert node.state == DYING
+
+    def test_the_end_of_the_link_counts_all_the_same(self) -> None:
+        node = running(0)
+        node.handle(order("pause"), 1.0)
+        assert ("signal", [0], SIGCONT) in node.handle(("lifeline", "link"), 2.0)
 
 
 class TestN3:

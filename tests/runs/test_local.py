@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -317,6 +318,35 @@ class TestEnding:
         assert process.wait() == 130
         desk.wait_until_clean(3.0)
 
+    def test_ctrl_z_stops_the_ranks_for_longer_than_their_lease(self, desk: Desk) -> None:
+        text = "echo up; while :; do sleep 0.1; done"
+        process = desk.start(
+            "--heartbeat", "0.8", "--lease", "2.4", "-H", "localhost:2", "--no-python",
+            "sh", "-c", "trap 'exit 5' USR1; " + text,
+        )  # fmt: skip
+        desk.lines(process, 2)
+        loops = [pid for pid, command in desk.left() if "trap" in command and _state(pid) != "Z"]
+        process.send_signal(signal.SIGTSTP)
+        wait_for(lambda: _state(process.pid) == "T", 10, "dispatch is stopped")
+        shells = [pid for pid in loops if _leads(pid)]
+        assert [_state(pid) for pid in shells] == ["T", "T"]
+        time.sleep(3.0)  # more than the lease
+        assert [_state(pid) for pid in shells] == ["T", "T"]
+        process.send_signal(signal.SIGCONT)
+        wait_for(lambda: "T" not in map(_state, shells), 10, "the ranks go on")
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(timeout=10) == 5
+
+    def test_a_stopped_job_can_be_ended(self, desk: Desk) -> None:
+        process = desk.start("-H", "localhost:2", "--no-python", "sh", "-c", STRAY)
+        desk.lines(process, 2)
+        process.send_signal(signal.SIGTSTP)
+        wait_for(lambda: _state(process.pid) == "T", 10, "dispatch is stopped")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(timeout=20) == 143
+        desk.wait_until_clean(3.0)
+
     def test_usr1_reaches_the_ranks(self, desk: Desk) -> None:
         text = "trap 'echo got it; exit 0' USR1; echo up; while :; do sleep 0.05; done"
         process = desk.start("-H", "localhost:2", "--no-python", "sh", "-c", text)
@@ -355,6 +385,10 @@ class TestEnding:
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _leads(pid: int) -> bool:
+    return os.getpgid(pid) == pid
 
 
 def _gone_or_again(process: subprocess.Popen[str]) -> bool:
