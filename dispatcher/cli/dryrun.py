@@ -34,6 +34,15 @@ def show(plan: JobPlan, *, as_json: bool) -> None:
             ",".join(node.slots) or "counted at the start",
             _spans(node.ranks) or "one per GPU, else 1",
         )
+    for spare in plan.spares:
+        table.add_row(
+            "",
+            escape(spare.host.name),
+            escape(spare.host.user or ""),
+            str(spare.host.port or ""),
+            ",".join(spare.slots),
+            "spare",
+        )
     console.print(table)
     size = plan.world_size or "counted at the start"
     console.print(f"world size  {size}")

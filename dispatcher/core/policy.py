@@ -109,13 +109,14 @@ class Attempt:
     """One attempt to run the ranks that was not the last, and what ended it.
 
     names: node -> host of that attempt's plan, which the nodes of ``cause`` refer to.
-    restart: how often ranks had been started before it.
+    restart: how often ranks had been started before it. started: whether its own were.
     """
 
     restart: int
     names: tuple[str, ...]
     world_size: int
     cause: Cause
+    started: bool
 
 
 @dataclass(frozen=True)

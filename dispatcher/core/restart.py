@@ -41,6 +41,11 @@ def exhausted(most: int) -> str:
     return f"{most} restart{'s were' if most != 1 else ' was'} made, which is the most"
 
 
+def lemon(faults: int) -> str:
+    """Why a host is left out on which ``faults`` attempts ended."""
+    return f"{faults} attempt{'s' if faults != 1 else ''} ended there"
+
+
 def blamed(cause: policy.Cause | None) -> int | None:
     """The node on which ``cause`` happened; None where that is no single one."""
     return getattr(cause, "node", None)

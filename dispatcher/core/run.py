@@ -129,7 +129,7 @@ class Run:
             return self._pause.stopped(event.node)
         host: int | None = getattr(event, "node", None)
         if host is None:  # the launcher's own news
-            return self._job.handle(event, now) if self.state == TRYING else []
+            return self._carry(self._job.handle(event, now), now) if self.state == TRYING else []
         node = self._nodes.get(host)
         if self.state != TRYING or node is None:
             return self._on_idle(event, host, now)
@@ -394,7 +394,7 @@ class Run:
         """What the user should know of the new seats."""
         told: list[Action] = []
         for host in seating.excluded:
-            self.pool.leave_out(host, f"{self.pool.faults[host]} attempts ended there")
+            self.pool.leave_out(host, restart.lemon(self.pool.faults[host]))
         for old, new, ranks in seating.swaps:
             told.append(Tell(ev.HostReplaced(old, new, ranks, self.pool.out[old])))
         if seating.dropped:
@@ -408,7 +408,10 @@ class Run:
         assert self._verdict.cause is not None
         names = tuple(node.host.name for node in self.plan.nodes)
         size = self._verdict.world_size
-        self._attempts.append(policy.Attempt(self.restarts, names, size, self._verdict.cause))
+        began = self._account.began is not None
+        self._attempts.append(
+            policy.Attempt(self.restarts, names, size, self._verdict.cause, began)
+        )
 
     # -- the end --------------------------------------------------------------------------
 

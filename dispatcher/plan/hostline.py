@@ -292,7 +292,7 @@ def _add(
             key_at,
             f"did you mean {near[0]}=?"
             if near
-            else "known keys: slots max_slots user port python gpus env",
+            else "known keys: slots max_slots user port python gpus env; or the word spare",
         )
     if meaning in found and meaning != "env":
         raise BadName(f"{key} is given twice", key_at)

@@ -68,6 +68,9 @@ def describe(plan: job.JobPlan) -> dict[str, Any]:
             }
             for node in plan.nodes
         ],
+        "spares": [
+            {"host": spare.host.name, "slots": list(spare.slots) or None} for spare in plan.spares
+        ],
         "exports": redacted(shared),
         "ranks": [
             {
@@ -86,6 +89,7 @@ def describe(plan: job.JobPlan) -> dict[str, Any]:
             for place in plan.ranks
         ],
         "limits": dataclasses.asdict(plan.limits),
+        "restarts": dataclasses.asdict(plan.restarts),
         "notices": list(plan.notices),
     }
 

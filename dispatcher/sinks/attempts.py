@@ -71,10 +71,10 @@ def history(verdict: policy.Verdict) -> list[str]:
     """Lines for the verdict: the attempts before the last one, and why there was none after it."""
     lines = []
     for attempt in verdict.attempts:
-        which = f"start {attempt.restart + 1}"
+        which = f"start {attempt.restart + 1}" if attempt.started else "before a start"
         lines.append(f"note: {which}: {headline(attempt.cause, attempt.names)}")
-    if verdict.cause is None and any(a.world_size for a in verdict.attempts):
-        restarts = verdict.attempts[-1].restart + 1
+    restarts = sum(attempt.started for attempt in verdict.attempts)
+    if verdict.cause is None and restarts:
         lines.append(f"note: the job succeeded after {plural(restarts, 'restart')}")
     for host, why in verdict.left_out.items():
         lines.append(f"note: {host}: not used to the end: {harmless_text(why)}")
@@ -89,6 +89,7 @@ def record(verdict: policy.Verdict) -> dict[str, Any]:
         "attempts": [
             {
                 "restart": attempt.restart,
+                "started": attempt.started,
                 "world_size": attempt.world_size,
                 "hosts": list(attempt.names),
                 "cause": type(attempt.cause).__name__,

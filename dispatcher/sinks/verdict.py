@@ -71,7 +71,9 @@ def describe(
             ranks = fold_ranks(plan.nodes[node].ranks)
             lines += _failure_lines(f"{names[node]} ({ranks})", failure)
         case policy.Rejected(failures):
-            lines += _table(failures, names)
+            again = any(attempt.started for attempt in verdict.attempts)
+            outcome = "the ranks were not started again" if again else "nothing was started"
+            lines += _table(failures, names, outcome)
         case policy.Impossible(message, hint):
             lines.append(f"error: {message}")
             if hint:
@@ -141,7 +143,7 @@ def _consequences(verdict: Verdict, plan: JobPlan, names: list[str], last: Last)
     return lines
 
 
-def _table(failures: Mapping[int, Failure], names: list[str]) -> list[str]:
+def _table(failures: Mapping[int, Failure], names: list[str], outcome: str) -> list[str]:
     """All failed hosts together, those with the same trouble folded into one line."""
     groups: dict[tuple[str, str], list[str]] = {}
     hints: dict[tuple[str, str], str | None] = {}
@@ -150,7 +152,7 @@ def _table(failures: Mapping[int, Failure], names: list[str]) -> list[str]:
         groups.setdefault(key, []).append(names[node])
         hints.setdefault(key, failure.hint)  # one host's hint stands for its group
     hosts = plural(len(failures), "host")
-    lines = [f"error: {hosts} of {len(names)} cannot be used; nothing was started"]
+    lines = [f"error: {hosts} of {len(names)} cannot be used; {outcome}"]
     rows = [(fold(hosts), kind, why) for (kind, why), hosts in groups.items()]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines += [f"  {h:<{wide[0]}}  {kind:<{wide[1]}}  {why}" for h, kind, why in rows]

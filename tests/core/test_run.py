@@ -167,7 +167,7 @@ class TestRestart:
         assert world.ended is not None
         assert world.ended.ok
         assert world.ended.attempts == (
-            policy.Attempt(0, ("n0", "n1"), 4, policy.RankFailed(0, 1, 3)),
+            policy.Attempt(0, ("n0", "n1"), 4, policy.RankFailed(0, 1, 3), True),
         )
 
     def test_the_last_attempt_decides(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dispatcher import bootstrap
 from dispatcher.agent.messages import control
+from dispatcher.agent.pack import unpack
 from dispatcher.agent.wire import (
     CONTROL,
     COUNT,
@@ -49,7 +50,13 @@ class ScriptedLink(Link):
         self.closed = threading.Event()
 
     def watch(self, ready: Callable[[], None]) -> None:
+        self._told = ready
         ready()
+
+    def say(self, chunk: bytes) -> None:
+        """One more chunk of the script."""
+        self._script.append(chunk)
+        self._told()
 
     def read(self, limit: int) -> bytes | None:
         return self._script.pop(0) if self._script else None
@@ -145,9 +152,25 @@ def test_good_start_in_one_byte_chunks(watch: Callable[..., Watched]) -> None:
     assert link.heard.startswith(bootstrap.payload() + b"PREPARE")
 
 
+def test_the_answer_to_a_further_attempt_divides_old_words_from_new(
+    watch: Callable[..., Watched],
+) -> None:
+    exit_ = control("exited", rank=6, status=0)
+    stream = encode(OUTPUT, b"hi", 6, 1) + encode(ENDED, COUNT.pack(2), 6, 1)
+    link = ScriptedLink([SYNC + READY + stream])
+    watched = watch(link)
+    watched.until(ev.OutputEnded)
+    watched.host.again(b"AGAIN", 1)
+    facts = unpack(Decoder().feed(READY)[0].body)["facts"]
+    link.say(exit_ + control("ready", facts=facts, problems=[], attempt=1) + exit_ + stream)
+    told = watched.until(ev.OutputEnded)
+    assert [event.attempt for event in told if isinstance(event, ev.OfAttempt)] == [0, 1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("told", "why"),
     [
+        (READY, "ready for attempt 0, which was not asked for"),
         (encode(OUTPUT, b"x", 5, 1), "output of rank 5"),
         (encode(ENDED, COUNT.pack(0), 6, 1) + encode(OUTPUT, b"x", 6, 1), "output of rank 6"),
         (control("exited", rank=0, status=0), "rank 0, which runs elsewhere"),

@@ -1,0 +1,113 @@
+"""Spares: who becomes one, which seat one fits into, and plans that shrink."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import PlanError, UsageError
+from dispatcher.plan import reseat
+from dispatcher.plan.hostfile import parse_hostfile, parse_inline
+from dispatcher.plan.job import JobPlan, NodePlan, plan_job
+from dispatcher.plan.request import Program, Request
+from dispatcher.plan.restarts import Restarts
+
+
+def planned(hosts: str, **flags: object) -> JobPlan:
+    request = Request(parse_inline(hosts), Program("command", ("prog",)), "/w", **flags)  # type: ignore[arg-type]
+    return plan_job(request, "run-1")
+
+
+def names(nodes: tuple[NodePlan, ...]) -> list[str]:
+    return [node.host.name for node in nodes]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "used", "spared"),
+    [
+        ("n[1-4]:2", {"spares": 1}, ["n1", "n2", "n3"], ["n4"]),
+        ("n[1-4]:2", {"spares": 1, "nnodes": 2}, ["n1", "n2"], ["n3"]),
+        ("n[1-4]:2", {"nnodes": 3}, ["n1", "n2", "n3"], []),
+        ("n[1-4]:2", {"spares": 2, "exclude": "n1"}, ["n2"], ["n3", "n4"]),
+        ("n[1-2]:2 spare\nn[3-4]:2\nn5:2", {}, ["n3", "n4", "n5"], ["n1", "n2"]),
+        ("n1:2 spare\nn[3-5]:2", {"spares": 1}, ["n3", "n4"], ["n5", "n1"]),
+    ],
+)
+def test_who_is_spared(
+    hosts: str, flags: dict[str, object], used: list[str], spared: list[str]
+) -> None:
+    plan = planned(hosts, **flags)
+    assert names(plan.nodes) == used
+    assert names(plan.spares) == spared
+    assert [spare.index for spare in plan.spares] == list(range(len(used), len(used) + len(spared)))
+    assert JobPlan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "message"),
+    [
+        ("n[1-2]:1", {"spares": 2}, "--spares 2: no host is left to start on: only 2 hosts"),
+        ("n[1-3]:1", {"spares": 2, "nnodes": 2}, "--nnodes 2 --spares 2: only 3 hosts: n[1-3]"),
+        ("n[1-2]:1 spare", {}, "n[1-2]: only spares, no host to start on"),
+        ("n[1-2]:1", {"restarts": Restarts(min_nodes=3)}, "--min-nodes 3: only 2 hosts"),
+    ],
+)
+def test_too_few(hosts: str, flags: dict[str, object], message: str) -> None:
+    with pytest.raises(PlanError, match=message.replace("[", r"\[")):
+        planned(hosts, **flags)
+
+
+def test_the_hostfile_says_spare_in_any_place() -> None:
+    hosts = parse_hostfile("a slots=2 spare\nb spare slots=2 # later\nc slots=2\n", "f").hosts
+    assert [host.spare for host in hosts] == [True, True, False]
+    with pytest.raises(UsageError, match="second word"):
+        parse_hostfile("a spare spare\n", "f")
+
+
+@pytest.mark.parametrize(
+    ("spare", "gpus", "slots"),
+    [
+        ("s:2", 0, ("0", "1")),
+        ("s:8", 0, ("0", "1")),
+        ("s gpus=4,5,6", 0, ("4", "5")),
+        ("s", 0, ("0", "1")),  # nobody has said, and there is nothing to count
+        ("s", 4, ("0", "1")),
+        ("s", 1, None),
+        ("s:1", 0, None),
+        ("s max_slots=1", 0, None),
+    ],
+)
+def test_which_spare_fits(spare: str, gpus: int, slots: tuple[str, ...] | None) -> None:
+    plan = planned("n1:2,n2:2")
+    host = parse_inline(spare).hosts[0]
+    own = () if host.slots is None else tuple(host.gpus or map(str, range(host.slots)))
+    found = reseat.seated(plan, 1, NodePlan(2, host, own), gpus)
+    assert (None if found is None else found.slots) == slots
+    if found is not None:
+        assert (found.index, found.ranks) == (1, (2, 3))
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=2, max_size=6),
+    st.sampled_from(["block", "node"]),
+    st.data(),
+)
+def test_a_smaller_world_is_a_world(counts: list[int], map_by: str, data: st.DataObject) -> None:
+    plan = planned(",".join(f"n{i}:{c}" for i, c in enumerate(counts)), map_by=map_by)
+    gone = data.draw(st.frozensets(st.integers(0, len(counts) - 1), max_size=len(counts) - 1))
+    less = reseat.shrunk(plan, gone)
+    kept = [i for i in range(len(counts)) if i not in gone]
+    assert names(less.nodes) == [f"n{i}" for i in kept]
+    assert [len(node.ranks) for node in less.nodes] == [counts[i] for i in kept]
+    assert [place.rank for place in less.ranks] == list(range(sum(counts[i] for i in kept)))
+    assert JobPlan.from_json(less.to_json()) == less  # which checks that nothing is missing
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"delay": -1.0}, {"delay": float("nan")}, {"progress_line": "("}, {"progress_file": ""}],
+)
+def test_rules_are_judged_before_any_host_is_touched(flags: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Restarts(**flags)  # type: ignore[arg-type]

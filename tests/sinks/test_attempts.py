@@ -1,0 +1,81 @@
+"""What is said of attempts: while the run goes on, in its verdict, in its report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dispatcher.core import events as ev
+from dispatcher.core import policy
+from dispatcher.sinks.attempts import headline, history, note, record
+from dispatcher.transport.base import Failure, Kind
+
+HOSTS = ["n1", "n2", "n3", "n4"]
+LOST = Failure(Kind.LOST, "nothing heard for 15 s")
+
+CAUSES: list[tuple[policy.Cause, str]] = [
+    (policy.RankFailed(1, 3, -9), "rank 3 on n2: killed by SIGKILL (signal 9)"),
+    (policy.MpiAborted(0, 1, 4), "rank 1 on n1: called MPI_Abort(4)"),
+    (policy.RankNotStarted(2, 5, 11, "fork", "x"), "rank 5 on n3: could not be started (fork)"),
+    (policy.NodeFailed(1, LOST), "n2: host lost: nothing heard for 15 s"),
+    (policy.Rejected({1: LOST, 2: LOST}), "n[2-3] cannot be used"),
+    (policy.OutputLost(1, 3, 1, 2), "rank 3 on n2: output lost"),
+    (policy.Impossible("8 ranks but only 4 slots"), "8 ranks but only 4 slots"),
+    (policy.Interrupted(2), "ended by SIGINT"),
+]
+
+
+@pytest.mark.parametrize(("cause", "words"), CAUSES)
+def test_a_cause_in_one_line(cause: policy.Cause, words: str) -> None:
+    assert headline(cause, HOSTS) == words
+    json.dumps(ev.RunRestarting(cause, 1, 2, 0.0).context())  # the journal takes it
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            ev.RunRestarting(CAUSES[0][0], 1, 3, 0.2),
+            "rank 3 on n2: killed by SIGKILL (signal 9); restart 1 of 3",
+        ),
+        (
+            ev.RunRestarting(CAUSES[3][0], 2, 3, 44.2),
+            "n2: host lost: nothing heard for 15 s; restart 2 of 3 in 44 s",
+        ),
+        (
+            ev.HostReplaced(1, 3, (2, 3), "host lost: \x1b]0;x"),
+            "n4 takes the place of n2 with ranks 2-3 (host lost: \\x1b]0;x)",
+        ),
+        (ev.HostLeftOut(2, "silent"), "n3: not used any more: silent"),
+        (ev.WorldShrunk((0, 3), (2, 1)), "2 hosts and 3 ranks go on: n1:2, n4:1"),
+        (ev.NodeHeard(0), None),
+    ],
+)
+def test_notes(event: ev.Event, words: str | None) -> None:
+    assert note(event, HOSTS) == words
+
+
+def test_the_verdict_lists_every_attempt() -> None:
+    verdict = policy.Verdict(
+        policy.RankFailed(0, 1, 3), 3, 4,
+        attempts=(
+            policy.Attempt(0, ("n1", "n2"), 4, policy.Rejected({1: LOST}), False),
+            policy.Attempt(0, ("n1", "n3"), 4, policy.RankFailed(1, 2, 5), True),
+        ),
+        left_out={"n2": "host lost"},
+        no_restart="1 restart was made, which is the most",
+    )  # fmt: skip
+    assert history(verdict) == [
+        "note: before a start: n2 cannot be used",
+        "note: start 1: rank 2 on n3: exit code 5",
+        "note: n2: not used to the end: host lost",
+        "note: not started again: 1 restart was made, which is the most",
+    ]
+    assert [a["exit_code"] for a in record(verdict)["attempts"]] == [125, 5]
+    json.dumps(record(verdict))
+
+
+def test_a_plain_run_says_nothing() -> None:
+    assert history(policy.Verdict(None, 0, 4)) == []
+    assert history(policy.Verdict(policy.RankFailed(0, 1, 3), 3, 4)) == []
