@@ -118,7 +118,7 @@ class Host(threading.Thread):
         """The sinks took ``nbytes`` of this host's output; give credit back in large portions."""
         with self._pay_lock:
             self._unpaid += nbytes
-            if self._unpaid < self._credit // 4:
+            if self._unpaid < self._credit // 2:
                 return
             count, self._unpaid = self._unpaid, 0
         self.send(control("credit", count=count))

@@ -35,7 +35,7 @@ class LineAssembler:
             self.is_bar = False
             if b"\r" in block:
                 block = _overwritten(block)
-            if len(block) > LINE_LIMIT:
+            if _has_long(block):
                 block = _split(block)
         return block + self._keep(text[end:])
 
@@ -80,6 +80,17 @@ def _overwritten(block: bytes) -> bytes:
             state = next((part for part in reversed(line.split(b"\r")) if part), b"")
             lines[at] = state if state.strip() else b""
     return b"\n".join(lines)
+
+
+def _has_long(block: bytes) -> bool:
+    """Whether a line of ``block`` is longer than the limit; looks at few of its bytes."""
+    at = 0
+    while len(block) - at > LINE_LIMIT:
+        end = block.rfind(b"\n", at, at + LINE_LIMIT + 1)
+        if end < 0:
+            return True
+        at = end + 1
+    return False
 
 
 def _split(block: bytes) -> bytes:

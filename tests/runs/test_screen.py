@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pty
 import re
@@ -18,6 +19,7 @@ MARK = " \N{LEFTWARDS ARROW WITH HOOK}\n".encode()
 LINES, WIDTH = 100_000, 100
 #: writes 10 MB and then a file, so that its end can be seen without reading
 FLOOD = f"""
+import hashlib
 import os
 rank = os.environ["RANK"]
 for start in range(0, {LINES}, 1000):
@@ -175,3 +177,32 @@ def test_options_that_make_no_sense(desk: Desk, words: tuple[str, ...], said: st
     done = desk.run(*words, "-H", "localhost:2", "--no-python", "true")
     assert done.returncode == 2
     assert said in done.stderr
+
+
+#: lines with an md5 each, written in pieces of any size
+CHECKED = """
+import hashlib, os, random
+rank = os.environ["RANK"]
+dice = random.Random(rank)
+data = bytearray()
+for number in range(20000):
+    text = b"%d %s" % (number, b"x" * dice.randrange(60))
+    data += text + b" " + hashlib.md5(text).hexdigest().encode() + b"\\n"
+at = 0
+while at < len(data):
+    at += os.write(1, data[at : at + dice.choice((1, 7, 100, 4095, 4096, 4097, 70000))])
+"""
+
+
+def test_no_line_is_broken_or_out_of_order(desk: Desk) -> None:
+    done = desk.run("-H", "localhost:8", script(desk.folder, CHECKED), text=False)
+    assert done.returncode == 0, done.stderr
+    following = dict.fromkeys(range(8), 0)
+    for line in done.stdout.splitlines():
+        label, text = line.split(b"] ", 1)
+        words, _, digest = text.rpartition(b" ")
+        assert hashlib.md5(words).hexdigest().encode() == digest, line
+        rank, number = int(label[1:]), int(words.split()[0])
+        assert number == following[rank]
+        following[rank] += 1
+    assert set(following.values()) == {20000}
