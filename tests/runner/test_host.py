@@ -241,15 +241,15 @@ def test_credit_comes_back_in_portions(watch: Callable[..., Watched]) -> None:
     link = ScriptedLink([SYNC + READY])
     watched = watch(link)
     watched.until(ev.NodeReady)
-    watched.host.taken(100)
-    watched.host.taken(100)
-    watched.host.taken(100)  # a quarter of the credit is due at 250
+    watched.host.taken(200)
+    watched.host.taken(200)
+    watched.host.taken(200)  # half of the credit is due at 500
     watched.host.send(control("finish"))
     watched.host.close()
     watched.host.join(timeout=10)
     sent = Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])
     bodies = [frame.body for frame in sent]
-    assert bodies.count(control("credit", count=300)[HEADER.size :]) == 1
+    assert bodies.count(control("credit", count=600)[HEADER.size :]) == 1
 
 
 def test_input_waits_for_all_else_and_its_credit_comes_back(
