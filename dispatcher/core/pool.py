@@ -3,11 +3,12 @@
 A host is *linked* from the order to reach it until it is given up; it is *out* when it
 will not be used (any more), which says nothing about its link; it is *armed* while
 ranks may live there. A host that is given up while armed is *fenced*: only time tells
-that its ranks are dead (``restart.fence``).
+that its ranks are dead (``restart.fence``), and if its lease rests (``pause``), not even that.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
@@ -30,6 +31,7 @@ class Pool:
         self._limits = limits
         self._armed: set[int] = set()
         self._fences: dict[int, float] = {}
+        self._resting: dict[int, bool] = {}  # told to rest its lease -> whether it said it does
 
     def name(self, host: int) -> str:
         return self.places[host].host.name
@@ -48,11 +50,29 @@ class Pool:
         self.silent.pop(host, None)
         if host in self._armed:
             self._armed.discard(host)
-            self._fences[host] = now + restart.fence(self._limits)
+            rests = host in self._resting
+            self._fences[host] = math.inf if rests else now + restart.fence(self._limits)
 
     def dead_at(self) -> float:
-        """When the ranks of all hosts that were given up are surely dead."""
+        """When the ranks of all hosts that were given up are surely dead; inf: never."""
         return max(self._fences.values(), default=0.0)
+
+    def undead(self) -> list[str]:
+        """Names of hosts that were given up and whose ranks may live for ever."""
+        return [self.name(host) for host, when in self._fences.items() if when == math.inf]
+
+    def rest(self, host: int) -> None:
+        """``host`` is being told to let its lease rest."""
+        self._resting[host] = False
+
+    def rests(self, host: int) -> None:
+        """``host`` said that its lease rests; it gives no beat until it goes on."""
+        self._resting[host] = True
+
+    def beats(self, host: int) -> None:
+        """``host`` gave its beat: if it said before that its lease rests, it has gone on."""
+        if self._resting.get(host):
+            del self._resting[host]
 
     def leave_out(self, host: int, why: str) -> None:
         self.out.setdefault(host, why)

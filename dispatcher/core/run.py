@@ -126,10 +126,13 @@ class Run:
         if isinstance(event, ev.SignalReceived):
             return self._on_signal(event, now)
         if isinstance(event, ev.NodePaused):
+            self.pool.rests(event.node)
             return self._pause.stopped(event.node)
         host: int | None = getattr(event, "node", None)
         if host is None:  # the launcher's own news
             return self._carry(self._job.handle(event, now), now) if self.state == TRYING else []
+        if isinstance(event, ev.NodeHeard):
+            self.pool.beats(host)
         node = self._nodes.get(host)
         if self.state != TRYING or node is None:
             return self._on_idle(event, host, now)
@@ -318,6 +321,10 @@ class Run:
         self._account.failed(now)
         if self._account.verdict is not None:
             return actions + self._close(ENDED, self._account.verdict, now)
+        undead = self.pool.undead()
+        if undead:
+            why = f"{', '.join(undead)}: lost while stopped, so its ranks may still be there"
+            return actions + self._close(ENDED, why, now)
         self._go(FAILED)
         self._not_before = now + self._account.pause
         for host in self.pool.facts:  # the limits of those that have yet to answer run elsewhere
@@ -419,7 +426,10 @@ class Run:
         answering = self.pool.linked & self.pool.facts.keys()
         if event.signum == signal.SIGTSTP:
             # what is ending goes on to its end without us: the leases see to that
-            return self._pause.begin(answering if self.state != CLOSING else (), now)
+            hosts = answering if self.state != CLOSING else set()
+            for host in hosts:
+                self.pool.rest(host)
+            return self._pause.begin(hosts, now)
         if event.signum == signal.SIGCONT:
             return self._pause.end(answering)
         if self.state == TRYING:

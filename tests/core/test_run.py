@@ -314,6 +314,33 @@ class TestLostHosts:
         assert world.ended is not None
         assert world.ended.cause == policy.RankFailed(1, 3, 5)
 
+    def test_a_host_lost_while_its_lease_rested_is_never_surely_dead(self) -> None:
+        world = started(2, spares=1, most=1)
+        world.tell(ev.SignalReceived(signal.SIGTSTP))
+        for host in (0, 1, 2):
+            world.tell(ev.NodePaused(host))
+        world.tell(ev.SignalReceived(signal.SIGCONT))
+        world.lose(1)
+        for rank in (0, 1):
+            world.exits(rank, -15)
+        world.swept()
+        world.swept()
+        assert world.ended is not None
+        assert "n1: lost while stopped" in str(world.ended.no_restart)
+
+    def test_but_its_beat_shows_that_it_went_on(self) -> None:
+        world = started(2, spares=1, most=1)
+        world.tell(ev.SignalReceived(signal.SIGTSTP))
+        for host in (0, 1, 2):
+            world.tell(ev.NodePaused(host))
+        world.tell(ev.SignalReceived(signal.SIGCONT))
+        world.wait(2)
+        world.lose(1)
+        for rank in (0, 1):
+            world.exits(rank, -15)
+        world.swept()
+        assert world.told(ev.RunRestarting)
+
     def test_without_a_spare_the_verdict_says_so(self) -> None:
         world = started(2, most=3)
         world.lose(1)
