@@ -8,7 +8,8 @@ should, but then bytes that find no room must be left out somewhere. The rule:
   an hour of a cluster; what it did not show is counted where it is missing;
 * a pipe never loses a byte where it is the only place that gets them, because its
   reader is a program (``| tee``, ``| grep``) that cannot know better; where
-  files keep everything, a reader that pauses (``| less``) is treated as a terminal.
+  files keep everything, it still sets the pace while it reads, but one that has
+  paused (``| less``) is treated as a terminal.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from dispatcher.plan.job import JobPlan
     from dispatcher.sinks.footer import Footer
     from dispatcher.sinks.progress import Progress
+
+#: seconds after which a program that reads nothing has paused
+PAUSED = 2.0
 
 
 def open_screen(
@@ -72,7 +76,9 @@ def open_screen(
     if drop or progress is not None:
         from dispatcher.sinks.behind import Behind
 
-        sink = Behind(sink, "screen", drop=drop)
+        program_reads = showing.screen_overflow == "auto" and not os.isatty(STDOUT)
+        patience = PAUSED if program_reads else 0.0
+        sink = Behind(sink, "screen", drop=drop, patience=patience)
     if showing.only is not None:
         from dispatcher.sinks.choice import OnlyRanks
 

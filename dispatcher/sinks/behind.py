@@ -32,7 +32,9 @@ MOST_WAITING = 100_000
 class Behind(Sink):
     """``sink``, followed from a thread called ``name``.
 
-    drop: leave out what is too much, or else wait. spool: where to keep it instead.
+    drop: leave out what is too much, or else wait. patience: leave nothing out while the
+    sink goes on, however slowly; only when it has stood still for this many seconds.
+    spool: where to keep what is too much instead.
     """
 
     def __init__(
@@ -42,11 +44,14 @@ class Behind(Sink):
         *,
         limit: int = LIMIT,
         drop: bool = True,
+        patience: float = 0.0,
         spool: Spool | None = None,
     ) -> None:
         self._sink = sink
         self._limit = limit
         self._drop = drop
+        self._patience = patience
+        self._moved = time.monotonic()  # when the sink last took something, or was done with it
         self._spool = spool
         self._cond = threading.Condition()
         #: (method of ``sink``, its arguments), in order; "spooled" stands for output in the spool
@@ -75,7 +80,7 @@ class Behind(Sink):
                     self._cond.wait()
                     self._raise()
                 self._put("output", (rank, stream, data), cost)
-            elif self._size + cost <= room:
+            elif self._size + cost <= room or self._finds_room(cost):
                 self._gap = None
                 self._put("output", (rank, stream, data), cost)
             else:
@@ -119,6 +124,16 @@ class Behind(Sink):
             self._raise()
         self._put("output", (rank, stream, data), cost)
 
+    def _finds_room(self, cost: int) -> bool:
+        """Wait for a sink that is slow; False when it stands still, or there is a gap already."""
+        while self._gap is None and self._size + cost > self._limit:
+            left = self._moved + self._patience - time.monotonic()
+            if left <= 0:
+                return False
+            self._cond.wait(timeout=left)
+            self._raise()
+        return self._gap is None
+
     def _put(self, method: str, arguments: tuple[Any, ...], cost: int = 0) -> None:
         self._waiting.append((method, arguments))
         self._size += cost
@@ -154,11 +169,13 @@ class Behind(Sink):
                         return
                     continue
                 method, arguments = self._take()
+                self._moved = time.monotonic()
             ticking = True
             getattr(self._sink, method)(*arguments)
             if method == "output":
                 with self._cond:
                     self._size -= len(arguments[2]) + OVERHEAD
+                    self._moved = time.monotonic()
                     self._cond.notify()
 
     def _take(self) -> tuple[str, tuple[Any, ...]]:

@@ -151,3 +151,27 @@ def test_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert puts[1]()  # an emptied spool begins anew
     assert list(tmp_path.iterdir()) == []  # nobody can open it by a name
     spool.close()
+
+
+def test_a_slow_reader_gets_all_and_one_that_paused_is_left_behind(stuck: Slow) -> None:
+    behind = start(stuck, patience=60)
+    for _ in range(3):
+        behind.output(0, 1, CHUNK)
+    full = threading.Thread(target=behind.output, args=(0, 1, CHUNK), daemon=True)
+    full.start()
+    full.join(0.2)
+    assert full.is_alive()  # it waits for the reader
+    stuck.go.set()
+    full.join(10)
+    assert not full.is_alive()
+    behind.close()
+    assert stuck.told == [(0, 1, CHUNK)] * 5 + [("closed",)]
+
+
+def test_patience_ends(stuck: Slow) -> None:
+    behind = start(stuck, patience=0.2)
+    for _ in range(6):
+        behind.output(0, 1, CHUNK)
+    stuck.go.set()
+    behind.close()
+    assert ("gap", {(0, 1): 3 * len(CHUNK)}) in stuck.told
