@@ -56,12 +56,12 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
 _STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
 
 
-def command(first: Sequence[str] = (), last: Sequence[str] = ()) -> str:
+def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | None = None) -> str:
     """The shell line that starts an agent with the first python the host has.
 
     first, last: names or absolute paths to try before and after the usual ones;
     they come from the user's flags and hostfile. One in ``last`` that would need
-    quoting is left out.
+    quoting is left out. run_id: put into the agent's environment, by which it is found.
     Raises: UsageError for one in ``first`` that would need quoting.
     """
     for name in first:
@@ -70,8 +70,10 @@ def command(first: Sequence[str] = (), last: Sequence[str] = ()) -> str:
     usual = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
     names = [*first, *usual, *filter(is_plain, last)]
     words = " ".join(dict.fromkeys(names))
+    tag = f"export DISPATCH_RUN_ID={run_id}; " if run_id and is_plain(run_id) else ""
     script = (
-        'for p do command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c "' + _STAGE_ZERO + '"; '
+        tag + 'for p do command -v "$p" >/dev/null 2>&1 '
+        '&& exec "$p" -I -S -c "' + _STAGE_ZERO + '"; '
         f'done; echo "{NO_PYTHON_MARK}$*" >&2; exit {NO_PYTHON_STATUS}'
     )
     return f"exec /bin/sh -c '{script}' sh {words}"

@@ -10,6 +10,7 @@
                              dispatch.jsonl          the journal
                              plan.json               what was planned, secrets hidden
                              report.json             how it ended
+                             launcher.log            with --detach: what it would have shown
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ class RunPaths:
     @property
     def report(self) -> Path:
         return self.folder / "report.json"
+
+    @property
+    def launcher(self) -> Path:
+        return self.folder / "launcher.log"
 
     @classmethod
     def create(cls, log_dir: str, run_id: str) -> RunPaths:

@@ -6,6 +6,7 @@ with ``new_cluster``, or mends what it broke.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -68,3 +69,15 @@ def isolated(_session_cluster: Cluster) -> None:
     """Skips where hosts cannot have their own name, files, processes and network."""
     if not _session_cluster.isolated:
         pytest.skip("needs hosts made of namespaces, and so root")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of tests are written down in a folder of the tests, not among the user's jobs."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    yield
+    if before is None:
+        del os.environ["XDG_STATE_HOME"]
+    else:
+        os.environ["XDG_STATE_HOME"] = before

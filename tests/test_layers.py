@@ -44,6 +44,7 @@ MAY = {
         "lifeline",
         "sinks.base",
     ),
+    "jobs": (*COMMON, "core.events", "sinks.base"),
     "comm": (),
 }
 

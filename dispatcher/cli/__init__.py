@@ -16,6 +16,12 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": "run",
     "exec": "exec_",
+    "jobs": "jobs",
+    "attach": "attach",
+    "logs": "logs",
+    "stop": "stop",
+    "kill": "kill",
+    "sweep": "sweep",
     "get": "get",
     "hosts": "hosts",
     "fold": "fold",

@@ -18,6 +18,8 @@ CONTEXT = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
 }
+#: for commands that run nobody's program: options may come after the words, too
+MIXED = {**CONTEXT, "allow_interspersed_args": True}
 
 
 def enter(command: click.Command, words: Sequence[str], name: str) -> int:

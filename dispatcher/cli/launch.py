@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from dispatcher.errors import UsageError
@@ -24,6 +24,7 @@ from dispatcher.plan.request import (
 from dispatcher.plan.restarts import Restarts
 
 if TYPE_CHECKING:
+    from dispatcher.cli.detach import Word
     from dispatcher.cli.showing import Showing
     from dispatcher.paths import RunPaths
 
@@ -55,6 +56,19 @@ def launch(flags: Mapping[str, Any]) -> int:
     allow_open_files(len(plan.nodes) + len(plan.spares))
     if flags["agent_python"] is not None:
         bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
+    if flags["detach"]:
+        from dispatcher.cli import detach
+        from dispatcher.jobs.record import private, state_folder
+
+        detach.check(flags)
+        # what the ranks write is in the files; the launcher's own log needs no copy of it
+        log_dir = flags["log_dir"] or str(private(state_folder()))
+        flags = {**flags, "log_dir": log_dir, "only_ranks": "none"}
+        showing = settings(flags, None if plan.is_open else plan.world_size)
+        kept = RunPaths.create(log_dir, plan.run_id)
+        return detach.background(
+            lambda word: _run(plan, flags, showing, kept, word), kept, plan.run_id
+        )
     showing = settings(flags, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
     return _run(plan, flags, showing, paths)
@@ -271,10 +285,18 @@ def parse_seconds(text: str, flag: str) -> float:
 # -- the run --------------------------------------------------------------------------------
 
 
-def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPaths | None) -> int:
+def _run(
+    plan: JobPlan,
+    flags: Mapping[str, Any],
+    showing: Showing,
+    paths: RunPaths | None,
+    word: Word | None = None,
+) -> int:
+    """Carry out the plan; the exit code. word: to the foreground, if we are in the background."""
     import signal
 
     from dispatcher.cli import sinks as told
+    from dispatcher.cli.enrolled import Enrolled
     from dispatcher.cli.labels import RankLabels
     from dispatcher.cli.reach import Reach
     from dispatcher.core.events import SignalReceived
@@ -304,8 +326,12 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
         from dispatcher.sinks.progress import Silence
 
         sinks.append(Silence(showing.stall_after, lambda event: runner.tell(event), time.monotonic))
+    tell: Callable[[str], None] = screen.say
+    enrolled = Enrolled(plan, flags, paths, word, lambda event: runner.tell(event))
+    if enrolled.control is not None:
+        tell = enrolled.also_told(tell)
     if not showing.quiet:
-        sinks.append(Notes(hosts, screen.say, verbose=showing.verbose))
+        sinks.append(Notes(hosts, tell, verbose=showing.verbose))
     if paths is not None:
         try:
             write_json(paths.plan, plan.describe())
@@ -321,7 +347,7 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
             sinks.append(Trace(flags["trace"], hosts, _age(), screen.say))
         except OSError as error:
             raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
-    sinks.append(screen)
+    sinks += [screen, *enrolled.sinks]
 
     began = time.monotonic()
     with Reach(flags) as reach:
@@ -348,6 +374,7 @@ def _run(plan: JobPlan, flags: Mapping[str, Any], showing: Showing, paths: RunPa
             )
         except OSError as error:  # the exit code is worth more than the file
             say(f"error: {paths.report}: {(error.strerror or '').lower()}")
+    enrolled.conclude(verdict.exit_code, lines)
     if progress is not None:
         told.close_on_terminal(lines, verdict, plan, time.monotonic() - began)
         return verdict.exit_code

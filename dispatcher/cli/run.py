@@ -24,6 +24,8 @@ Other commands, each with its own --help:
   dispatch put     files to every host
   dispatch get     files from every host
   dispatch hosts   expand, fold, count and combine host lists
+  dispatch jobs, attach, logs, stop    jobs started with --detach
+  dispatch kill, sweep                 end what a run left on its hosts
 """
 
 
@@ -189,6 +191,11 @@ Other commands, each with its own --help:
 )
 # showing
 @showing.options
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Go on in the background once the ranks run; see dispatch jobs, attach, logs, stop.",
+)
 @click.option("--trace", metavar="FILE", help="Write where the time went, for ui.perfetto.dev.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and touch no host.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, secrets hidden.")

@@ -273,7 +273,9 @@ class Runner:
             ranks=frozenset(place.ranks),
             target=Target(place.host.name, place.host.user, place.host.port),
             transport=transport,
-            command=bootstrap.command(first=first, last=[place.host.python or plan.python]),
+            command=bootstrap.command(
+                first=first, last=[place.host.python or plan.python], run_id=plan.run_id
+            ),
             prepare=self._prepare(node, 0),
             window=self._window,
             connect_timeout=limits.connect_timeout,

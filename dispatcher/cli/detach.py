@@ -1,0 +1,171 @@
+"""``--detach``: the launcher puts itself in the background, the foreground waits for the start.
+
+::
+
+    foreground    fork, wait for words on a pipe, say where the job is, exit
+      child       setsid, fork, exit
+        launcher  no terminal, session of its own, SIGHUP ignored; runs the job
+
+Theory. The second fork makes a process that is no session leader, so no terminal it
+may open ever becomes its controlling one. All that can be wrong with what the user typed
+was said before; what goes wrong until the ranks run is written to ``launcher.log``
+in the run's folder, and the foreground shows that and exits with the job's code.
+Both forks happen before any thread is started: a fork keeps only one.
+
+Nobody can be asked for a passphrase afterwards: keys that need one must be in an
+SSH agent; the host then fails with exactly these words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dispatcher import exitcodes
+from dispatcher.core.events import RankSpawned, RanksPlaced
+from dispatcher.errors import DispatchError, UsageError
+from dispatcher.paths import RunPaths
+from dispatcher.sinks.base import Sink, Stamped
+
+#: bytes of the launcher's own words that the foreground shows when the start fails
+MOST_SHOWN = 64 << 10
+
+
+def check(flags: Mapping[str, Any]) -> None:
+    """Raises: UsageError for what cannot be had in the background."""
+    if flags["stdin"] != "none":
+        raise UsageError("--stdin: a job in the background reads no standard input", hint="< FILE")
+    for name in ("only_ranks", "grep", "timestamps", "rank0"):
+        if flags[name]:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is about the screen, and --detach has none",
+                hint="dispatch attach JOB shows every rank; dispatch logs JOB --rank N one",
+            )
+
+
+def background(launcher: Callable[[Word], int], paths: RunPaths, run_id: str) -> int:
+    """Run ``launcher`` in the background; in the foreground, the exit code of the start.
+
+    launcher: is given the way to tell the foreground; returns the job's exit code.
+    """
+    if threading.active_count() != 1:
+        raise DispatchError("cannot detach: threads are running already")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    hears, tells = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                os.close(hears)
+                _become_background(paths)
+                _end(launcher, Word(tells))
+        finally:
+            os._exit(0)
+    os.close(tells)
+    os.waitpid(child, 0)
+    return _wait(hears, paths, run_id)
+
+
+class Word(Sink):
+    """Tells the foreground through a pipe: who we are, that the ranks run, or how it ended."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._world_size = 0
+        self._spawned = 0
+        self.tell(pid=os.getpid())
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, RanksPlaced):
+            self._world_size, self._spawned = stamped.event.world_size, 0
+        elif isinstance(stamped.event, RankSpawned):
+            self._spawned += 1
+            if self._spawned == self._world_size:
+                self.tell(running=self._world_size)
+
+    def tell(self, **fields: int) -> None:
+        """One line; nobody may be there to read it any more."""
+        try:
+            os.write(self._fd, json.dumps(fields).encode() + b"\n")
+        except OSError:
+            pass  # the foreground has left, the job goes on
+
+
+def _become_background(paths: RunPaths) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(paths.launcher, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
+
+
+def _end(launcher: Callable[[Word], int], word: Word) -> None:
+    """Run the job to its end and leave the process, whatever happens."""
+    code = exitcodes.CLUSTER
+    try:
+        try:
+            code = launcher(word)
+        except DispatchError as error:
+            from dispatcher.cli.door import complain
+
+            code = complain(error)
+        except BaseException:  # noqa: BLE001 - there is no caller to tell
+            import traceback
+
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        word.tell(ended=code)
+    finally:
+        os._exit(code)
+
+
+def _wait(hears: int, paths: RunPaths, run_id: str) -> int:
+    """Wait for the ranks to run, or for the end; the foreground's exit code."""
+    pid = 0
+    with open(hears, "rb", buffering=0) as lines:
+        while True:
+            try:
+                line = lines.readline()
+            except KeyboardInterrupt:
+                if pid:
+                    os.kill(pid, signal.SIGINT)  # the launcher ends what has begun, and says so
+                continue
+            told = json.loads(line) if line else {"ended": exitcodes.CLUSTER}
+            if "pid" in told:
+                pid = told["pid"]
+            elif "running" in told:
+                noun = "rank runs" if told["running"] == 1 else "ranks run"
+                _say([f"job {run_id}: {told['running']} {noun} (launcher: pid {pid})",
+                      f"  logs: {paths.folder}",
+                      f"  dispatch attach {run_id}"])  # fmt: skip
+                return 0
+            elif "ended" in told:
+                return _failed(int(told["ended"]), paths.launcher, run_id)
+
+
+def _failed(code: int, log: Path, run_id: str) -> int:
+    try:
+        with open(log, "rb") as file:
+            text = file.read()[-MOST_SHOWN:].decode(errors="replace")
+    except OSError as error:
+        text = f"error: {log}: {error.strerror}\n"
+    sys.stderr.write(text or f"note: job {run_id} ended before it was seen to run, code {code}\n")
+    sys.stderr.flush()
+    return code
+
+
+def _say(lines: Sequence[str]) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,93 @@
+"""A run on record: written down when it begins and ends, with a door if it is in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.core.events import Event, SignalReceived
+from dispatcher.errors import DispatchError, UsageError
+from dispatcher.jobs import record
+from dispatcher.paths import RunPaths
+from dispatcher.plan.job import JobPlan
+from dispatcher.sinks.base import Sink
+
+if TYPE_CHECKING:
+    from dispatcher.cli.detach import Word
+    from dispatcher.jobs.control import Control
+
+#: the flags that say how hosts are reached
+REACH = ("transport", "ssh_config", "host_keys")
+
+
+class Enrolled:
+    """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
+
+    A run in the foreground goes on without a record where none can be written
+    (a home that is full or read-only); one in the background would be out of reach.
+    Raises: UsageError for the latter.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        flags: Mapping[str, Any],
+        paths: RunPaths | None,
+        word: Word | None,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.control: Control | None = None
+        self.sinks: list[Sink] = []
+        self._folder = None
+        self._orders = 0
+        self._tell = tell
+        try:
+            self._folder = record.enroll(
+                plan.run_id,
+                program=plan.program.argv,
+                hosts=[
+                    (node.host.name, node.host.user, node.host.port)
+                    for node in (*plan.nodes, *plan.spares)
+                ],
+                ranks=None if plan.is_open else plan.world_size,
+                logs=None if paths is None else paths.folder,
+                detached=word is not None,
+                reach={name: flags[name] for name in REACH},
+            )
+            if word is not None:
+                from dispatcher.jobs.control import Control
+
+                self.control = Control(self._folder, self._stop)
+                self.sinks = [self.control, word]
+        except (OSError, DispatchError) as error:
+            if word is not None:
+                why = error.message if isinstance(error, DispatchError) else error.strerror
+                raise UsageError(f"--detach: the job cannot be written down: {why}") from None
+
+    def also_told(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """``say``, heard by attached callers as well."""
+
+        def both(line: str) -> None:
+            say(line)
+            assert self.control is not None
+            self.control.say(line)
+
+        return both
+
+    def conclude(self, exit_code: int, lines: Sequence[str]) -> None:
+        """Write down the end, and tell it to whoever is attached."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # the exit code is worth more than the file
+                record.conclude(self._folder, exit_code, lines)
+        if self.control is not None:
+            self.control.finish(exit_code, lines)
+
+    def _stop(self, how: str) -> None:
+        """As Ctrl-C; "kill": as the second one, which may be the first that comes. Never a third,
+        which would leave before the ranks are seen to be dead."""
+        wanted = 2 if how == "kill" else 1
+        while self._orders < wanted:
+            self._orders += 1
+            self._tell(SignalReceived(signal.SIGINT))
