@@ -21,11 +21,11 @@ class Guarded:
         self.guardian = guardian
         self.pipe = pipe
 
-    def why(self, signum: int) -> str:
-        """Why we may have been sent ``signum``."""
+    def why(self, signum: int = 0) -> str:
+        """Why the link ended, or why we may have been sent ``signum``."""
         if os.getppid() != self.guardian:
-            return "the agent's guardian was killed"
-        return "the agent was sent signal %d" % signum
+            return "the agent's guardian was killed"  # which may end the link as well
+        return "the agent was sent signal %d" % signum if signum else "the link ended"
 
     def expect(self, silence: float, lifeline_grace: float, folder: str | None) -> None:
         """Say what to expect of us, and the ``folder`` that should not outlive us.

@@ -474,7 +474,7 @@ class Loop:
 
     def lose_link(self) -> None:
         self.poll.unregister(self.link_in)
-        self.tell(("lifeline", "link"))
+        self.tell(("lifeline", self.guarded.why()))
 
     def flush(self) -> None:
         """Write what the link takes now; wait for it in the poll when something is left."""

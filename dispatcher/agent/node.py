@@ -49,9 +49,6 @@ DRAIN = 2.0
 EXIT_OK = 0
 EXIT_LIFELINE = 3
 
-#: the lifeline was lost because the link ended
-LINK = "link"
-
 FRESH, PREPARED, RUNNING, DYING, OVER = "fresh", "prepared", "running", "dying", "over"
 
 
@@ -171,9 +168,8 @@ class Node:
             return []
         self.state = DYING
         self.deadlines.clear()
-        actions: list[Action] = []
-        if why != LINK:  # somebody may still listen: what the ranks do now is not their fault
-            actions.append(("send", "dying", {"why": why}))
+        # somebody may still listen, and what the ranks do now is not their fault
+        actions: list[Action] = [("send", "dying", {"why": why})]
         if not self.alive:
             return actions + self._kill()
         self.deadlines["kill"] = now + self.lifeline_grace

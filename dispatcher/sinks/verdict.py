@@ -89,7 +89,7 @@ def describe(
             )
         case policy.Interrupted(signum):
             lines.append(f"error: ended by {signal.Signals(signum).name}")
-    return lines + _consequences(verdict, plan, names, last)
+    return lines + _consequences(verdict, plan, names, last, pids)
 
 
 def _message(cause: policy.RankFailed) -> str:
@@ -118,7 +118,9 @@ def _shape(rank: int, last: Last) -> list[str]:
     return [_NUMBER.sub("0", line) for line in last(rank)[1]]
 
 
-def _consequences(verdict: Verdict, plan: JobPlan, names: list[str], last: Last) -> list[str]:
+def _consequences(
+    verdict: Verdict, plan: JobPlan, names: list[str], last: Last, pids: Mapping[int, int]
+) -> list[str]:
     lines = []
     cause = verdict.cause
     told = {cause.rank} if isinstance(cause, (policy.RankFailed, policy.MpiAborted)) else set()
@@ -134,8 +136,10 @@ def _consequences(verdict: Verdict, plan: JobPlan, names: list[str], last: Last)
     for node, failure in verdict.lost.items():
         if node != blamed:
             lines += ["  then " + line for line in _failure_lines(names[node], failure)]
-    for node, pids in verdict.unkillable.items():
-        lines.append(f"error: {names[node]}: processes that would not die: {fold_numbers(pids)}")
+    for node, left in verdict.unkillable.items():
+        own = {pids[rank]: rank for rank in plan.nodes[node].ranks if rank in pids}
+        named = (f"{pid} (rank {name(own[pid])})" if pid in own else f"{pid}" for pid in left)
+        lines.append(f"error: {names[node]}: processes that would not die: {', '.join(named)}")
     swept = sum(verdict.swept.values())
     if swept:
         where = fold(names[node] for node in verdict.swept)

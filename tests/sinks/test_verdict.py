@@ -106,7 +106,8 @@ def test_texts_of_hosts_are_harmless(plan: JobPlan) -> None:
 
 def test_leftovers_and_unkillable(plan: JobPlan) -> None:
     text = told(None, plan, swept={0: 1, 1: 2}, unkillable={3: (7, 8, 9)})
-    assert "error: n03: processes that would not die: 7-9" in text
+    assert "error: n03: processes that would not die: 7, 8, 9" in text
+    assert "would not die: 76, 77 (rank 3)" in told(None, plan, unkillable={1: (76, 77)})
     assert "note: n[00-01]: killed 3 processes left behind" in text
 
 
