@@ -1,0 +1,155 @@
+"""Jobs on the rig that are about to go wrong, and what may be asked of them afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import Cluster, wait_for
+
+PROGRAM = str(Path(__file__).with_name("fault_rank.py"))
+#: bytes that a rank floods
+FLOOD = 32 << 20
+#: what an agent and its guardian look like in a list of processes
+AGENT = "f=io.FileIO(0)"
+
+#: rows that take long run only when this is set
+slow = pytest.mark.skipif("FAULTS_ALL" not in os.environ, reason="slow: set FAULTS_ALL=1 to run it")
+
+
+class Job:
+    """A run of ``fault_rank.py`` with two ranks on each host of ``cluster``.
+
+    rank: who does ``kind``; or the place where all of them meet.
+    """
+
+    def __init__(self, cluster: Cluster, kind: str, *options: str, rank: int | str = 3) -> None:
+        self.cluster = cluster
+        self.logs = os.path.join(cluster.shared, f"logs-{time.monotonic_ns()}")
+        hosts = ",".join(cluster.hosts)
+        self.errors = self.logs + ".err"
+        with open(self.errors, "w") as errors:
+            self.process = cluster.popen(
+                [
+                    sys.executable, "-m", "dispatcher", "--log-dir", self.logs, *options,
+                    "-H", hosts, "--nproc-per-node", "2", "--no-python",
+                    sys.executable, PROGRAM, kind, str(rank),
+                ],
+                stdout=subprocess.DEVNULL, stderr=errors,
+            )  # fmt: skip
+        self.began = time.monotonic()
+
+    def up(self) -> Job:
+        """Wait until every rank has said that it is up."""
+        wait_for(lambda: all(map(self.is_up, range(2 * len(self.cluster.hosts)))), 20, self.said)
+        self.began = time.monotonic()
+        return self
+
+    def is_up(self, rank: int) -> bool:
+        try:
+            return self.kept(rank).startswith(b"up ")
+        except OSError:
+            return False
+
+    def said(self) -> str:
+        """What it has said on standard error until now, but where its files are."""
+        with open(self.errors, errors="replace") as file:
+            return "".join(line for line in file if not line.startswith("note: logs in "))
+
+    def agents(self, host: str) -> tuple[int, int]:
+        """(agent, guardian) on ``host``, as this machine counts."""
+        found = {p.outer for p in self.cluster.census([host]) if AGENT in p.command}
+        ((agent, guardian),) = [(pid, parent(pid)) for pid in found if parent(pid) in found]
+        return agent, guardian
+
+    def ranks(self, host: str) -> list[int]:
+        """The ranks' processes on ``host``, as this machine counts."""
+        return [p.outer for p in self.cluster.census([host]) if PROGRAM in p.command]
+
+    def launcher(self) -> int:
+        found = [p.outer for p in self.cluster.census(["login"]) if "dispatcher" in p.command]
+        return min(found)
+
+    def ends(self, code: int, limit: float) -> str:
+        """Wait for the launcher's end with ``code``; what it said on standard error.
+
+        limit: seconds from ``began``, which is when all were up, or the fault.
+        """
+        limit -= time.monotonic() - self.began
+        try:
+            self.process.wait(timeout=max(0.1, limit))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it runs on; on the hosts {self.cluster.on_hosts()}") from None
+        assert self.process.returncode == code, self.said()
+        return self.said()
+
+    def clean(self, limit: float, *hosts: str) -> None:
+        """Wait until nothing is left on ``hosts`` (default: all)."""
+        names = hosts or tuple(self.cluster.hosts)
+        wait_for(
+            lambda: not any(self.cluster.processes(host) for host in names),
+            limit,
+            lambda: f"nothing is left; there is {self.cluster.on_hosts()}",
+        )
+
+    def report(self) -> dict[str, Any]:
+        text = Path(self.logs, "latest", "report.json").read_text()
+        report: dict[str, Any] = json.loads(text)
+        return report
+
+    def kept(self, rank: int, stream: str = "out") -> bytes:
+        return Path(self.logs, "latest", f"rank-{rank:05d}.{stream}").read_bytes()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(timeout=10)
+        for process in self.cluster.census():
+            try:
+                os.kill(process.outer, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+@pytest.fixture
+def job(isolated: None, cluster: Cluster) -> Iterator[Callable[..., Job]]:
+    """``job(kind, *options)`` on the four hosts that all tests share."""
+    yield from _jobs(cluster)
+
+
+@pytest.fixture
+def own_job(isolated: None, new_cluster: Callable[..., Cluster]) -> Iterator[Callable[..., Job]]:
+    """``own_job(kind, *options)`` on three hosts of the test's own, to cut and to power off."""
+    yield from _jobs(new_cluster(3))
+
+
+def _jobs(cluster: Cluster) -> Iterator[Callable[..., Job]]:
+    made: list[Job] = []
+
+    def start(kind: str, *options: str, **fields: Any) -> Job:
+        made.append(Job(cluster, kind, *options, **fields))
+        return made[-1]
+
+    yield start
+    for job in made:
+        job.close()
+
+
+def flood_block() -> bytes:
+    """What a flood repeats, as ``fault_rank.py`` has it."""
+    return b"".join(b"%d %s\n" % (n, b"x" * (n % 300)) for n in range(1000))

@@ -1,0 +1,271 @@
+"""The fault matrix: one test a row; docs/design/endings.md says which row is where else.
+
+A row has a bound that counts from the fault. Bounds are those of the design plus ``SLACK`` for
+a machine that does other things too; a control switches the row's mechanism off and sees the
+row fail.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rig import Cluster, wait_for
+
+from .conftest import FLOOD, Job, flood_block, parent, slow
+
+#: seconds that a loaded machine may take beyond a bound
+SLACK = 6.0
+#: a host is lost after 1.5 s, ranks without a launcher die after 3 s
+QUICK = ("--heartbeat", "0.5", "--lease", "3")
+#: nobody is ever lost, and no lease runs out
+ENDLESS = ("--heartbeat", "300", "--lease", "1000")
+
+Start = Callable[..., Job]
+
+
+class TestRanks:
+    @pytest.mark.parametrize(
+        ("kind", "code", "how"),
+        [
+            ("exit", 3, "exit code 3"),  # row 1
+            ("segv", 139, r"killed by SIGSEGV \(signal 11\)"),  # row 2
+            ("kill", 137, r"killed by SIGKILL \(signal 9\)"),
+            ("raise", 1, "exit code 1"),
+        ],
+    )
+    def test_a_failure_ends_all(self, job: Start, kind: str, code: int, how: str) -> None:
+        run = job(kind)
+        said = run.ends(code, 2 + 2 + SLACK)  # the start is in it
+        assert re.search(rf"^error: rank 3 on n2, pid \d+: {how}\n", said, re.M), said
+        run.clean(1.0)
+        assert run.report()["cause"]["host"] == "n2"
+
+    def test_stubborn_ranks_get_their_grace_and_no_more(self, job: Start) -> None:  # row 4
+        run = job("stubborn", "--grace", "1").up()
+        run.process.terminate()
+        run.ends(143, 1 + 2 + SLACK)
+        run.clean(1.0)
+
+    def test_control_with_a_long_grace_they_live(self, job: Start) -> None:
+        run = job("stubborn", "--grace", "60").up()
+        run.process.terminate()
+        time.sleep(1 + 2)
+        assert all(len(run.ranks(host)) == 2 for host in run.cluster.hosts)
+
+    def test_a_checkpoint_gets_its_time(self, job: Start) -> None:
+        run = job("save", "--grace", "20").up()
+        run.process.terminate()
+        run.ends(143, 2 + SLACK)
+        assert all(run.kept(rank).endswith(b"saving\nsaved\n") for rank in range(8))
+
+    def test_strays_go_with_the_job(self, job: Start) -> None:  # row 5
+        run = job("stray").up()
+        wait_for(lambda: any("sleep 9999" in c for _, c in run.cluster.processes("n2")), 5, "it")
+        run.process.terminate()
+        assert "note: n2: killed 1 process left behind" in run.ends(143, 2 + SLACK)
+        run.clean(1.0)
+
+    def test_a_stopped_rank_ends_with_the_others(self, job: Start) -> None:  # row 6
+        run = job("stop", "--grace", "30").up()
+        wait_for(lambda: "T" in {p.state for p in run.cluster.census(["n2"])}, 5, "rank 3 stops")
+        run.began = time.monotonic()
+        run.process.terminate()
+        run.ends(143, 2 + SLACK)
+        run.clean(1.0)
+
+    def test_who_closed_its_output_has_not_ended(self, job: Start) -> None:  # row 10
+        run = job("close").up()
+        time.sleep(1.0)
+        assert run.process.poll() is None
+        assert len(run.ranks("n2")) == 2
+        run.process.terminate()
+        run.ends(143, 2 + 1 + SLACK)
+
+    def test_an_early_success_is_waited_on(self, job: Start) -> None:  # row 12
+        run = job("early").up()
+        wait_for(lambda: len(run.ranks("n2")) == 1, 5, "rank 3 has ended")
+        time.sleep(1.0)
+        assert run.process.poll() is None
+        run.process.terminate()
+        run.ends(143, 2 + 2 + SLACK)
+
+    def test_equal_tracebacks_are_told_once(self, job: Start, cluster: Cluster) -> None:  # row 14
+        place = os.path.join(cluster.shared, "meeting")
+        os.mkdir(place)
+        said = job("all raise", rank=place).ends(1, 4 + SLACK)
+        verdict = said[said.index("error: rank") :]
+        assert verdict.count("ValueError: ") == 1
+        assert re.search(r"^  7 ranks the same: ranks ", verdict, re.M), verdict
+        assert "then" not in verdict
+
+    @pytest.mark.parametrize("kind", ["flood", "longline"])
+    def test_a_flood_is_kept_whole(self, job: Start, kind: str) -> None:  # rows 15, 16
+        run = job(kind, *QUICK).up()
+        wait_for(lambda: len(run.kept(3)) > FLOOD, 60, lambda: f"{len(run.kept(3))} bytes")
+        status = Path(f"/proc/{run.launcher()}/status").read_text()
+        (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+        run.began = time.monotonic()
+        run.process.terminate()
+        run.ends(143, 2 + SLACK)
+        data = run.kept(3).partition(b"\n")[2]
+        assert len(data) == FLOOD
+        if kind == "longline":
+            assert data == b"x" * FLOOD
+        else:
+            assert data.startswith(block := flood_block())
+            assert data == (block * (FLOOD // len(block) + 1))[:FLOOD]
+        assert int(peak) < 128 << 10
+
+    def test_many_processes_of_a_rank_go_with_it(self, job: Start) -> None:  # row 11
+        run = job("burn", "--grace", "1").up()
+        wait_for(lambda: b"burning" in run.kept(3), 30, "300 processes")
+        run.began = time.monotonic()
+        run.process.terminate()
+        run.ends(143, 10 + SLACK)
+        run.clean(1.0)
+
+
+#: who is hurt, and how
+HURT = {
+    "agent": lambda agent, guardian: os.kill(agent, signal.SIGKILL),
+    "guardian": lambda agent, guardian: os.kill(guardian, signal.SIGKILL),
+    "session": lambda agent, guardian: os.kill(parent(guardian), signal.SIGKILL),
+    "agent told": lambda agent, guardian: os.kill(agent, signal.SIGTERM),
+}
+
+
+class TestAgents:
+    """Rows 17 to 20 and 27: whoever stands above the ranks on a host is hurt."""
+
+    @pytest.mark.parametrize("whom", HURT)
+    def test_one_is_killed(self, job: Start, whom: str) -> None:
+        run = job("stray").up()
+        run.began = time.monotonic()
+        HURT[whom](*run.agents("n2"))
+        said = run.ends(125, 2 + SLACK)
+        assert said.startswith("error: n2 (ranks 2-3): host lost: "), said
+        run.clean(2.0)
+
+    def test_both_are_killed_at_once(self, job: Start) -> None:  # row 19
+        run = job("sleep").up()
+        run.began = time.monotonic()
+        for pid in run.agents("n2"):
+            os.kill(pid, signal.SIGKILL)
+        assert "error: n2 (ranks 2-3): host lost" in run.ends(125, 2 + SLACK)
+        run.clean(2.0)
+
+    def test_a_stopped_agent(self, job: Start) -> None:  # row 20
+        run = job("stray", *QUICK).up()
+        run.began = time.monotonic()
+        os.kill(run.agents("n2")[0], signal.SIGSTOP)
+        said = run.ends(125, 1.5 + 2 + SLACK)
+        assert said.startswith("error: n2 (ranks 2-3): host lost: nothing heard for 2 s"), said
+        run.clean(3 + SLACK)
+
+    def test_control_without_heartbeats_it_is_not_noticed(self, job: Start) -> None:
+        run = job("sleep", *ENDLESS).up()
+        os.kill(run.agents("n2")[0], signal.SIGSTOP)
+        time.sleep(1.5 + 2)
+        assert run.process.poll() is None
+
+
+class TestNetwork:
+    @pytest.mark.parametrize("way", ["both", "to", "from"])
+    def test_a_cut_host(self, own_job: Start, way: str) -> None:  # rows 29, 30
+        run = own_job("stray", *QUICK).up()
+        run.cluster.cut("n2", way)
+        run.began = time.monotonic()
+        said = run.ends(125, 1.5 + 2 + SLACK)
+        assert said.startswith("error: n2 (ranks 2-3): host lost: "), said
+        run.clean(1.0, "n1", "n3")
+        run.clean(3 + 1 + SLACK)  # n2 has only its own lease to tell it
+
+    def test_control_without_a_lease_the_cut_ranks_live(self, own_job: Start) -> None:
+        run = own_job("stubborn", "--heartbeat", "0.5", "--lease", "1000", "--grace", "0.5").up()
+        run.cluster.cut("n2")
+        run.ends(125, 1.5 + 2 + SLACK)
+        time.sleep(3 + 1)
+        assert len(run.ranks("n2")) == 2
+
+    def test_short_cuts_are_survived(self, own_job: Start) -> None:  # row 31
+        run = own_job("stubborn", "--heartbeat", "1", "--lease", "6", "--grace", "0.5").up()
+        for _ in range(3):
+            run.cluster.cut("n2")
+            time.sleep(0.8)
+            run.cluster.mend("n2")
+            time.sleep(0.3)
+        assert run.process.poll() is None
+        run.process.terminate()
+        run.ends(143, 20)
+
+    @pytest.mark.parametrize("how", ["cut", "power"])
+    def test_a_lost_login_host(self, own_job: Start, how: str) -> None:  # row 49
+        run = own_job("stray", *QUICK).up()
+        for host in run.cluster.hosts if how == "cut" else ():
+            run.cluster.cut(host)
+        if how == "power":
+            run.cluster.power_off("login")
+        run.clean(3 + 1 + SLACK)
+
+    def test_a_host_that_is_down_from_the_start(self, own_job: Start) -> None:  # row 36
+        own_job("sleep", "--dry-run").cluster.power_off("n2")
+        run = own_job("sleep", "--connect-timeout", "2")
+        said = run.ends(125, 2 + 2 + SLACK)
+        assert "1 host of 3 cannot be used; nothing was started" in said
+        assert "\n  n2" in said
+        assert not Path(run.logs, "latest", "rank-00000.out").exists()
+
+
+def test_one_host_lacks_the_program(new_cluster: Callable[..., Cluster], isolated: None) -> None:
+    cluster = new_cluster(3)  # row 13
+    program, mark = (os.path.join(cluster.shared, name) for name in ("program", "mark"))
+    with open(program, "w") as file:
+        file.write(f"#!/bin/sh\ntouch {mark}\n")
+    os.chmod(program, 0o755)
+    cluster.run(["mount", "--bind", "/dev/null", program], "n2", check=True)
+    words = ["-m", "dispatcher", "-H", "n[1-3]", "--no-python", program]
+    done = cluster.run([sys.executable, *words])
+    assert done.returncode in (126, 127)
+    assert re.search(r"\n  n2 .*program", done.stderr), done.stderr
+    assert not os.path.exists(mark)  # no rank elsewhere
+
+
+@pytest.fixture
+def frozen() -> object:
+    """``frozen(pid)`` puts a process into the state D until the test is over."""
+    group = Path(f"/sys/fs/cgroup/freezer/dispatch-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no freezer cgroup can be made here: {error}")
+
+    def freeze(pid: int) -> None:
+        (group / "tasks").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+        wait_for(lambda: (group / "freezer.state").read_text() == "FROZEN\n", 5, "frozen")
+
+    yield freeze
+    (group / "freezer.state").write_text("THAWED")
+    wait_for(lambda: not (group / "tasks").read_text(), 10, "the group is empty")
+    group.rmdir()
+
+
+@slow
+def test_a_rank_that_cannot_be_killed_is_named(
+    job: Start, frozen: Callable[[int], None]
+) -> None:  # row 8
+    run = job("sleep", "--grace", "1").up()
+    victim = run.ranks("n2")[0]
+    frozen(victim)
+    run.began = time.monotonic()
+    run.process.terminate()
+    said = run.ends(143, 60)
+    assert re.search(r"error: n2: processes that would not die: \d+ \(rank [23]\)", said), said
+    assert time.monotonic() - run.began < 30
