@@ -6,27 +6,26 @@ until a spare takes a seat. Only ``StartRanks`` and ``SpawnRanks`` mean a node o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dispatcher.core.events import Event
 from dispatcher.core.policy import Verdict
 from dispatcher.core.spawn import World
+from dispatcher.core.values import Value, value
 from dispatcher.plan.job import JobPlan
 
 
-@dataclass(frozen=True)
-class Action:
+@value
+class Action(Value):
     """Base of all actions."""
 
 
-@dataclass(frozen=True)
+@value
 class OpenLink(Action):
     """Reach the node, start its agent, send ``prepare``."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class Prepare(Action):
     """Let the node's agent, which runs already, look at its host for a further attempt."""
 
@@ -34,7 +33,7 @@ class Prepare(Action):
     attempt: int
 
 
-@dataclass(frozen=True)
+@value
 class Probe(Action):
     """Let the node's agent try to reach node 0 at each of ``addresses``."""
 
@@ -44,7 +43,7 @@ class Probe(Action):
     seconds: float
 
 
-@dataclass(frozen=True)
+@value
 class StartRanks(Action):
     """Spawn the node's ranks, which will meet at ``master_addr``:``master_port``.
 
@@ -58,7 +57,7 @@ class StartRanks(Action):
     restart: int = 0
 
 
-@dataclass(frozen=True)
+@value
 class SpawnRanks(Action):
     """Start the node's part of a world that a rank has spawned."""
 
@@ -66,7 +65,7 @@ class SpawnRanks(Action):
     world: World
 
 
-@dataclass(frozen=True)
+@value
 class SignalRanks(Action):
     """Send ``signum`` to the process groups of the node's living ``ranks``; None: of all."""
 
@@ -75,33 +74,33 @@ class SignalRanks(Action):
     ranks: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
+@value
 class PauseRanks(Action):
     """Stop the node's ranks until ``ResumeRanks``; its agent outlives our silence."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class ResumeRanks(Action):
     """Continue the node's ranks; its agent counts on us again."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class Suspend(Action):
     """Stop dispatch itself, as Ctrl-Z asks; SIGCONT, told as a signal, continues it."""
 
 
-@dataclass(frozen=True)
+@value
 class Sweep(Action):
     """Kill everything below the node's agent now."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class ReleaseFence(Action):
     """Let the node's members of ``fence`` go, with the keys of all nodes."""
 
@@ -112,7 +111,7 @@ class ReleaseFence(Action):
     packets: tuple[bytes, ...]
 
 
-@dataclass(frozen=True)
+@value
 class AnswerRank(Action):
     """Give the rank the ``line`` that answers its ``PmiAsked`` or ``PmiSpawnAsked``."""
 
@@ -121,7 +120,7 @@ class AnswerRank(Action):
     line: bytes
 
 
-@dataclass(frozen=True)
+@value
 class AskWaiting(Action):
     """Let the node say which of its ranks others have awaited for ``seconds`` in ``fence``."""
 
@@ -132,28 +131,28 @@ class AskWaiting(Action):
     seconds: float
 
 
-@dataclass(frozen=True)
+@value
 class Finish(Action):
     """The node's part is over: let its agent sweep, answer and exit."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class CloseLink(Action):
     """Give the node up; its agent ends by itself when it notices."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class Tell(Action):
     """Put an event of the core's own on the spine, for the sinks."""
 
     event: Event
 
 
-@dataclass(frozen=True)
+@value
 class End(Action):
     """The run is over."""
 

@@ -11,16 +11,16 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.policy import Cause
+from dispatcher.core.values import Value, value
 from dispatcher.transport.base import Failure
 
 
-@dataclass(frozen=True)
-class Facts:
+@value
+class Facts(Value):
     """What an agent says about its host; ``core`` judges it, nobody trusts it further.
 
     port: the port node 0 keeps free for MASTER_PORT, else None.
@@ -41,8 +41,8 @@ class Facts:
     mark: int | None = None
 
 
-@dataclass(frozen=True)
-class Event:
+@value
+class Event(Value):
     """Base of all events; ``name`` is what the journal writes: ``rank.exited``."""
 
     name: ClassVar[str] = "event"
@@ -57,7 +57,7 @@ class Event:
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
-@dataclass(frozen=True)
+@value
 class OfAttempt(Event):
     """What an agent says of one attempt to run the ranks; late words of an old one change nothing.
 
@@ -81,7 +81,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
+@value
 class NodeConnecting(Event):
     """A link to the node is being opened; ``attempt`` counts from 1."""
 
@@ -89,7 +89,7 @@ class NodeConnecting(Event):
     attempt: int = 1
 
 
-@dataclass(frozen=True)
+@value
 class NodeConnected(Event):
     """The link is open; ``address`` is the numeric address reached, if there is one.
 
@@ -102,7 +102,7 @@ class NodeConnected(Event):
     steps: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True)
+@value
 class NodeBooted(Event):
     """The agent said its sync marker; ``noise`` bytes came before it."""
 
@@ -110,7 +110,7 @@ class NodeBooted(Event):
     noise: int
 
 
-@dataclass(frozen=True)
+@value
 class NodeReady(OfAttempt):
     """The agent has looked at its host; ``problems`` are (what, why) pairs."""
 
@@ -119,7 +119,7 @@ class NodeReady(OfAttempt):
     problems: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@value
 class NodeProbed(OfAttempt):
     """The node has tried to reach node 0; ``reached`` are the addresses that answered."""
 
@@ -127,14 +127,14 @@ class NodeProbed(OfAttempt):
     reached: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@value
 class NodeHeard(Event):
     """The agent sent its heartbeat."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class NodeDying(Event):
     """The agent ends its ranks on its own account; what they and the link do next follows."""
 
@@ -142,14 +142,14 @@ class NodeDying(Event):
     why: str
 
 
-@dataclass(frozen=True)
+@value
 class NodePaused(Event):
     """All ranks on the node have been stopped, since the user stops dispatch itself."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class NodeSwept(OfAttempt):
     """Below the agent nothing lives: ``killed`` leftovers, ``left`` pids that would not die.
 
@@ -162,7 +162,7 @@ class NodeSwept(OfAttempt):
     mark: int | None = None
 
 
-@dataclass(frozen=True)
+@value
 class NodeLost(Event):
     """The node cannot be used (any more); also how a failed connection ends."""
 
@@ -170,7 +170,7 @@ class NodeLost(Event):
     failure: Failure
 
 
-@dataclass(frozen=True)
+@value
 class NodeNoticed(Event):
     """The agent has something to say to the user."""
 
@@ -178,7 +178,7 @@ class NodeNoticed(Event):
     text: str
 
 
-@dataclass(frozen=True)
+@value
 class RankSpawned(OfAttempt):
     """The rank's program is running as process ``pid`` of its host."""
 
@@ -187,7 +187,7 @@ class RankSpawned(OfAttempt):
     pid: int
 
 
-@dataclass(frozen=True)
+@value
 class RankFailedToStart(OfAttempt):
     """The rank's program could not be executed; ``errno`` as execve(2) gave it."""
 
@@ -198,7 +198,7 @@ class RankFailedToStart(OfAttempt):
     what: str
 
 
-@dataclass(frozen=True)
+@value
 class RankExited(OfAttempt):
     """The rank's process was reaped; ``status`` is its exit code, or -n for signal n.
 
@@ -212,7 +212,7 @@ class RankExited(OfAttempt):
     hint: str = ""
 
 
-@dataclass(frozen=True)
+@value
 class RankLeaked(OfAttempt):
     """The rank ended but another process held its output open; the pipes were cut."""
 
@@ -220,7 +220,7 @@ class RankLeaked(OfAttempt):
     rank: int
 
 
-@dataclass(frozen=True)
+@value
 class OutputEnded(OfAttempt):
     """One stream of a rank is complete: ``received`` bytes here, ``sent`` by the agent."""
 
@@ -231,7 +231,7 @@ class OutputEnded(OfAttempt):
     sent: int
 
 
-@dataclass(frozen=True)
+@value
 class InputClosed(OfAttempt):
     """The rank reads no more of the input, though there may be more; it has ``taken`` bytes."""
 
@@ -240,14 +240,14 @@ class InputClosed(OfAttempt):
     taken: int
 
 
-@dataclass(frozen=True)
+@value
 class InputBroken(Event):
     """dispatch's own standard input cannot be read, ``why``; the ranks see its end."""
 
     why: str
 
 
-@dataclass(frozen=True)
+@value
 class InputLeft(Event):
     """``ranks`` did not take ``most`` (at most) of the ``total`` bytes read for them."""
 
@@ -256,7 +256,7 @@ class InputLeft(Event):
     total: int
 
 
-@dataclass(frozen=True)
+@value
 class PmiCommitted(OfAttempt):
     """All members on the node are in ``fence``; ``keys`` is what they put, packed by the agent."""
 
@@ -267,7 +267,7 @@ class PmiCommitted(OfAttempt):
     keys: bytes
 
 
-@dataclass(frozen=True)
+@value
 class PmiAborted(OfAttempt):
     """The rank called MPI_Abort with ``code``; ``text`` is its reason, if it gave one."""
 
@@ -277,7 +277,7 @@ class PmiAborted(OfAttempt):
     text: str
 
 
-@dataclass(frozen=True)
+@value
 class PmiAsked(OfAttempt):
     """The rank wants to ``publish``, ``lookup`` or ``unpublish`` ``service`` (at ``port``)."""
 
@@ -288,8 +288,8 @@ class PmiAsked(OfAttempt):
     port: bytes
 
 
-@dataclass(frozen=True)
-class Segment:
+@value
+class Segment(Value):
     """A part of a spawn: ``nprocs`` ranks run ``argv``; ``info`` are pairs of key and value."""
 
     nprocs: int
@@ -297,7 +297,7 @@ class Segment:
     info: tuple[tuple[bytes, bytes], ...] = ()
 
 
-@dataclass(frozen=True)
+@value
 class PmiSpawnAsked(OfAttempt):
     """The rank wants a new world of ``segments``, whose keys begin with the pairs ``preput``."""
 
@@ -307,7 +307,7 @@ class PmiSpawnAsked(OfAttempt):
     preput: tuple[tuple[bytes, bytes], ...] = ()
 
 
-@dataclass(frozen=True)
+@value
 class WorldPlaced(Event):
     """Rank ``by`` spawns ``world``: its ranks, numbered from ``first``, start on ``nodes``."""
 
@@ -317,7 +317,7 @@ class WorldPlaced(Event):
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@value
 class SpawnRefused(Event):
     """The rank on ``node`` that wanted to spawn was told no; ``why`` is for the user."""
 
@@ -326,7 +326,7 @@ class SpawnRefused(Event):
     why: str
 
 
-@dataclass(frozen=True)
+@value
 class PmiWaiting(OfAttempt):
     """Ranks have been awaited for ``seconds``: they ``never`` called MPI_Init, or are ``absent``.
 
@@ -339,7 +339,7 @@ class PmiWaiting(OfAttempt):
     seconds: float
 
 
-@dataclass(frozen=True)
+@value
 class RanksStalled(Event):
     """Running ranks have written nothing for ``seconds`` (``--stall-after``)."""
 
@@ -347,14 +347,14 @@ class RanksStalled(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
+@value
 class SignalReceived(Event):
     """dispatch itself got signal ``signum``."""
 
     signum: int
 
 
-@dataclass(frozen=True)
+@value
 class RanksPlaced(Event):
     """The plan is final: ``world_size`` ranks meet at ``master_addr``:``master_port``.
 
@@ -367,14 +367,14 @@ class RanksPlaced(Event):
     restart: int = 0
 
 
-@dataclass(frozen=True)
+@value
 class JobStopping(Event):
     """The job is being ended; ``why`` is the cause in words."""
 
     why: str
 
 
-@dataclass(frozen=True)
+@value
 class RanksProgressed(OfAttempt):
     """A rank wrote the line that shows that this attempt came further than the last."""
 
@@ -382,7 +382,7 @@ class RanksProgressed(OfAttempt):
     rank: int
 
 
-@dataclass(frozen=True)
+@value
 class RunRestarting(Event):
     """The ranks will be started again in ``seconds``: restart ``number`` of at most ``most``."""
 
@@ -392,7 +392,7 @@ class RunRestarting(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
+@value
 class HostReplaced(Event):
     """Host ``by`` takes the seat of host ``node``, which cannot be used: ``why``; its ranks too."""
 
@@ -402,7 +402,7 @@ class HostReplaced(Event):
     why: str
 
 
-@dataclass(frozen=True)
+@value
 class HostLeftOut(Event):
     """Host ``node`` will not be used (any more): ``why``."""
 
@@ -410,7 +410,7 @@ class HostLeftOut(Event):
     why: str
 
 
-@dataclass(frozen=True)
+@value
 class WorldShrunk(Event):
     """The run goes on with fewer hosts: ``nodes``, with ``counts`` ranks on each, in order."""
 
@@ -418,7 +418,7 @@ class WorldShrunk(Event):
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@value
 class RunFinished(Event):
     """The one last event of every run."""
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import errno
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dispatcher import exitcodes
 from dispatcher.core.error_file import ErrorFile
+from dispatcher.core.values import Value, value
 from dispatcher.transport.base import Failure, Kind
 
 
-@dataclass(frozen=True)
-class RankFailed:
+@value
+class RankFailed(Value):
     """A rank ended with a status other than 0 (exit code, or -n for signal n).
 
     error, hint: see ``events.RankExited``.
@@ -30,8 +31,8 @@ class RankFailed:
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class MpiAborted:
+@value
+class MpiAborted(Value):
     """A rank called MPI_Abort with ``code``."""
 
     node: int
@@ -40,8 +41,8 @@ class MpiAborted:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class RankNotStarted:
+@value
+class RankNotStarted(Value):
     """A rank's program could not be executed on its host."""
 
     node: int
@@ -51,32 +52,32 @@ class RankNotStarted:
     what: str
 
 
-@dataclass(frozen=True)
-class NodeFailed:
+@value
+class NodeFailed(Value):
     """A node was lost while its ranks ran."""
 
     node: int
     failure: Failure
 
 
-@dataclass(frozen=True)
-class Rejected:
+@value
+class Rejected(Value):
     """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code."""
 
     failures: Mapping[int, Failure]
     exit_code: int = exitcodes.CLUSTER
 
 
-@dataclass(frozen=True)
-class Impossible:
+@value
+class Impossible(Value):
     """Nothing was started: the plan does not fit what the hosts have."""
 
     message: str
     hint: str | None = None
 
 
-@dataclass(frozen=True)
-class OutputLost:
+@value
+class OutputLost(Value):
     """A stream arrived with another number of bytes than the agent sent."""
 
     node: int
@@ -85,8 +86,8 @@ class OutputLost:
     sent: int
 
 
-@dataclass(frozen=True)
-class Interrupted:
+@value
+class Interrupted(Value):
     """dispatch was told to stop by signal ``signum``."""
 
     signum: int
@@ -104,8 +105,8 @@ Cause = (
 )
 
 
-@dataclass(frozen=True)
-class Attempt:
+@value
+class Attempt(Value):
     """One attempt to run the ranks that was not the last, and what ended it.
 
     names: node -> host of that attempt's plan, which the nodes of ``cause`` refer to.
@@ -119,8 +120,8 @@ class Attempt:
     started: bool
 
 
-@dataclass(frozen=True)
-class Verdict:
+@value
+class Verdict(Value):
     """How the run ended, for the screen, the report and the exit code.
 
     statuses: rank -> exit code or -n, of every rank that was reaped.
@@ -183,8 +184,8 @@ def rejection(failures: Mapping[int, Failure], problems: Mapping[int, frozenset[
     return Rejected(dict(failures), code)
 
 
-@dataclass(frozen=True)
-class Rung:
+@value
+class Rung(Value):
     """One step of a kill ladder: ``signum`` to every rank, then ``grace`` seconds."""
 
     signum: int

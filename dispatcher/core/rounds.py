@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from dispatcher.core import events as ev
 from dispatcher.core import visits as vi
 from dispatcher.core.actions import Action, Tell
+from dispatcher.core.values import value
 from dispatcher.errors import InternalError
 from dispatcher.plan.errand import Errand
 from dispatcher.transport.base import Failure, Kind
@@ -47,7 +48,7 @@ _LADDERS = {signal.SIGINT: ("INT", "TERM", "KILL")}
 _ENDING = ("TERM", "KILL")
 
 
-@dataclass(frozen=True)
+@value
 class Visit(Action):
     """Connect to the host and start the command; give up ``seconds`` from now."""
 
@@ -56,7 +57,7 @@ class Visit(Action):
     seconds: float
 
 
-@dataclass(frozen=True)
+@value
 class SignalCommand(Action):
     """Send ``name`` to the process group of the host's command."""
 
@@ -64,14 +65,14 @@ class SignalCommand(Action):
     name: str
 
 
-@dataclass(frozen=True)
+@value
 class Leave(Action):
     """Close what there is to the host; nothing from it counts any more."""
 
     node: int
 
 
-@dataclass(frozen=True)
+@value
 class Finished(Action):
     """The errand is over."""
 

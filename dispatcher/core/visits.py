@@ -8,14 +8,14 @@ Events of ``core.events`` that mean the same here are used as they are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dispatcher import exitcodes
 from dispatcher.core.events import Event
+from dispatcher.core.values import Value, value
 from dispatcher.transport.base import Failure
 
 
-@dataclass(frozen=True)
+@value
 class CommandEnded(Event):
     """The command on the host is over: exit ``code``, or ``signal`` (``KILL``).
 
@@ -28,7 +28,7 @@ class CommandEnded(Event):
     held_open: bool = False
 
 
-@dataclass(frozen=True)
+@value
 class StatusAsked(Event):
     """The user pressed Ctrl-C: these hosts are ``connecting``, these are ``running``."""
 
@@ -37,7 +37,7 @@ class StatusAsked(Event):
     waiting: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@value
 class HostDone(Event):
     """The host's part of the errand is over."""
 
@@ -48,29 +48,29 @@ class HostDone(Event):
 # -- outcomes ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Exited:
+@value
+class Exited(Value):
     """The command ended by itself with ``code``."""
 
     code: int
 
 
-@dataclass(frozen=True)
-class Killed:
+@value
+class Killed(Value):
     """A signal that we did not send ended the command: ``KILL``, ``SEGV``."""
 
     signal: str
 
 
-@dataclass(frozen=True)
-class Failed:
+@value
+class Failed(Value):
     """The host was not reached, or lost while the command ran; see the failure's kind."""
 
     failure: Failure
 
 
-@dataclass(frozen=True)
-class TimedOut:
+@value
+class TimedOut(Value):
     """A limit of ``seconds`` ended it: ``command``, or ``total`` for the whole errand.
 
     ended: whether the command was seen to end; otherwise it was given up.
@@ -81,16 +81,16 @@ class TimedOut:
     ended: bool = True
 
 
-@dataclass(frozen=True)
-class Interrupted:
+@value
+class Interrupted(Value):
     """dispatch was told to stop by ``signum`` while the host was at work."""
 
     signum: int
     ended: bool = True
 
 
-@dataclass(frozen=True)
-class NotStarted:
+@value
+class NotStarted(Value):
     """The host was never contacted: the errand had been stopped before its turn."""
 
     why: str

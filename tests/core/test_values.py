@@ -1,0 +1,64 @@
+"""Values of the core behave as frozen dataclasses do."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+import pytest
+
+from dispatcher.core.values import Value, value
+
+
+@value
+class Point(Value):
+    x: int
+    y: int = 2
+
+
+@value
+class Named(Point):
+    name: str = dataclasses.field(default="", kw_only=True)
+
+
+@value
+class Other(Value):
+    x: int
+    y: int = 2
+
+
+def test_equal_when_class_and_fields_are() -> None:
+    assert Point(1) == Point(1, 2) == Point(x=1, y=2)
+    assert Point(1) != Point(1, 3)
+    assert Point(1) != Other(1)
+    assert Point(1) != (1, 2)
+    assert Point(1) != Named(1)
+    assert len({Point(1), Point(1, 2), Point(2)}) == 2
+
+
+def test_nothing_can_be_changed() -> None:
+    point = Point(1)
+    for name in ("x", "y", "z"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(point, name, 5)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del point.x
+    assert point == Point(1, 2)
+
+
+def test_what_dataclasses_can_do() -> None:
+    assert repr(Named(1, name="a")) == "Named(x=1, y=2, name='a')"
+    assert dataclasses.replace(Named(1, name="a"), y=5) == Named(1, 5, name="a")
+    assert dataclasses.asdict(Named(1)) == {"x": 1, "y": 2, "name": ""}
+    match Point(3, 4):
+        case Point(x, y):
+            assert (x, y) == (3, 4)
+    assert copy.deepcopy(Point(1)) == pickle.loads(pickle.dumps(Point(1))) == Point(1)
+    with pytest.raises(TypeError):
+        Point()  # type: ignore[call-arg]
+
+
+def test_what_cannot_be_hashed_says_so() -> None:
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Point([]))  # type: ignore[arg-type]
