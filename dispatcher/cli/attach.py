@@ -74,6 +74,8 @@ def watch(job: record.Job, call: Call, *, from_start: bool = False) -> int:
                     screen.say(line)
                 case {"type": "verdict"}:
                     break
+    except BrokenPipeError:
+        raise  # nobody reads what we show
     except (OSError, Malformed):
         pass  # the launcher is gone; the record says what became of it
     finally:

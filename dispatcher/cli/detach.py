@@ -28,13 +28,34 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher import exitcodes
+from dispatcher.cli.showing import Showing, settings
 from dispatcher.core.events import RankSpawned, RanksPlaced
 from dispatcher.errors import DispatchError, UsageError
+from dispatcher.jobs.record import private, state_folder
 from dispatcher.paths import RunPaths
+from dispatcher.plan.job import JobPlan
 from dispatcher.sinks.base import Sink, Stamped
 
 #: bytes of the launcher's own words that the foreground shows when the start fails
 MOST_SHOWN = 64 << 10
+
+
+def detach(
+    plan: JobPlan,
+    flags: Mapping[str, Any],
+    run: Callable[[JobPlan, Mapping[str, Any], Showing, RunPaths, Word], int],
+) -> int:
+    """``run`` the plan in the background; the exit code of its start.
+
+    Raises: UsageError.
+    """
+    check(flags)
+    log_dir = flags["log_dir"] or str(private(state_folder()))
+    # what the ranks write is in the files; the launcher's own log needs no copy of it
+    quiet = {**flags, "log_dir": log_dir, "only_ranks": "none"}
+    showing = settings(quiet, None if plan.is_open else plan.world_size)
+    paths = RunPaths.create(log_dir, plan.run_id)
+    return background(lambda word: run(plan, quiet, showing, paths, word), paths, plan.run_id)
 
 
 def check(flags: Mapping[str, Any]) -> None:
@@ -120,6 +141,8 @@ def _end(launcher: Callable[[Word], int], word: Word) -> None:
             from dispatcher.cli.door import complain
 
             code = complain(error)
+        except KeyboardInterrupt:  # before the loop took signals
+            code = exitcodes.SIGNAL_BASE + signal.SIGINT
         except BaseException:  # noqa: BLE001 - there is no caller to tell
             import traceback
 

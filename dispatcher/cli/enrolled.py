@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from dispatcher import exitcodes
 from dispatcher.core.events import Event, SignalReceived
 from dispatcher.errors import DispatchError, UsageError
 from dispatcher.jobs import record
@@ -68,13 +70,30 @@ class Enrolled:
 
     def also_told(self, say: Callable[[str], None]) -> Callable[[str], None]:
         """``say``, heard by attached callers as well."""
+        control = self.control
+        if control is None:
+            return say
 
         def both(line: str) -> None:
             say(line)
-            assert self.control is not None
-            self.control.say(line)
+            control.say(line)
 
         return both
+
+    def __enter__(self) -> Enrolled:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """A run that could not even be begun has ended, too."""
+        if isinstance(error, DispatchError):
+            self.conclude(error.exit_code, [f"error: {error.message}"])
+        elif error is not None:
+            self.conclude(exitcodes.CLUSTER, [f"error: {type(error).__name__}: {error}"])
 
     def conclude(self, exit_code: int, lines: Sequence[str]) -> None:
         """Write down the end, and tell it to whoever is attached."""

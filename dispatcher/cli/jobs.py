@@ -17,10 +17,14 @@ from dispatcher.sinks.harmless import harmless_text
 
 #: characters of a program and of hosts in a row
 WIDEST = 32
+#: seconds for which an ended job is recent
+RECENT = 7 * 86400
 
 
 @click.command("jobs", context_settings=MIXED)
-@click.option("-a", "--all", "everything", is_flag=True, help="Also runs of the foreground.")
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Also runs of the foreground, and older ones."
+)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
 def command(everything: bool, as_json: bool) -> int:
     """List your jobs on this machine, running and recently ended, the newest last.
@@ -28,7 +32,7 @@ def command(everything: bool, as_json: bool) -> int:
     A job is dead if its launcher was killed: it has no verdict, and dispatch kill
     ends what it may have left.
     """
-    found = [job for job in record.jobs() if everything or job.detached or job.state == record.DEAD]
+    found = [job for job in record.jobs() if everything or _is_of_interest(job)]
     if as_json:
         click.echo(json.dumps([_plain(job) for job in found], indent=2))
     elif not found:
@@ -39,6 +43,12 @@ def command(everything: bool, as_json: bool) -> int:
         for row in rows:
             click.echo("  ".join(word.ljust(w) for word, w in zip(row, wide, strict=True)).rstrip())
     return 0
+
+
+def _is_of_interest(job: record.Job) -> bool:
+    if job.state in (record.ENDED, record.DEAD) and time.time() - job.began > RECENT:
+        return False
+    return job.detached or job.state == record.DEAD
 
 
 def _row(job: record.Job) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from dispatcher.errors import UsageError
@@ -57,18 +57,9 @@ def launch(flags: Mapping[str, Any]) -> int:
     if flags["agent_python"] is not None:
         bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
     if flags["detach"]:
-        from dispatcher.cli import detach
-        from dispatcher.jobs.record import private, state_folder
+        from dispatcher.cli.detach import detach
 
-        detach.check(flags)
-        # what the ranks write is in the files; the launcher's own log needs no copy of it
-        log_dir = flags["log_dir"] or str(private(state_folder()))
-        flags = {**flags, "log_dir": log_dir, "only_ranks": "none"}
-        showing = settings(flags, None if plan.is_open else plan.world_size)
-        kept = RunPaths.create(log_dir, plan.run_id)
-        return detach.background(
-            lambda word: _run(plan, flags, showing, kept, word), kept, plan.run_id
-        )
+        return detach(plan, flags, _run)
     showing = settings(flags, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
     return _run(plan, flags, showing, paths)
@@ -326,12 +317,6 @@ def _run(
         from dispatcher.sinks.progress import Silence
 
         sinks.append(Silence(showing.stall_after, lambda event: runner.tell(event), time.monotonic))
-    tell: Callable[[str], None] = screen.say
-    enrolled = Enrolled(plan, flags, paths, word, lambda event: runner.tell(event))
-    if enrolled.control is not None:
-        tell = enrolled.also_told(tell)
-    if not showing.quiet:
-        sinks.append(Notes(hosts, tell, verbose=showing.verbose))
     if paths is not None:
         try:
             write_json(paths.plan, plan.describe())
@@ -347,10 +332,14 @@ def _run(
             sinks.append(Trace(flags["trace"], hosts, _age(), screen.say))
         except OSError as error:
             raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
+    # from here on nothing is wrong with what the user typed: the run is worth a record
+    enrolled = Enrolled(plan, flags, paths, word, lambda event: runner.tell(event))
+    if not showing.quiet:
+        sinks.append(Notes(hosts, enrolled.also_told(screen.say), verbose=showing.verbose))
     sinks += [screen, *enrolled.sinks]
 
     began = time.monotonic()
-    with Reach(flags) as reach:
+    with enrolled, Reach(flags) as reach:
         runner = Runner(
             plan,
             reach.transport_for,

@@ -42,7 +42,6 @@ def command(run_id: str | None, kills: bool, **flags: Any) -> int:
             click.echo(f"{found}: left over")
         elif state == record.RUNNING:
             click.echo(f"{found}: its launcher lives")
-            continue
         else:
             click.echo(f"{found}: its launcher is not known here; not touched without its id")
         own = {host: [one for one in all_ if one.run_id == found]

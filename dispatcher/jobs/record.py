@@ -23,7 +23,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import socket
 import stat
 import time
@@ -269,7 +268,11 @@ def _write(path: Path, value: Any) -> None:
 def _forget(base: Path) -> None:
     """Remove the oldest records, so that ``MOST_KEPT`` stay; never that of a running job."""
     names = sorted(name for name in os.listdir(base) if is_run_id(name))
-    for name in names[: max(0, len(names) - MOST_KEPT)]:
+    if len(names) <= MOST_KEPT:
+        return
+    import shutil  # every start would pay for it
+
+    for name in names[: len(names) - MOST_KEPT]:
         job = _read(base / name)
         if job is None or job.state in (ENDED, DEAD):
             shutil.rmtree(base / name, ignore_errors=True)

@@ -241,6 +241,31 @@ def test_a_launcher_that_was_killed(desk: Desk, state: Path) -> None:
             one.wait()
 
 
+def test_an_agent_that_hangs_is_found_with_its_ranks(desk: Desk, state: Path) -> None:
+    row = detach(desk, "-H", "localhost:1", "--no-python", "sleep", "300")
+    rank = {pid for pid, _ in desk.left()}
+    tag = f"DISPATCH_RUN_ID={row['id']}".encode()
+    agents = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if tag in (entry / "environ").read_bytes().split(b"\0"):
+                agents.append(int(entry.name))
+    agents = [pid for pid in agents if pid not in rank]
+    assert agents
+    for pid in agents:
+        os.kill(pid, signal.SIGSTOP)  # now nobody cleans up after the launcher
+    os.kill(row["pid"], signal.SIGKILL)
+    wait_for(lambda: jobs()[-1]["state"] == "dead", 10, lambda: "the job is dead")
+    assert {pid for pid, _ in desk.left()} == rank
+    listed = dispatch("sweep", row["id"], "-w", "localhost").stdout
+    assert f"found {len(agents) + 1} processes" in listed
+    assert "sleep 1" in listed
+    swept = dispatch("sweep", "-w", "localhost", "--kill").stdout
+    assert "killed" in swept.splitlines()[-1]  # the rank may die with its agent: it asked to
+    assert not any(Process.of(pid) for pid in agents)
+    desk.wait_until_clean()
+
+
 def test_kill_ends_a_job_that_runs(desk: Desk, state: Path) -> None:
     row = detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "0")
     assert dispatch("kill", "--all").returncode == 0
@@ -259,6 +284,8 @@ def test_on_hosts(cluster: Cluster) -> None:
     assert (row["hosts"], row["state"]) == ("n[1-2]", "running")
     killed = cluster.run([*command, "sweep", row["id"], "-w", "n[1-2]", "--kill"])
     assert "its launcher lives" in killed.stdout
+    assert "n[1-2]: found" in killed.stdout
+    assert "sleep 1" in killed.stdout
     stopped = cluster.run([*command, "stop"])
     assert stopped.returncode == 0, stopped.stderr
     assert "exit code 130" in stopped.stderr
