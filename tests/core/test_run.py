@@ -485,7 +485,8 @@ _steps = st.one_of(
         st.just("all ready"),
     ),
     st.tuples(st.just("stale"), _hosts, st.integers(0, 3)),
-    st.tuples(st.just("signal"), st.sampled_from([2, 15, 10])),
+    st.tuples(st.just("signal"), st.sampled_from([2, 15, 10, 18, 20])),
+    st.tuples(st.just("dying"), _hosts),
     st.tuples(st.just("wait"), st.sampled_from([0.5, 4.0, 20.0, 60.0])),
 )
 
@@ -563,8 +564,10 @@ def perform(world: Checked, step: tuple[Any, ...]) -> None:
         for part in (("die",), ("all swept",), ("wait", 4.0), ("all ready",)):
             perform(world, part)
         return
+    elif kind == "dying" and args[0] not in world.mute:
+        world.tell(ev.NodeDying(args[0], "told to"))
     elif kind == "signal":
-        world.cancelled = world.cancelled or args[0] != 10
+        world.cancelled = world.cancelled or args[0] in (2, 15)
         world.tell(ev.SignalReceived(args[0]))
     elif kind == "wait":
         world.wait(args[0])
