@@ -3,6 +3,8 @@
 
     scripts/bench/endings.py                         dispatch
     scripts/bench/endings.py --launcher openmpi      or hydra, pdsh, clush
+    scripts/bench/endings.py --launcher dispatch --launcher openmpi --repeat 10
+                                                     taking turns; medians, and of the pairs' ratios
 
 Every rank says it is up, starts a child and sleeps; then one thing goes wrong. ``ended`` is
 the time from there to the end of the launcher, ``empty`` to the moment when no rank and no child
@@ -15,8 +17,11 @@ Not a test: it prints, the tests judge.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -134,10 +139,15 @@ ENDINGS: dict[str, tuple[str, Callable[[Job], None]]] = {
 }
 
 
-def play(cluster: Cluster, launcher: str, ranks: int, name: str, patience: float) -> list[str]:
-    """One ending; the cells of its row."""
+_turns = itertools.count(1)
+
+
+def play(
+    cluster: Cluster, launcher: str, ranks: int, name: str, patience: float
+) -> tuple[str, float | None, float | None, int]:
+    """One ending: exit code, ``ended``, ``empty`` (None: never) and how many were left."""
     kind, hurt = ENDINGS[name]
-    place = os.path.join(cluster.shared, "".join(c if c.isalnum() else "-" for c in name))
+    place = os.path.join(cluster.shared, f"turn-{next(_turns)}")
     job = Job(cluster, launcher, ranks, kind, place)
     try:
         started = time.monotonic()
@@ -152,13 +162,7 @@ def play(cluster: Cluster, launcher: str, ranks: int, name: str, patience: float
             time.sleep(0.01)
         code = job.process.poll()
         shown = "-" if code is None else str(128 - code if code < 0 else code)
-        return [
-            name,
-            shown,
-            "never" if ended is None else f"{ended:.2f}",
-            "never" if empty is None else f"{empty:.2f}",
-            str(len(cluster.on_hosts())),
-        ]
+        return shown, ended, empty, len(cluster.on_hosts())
     finally:
         job.close()
         if hurt is cut:
@@ -167,23 +171,46 @@ def play(cluster: Cluster, launcher: str, ranks: int, name: str, patience: float
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="how jobs end on the cluster rig")
-    parser.add_argument("--launcher", choices=peers.NAMES, default="dispatch")
+    parser.add_argument("--launcher", action="append", choices=peers.NAMES, help="repeatable")
+    parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
     parser.add_argument("--patience", type=float, default=60.0, metavar="S")
     parser.add_argument("--only", action="append", choices=list(ENDINGS), help="repeatable")
     options = parser.parse_args()
-    if not peers.installed(options.launcher):
-        print(f"{options.launcher}: not installed here", file=sys.stderr)
-        return 2
-    rows = [["", "exit", "ended s", "empty s", "left"]]
+    launchers = options.launcher or ["dispatch"]
+    for launcher in launchers:
+        if not peers.installed(launcher):
+            print(f"{launcher}: not installed here", file=sys.stderr)
+            return 2
+    print(f"{options.hosts} hosts x {options.ranks} ranks and a child each, {options.repeat} turns")
+    print(f"{'':26}{'':>9}" + "".join(f"{c:>9}" for c in ("exit", "ended s", "empty s", "left")))
     for name in options.only or ENDINGS:
-        with Cluster(options.hosts) as cluster:
-            rows.append(play(cluster, options.launcher, options.ranks, name, options.patience))
-    print(f"{options.launcher}, {options.hosts} hosts x {options.ranks} ranks and a child each")
-    for row in rows:
-        print(f"{row[0]:26}" + "".join(f"{cell:>9}" for cell in row[1:]))
+        found: dict[str, list[tuple[str, float | None, float | None, int]]] = {}
+        for _ in range(options.repeat):
+            for launcher in random.sample(launchers, len(launchers)):
+                with Cluster(options.hosts) as cluster:
+                    ended = play(cluster, launcher, options.ranks, name, options.patience)
+                found.setdefault(launcher, []).append(ended)
+        for launcher in launchers:
+            turns = found[launcher]
+            codes = "/".join(sorted({code for code, _, _, _ in turns}))
+            left = max(left for _, _, _, left in turns)
+            cells = (codes, middle([t[1] for t in turns]), middle([t[2] for t in turns]), str(left))
+            print(f"{name:26}{launcher:>9}" + "".join(f"{cell:>9}" for cell in cells), flush=True)
+        for other in launchers[1:]:
+            pairs = zip(found[launchers[0]], found[other], strict=True)
+            ratios = [a[1] / b[1] for a, b in pairs if a[1] is not None and b[1]]
+            if ratios:
+                print(f"{'':26}{launchers[0]} / {other}: {statistics.median(ratios):.2f}")
     return 0
+
+
+def middle(times: list[float | None]) -> str:
+    """The median; a time that never came is later than all others."""
+    later = sorted(float("inf") if time is None else time for time in times)
+    value = later[len(later) // 2]
+    return "never" if value == float("inf") else f"{value:.2f}"
 
 
 if __name__ == "__main__":
