@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +86,7 @@ class Files:
     def __init__(self, folder: Path, only: int | None = None) -> None:
         self._folder = folder
         self._only = only
-        self._offsets: dict[Path, int] = {}
+        self._offsets: dict[int, int] = {}  # by inode: a full piece gets another name
 
     @property
     def seen(self) -> bool:
@@ -95,14 +96,19 @@ class Files:
         """Give ``sink`` what is new, of a rank's stream ``most`` bytes; whether anything was."""
         any_new = False
         for rank, stream, path in self._files():
-            offset = self._offsets.setdefault(path, 0)
-            left = None if most is None else most.get((rank, stream), 0) - offset
-            with open(path, "rb") as file:
+            try:
+                file = open(path, "rb")  # noqa: SIM115 - closed below
+            except FileNotFoundError:
+                continue  # --log-keep has removed it, or it has just become a piece
+            with file:
+                inode = os.fstat(file.fileno()).st_ino
+                offset = self._offsets.setdefault(inode, 0)
+                left = None if most is None else most.get((rank, stream), 0) - offset
                 file.seek(offset)
                 while data := file.read(CHUNK if left is None else min(CHUNK, max(0, left))):
                     sink.output(rank, stream, data)
                     any_new = True
-                    self._offsets[path] += len(data)
+                    self._offsets[inode] += len(data)
                     left = None if left is None else left - len(data)
         return any_new
 

@@ -156,6 +156,18 @@ def test_two_attach_and_one_leaves(desk: Desk, state: Path) -> None:
             one.communicate()
 
 
+def test_logs_go_on_until_the_end(desk: Desk, state: Path) -> None:
+    detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "0")
+    command = [sys.executable, "-m", "dispatcher", "logs", "latest", "-f"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as one:
+        assert one.stdout is not None
+        assert sorted(one.stdout.readline() for _ in range(2)) == ["[0] up 0\n", "[1] up 1\n"]
+        go(desk)
+        assert sorted(one.stdout.read().splitlines()) == ["[0] done 0", "[1] done 1"]
+        assert one.wait(timeout=20) == 0
+    assert dispatch("logs", "--rank", "7").returncode == 125
+
+
 def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Path) -> None:
     much = 'print(("x" * 79 + "\\n") * 200_000); print("done"'
     text = WAITS.replace('print("done"', much)

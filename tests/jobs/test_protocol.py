@@ -1,0 +1,73 @@
+"""What passes through a job's socket, whatever the pieces it comes in."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.jobs import tags
+from dispatcher.jobs.protocol import Frames, Malformed, frame, parse_order, wants_output
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.integers(1, 50))
+def test_frames_survive_any_split(payloads: list[bytes], step: int) -> None:
+    sent = b"".join(
+        frame(data, type="output", rank=n, size=len(data)) for n, data in enumerate(payloads)
+    )
+    frames, heard = Frames(), []
+    for at in range(0, len(sent), step):
+        heard += frames.feed(sent[at : at + step])
+    assert [payload for _, payload in heard] == payloads
+    assert [fields["rank"] for fields, _ in heard] == list(range(len(payloads)))
+
+
+@given(st.binary(max_size=200))
+def test_a_stream_of_anything_is_frames_or_malformed(data: bytes) -> None:
+    try:
+        assert all(isinstance(fields, dict) for fields, _ in Frames().feed(data))
+    except Malformed:
+        pass
+
+
+@given(st.binary(max_size=200))
+def test_anything_is_an_order_or_malformed(line: bytes) -> None:
+    try:
+        assert parse_order(line)["order"] in ("attach", "stop")
+    except Malformed:
+        pass
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"null", b'{"order": ["attach"]}', b'{"order": "kill"}', b"[" * 4000, b" " * 5000]
+)
+def test_what_is_no_order(line: bytes) -> None:
+    with pytest.raises(Malformed):
+        parse_order(line)
+
+
+def test_who_wants_output() -> None:
+    assert wants_output(parse_order(b'{"order": "attach"}'))
+    assert not wants_output(parse_order(b'{"order": "attach", "output": false}'))
+    assert not wants_output(parse_order(b'{"order": "stop", "output": true}'))
+
+
+def test_a_host_may_answer_anything() -> None:
+    run = "20260131-142501-k3f9x2"
+    text = f"killed 12 {run} my prog\nfound -1 {run} x\nfound 1 ../x y\n\xff\nleft 7 {run} z\n"
+    assert tags.parse(text.encode("latin-1")) == [
+        tags.Tagged("killed", 12, run, "my prog"),
+        tags.Tagged("left", 7, run, "z"),
+    ]
+
+
+@given(st.binary(max_size=300))
+def test_any_answer_is_read(text: bytes) -> None:
+    assert all(one.pid >= 0 for one in tags.parse(text))
+
+
+def test_nothing_is_killed_that_nobody_named() -> None:
+    with pytest.raises(AssertionError):
+        tags.words([], kill=True)
+    with pytest.raises(AssertionError):
+        tags.words(["$(id)"], kill=True)

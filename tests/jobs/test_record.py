@@ -1,0 +1,105 @@
+"""What a job leaves on its login node, and who may call it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dispatcher.errors import UsageError
+from dispatcher.jobs import record
+from dispatcher.jobs.control import Control
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "dispatch"
+
+
+def enroll(run_id: str = "20260131-142501-k3f9x2") -> Path:
+    return record.enroll(
+        run_id, program=["a", "\udcff"], hosts=[("n1", None, 22)], ranks=1, logs=None,
+        detached=True, reach={"transport": "auto"},
+    )  # fmt: skip
+
+
+def test_a_job_is_found_by_its_start_or_its_end() -> None:
+    enroll("20260131-142501-aaaaaa")
+    enroll("20260131-142501-bbbbbb")
+    assert record.find("latest").run_id.endswith("b")
+    assert record.find("20260131-142501-a").run_id.endswith("a")
+    assert record.find("bb").run_id.endswith("b")
+    for name in ("2026", "zz", "", None):
+        with pytest.raises(UsageError):
+            record.find(name)
+
+
+def test_states() -> None:
+    folder = enroll()
+    assert record.find(None).state == record.RUNNING
+    told = (folder / "job.json").read_text()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (folder / "job.json").write_text(told.replace(f"[{os.getpid()},", f"[{gone.pid},"))
+    (folder / "control").touch()
+    assert record.find(None).state == record.DEAD
+    assert not (folder / "control").exists()
+    # the same pid, but it was started at another time
+    (folder / "job.json").write_text(told.replace(f"[{os.getpid()}, ", f"[{os.getpid()}, 1"))
+    assert record.find(None).state == record.DEAD
+    (folder / "job.json").write_text(told.replace(socket.gethostname(), "another"))
+    assert record.find(None).state == record.ELSEWHERE
+    record.conclude(folder, 3, ["error: x"])
+    assert record.find(None).state == record.ENDED
+    assert record.find(None).exit_code == 3
+
+
+def test_a_folder_of_others_is_refused(state: Path) -> None:
+    enroll()
+    (state / "jobs").chmod(0o777)
+    with pytest.raises(UsageError, match="others may write"):
+        enroll("20260131-142501-bbbbbb")
+
+
+def test_only_so_many_records_are_kept(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "MOST_KEPT", 2)
+    for letter in "abcd":
+        record.conclude(enroll(f"20260131-142501-{letter * 6}"), 0, [])
+    running = enroll("20260101-142501-aaaaaa")  # the oldest of all, and alive
+    enroll("20260131-142501-zzzzzz")
+    assert running.exists()
+    assert len(os.listdir(state / "jobs")) <= 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become somebody else")
+@pytest.mark.parametrize("uid", [0, 65534])
+def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
+    orders: list[str] = []
+    control = Control(tmp_path, orders.append)
+    at = os.open(tmp_path, os.O_DIRECTORY)
+    tmp_path.chmod(0o755)  # as if the folder's mode did not keep strangers out
+    (tmp_path / "control").chmod(0o666)
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            os.setuid(uid)
+            link = socket.socket(socket.AF_UNIX)
+            link.connect(f"/proc/self/fd/{at}/control")
+            link.settimeout(10)
+            try:
+                link.sendall(b'{"order": "stop"}\n')
+                code = 0 if b"hello" in link.recv(4096) else 1
+            except ConnectionError:
+                code = 1
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    os.close(at)
+    control.finish(0, [])
+    assert os.waitstatus_to_exitcode(status) == (0 if uid == 0 else 1)
+    assert orders == (["stop"] if uid == 0 else [])
