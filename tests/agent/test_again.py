@@ -46,7 +46,9 @@ def test_everything_is_fresh(agent: Agent, tmp_path: Path) -> None:
 def test_a_fixed_port_is_kept_again(agent: Agent) -> None:
     port = agent.prepare(reserve=0)["facts"]["port"]
     agent.start(["true"])
-    agent.text()
+    agent.status()
+    agent.text(stream=1)
+    agent.text(stream=2)
     again(agent, 1, reserve=port)
     assert agent.report("ready", attempt=1)["facts"]["port"] == port
     agent.finish()
