@@ -16,7 +16,7 @@ from dispatcher.plan.environ import (
     spawned_environment,
 )
 from dispatcher.plan.job import JobPlan
-from dispatcher.runner.loop import hook, pairs, raw, universe
+from dispatcher.runner.orders import hook, pairs, raw, universe
 
 
 def spawn_order(

@@ -1,0 +1,154 @@
+"""The two orders every agent gets, as frames: ``prepare`` and ``start``.
+
+What they hold is told in ``agent.messages``; the plan decides all of it, together
+with what the hosts have said of themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable
+
+from dispatcher import bootstrap
+from dispatcher.agent.messages import control
+from dispatcher.core.events import Facts
+from dispatcher.core.kvs import process_mapping
+from dispatcher.plan.environ import (
+    SCRUB_NAMES,
+    SCRUB_PREFIXES,
+    Bound,
+    omp_threads,
+    rank_environment,
+)
+from dispatcher.plan.job import JobPlan, NodePlan
+
+
+def prepare_order(
+    plan: JobPlan, place: NodePlan, token: bytes, credit: int, attempt: int = 0, *, head: bool
+) -> bytes:
+    """The agent's first order, as a frame: what to be, and what to look at before a start.
+
+    head: whether ranks will meet there, so that a port is kept free.
+    """
+    host = place.host
+    watched = plan.restarts.progress_file
+    exports = {**dict(plan.exports), **dict(host.env)}
+    program = plan.program
+    check: dict[str, bytes] = {}
+    if program.kind == "command":
+        check["program"] = raw(program.argv[0])
+        if plan.mpi != "none" and plan.world_size != 1:
+            check["mpi"] = b"pmi1"
+    else:
+        check["program"] = raw(host.python or plan.python)
+    if program.kind == "script":
+        check["script"] = raw(program.argv[0])
+    if plan.iface is not None:
+        check["iface"] = raw(plan.iface)
+    limits = plan.limits
+    return control(
+        "prepare",
+        parts=bootstrap.parts(_parts(plan)),
+        run_id=plan.run_id,
+        node=place.index,
+        attempt=attempt,
+        check=check,
+        path=raw(exports["PATH"]) if "PATH" in exports else None,
+        cwd=raw(plan.cwd),
+        reserve=(plan.master_port or 0) if head else None,
+        watch=raw(watched) if head and watched is not None else None,
+        token=token,
+        heartbeat=limits.heartbeat,
+        lease=limits.lease,
+        lifeline_grace=limits.lifeline_grace,
+        credit=credit,
+    )
+
+
+def _parts(plan: JobPlan) -> list[str]:
+    """What the agents need for this plan beyond what every run needs."""
+    wanted = {"stdin": plan.stdin != "none", "door": plan.mpi != "none" and plan.pmi_port}
+    return [name for name, is_wanted in wanted.items() if is_wanted]
+
+
+def start_order(
+    plan: JobPlan,
+    node: int,
+    facts: Facts,
+    addr: str,
+    port: int,
+    kvs_name: str,
+    restart: int = 0,
+) -> bytes:
+    """The order to spawn the node's ranks; what their environments share is sent once."""
+    members = plan.nodes[node].ranks
+    environments = {}
+    for rank in members:
+        folder = facts.error_folder
+        bound = Bound(
+            master_addr=addr,
+            master_port=port,
+            omp_threads=omp_threads(facts.cores, len(members)),
+            error_file=f"{folder}/rank-{rank}.json" if folder else None,
+            hostname=addr if node == 0 else next(iter(facts.addresses), None),
+        )
+        environments[rank] = rank_environment(plan, rank, bound, restart=restart)
+    first = environments[members[0]]
+    common = {
+        name: value
+        for name, value in first.items()
+        if all(env.get(name) == value for env in environments.values())
+    }
+    return control(
+        "start",
+        ranks=[
+            [
+                rank,
+                [raw(word) for word in plan.argv(rank)],
+                pairs((n, v) for n, v in environments[rank].items() if n not in common),
+            ]
+            for rank in members
+        ],
+        common=pairs(common.items()),
+        scrub=[raw(name) for name in SCRUB_NAMES] + [raw(p) + b"*" for p in SCRUB_PREFIXES],
+        stdin=[rank for rank in members if plan.reads_stdin(rank)],
+        pmi=None if plan.mpi == "none" else pmi_job(plan, kvs_name),
+    )
+
+
+def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
+    """What an agent's PMI server must know of the job."""
+    return {
+        "world": 0,
+        "first": 0,
+        "name": kvs_name.encode(),
+        "size": plan.world_size,
+        "universe": universe(plan),
+        "mapping": process_mapping([place.node for place in plan.ranks]).encode(),
+        "patience": plan.limits.mpi_patience,
+        "port": plan.pmi_port,
+        "hook": None if plan.program.kind == "command" else hook(),
+    }
+
+
+def universe(plan: JobPlan) -> int:
+    """How many ranks the hosts have room for, spawned ones included: MPI_UNIVERSE_SIZE."""
+    return sum(max(len(node.slots), len(node.ranks)) for node in plan.nodes)
+
+
+@functools.cache
+def hook() -> bytes:
+    """The source of what ranks run in Python load first; see ``dispatcher.ranks``."""
+    path = os.path.join(os.path.dirname(bootstrap.__file__), "ranks", "sitecustomize.py")
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:
+    return [[raw(name), raw(value)] for name, value in items]
+
+
+def raw(text: str) -> bytes:
+    """The bytes the user gave: surrogateescape brings back those that were not UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
