@@ -113,10 +113,15 @@ def test_shared_files_are_the_same_everywhere(cluster: Cluster) -> None:
         assert cluster.run(["cat", PROGRAM], "n3").stdout == file.read()
 
 
+def commands(cluster: Cluster, host: str) -> list[str]:
+    return [command for _, command in cluster.processes(host)]
+
+
 def test_processes_lists_what_runs_and_where(cluster: Cluster) -> None:
     with cluster.popen(["ssh", "n2", "exec sleep 91"]) as ssh:
-        found = wait_for(lambda: cluster.processes("n2"), 10, "the sleep runs on n2")
-        assert [command for _, command in found] == ["sleep 91"]
+        # until the exec is done, ssh's shell has its place
+        wait_for(lambda: commands(cluster, "n2") == ["sleep 91"], 10, "the sleep runs on n2")
+        found = cluster.processes("n2")
         assert not cluster.processes("n3")
         cluster.signal("n2", found[0][0], signal.SIGKILL)
         assert ssh.wait(10) == 255 or not cluster.isolated
@@ -128,7 +133,8 @@ def test_processes_by_run_id(cluster: Cluster) -> None:
         cluster.popen(["ssh", "n1", "DISPATCH_RUN_ID=one exec sleep 92"]) as one,
         cluster.popen(["ssh", "n1", "DISPATCH_RUN_ID=two exec sleep 93"]) as two,
     ):
-        wait_for(lambda: len(cluster.processes("n1")) == 2, 10, "both sleeps run")
+        both = ["sleep 92", "sleep 93"]
+        wait_for(lambda: sorted(commands(cluster, "n1")) == both, 10, "both sleeps run")
         found = cluster.processes("n1", run_id="two")
         assert [command for _, command in found] == ["sleep 93"]
         for pid, _ in cluster.processes("n1"):
