@@ -52,9 +52,9 @@ class Way:
 
 
 def gather(link: Link, seconds: float = 30) -> tuple[bytes, bytes]:
-    """All output and all error output of a link, to its end."""
+    """All output and all error output of a link, each to its own end."""
     reader = Reader(link)
-    reader.until(lambda: reader.ended, seconds)
+    reader.until(lambda: reader.ended and link.errors_ended(), seconds)
     return bytes(reader.output), bytes(reader.errors)
 
 
