@@ -58,11 +58,20 @@ class Pump:
 
         self._order(order)
 
-    def drop(self, fd: int) -> None:
-        """Close ``fd`` without waiting for its end; returns when it is closed."""
+    def drop(self, fd: int, last: Sink | None = None) -> None:
+        """Close ``fd`` without waiting for its end; returns when it is closed.
+
+        last: gets what lies in the pipe already, up to one piece, and the end.
+        """
         done = threading.Event()
 
         def order() -> None:
+            if last is not None and fd in self._owned:
+                try:
+                    last(os.read(fd, _CHUNK))
+                except OSError:
+                    pass  # nothing there
+                last(b"")
             self._forget(fd)
             done.set()
 

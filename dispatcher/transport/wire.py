@@ -115,7 +115,8 @@ class ProxyWire(Wire):
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-        self._pump.drop(self._errors)
+        # The stream's end may be seen before the words that were written ahead of it.
+        self._pump.drop(self._errors, self._hear)
         try:
             self._process.wait(0.5)
         except subprocess.TimeoutExpired:

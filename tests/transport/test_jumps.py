@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.transport import wire
 from dispatcher.transport.base import Failure, Kind, Link, Target
 from dispatcher.transport.paramiko_ import ParamikoTransport
+from dispatcher.transport.pump import Pump
 
 from .conftest import gather
 from .sshd import ADDRESS, Sshd, free_port, start_sshd
@@ -203,6 +205,29 @@ def test_proxy_command_that_fails(own: Sshd, transports: list[ParamikoTransport]
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.DROPPED
     assert "no way" in failure.why
+
+
+def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
+    """The wire is closed at the stream's end, perhaps before the words were read."""
+    pump = Pump("test:busy")
+    held, release, busy = threading.Event(), threading.Event(), os.pipe()
+
+    def hold(data: bytes) -> bool:
+        held.set()
+        release.wait(10)
+        return True
+
+    pump.add(busy[0], hold)
+    os.write(busy[1], b".")
+    assert held.wait(10)
+    proxy_wire = wire.over_command("sh -c 'echo no way >&2; exit 1'", pump)
+    assert isinstance(proxy_wire, wire.Wire)
+    assert proxy_wire.recv(100) == b""
+    proxy_wire.close()  # the pump is busy: its order waits
+    release.set()
+    assert proxy_wire.words() == "no way"
+    os.close(busy[1])
+    pump.close()
 
 
 def test_proxy_command_that_hangs(own: Sshd, transports: list[ParamikoTransport]) -> None:
