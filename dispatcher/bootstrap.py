@@ -21,6 +21,7 @@ rest of the stream is still unread.
 
 from __future__ import annotations
 
+import binascii
 import functools
 import os
 import re
@@ -41,7 +42,7 @@ MODULES = (
 )  # fmt: skip
 
 #: what few runs need; it follows in the ``prepare`` order of those that do
-PARTS = ("door", "stdin")
+PARTS = ("door", "stdin", "vitals", "senses", "survey")
 
 #: what the far side says, before any SYNC, when it found nothing to run us with
 NO_PYTHON_MARK = "dispatch: no python: "
@@ -107,6 +108,22 @@ def _source(name: str) -> str:
         return lean(file.read())
 
 
+def alone(main: str, names: Sequence[str]) -> str:
+    """Source of one program that is the agent's module ``main`` with those it needs, ``names``.
+
+    For errands, where no agent runs; its function ``main`` gets the last argument's bytes.
+    """
+    modules = {name: _source(name) for name in (*names, main)}
+    packed = binascii.b2a_base64(zlib.compress(repr((modules, _LOADER)).encode(), 9), newline=False)
+    return (
+        "import sys,zlib,binascii\n"
+        f"m,s=eval(zlib.decompress(binascii.a2b_base64({packed!r})))\n"
+        "exec(s)\nload(m)\n"
+        f"from dispatcher.agent.{main} import main\n"
+        "sys.exit(main(binascii.a2b_base64(sys.argv[-1])))\n"
+    )
+
+
 def lean(source: str) -> str:
     """``source`` with docstrings and whole-line comments left empty, every line in its place.
 
@@ -158,7 +175,7 @@ def _stage_one(size: int) -> bytes:
 
 
 #: imports the modules by their real names, so that tracebacks show names and source
-_STAGE_TWO = """
+_LOADER = """
 class Loader:
     def __init__(self, sources):
         self.sources = {"dispatcher.agent." + name: text for name, text in sources.items()}
@@ -178,10 +195,16 @@ def load(sources):
     for name in ("dispatcher", "dispatcher.agent"):
         sys.modules[name] = type(sys)(name)
         sys.modules[name].__path__ = []
+"""
+
+_STAGE_TWO = (
+    _LOADER
+    + """
 load(m)
 from dispatcher.agent.main import main
 sys.exit(main())
 """
+)
 
 
 class SyncScanner:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": "run",
     "exec": "exec_",
+    "check": "check",
     "jobs": "jobs",
     "attach": "attach",
     "logs": "logs",

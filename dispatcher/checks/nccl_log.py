@@ -1,0 +1,70 @@
+"""What NCCL's own INFO lines say it uses, and whether that was meant; pure.
+
+The lines (NCCL_DEBUG=INFO) begin with the host's name: ``b07:4242:4300 [0] NCCL INFO
+NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.0.0.7<0>``. Labels before it do not
+matter. NCCL prints ``Using [RO]; OOB`` with an empty list when it found no device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_LINE = re.compile(r"(?:^|\s)([\w.-]+):\d+:\d+ (?:\[\d+\] )?NCCL INFO (.*)")
+_USING = re.compile(r"NET/(IB|Socket)\s?: Using(.*)")
+_NETWORK = re.compile(r"(?:Using network|Initialized NET plugin) (\S+)")
+_VIA = re.compile(r"via NET/([A-Za-z]+)")
+_DEVICE = re.compile(r"\[\d+\]([\w.-]+:\d+)/(IB|RoCE)")
+
+
+@dataclass
+class Said:
+    """What one host's ranks said. net: the network, the last word counts; devices: of IB."""
+
+    net: str = ""
+    devices: tuple[str, ...] = ()
+
+
+def read(lines: Iterable[str]) -> dict[str, Said]:
+    """host -> what its ranks said they use; hosts that said nothing of it are left out."""
+    found: dict[str, Said] = {}
+    for line in lines:
+        match = _LINE.search(line[:4096])
+        if match is None:
+            continue
+        host, words = match[1], match[2]
+        if using := _USING.search(words):
+            devices = tuple(name for name, _ in _DEVICE.findall(using[2]))
+            said = found.setdefault(host, Said())
+            if using[1] == "Socket":
+                said.net = "Socket"
+            elif devices:
+                said.net, said.devices = "IB", devices
+        elif network := _NETWORK.search(words) or _VIA.search(words):
+            found.setdefault(host, Said()).net = network[1]
+        elif "NET/IB : No device found" in words:
+            found.setdefault(host, Said())
+    return {host: said for host, said in found.items() if said.net}
+
+
+def differences(
+    expected: Mapping[str, tuple[str, tuple[str, ...]]], said: Mapping[str, Said]
+) -> list[tuple[str, str]]:
+    """(host, what is not as expected). expected: host -> network and devices (``mlx5_0:1``)."""
+    found = []
+    for host, (net, devices) in expected.items():
+        heard = said.get(host)
+        if heard is None:
+            continue
+        if net == "IB" and heard.net == "Socket":
+            found.append((host, "fell back to Socket"))
+        elif heard.net.upper() != net.upper():
+            found.append((host, f"uses {heard.net}, expected was {net}"))
+        elif heard.devices and devices and set(heard.devices) != set(devices):
+            missing = " ".join(sorted(set(devices) - set(heard.devices)))
+            extra = " ".join(sorted(set(heard.devices) - set(devices)))
+            words = [f"does not use {missing}"] if missing else []
+            words += [f"uses {extra} too"] if extra else []
+            found.append((host, "; ".join(words)))
+    return found

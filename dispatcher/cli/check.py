@@ -1,0 +1,52 @@
+"""``dispatch check``: is the cluster fit for a job, and which host is not?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dispatcher.cli.door import CONTEXT, enter
+from dispatcher.cli.targets import how_options, where_options
+from dispatcher.errors import UsageError
+
+EPILOG = """\b
+Examples:
+  dispatch check -H hostfile --nccl --apply nccl.env
+  dispatch --env-file nccl.env -H hostfile train.py
+  dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
+Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 usage;
+125 a host was not reached; 130 Ctrl-C.
+"""
+
+
+@click.command(
+    "check", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
+)
+@where_options
+@click.option("--nccl", is_flag=True, help="What NCCL will use on every host, and should be told.")
+@click.option(
+    "--from",
+    "texts",
+    multiple=True,
+    metavar="FILE",
+    help="With --nccl: a host's ibstatus, rdma link, ip addr, env ... as text; repeatable.",
+)
+@click.option("--apply", "apply", metavar="FILE", help="Write the advice to FILE for --env-file.")
+@click.option("--log", "log", metavar="FILE", help="Compare with NCCL's INFO lines in FILE.")
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10].")
+@how_options
+def command(**flags: Any) -> int:
+    """Look at all hosts at once and say which are fit for a job, which are not, and why."""
+    if not flags["nccl"]:
+        raise UsageError("what should be checked?", hint="dispatch check -H hostfile --nccl")
+    from dispatcher.cli.nccl import run
+
+    return run(flags)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch check`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch check")

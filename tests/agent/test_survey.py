@@ -1,0 +1,130 @@
+"""Surveys as a host runs them, under every Python: hung, missing and talkative readings too."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.driver import wait_for
+from dispatcher import bootstrap
+from dispatcher.agent.pack import pack, unpack
+from dispatcher.runner.survey import NEEDS
+
+SOURCE = bootstrap.alone("survey", NEEDS)
+
+
+def argv(python: str, requests: list[list[Any]]) -> list[str]:
+    asked = base64.b64encode(pack(requests)).decode()
+    return [python, "-I", "-S", "-c", SOURCE, asked]
+
+
+def survey(python: str, *requests: list[Any]) -> dict[str, list[Any]]:
+    done = subprocess.run(argv(python, list(requests)), capture_output=True, timeout=30, check=True)
+    assert done.stderr == b""
+    found = unpack(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_commands_files_and_calls(python: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "state").write_text("4: ACTIVE\n")
+    (tmp_path / "b").mkdir()
+    here = os.fsencode(tmp_path)
+    found = survey(
+        python,
+        ["echo", "run", [b"sh", b"-c", b"echo out; echo err >&2; exit 3"], 20.0, 100],
+        ["signal", "run", [b"sh", b"-c", b"kill -9 $$"], 20.0, 100],
+        ["missing", "run", [b"no-such-tool"], 20.0, 100],
+        ["files", "file", [here + b"/*/state", here + b"/nowhere", here + b"/a/"], 20.0, 1000],
+        ["vitals", "call", ["vitals", here, b"a/state"], 20.0, 100000],
+        ["netdevs", "call", ["netdevs"], 20.0, 100000],
+        ["crash", "call", ["no such call"], 20.0, 1000],
+    )
+    assert found["echo"] == [3, b"out\nerr\n", False]
+    assert found["signal"][0] == 128 + 9
+    assert found["missing"][0] == 127
+    assert unpack(found["files"][1]) == [
+        [here + b"/a/state", b"4: ACTIVE\n"], [here + b"/a/", b"state"],
+    ]  # fmt: skip
+    vitals = unpack(found["vitals"][1])
+    assert set(vitals) == {"memory", "limits", "space", "script", "time"}
+    assert vitals["script"][0] == 10
+    assert set(vitals["space"]) >= {"tmp", "cwd"}
+    assert unpack(found["netdevs"][1]).startswith("netdev lo flags=")
+    assert found["crash"][0] == 125
+
+
+def test_a_reading_that_hangs_costs_its_own_time_only(python: str) -> None:
+    began = time.monotonic()
+    found = survey(
+        python,
+        ["hung", "run", [b"sh", b"-c", b"echo begun; sleep 1000 & wait"], 0.3, 100],
+        ["closed", "run", [b"sh", b"-c", b"exec >&- 2>&-; sleep 1000"], 0.3, 100],
+        ["good", "run", [b"echo", b"x"], 20.0, 100],
+    )
+    assert time.monotonic() - began < 10
+    assert found["hung"][0] is None
+    assert found["hung"][1] == b"begun\n"
+    assert found["closed"] == [None, b"", False]
+    assert found["good"] == [0, b"x\n", False]
+
+
+def test_a_reading_that_never_stops_talking_is_cut(python: str) -> None:
+    found = survey(python, ["yes", "run", [b"yes"], 20.0, 10])
+    assert found["yes"][1:] == [b"y\n" * 5, True]
+
+
+def test_a_site_s_executables_are_readings_of_their_own(python: str, tmp_path: Path) -> None:
+    for name, text in {"good": "#!/bin/sh\necho '{}'\n", "hung": "#!/bin/sh\nsleep 1000\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "README").write_text("no executable")
+    found = survey(
+        python,
+        ["site", "site", os.fsencode(tmp_path), 0.5, 1000],
+        ["none", "site", b"/nowhere/at/all", 0.5, 1000],
+    )
+    assert set(found) == {"site", "none", "site/good", "site/hung"}
+    assert found["site/good"] == [0, b"{}\n", False]
+    assert found["site/hung"][0] is None
+    assert unpack(found["none"][1]) == []
+
+
+def test_a_survey_that_is_told_to_end_takes_its_readings_along(python: str, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    text = b"echo $$ > %s; sleep 1000 & wait" % os.fsencode(mark)
+    process = subprocess.Popen(
+        argv(python, [["hung", "run", [b"sh", b"-c", text], 100.0, 100]]), stdout=subprocess.PIPE
+    )
+    try:
+        group = int(wait_for(lambda: mark.exists() and mark.read_text().strip(), what="the child"))
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
+
+        def is_gone() -> bool:
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                return True
+            return False
+
+        wait_for(is_gone, what="the end of its group")
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("pattern", [b"~/x", b"/*", b"/nowhere/*/x"])
+def test_patterns(pattern: bytes, python: str) -> None:
+    found = survey(python, ["files", "file", [pattern], 20.0, 1 << 20])
+    assert found["files"][0] == 0
