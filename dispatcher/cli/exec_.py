@@ -35,6 +35,13 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("-T", "--timestamps", is_flag=True, help="Put the time before every line.")
 @click.option("-o", "--output-dir", metavar="DIR", help="Keep each host's output in DIR/HOST.")
 @click.option("-e", "--error-dir", metavar="DIR", help="Keep its standard error in DIR/HOST.")
+@click.option(
+    "--screen-overflow",
+    type=click.Choice(["auto", "drop", "block"]),
+    default="auto",
+    help="A paused reader: leave out and count, or hold the commands back [auto: drop where "
+    "stdout is a terminal or -o and -e keep all].",
+)
 @click.option("--events", metavar="FILE", help="Write every event to the new FILE as JSON lines.")
 @click.option("--failed-to", metavar="FILE", help="Write the hosts that failed, as a hostfile.")
 @click.option("--retry-failed", metavar="FILE", help="Only those of FILE, and then update it.")

@@ -72,18 +72,31 @@ def open_screen(
         sink: Sink = Screen(view, outlet, footer=_footer(hosts, progress))
     else:
         sink = Screen(view, Outlet(on_broken=on_broken))
-    drop = _may_drop(showing.screen_overflow, files_keep_all)
-    if drop or progress is not None:
-        from dispatcher.sinks.behind import Behind
-
-        program_reads = showing.screen_overflow == "auto" and not os.isatty(STDOUT)
-        patience = PAUSED if program_reads else 0.0
-        sink = Behind(sink, "screen", drop=drop, patience=patience)
+    sink = unhurried(
+        sink, STDOUT, showing.screen_overflow, kept=files_keep_all, draws=progress is not None
+    )
     if showing.only is not None:
         from dispatcher.sinks.choice import OnlyRanks
 
         sink = OnlyRanks(sink, showing.only)
     return sink, progress
+
+
+def unhurried(screen: Sink, fd: int, overflow: str, *, kept: bool, draws: bool = False) -> Sink:
+    """``screen``, which writes to ``fd``, on a thread of its own where it must not be waited for.
+
+    overflow: auto, drop or block. kept: whether files get every byte that it is given.
+    draws: whether it wants a thread in any case, to draw in time.
+    """
+    program_reads = overflow == "auto" and not os.isatty(fd)
+    drop = overflow == "drop" or (
+        overflow == "auto" and (os.isatty(fd) or (kept and can_pause(fd)))
+    )
+    if not drop and not draws:
+        return screen
+    from dispatcher.sinks.behind import Behind
+
+    return Behind(screen, "screen", drop=drop, patience=PAUSED if program_reads else 0.0)
 
 
 class Labels(Protocol):
@@ -184,10 +197,3 @@ def _partial_after(showing: Showing, terminal: bool) -> float:
     if showing.partial_after is not None:
         return showing.partial_after
     return PARTIAL_TERMINAL if terminal else PARTIAL_ELSEWHERE
-
-
-def _may_drop(overflow: str, kept: bool) -> bool:
-    """Whether the screen may leave bytes out when its reader is slow."""
-    if overflow == "auto":
-        return os.isatty(1) or (kept and can_pause(1))
-    return overflow == "drop"

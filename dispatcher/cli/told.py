@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dispatcher.agent.wire import STDERR, STDOUT
+from dispatcher.cli.sinks import unhurried
 from dispatcher.core.visits import Outcome
 from dispatcher.errors import UsageError
 from dispatcher.sinks.base import Sink
 from dispatcher.sinks.blocks import Kept, blocks_of, differences, gathered, record
+from dispatcher.sinks.choice import OnlyStreams
 from dispatcher.sinks.errand import ErrandNotes, describe, words
 from dispatcher.sinks.files import write_all
 from dispatcher.sinks.hostfiles import HostFiles
@@ -20,7 +23,7 @@ from dispatcher.sinks.journal import Journal
 from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.screen import Screen, View
 
-BOTH = frozenset({1, 2})
+BOTH = frozenset({STDOUT, STDERR})
 
 
 class Telling:
@@ -45,31 +48,29 @@ class Telling:
         whole = flags["gather"] or flags["diff"]
         kept = BOTH if flags["as_json"] else frozenset({1}) if whole else frozenset()
         self._kept = Kept(kept)
-        self.sinks: list[Sink] = [
-            ErrandNotes(names, say, verbose=flags["verbose"]),
-            self._kept,
-            *self._files(),
-        ]
-        if BOTH - kept:
-            self.sinks.append(self._screen(BOTH - kept, nobody_reads))
+        files = self._files(lambda line: screen.say(line))
+        screen = self._screen(BOTH - kept, nobody_reads)
+        notes = ErrandNotes(names, screen.say, verbose=flags["verbose"])
+        self.sinks: list[Sink] = [notes, self._kept, *files, screen]
 
-    def _files(self) -> list[Sink]:
+    def _files(self, say: Callable[[str], None]) -> list[Sink]:
         found: list[Sink] = []
         out, err, events = (self._flags[n] for n in ("output_dir", "error_dir", "events"))
         if out is not None and err is not None and os.path.realpath(out) == os.path.realpath(err):
             raise UsageError("-o and -e: one folder for both")
         folders = {n: Path(text) for n, text in ((1, out), (2, err)) if text is not None}
         if folders:
-            found.append(HostFiles(folders, self._names, self._say))
+            found.append(HostFiles(folders, self._names, say))
         if events is not None:
             try:
-                found.append(Journal(Path(events), self._say))
+                found.append(Journal(Path(events), say))
             except OSError as error:
                 why = (error.strerror or "").lower()
                 raise UsageError(f"--events {events}: {why}") from None
         return found
 
-    def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Screen:
+    def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Sink:
+        """What shows ``streams`` and says notes, whether or not somebody reads them."""
         colour = frozenset(
             stream for stream in (1, 2) if os.isatty(stream) and not os.environ.get("NO_COLOR")
         )
@@ -80,7 +81,14 @@ class Telling:
             timestamps=self._flags["timestamps"],
             mark_errors=False,
         )
-        return Screen(view, Outlet({stream: stream for stream in streams}, nobody_reads))
+        # notes go to standard error even where its lines are kept for the end
+        fds = {stream: stream for stream in streams | {STDERR}}
+        screen = Screen(view, Outlet(fds, nobody_reads if streams else lambda: None))
+        folders = {STDOUT: self._flags["output_dir"], STDERR: self._flags["error_dir"]}
+        kept = all(folders[stream] is not None for stream in streams)
+        reader = STDOUT if STDOUT in streams else STDERR
+        overflow = self._flags["screen_overflow"]
+        return OnlyStreams(unhurried(screen, reader, overflow, kept=kept), streams)
 
     def conclude(self, outcomes: Sequence[Outcome]) -> None:
         """Show what was kept, and then what became of which hosts."""

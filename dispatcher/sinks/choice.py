@@ -1,4 +1,4 @@
-"""Which ranks are shown: the grammar of ``--only-ranks``, and the sink that keeps to it."""
+"""What is shown: the grammar of ``--only-ranks``, and the sinks that keep to a choice."""
 
 from __future__ import annotations
 
@@ -40,19 +40,14 @@ def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
     return Ranks(spans)
 
 
-class OnlyRanks(Sink):
-    """``sink``, which hears the output of ``ranks`` only."""
+class _Chosen(Sink):
+    """``sink``, to which all is passed on; subclasses choose the output."""
 
-    def __init__(self, sink: Sink, ranks: Ranks) -> None:
+    def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._ranks = ranks
 
     def event(self, stamped: Stamped) -> None:
         self._sink.event(stamped)
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        if rank in self._ranks:
-            self._sink.output(rank, stream, data)
 
     def gap(self, missing: Counts) -> None:
         self._sink.gap(missing)
@@ -65,3 +60,27 @@ class OnlyRanks(Sink):
 
     def close(self) -> None:
         self._sink.close()
+
+
+class OnlyRanks(_Chosen):
+    """``sink``, which hears the output of ``ranks`` only."""
+
+    def __init__(self, sink: Sink, ranks: Ranks) -> None:
+        super().__init__(sink)
+        self._ranks = ranks
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if rank in self._ranks:
+            self._sink.output(rank, stream, data)
+
+
+class OnlyStreams(_Chosen):
+    """``sink``, which hears these ``streams`` only."""
+
+    def __init__(self, sink: Sink, streams: frozenset[int]) -> None:
+        super().__init__(sink)
+        self._streams = streams
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if stream in self._streams:
+            self._sink.output(rank, stream, data)

@@ -7,13 +7,15 @@ import os
 import pty
 import re
 import subprocess
+import sys
 import termios
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rig import wait_for
 
-from .conftest import Desk, script
+from .conftest import PROGRAM, Desk, script
 
 MARK = " \N{LEFTWARDS ARROW WITH HOOK}\n".encode()
 LINES, WIDTH = 100_000, 100
@@ -90,6 +92,33 @@ def test_a_paused_terminal_does_not_hold_the_ranks_back(
     assert missing > 0
     assert shown + missing == 2 * LINES * WIDTH
     assert f"note: {missing:,} bytes of output were not shown".encode() in plain
+
+
+@pytest.mark.parametrize("words", [(), ("-b",)])
+def test_a_paused_terminal_does_not_hold_commands_back(
+    tmp_path: Path, terminal: tuple[int, int], words: tuple[str, ...]
+) -> None:
+    master, slave = terminal
+    stream = 2 if words else 1  # gathered output waits for its end, the other is shown
+    text = f"{sys.executable} flood.py >&{stream}; exit 3"
+    (tmp_path / "flood.py").write_text(FLOOD.replace('"RANK"', '"DISPATCH_INDEX"'))
+    process = subprocess.Popen(
+        [*PROGRAM, "exec", "-v", *words, "-w", "localhost", "--shell", f"cd {tmp_path} && {text}"],
+        stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    wait_for((tmp_path / "done-0").exists, 60, "the command ends while nobody reads")
+    plain = re.sub(rb"\x1b\[[0-9;]*m", b"", all_of(master))
+    assert process.wait(timeout=30) == 1
+    lines = re.findall(rb"^localhost: (\d[^\n]*\n)", plain, re.M)
+    shown, missing = sum(len(line.removesuffix(MARK)) for line in lines), missing_of(plain)
+    assert missing > 0
+    assert shown + missing == LINES * WIDTH
+    said = [
+        b"localhost: exit code 3",
+        b"%s bytes of output were not shown" % f"{missing:,}".encode(),
+    ]
+    assert [text in plain for text in said] == [True, True]
 
 
 def test_a_paused_pipe_does_not_either_when_files_keep_all(desk: Desk) -> None:
