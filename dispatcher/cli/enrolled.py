@@ -12,6 +12,7 @@ from dispatcher import exitcodes
 from dispatcher.core.events import Event, SignalReceived
 from dispatcher.errors import DispatchError, UsageError
 from dispatcher.jobs import record
+from dispatcher.jobs.phase import Phase
 from dispatcher.paths import RunPaths
 from dispatcher.plan.job import JobPlan
 from dispatcher.sinks.base import Sink
@@ -58,11 +59,12 @@ class Enrolled:
                 detached=word is not None,
                 reach={name: flags[name] for name in REACH},
             )
+            self.sinks = [Phase(self._folder)]
             if word is not None:
                 from dispatcher.jobs.control import Control
 
                 self.control = Control(self._folder, self._stop)
-                self.sinks = [self.control, word]
+                self.sinks += [self.control, word]
         except (OSError, DispatchError) as error:
             if word is not None:
                 why = error.message if isinstance(error, DispatchError) else error.strerror

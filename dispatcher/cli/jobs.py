@@ -29,6 +29,8 @@ RECENT = 7 * 86400
 def command(everything: bool, as_json: bool) -> int:
     """List your jobs on this machine, running and recently ended, the newest last.
 
+    STATE is what it is doing: connecting, starting, running, stopping (its ranks are being
+    ended), restarting (they start again soon), paused (its launcher is, by Ctrl-Z); or ended.
     A job is dead if its launcher was killed: it has no verdict, and dispatch kill
     ends what it may have left.
     """
@@ -54,7 +56,7 @@ def _is_of_interest(job: record.Job) -> bool:
 def _row(job: record.Job) -> tuple[str, ...]:
     return (
         job.run_id,
-        job.state,
+        job.phase,
         "-" if job.exit_code is None else str(job.exit_code),
         "-" if job.ranks is None else str(job.ranks),
         age(time.time() - job.began),
@@ -82,7 +84,7 @@ def age(seconds: float) -> str:
 def _plain(job: record.Job) -> dict[str, Any]:
     return {
         "id": job.run_id,
-        "state": job.state,
+        "state": job.phase,
         "exit_code": job.exit_code,
         "ranks": job.ranks,
         "hosts": fold(name for name, _, _ in job.hosts),

@@ -6,6 +6,7 @@
         jobs/20260131-142501-k3f9x2/      mode 0700, one for each job
             job.json                      what it is, and which process is its launcher
             control                       the launcher's socket; only of a detached job
+            phase.json                    what it is doing; see ``phase``
             end.json                      how it ended: exit code and verdict
 
 Theory. A pid alone names nobody for long, so a launcher is known by its pid, the
@@ -41,6 +42,9 @@ LARGEST = 8 << 20
 _RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9]{6}")
 
 RUNNING, ENDED, DEAD, ELSEWHERE = "running", "ended", "dead", "elsewhere"
+#: what a running job may be doing; and that its launcher has been stopped (Ctrl-Z, SIGSTOP)
+PHASES = ("connecting", "starting", "running", "stopping", "restarting")
+PAUSED = "paused"
 
 
 def is_run_id(text: str) -> bool:
@@ -85,17 +89,29 @@ class Process:
     def of(cls, pid: int) -> Process | None:
         """The process that has ``pid`` now; None if there is none."""
         try:
-            # the command name in parentheses may hold spaces and parentheses: proc(5)
-            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
+            words = _stat(pid)
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             return None
-        state, *_ = words = fields.split()
-        return None if state in "ZX" else cls(pid, int(words[19]), boot)
+        return None if words[0] in "ZX" else cls(pid, int(words[19]), boot)
 
     @property
     def lives(self) -> bool:
         return Process.of(self.pid) == self
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it does nothing until a SIGCONT."""
+        try:
+            return _stat(self.pid)[0] == "T"
+        except OSError:
+            return False
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on. Raises: OSError."""
+    # the command name in parentheses may hold spaces and parentheses: proc(5)
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 @dataclass(frozen=True)
@@ -103,7 +119,7 @@ class Job:
     """A job as its folder tells of it. ``folder``: of the record; ``logs``: None if it keeps none.
 
     hosts: (name, user, port). reach: the flags that say how hosts are reached.
-    end: None while there is no ``end.json``.
+    end: None while there is no ``end.json``. doing: one of ``PHASES``, as it last said.
     """
 
     folder: Path
@@ -118,6 +134,7 @@ class Job:
     detached: bool
     reach: Mapping[str, Any]
     end: Mapping[str, Any] | None
+    doing: str = RUNNING
 
     @property
     def state(self) -> str:
@@ -127,6 +144,13 @@ class Job:
         if self.node != socket.gethostname():
             return ELSEWHERE
         return RUNNING if self.launcher.lives else DEAD
+
+    @property
+    def phase(self) -> str:
+        """``state``, but what it is doing in place of ``running``: one of ``PHASES`` or paused."""
+        if self.state != RUNNING:
+            return self.state
+        return PAUSED if self.launcher.is_stopped else self.doing
 
     @property
     def exit_code(self) -> int | None:
@@ -171,6 +195,11 @@ def enroll(
         },
     )
     return folder
+
+
+def note_phase(folder: Path, phase: str) -> None:
+    """Write down what the job is doing now. Raises: OSError."""
+    _write(folder / "phase.json", {"phase": phase})
 
 
 def conclude(folder: Path, exit_code: int, lines: Sequence[str]) -> None:
@@ -246,9 +275,19 @@ def _read(folder: Path) -> Job | None:
             detached=bool(told["detached"]),
             reach=dict(told["reach"]),
             end=end,
+            doing=_doing(folder),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _doing(folder: Path) -> str:
+    """What the job said last that it is doing."""
+    try:
+        phase = _load(folder / "phase.json")["phase"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return RUNNING  # it says nothing: an older dispatch, a full disk
+    return phase if phase in PHASES else RUNNING
 
 
 def _load(path: Path) -> Any:

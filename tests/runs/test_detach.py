@@ -46,7 +46,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     yield folder
     for job in jobs():
-        if job["state"] == "running":
+        if job["state"] not in ("ended", "dead", "elsewhere"):
             os.kill(job["pid"], signal.SIGKILL)
 
 
@@ -221,6 +221,27 @@ def test_stop_from_another_shell(desk: Desk, state: Path, now: bool) -> None:
     assert "ended by SIGINT" in done.stderr
     assert time.monotonic() - began < 9  # less than the grace
     assert jobs()[-1]["exit_code"] == 130
+
+
+def test_what_it_is_doing(desk: Desk, state: Path) -> None:
+    ignores = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    fails_then_waits = """
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == "1":
+    sys.exit(7)
+"""
+    text = ignores + WAITS.replace("end =", fails_then_waits + "end =", 1)
+    words = ("--max-restarts", "1", "--grace", "60", script(desk.folder, text), "0")
+    row = detach(desk, "-H", "localhost:2", *words)
+    wait_for(lambda: jobs()[-1]["state"] == "stopping", 10, lambda: f"it stops: {jobs()}")
+    os.kill(row["pid"], signal.SIGSTOP)
+    wait_for(lambda: jobs()[-1]["state"] == "paused", 10, lambda: f"it is paused: {jobs()}")
+    os.kill(row["pid"], signal.SIGCONT)
+    for pid, _ in desk.left():
+        os.kill(pid, signal.SIGKILL)  # the one that ignores TERM
+    wait_for(lambda: jobs()[-1]["state"] == "running", 20, lambda: f"it runs again: {jobs()}")
+    go(desk)
+    wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: f"it has ended: {jobs()}")
+    assert jobs()[-1]["exit_code"] == 0
 
 
 def test_a_launcher_that_was_killed(desk: Desk, state: Path) -> None:
