@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import click
 
 from dispatcher import exitcodes
-from dispatcher.cli.door import MIXED, enter
-from dispatcher.cli.launch import say
+from dispatcher.cli.door import MIXED, enter, say
 from dispatcher.jobs import record
 from dispatcher.jobs.caller import Call
 from dispatcher.jobs.protocol import Malformed

@@ -7,8 +7,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dispatcher.cli.door import say
 from dispatcher.cli.errand import limits
-from dispatcher.cli.launch import allow_open_files, say
+from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.targets import find_hosts
 from dispatcher.copy import scripts

@@ -46,6 +46,12 @@ def complain(error: DispatchError) -> int:
     return error.exit_code
 
 
+def say(line: str) -> None:
+    """One line on standard error, in one write."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
 def _lower(message: str) -> str:
     text = message.rstrip(".")
     return text[:1].lower() + text[1:]

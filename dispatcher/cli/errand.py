@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatcher.cli import again
-from dispatcher.cli.launch import allow_open_files, parse_seconds, say
+from dispatcher.cli.door import say
+from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand, ErrandLimits
-from dispatcher.plan.request import parse_count
+from dispatcher.plan.request import parse_count, parse_seconds
 
 
 def run(flags: Mapping[str, Any]) -> int:

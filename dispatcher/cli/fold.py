@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.launch import parse_seconds
 from dispatcher.plan.hostset import fold
+from dispatcher.plan.request import parse_seconds
 from dispatcher.sinks.files import write_all
 from dispatcher.sinks.fold import WINDOW, Folding, fold_numbers, gather
 from dispatcher.sinks.harmless import harmless_lines

@@ -44,7 +44,7 @@ def command(**flags: Any) -> int:
 
     Lists may hold ranges n[01-16/2], @groups, and , ! & ^ read from left to right.
     """
-    from dispatcher.cli.launch import say
+    from dispatcher.cli.door import say
     from dispatcher.errors import PlanError, UsageError
     from dispatcher.plan import hostset
     from dispatcher.plan.names import BadName

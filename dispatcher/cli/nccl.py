@@ -12,11 +12,13 @@ from dispatcher.checks import nccl_log
 from dispatcher.checks.finding import Level
 from dispatcher.checks.nccl_advice import Advice, HostNet, Message, advise
 from dispatcher.checks.nccl_hosts import READINGS, from_text, text_of
-from dispatcher.cli.launch import allow_open_files, parse_seconds, say
+from dispatcher.cli.door import say
+from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand
 from dispatcher.plan.hostset import fold
+from dispatcher.plan.request import parse_seconds
 from dispatcher.plan.variables import crosses
 from dispatcher.sinks.harmless import harmless_text
 

@@ -96,7 +96,7 @@ class Showing:
 
 def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
     """What the flags say. world_size: None if it is not known yet. Raises: UsageError."""
-    from dispatcher.cli.launch import parse_seconds
+    from dispatcher.plan.request import parse_seconds
 
     if flags["quiet"] and flags["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")

@@ -8,8 +8,7 @@ import click
 
 from dispatcher import exitcodes
 from dispatcher.cli.attach import tell_end, watch
-from dispatcher.cli.door import MIXED, enter
-from dispatcher.cli.launch import say
+from dispatcher.cli.door import MIXED, enter, say
 from dispatcher.jobs import record
 from dispatcher.jobs.caller import Call
 

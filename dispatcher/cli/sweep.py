@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from dispatcher.cli.door import MIXED, enter
-from dispatcher.cli.launch import say
+from dispatcher.cli.door import MIXED, enter, say
 from dispatcher.cli.targets import find_hosts, how_options, where_options
 from dispatcher.errors import UsageError
 from dispatcher.jobs import record

@@ -1,7 +1,7 @@
 """What the user asked for: program, numbers, limits; checked alone, before the hosts are looked at.
 
 Numbers that arrive as text become numbers here (``parse_count``,
-``parse_nproc``), by plain ASCII digits only. Whether the hosts can satisfy a
+``parse_nproc``, ``parse_seconds``), by plain ASCII digits only. Whether the hosts can satisfy a
 request is ``job``'s to say.
 """
 
@@ -127,6 +127,17 @@ def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
         return digits(text, flag, 1, placement.MOST_RANKS)
     except BadName as bad:
         raise UsageError(bad.message, hint=f"{flag} takes a number, gpu or auto") from None
+
+
+def parse_seconds(text: str, flag: str) -> float:
+    """The value of a duration ``flag``, in seconds. Raises: UsageError."""
+    try:
+        value = float(text) if text.isascii() and "_" not in text else float("nan")
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value < LONGEST:
+        raise UsageError(f"{flag}: not a number of seconds: {text!r}", hint=f"{flag} 10")
+    return value
 
 
 def parse_stdin(text: str, flag: str = "--stdin") -> Stdin:

@@ -1,0 +1,208 @@
+"""From the flags of ``run`` to a ``Request``: each flag's text becomes what it means."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dispatcher.cli.door import say
+from dispatcher.errors import UsageError
+from dispatcher.plan.hostfile import read_hosts
+from dispatcher.plan.request import (
+    Limits,
+    Nproc,
+    Program,
+    Request,
+    Stdin,
+    parse_count,
+    parse_nproc,
+    parse_seconds,
+    parse_stdin,
+)
+from dispatcher.plan.restarts import Restarts
+
+MOST_ENV_FILE = 1 << 20
+
+
+def request(flags: Mapping[str, Any]) -> Request:
+    """What the user asked for. Raises: UsageError for the first flag that is wrong."""
+    if not flags["hosts"]:
+        raise UsageError(
+            "no hosts: where should the ranks run?",
+            hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
+        )
+    if flags["python"] == "":
+        raise UsageError("--python: an empty name")
+    if flags["include"] is not None and flags["exclude"] is not None:
+        raise UsageError("--include and --exclude exclude each other")
+    program = _program(flags)
+    stdin = _stdin(flags)
+    environ = dict(os.environ)
+    return Request(
+        hosts=read_hosts(flags["hosts"], sys.stdin.buffer.read),
+        program=program,
+        cwd=_cwd(flags["chdir"]),
+        np=_count(flags, "np", "--np"),
+        nnodes=_count(flags, "nnodes", "--nnodes"),
+        nproc_per_node=_nproc(flags["nproc_per_node"]),
+        include=flags["include"],
+        exclude=flags["exclude"],
+        map_by={"slot": "block", "node": "node"}[flags["map_by"]],
+        oversubscribe=flags["oversubscribe"],
+        python=flags["python"] or _python(environ),
+        user=flags["user"],
+        port=_count(flags, "ssh_port", "--ssh-port", 65535),
+        environ=environ,
+        exports=flags["exports"],
+        env_files=_env_files(flags["env_files"], environ),
+        devices=flags["devices"],
+        omp=_omp(flags["omp"]),
+        master_addr=flags["master_addr"],
+        master_port=_count(flags, "master_port", "--master-port", 65535),
+        iface=flags["iface"],
+        mpi=flags["mpi"],
+        pmi_port=_pmi_port(flags),
+        stdin=stdin,
+        limits=_limits(flags),
+        restarts=_restarts(flags),
+        spares=_count(flags, "spares", "--spares"),
+    )
+
+
+def _program(flags: Mapping[str, Any]) -> Program:
+    words = flags["words"]
+    if flags["module"] and flags["no_python"]:
+        raise UsageError("--module and --no-python exclude each other")
+    if not words or not words[0]:
+        raise UsageError(
+            "no program: what should the ranks run?",
+            hint="dispatch -H hostfile train.py, or --no-python hostname",
+        )
+    kind: Literal["script", "module", "command"] = "script"
+    if flags["module"]:
+        kind = "module"
+    elif flags["no_python"]:
+        kind = "command"
+    return Program(kind, tuple(words))
+
+
+def _cwd(chdir: str | None) -> str:
+    """The folder the ranks start in, by the name the user's shell gives it.
+
+    A home directory may be a link that leads elsewhere on other hosts, so the
+    logical path is kept where it is this folder.
+    """
+    here = os.getcwd()
+    logical = os.environ.get("PWD", "")
+    if logical.startswith("/") and os.path.realpath(logical) == os.path.realpath(here):
+        here = logical
+    return here if chdir is None else os.path.join(here, chdir)
+
+
+def _python(environ: Mapping[str, str]) -> str:
+    """The ranks' Python: the active environment's, else the one dispatch runs in."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = environ.get(name)
+        if folder and os.access(path := os.path.join(folder, "bin", "python"), os.X_OK):
+            return path
+    return sys.executable or "python3"
+
+
+def _count(flags: Mapping[str, Any], name: str, flag: str, high: int | None = None) -> int | None:
+    text = flags[name]
+    if text is None:
+        return None
+    return parse_count(text, flag) if high is None else parse_count(text, flag, high)
+
+
+def _nproc(text: str | None) -> Nproc | None:
+    return None if text is None else parse_nproc(text)
+
+
+def _stdin(flags: Mapping[str, Any]) -> Stdin:
+    """Who reads standard input. Raises: UsageError if it is not there to be read."""
+    chosen = parse_stdin(flags["stdin"])
+    if chosen == "none" or flags["dry_run"]:
+        return chosen
+    if flags["hosts"] == "-":
+        raise UsageError(
+            f"--stdin {chosen}: -H - takes the hosts from standard input",
+            hint="-H FILE",
+        )
+    if sys.stdin is None:
+        raise UsageError(f"--stdin {chosen}: standard input is closed")
+    return chosen
+
+
+def _pmi_port(flags: Mapping[str, Any]) -> bool:
+    if flags["pmi_port"] and flags["mpi"] == "none":
+        raise UsageError("--pmi-port and --mpi none exclude each other")
+    return bool(flags["pmi_port"])
+
+
+def _omp(text: str) -> int | Literal["auto", "keep"]:
+    if text == "auto":
+        return "auto"
+    if text == "keep":
+        return "keep"
+    return parse_count(text, "--omp")
+
+
+def _env_files(
+    named: tuple[str, ...], environ: Mapping[str, str]
+) -> tuple[tuple[str, bytes | str], ...]:
+    """The texts of the environment files, DeepSpeed's two usual places first."""
+    found: dict[str, bytes] = {}
+    for path in (os.path.join(environ.get("HOME", "/"), ".deepspeed_env"), ".deepspeed_env"):
+        real = os.path.realpath(path)
+        if os.path.isfile(real) and not any(os.path.realpath(seen) == real for seen in found):
+            found[path] = _text(path, path)
+            say(f"note: environment from {path}")
+    for path in named:
+        found[path] = _text(path, f"--env-file {path}")
+    return tuple(found.items())
+
+
+def _text(path: str, who: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MOST_ENV_FILE + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{who}: {why}") from None
+    if len(text) > MOST_ENV_FILE:
+        raise UsageError(f"{who}: larger than {MOST_ENV_FILE >> 20} MiB")
+    return text
+
+
+def _limits(flags: Mapping[str, Any]) -> Limits:
+    given: dict[str, Any] = {}
+    for name in ("connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_patience"):
+        if flags[name] is not None:
+            given[name] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
+    for name, field in (("beats_lost", "beats_lost"), ("fan_out", "connect_window")):
+        count = _count(flags, name, "--" + name.replace("_", "-"))
+        if count is not None:
+            given[field] = count
+    if "lease" not in given:
+        # slower heartbeats need a lease that still outlives the missed ones
+        lost = given.get("heartbeat", Limits.heartbeat) * given.get("beats_lost", Limits.beats_lost)
+        given["lease"] = max(Limits.lease, 2 * lost)
+    return Limits(**given)
+
+
+def _restarts(flags: Mapping[str, Any]) -> Restarts:
+    given: dict[str, Any] = {
+        "most": _count(flags, "max_restarts", "--max-restarts")
+        if flags["max_restarts"] != "0"
+        else 0,
+        "min_nodes": _count(flags, "min_nodes", "--min-nodes"),
+        "host_faults": _count(flags, "host_faults", "--host-faults"),
+        "progress_file": flags["progress_file"],
+        "progress_line": flags["progress_line"],
+    }
+    if flags["restart_delay"] is not None:
+        given["delay"] = parse_seconds(flags["restart_delay"], "--restart-delay")
+    return Restarts(**{name: value for name, value in given.items() if value is not None})
