@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from dispatcher.cli.door import say
 from dispatcher.errors import UsageError
+from dispatcher.plan.host import Hostlist
 from dispatcher.plan.hostfile import read_hosts
 from dispatcher.plan.request import (
     Limits,
@@ -28,11 +29,7 @@ MOST_ENV_FILE = 1 << 20
 
 def request(flags: Mapping[str, Any]) -> Request:
     """What the user asked for. Raises: UsageError for the first flag that is wrong."""
-    if not flags["hosts"]:
-        raise UsageError(
-            "no hosts: where should the ranks run?",
-            hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
-        )
+    allocated = None if flags["hosts"] else _allocated()
     if flags["python"] == "":
         raise UsageError("--python: an empty name")
     if flags["include"] is not None and flags["exclude"] is not None:
@@ -41,7 +38,7 @@ def request(flags: Mapping[str, Any]) -> Request:
     stdin = _stdin(flags)
     environ = dict(os.environ)
     return Request(
-        hosts=read_hosts(flags["hosts"], sys.stdin.buffer.read),
+        hosts=allocated or read_hosts(flags["hosts"], sys.stdin.buffer.read),
         program=program,
         cwd=_cwd(flags["chdir"]),
         np=_count(flags, "np", "--np"),
@@ -69,6 +66,18 @@ def request(flags: Mapping[str, Any]) -> Request:
         restarts=_restarts(flags),
         spares=_count(flags, "spares", "--spares"),
     )
+
+
+def _allocated() -> Hostlist:
+    from dispatcher.cli.surroundings import allocated
+
+    found = allocated()
+    if found is None:
+        raise UsageError(
+            "no hosts: where should the ranks run?",
+            hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
+        )
+    return found
 
 
 def _program(flags: Mapping[str, Any]) -> Program:

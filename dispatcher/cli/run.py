@@ -39,7 +39,8 @@ Other commands, each with its own --help:
     "--hosts",
     "hosts",
     metavar="FILE|LIST|-",
-    help="Hostfile, list of hosts (n1,n2 or 'n[1-4]:8'), or - for standard input.",
+    help="Hostfile, list of hosts (n1,n2 or 'n[1-4]:8'), or - for standard input [default: the "
+    "hosts of the batch job we are in].",
 )
 @click.option("--include", metavar="SPEC", help="Only these: host@host:0,2 (DeepSpeed's grammar).")
 @click.option("--exclude", metavar="SPEC", help="All but these; same grammar.")

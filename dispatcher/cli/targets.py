@@ -25,7 +25,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _WHERE = (
     click.option(
         "-H", "--hostfile", "hostfile", metavar="FILE|LIST|-",
-        help="Hostfile of any dialect, list of hosts, or - for standard input.",
+        help="Hostfile of any dialect, list of hosts, or - for standard input [default: the hosts "
+        "of the batch job we are in].",
     ),
     click.option(
         "-w", "--hosts", "lists", multiple=True, metavar="LIST",
@@ -100,6 +101,8 @@ def find_hosts(
         lists.append(read_hosts(flags["hostfile"], sys.stdin.buffer.read))
     lists += [parse_inline(text, "-w") for text in flags["lists"]]
     if not lists:
+        lists += _allocated()
+    if not lists:
         raise UsageError("no hosts: where?", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
@@ -111,6 +114,13 @@ def find_hosts(
             raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
     number = None if port is None else parse_count(port, "--ssh-port", 65535)
     return targets(lists, _excluded(flags["excluded"]), user, number)
+
+
+def _allocated() -> list[Hostlist]:
+    from dispatcher.cli.surroundings import allocated
+
+    found = allocated()
+    return [] if found is None else [found]
 
 
 def _excluded(texts: tuple[str, ...]) -> list[str]:

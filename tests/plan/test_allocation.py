@@ -1,0 +1,312 @@
+"""Hosts from the surroundings: what each batch system's words become, and who disagrees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import DispatchError, UsageError
+from dispatcher.plan.allocation import discover
+from dispatcher.plan.allocators import Surroundings
+from dispatcher.plan.host import Hostlist
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}
+
+
+def surroundings(
+    environ: Mapping[str, str],
+    files: Mapping[str, str] | None = None,
+    answers: Mapping[str, str] | None = None,
+) -> Surroundings:
+    def read(path: str) -> bytes:
+        if files is None or path not in files:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return files[path].encode()
+
+    def ask(argv: Sequence[str]) -> str:
+        if answers is None or " ".join(argv) not in answers:
+            raise FileNotFoundError(2, "No such file or directory", argv[0])
+        return answers[" ".join(argv)]
+
+    return Surroundings(environ, read, ask)
+
+
+def slots(found: Hostlist | None) -> dict[str, int | None]:
+    assert found is not None
+    return {host.name: host.slots for host in found.hosts}
+
+
+GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
+    (
+        "slurm: one task a node is no slot count",
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x3)"}),
+        {"n1": None, "n2": None, "n3": None},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
+    ),
+    (
+        "slurm: then the GPUs count",
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_ON_NODE": "8"}),
+        {"n1": 8, "n2": 8, "n3": 8},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 8 slots each (SLURM_GPUS_ON_NODE)",
+    ),
+    (
+        "slurm: tasks asked for count before GPUs",
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "4(x2),2", "SLURM_GPUS_ON_NODE": "8"}),
+        {"n1": 4, "n2": 4, "n3": 2},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 10 slots (SLURM_TASKS_PER_NODE)",
+    ),
+    (
+        "slurm: an old name of the list, nested ranges",
+        surroundings({"SLURM_JOBID": "9", "SLURM_NODELIST": "r[1-2]n[01-02],gpu1"}),
+        {"r1n01": None, "r1n02": None, "r2n01": None, "r2n02": None, "gpu1": None},
+        "hosts of Slurm job 9 (SLURM_NODELIST): gpu1,r[1-2]n[01-02], a slot per GPU",
+    ),
+    (
+        "slurm: a job of two groups",
+        surroundings(
+            {
+                "SLURM_JOB_ID": "7",
+                "SLURM_HET_SIZE": "2",
+                "SLURM_JOB_NODELIST_HET_GROUP_0": "a1",
+                "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
+                "SLURM_JOB_NODELIST_HET_GROUP_1": "b[1-2]",
+                "SLURM_TASKS_PER_NODE_HET_GROUP_1": "4(x2)",
+            }
+        ),
+        {"a1": 2, "b1": 4, "b2": 4},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST_HET_GROUP_1): a1,b[1-2], 10 slots "
+        "(SLURM_TASKS_PER_NODE_HET_GROUP_1)",
+    ),
+    (
+        "slurm: one task started by srun is the one dispatch",
+        surroundings({**SLURM, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}),
+        {"n1": None, "n2": None, "n3": None},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
+    ),
+    (
+        "pbs: a line a slot",
+        surroundings(
+            {"PBS_NODEFILE": "/var/nodes", "PBS_JOBID": "12.srv"}, {"/var/nodes": "a\na\nb\nb\n"}
+        ),
+        {"a": 2, "b": 2},
+        "hosts of PBS job 12.srv (/var/nodes): a,b, 2 slots each",
+    ),
+    (
+        "pbs: a line a host is no slot count",
+        surroundings({"PBS_NODEFILE": "/var/nodes"}, {"/var/nodes": "a\nb\n"}),
+        {"a": None, "b": None},
+        "hosts of PBS (/var/nodes): a,b, a slot per GPU",
+    ),
+    (
+        "lsf: both of its words",
+        surroundings(
+            {"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "a 2 b 1", "LSB_DJOB_HOSTFILE": "/l"},
+            {"/l": "a\na\nb\n"},
+        ),
+        {"a": 2, "b": 1},
+        "hosts of LSF job 5 (/l): a,b, 3 slots; the same in LSB_MCPU_HOSTS",
+    ),
+    (
+        "grid engine",
+        surroundings(
+            {"PE_HOSTFILE": "/pe", "JOB_ID": "3"},
+            {"/pe": "a.x 4 all.q@a.x <NULL>\nb.x 4 all.q@b.x <NULL>\n"},
+        ),
+        {"a.x": 4, "b.x": 4},
+        "hosts of Grid Engine job 3 (/pe): a.x,b.x, 4 slots each",
+    ),
+    (
+        "flux",
+        surroundings({"FLUX_URI": "local:///x"}, answers={"flux getattr hostlist": "f[1-2]\n"}),
+        {"f1": None, "f2": None},
+        "hosts of Flux (flux getattr hostlist): f[1-2], a slot per GPU",
+    ),
+    (
+        "mpi-operator, its variable pointing at the same file",
+        surroundings(
+            {
+                "K_MPI_JOB_ROLE": "launcher",
+                "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
+            },
+            {"/etc/mpi/hostfile": "j-worker-0.j.ns.svc slots=8\nj-worker-1.j.ns.svc slots=8\n"},
+        ),
+        {"j-worker-0.j.ns.svc": 8, "j-worker-1.j.ns.svc": 8},
+        "hosts of Kubernetes MPIJob (/etc/mpi/hostfile): j-worker-[0-1].j.ns.svc, 8 slots each",
+    ),
+    (
+        "mpi-operator, with MPICH's spelling",
+        surroundings({}, {"/etc/mpi/hostfile": "w0:2\nw1:2\n"}),
+        {"w0": 2, "w1": 2},
+        "hosts of Kubernetes MPIJob (/etc/mpi/hostfile): w[0-1], 2 slots each",
+    ),
+    (
+        "mpi-operator, by its script",
+        surroundings(
+            {"K_MPI_JOB_ROLE": "launcher"}, answers={"/etc/mpi/discover_hosts.sh": "w0:4\nw1:4\n"}
+        ),
+        {"w0": 4, "w1": 4},
+        "hosts of Kubernetes MPIJob (/etc/mpi/discover_hosts.sh): w[0-1], 4 slots each",
+    ),
+    (
+        "a hostfile by variable",
+        surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": "a:2\nb:2\n"}),
+        {"a": 2, "b": 2},
+        "hosts of HYDRA_HOST_FILE (/h): a,b, 2 slots each",
+    ),
+    (
+        "deepspeed",
+        surroundings({}, {"/job/hostfile": "w-1 slots=8\nw-2 slots=8\n"}),
+        {"w-1": 8, "w-2": 8},
+        "hosts of DeepSpeed's default hostfile (/job/hostfile): w-[1-2], 8 slots each",
+    ),
+    (
+        "agreeing sources: domains aside, and the one with slots counts",
+        surroundings(
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "w[1-2]"},
+            {"/job/hostfile": "w1.site slots=8\nw2.site slots=8\n"},
+        ),
+        {"w1.site": 8, "w2.site": 8},
+        "hosts of DeepSpeed's default hostfile (/job/hostfile): w[1-2].site, 8 slots each; "
+        "the same in SLURM_JOB_NODELIST",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "hosts", "notice"), [row[1:] for row in GIVEN], ids=[row[0] for row in GIVEN]
+)
+def test_given(place: Surroundings, hosts: dict[str, int | None], notice: str) -> None:
+    found = discover(place)
+    assert slots(found) == hosts
+    assert list(slots(found)) == list(hosts)  # in the source's own order
+    assert found is not None
+    assert found.notices == (notice,)
+
+
+def test_nowhere() -> None:
+    assert discover(surroundings({"HOME": "/root", "SLURM_CONF": "/etc/slurm.conf"})) is None
+    assert discover(surroundings({"K_MPI_JOB_ROLE": "worker"}, {"/etc/mpi/hostfile": "a"})) is None
+
+
+WRONG: list[tuple[str, Surroundings, list[str]]] = [
+    (
+        "two sources, other hosts",
+        surroundings(SLURM, {"/job/hostfile": "w-1 slots=8\nn2 slots=8\n"}),
+        [
+            "two sources of hosts disagree",
+            "DeepSpeed's default hostfile (/job/hostfile) and Slurm job 7 (SLURM_JOB_NODELIST)",
+            "only /job/hostfile has w-1",
+            "-H 'n2:8,w-1:8', or -H 'n[1-3]'",
+        ],
+    ),
+    (
+        "two sources, other slots",
+        surroundings(
+            {"LSB_MCPU_HOSTS": "a 2 b 2", "LSB_DJOB_HOSTFILE": "/l"}, {"/l": "a\na\nb\nb\nb\n"}
+        ),
+        ["disagree", "b has 3 slots in one and 2 in the other", "-H 'a:2,b:3', or -H 'a:2,b:2'"],
+    ),
+    (
+        "srun started many",
+        surroundings({**SLURM, "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}),
+        ["Slurm job 7: srun started dispatch 4 times: once is enough"],
+    ),
+    ("no list in a job", surroundings({"SLURM_JOB_ID": "7"}), ["SLURM_JOB_NODELIST is not set"]),
+    (
+        "tasks for other nodes",
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "8(x2)"}),
+        ["SLURM_TASKS_PER_NODE is for 2 nodes, the node list has 3"],
+    ),
+    (
+        "tasks of no form",
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "8(3)"}),
+        ["not of the form 8(x3),4: '8(3)'"],
+    ),
+    (
+        "tasks without end",
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x9999999)"}),
+        ["not of the form"],
+    ),
+    (
+        "a bad node list",
+        surroundings({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[3-1]"}),
+        ["Slurm job 7: SLURM_JOB_NODELIST: "],
+    ),
+    (
+        "a file that is not there",
+        surroundings({"PBS_NODEFILE": "/gone"}),
+        ["PBS: PBS_NODEFILE: '/gone': No such file or directory", "env -u PBS_NODEFILE"],
+    ),
+    (
+        "lsf: an odd number of words",
+        surroundings({"LSB_MCPU_HOSTS": "a 2 b"}),
+        ["not names and numbers in turn: 'a 2 b'"],
+    ),
+    (
+        "grid engine: no number",
+        surroundings({"PE_HOSTFILE": "/pe"}, {"/pe": "a\n"}),
+        ["/pe:1:"],
+    ),
+    (
+        "flux that cannot be asked",
+        surroundings({"FLUX_URI": "x"}),
+        ["flux getattr hostlist: No such"],
+    ),
+    (
+        "a pod without any host",
+        surroundings({"K_MPI_JOB_ROLE": "launcher"}),
+        ["neither /etc/mpi/hostfile nor /etc/mpi/discover_hosts.sh names a host"],
+    ),
+    ("an empty file", surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": "\n"}), ["/h"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG]
+)
+def test_wrong(place: Surroundings, words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        discover(place)
+    told = f"{caught.value.message}\n{caught.value.hint}"
+    for text in words:
+        assert text in told
+    assert caught.value.exit_code == 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), min_size=1, max_size=6))
+def test_slurm_tasks_are_read_back(groups: list[tuple[int, int]]) -> None:
+    text = ",".join(f"{n}(x{times})" if times > 1 else str(n) for n, times in groups)
+    wanted = [n for n, times in groups for _ in range(times)]
+    names = f"n[1-{len(wanted)}]" if len(wanted) > 1 else "n1"
+    found = discover(
+        surroundings({
+            "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": names, "SLURM_TASKS_PER_NODE": text,
+        })
+    )  # fmt: skip
+    got = list(slots(found).values())
+    assert got == (wanted if max(wanted) > 1 else [None] * len(wanted))
+
+
+VALUES = st.text(max_size=30)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([
+            "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_HET_SIZE",
+            "SLURM_GPUS_ON_NODE", "LSB_MCPU_HOSTS", "PE_HOSTFILE", "FLUX_URI", "PBS_JOBID",
+        ]),
+        VALUES,
+    ),
+    VALUES,
+)  # fmt: skip
+def test_any_words_give_hosts_or_a_clear_error(environ: dict[str, str], text: str) -> None:
+    place = Surroundings(environ, lambda path: text.encode(), lambda argv: text)
+    try:
+        found = discover(place)
+    except DispatchError:
+        return
+    assert found is None or found.hosts
