@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dispatcher.jobs.control import Control
 
 #: the flags that say how hosts are reached
-REACH = ("transport", "ssh_config", "host_keys")
+REACH = ("transport", "rsh", "ssh_config", "host_keys")
 
 
 class Enrolled:

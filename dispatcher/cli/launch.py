@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.cli.asked import request
 from dispatcher.cli.door import say
+from dispatcher.cli.reach import Reach, judge
 from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan, plan_job
 
@@ -27,6 +28,7 @@ def launch(flags: Mapping[str, Any]) -> int:
     Raises: UsageError before any host is touched.
     """
     plan = plan_job(request(flags), _run_id())
+    judge(flags, [node.host for node in (*plan.nodes, *plan.spares)])
     for notice in plan.notices:
         say(f"note: {notice}")
     if flags["dry_run"]:
@@ -71,7 +73,6 @@ def _run(
     from dispatcher.cli import sinks as told
     from dispatcher.cli.enrolled import Enrolled
     from dispatcher.cli.labels import RankLabels
-    from dispatcher.cli.reach import Reach
     from dispatcher.core.events import SignalReceived
     from dispatcher.runner.loop import Runner
     from dispatcher.sinks.attempts import history

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from dispatcher.errors import UsageError
 from dispatcher.plan.host import Host
+from dispatcher.transport import rsh
 from dispatcher.transport.base import Transport
 
 #: names that mean this machine; reached without SSH unless the user says how
@@ -18,10 +20,12 @@ class Reach:
 
     def __init__(self, flags: Mapping[str, Any]) -> None:
         self._flags = flags
+        self._template = _template(flags)
+        self._chosen = "rsh" if flags.get("rsh") is not None else flags["transport"]
         self._made: dict[str, Transport] = {}
 
     def transport_for(self, host: Host) -> Transport:
-        choice = self._flags["transport"]
+        choice = self._chosen
         local = host.name in LOCAL_NAMES and host.user is None and host.port is None
         name = choice if choice != "auto" else ("local" if local else "paramiko")
         if name not in self._made:
@@ -38,6 +42,10 @@ class Reach:
             from dispatcher.transport.openssh import SshTransport
 
             return SshTransport(config=config, accept_new=keys == "accept-new")
+        if self._template is not None:
+            from dispatcher.transport.command import CommandTransport
+
+            return CommandTransport(self._template, name)
         from dispatcher.transport.paramiko_ import ParamikoTransport
 
         return ParamikoTransport(config=config, host_keys=keys, ask=_ask)
@@ -53,6 +61,32 @@ class Reach:
     ) -> None:
         for transport in self._made.values():
             transport.close()
+
+
+def judge(flags: Mapping[str, Any], hosts: Iterable[Host]) -> None:
+    """Nothing, if the flags can reach ``hosts`` as these want it. Raises: UsageError."""
+    template = _template(flags)
+    if template is None:
+        return
+    flag = "--rsh" if flags.get("rsh") is not None else "--transport slurm"
+    if flags["host_keys"] is not None:
+        raise UsageError(f"--host-keys is for SSH: {flag} has its own ways")
+    for host in hosts:
+        for field, said in (("user", host.user), ("port", host.port)):
+            if said is not None and not any(f"{{{field}}}" in word for word in template):
+                raise UsageError(
+                    f"{host.name}: {field} {said} is asked for, which {flag} does not use",
+                    hint=f"--rsh '... {{{field}}} ... {{host}}'",
+                )
+
+
+def _template(flags: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The command that reaches hosts, if the flags want one."""
+    if flags.get("rsh") is None:
+        return rsh.SRUN if flags["transport"] == "slurm" else None
+    if flags["transport"] != "auto":
+        raise UsageError("--rsh and --transport exclude each other")
+    return rsh.template(flags["rsh"])
 
 
 def _ask(prompt: str) -> str | None:

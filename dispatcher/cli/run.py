@@ -120,9 +120,15 @@ Other commands, each with its own --help:
 )
 @click.option(
     "--transport",
-    type=click.Choice(["auto", "paramiko", "ssh"]),
+    type=click.Choice(["auto", "paramiko", "ssh", "slurm"]),
     default="auto",
-    help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh.",
+    help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh. slurm: one "
+    "srun step a host.",
+)
+@click.option(
+    "--rsh",
+    metavar="CMD",
+    help="Reach hosts by a command of yours: 'kubectl exec -i {host} --', 'ssh -J gate {host}'.",
 )
 @click.option(
     "--host-keys",

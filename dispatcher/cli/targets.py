@@ -45,8 +45,14 @@ _HOW = (
         help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
     ),
     click.option(
-        "--transport", type=click.Choice(["auto", "paramiko", "ssh"]), default="auto",
-        help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh.",
+        "--transport", type=click.Choice(["auto", "paramiko", "ssh", "slurm"]), default="auto",
+        help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh. slurm: one "
+        "srun step a host.",
+    ),
+    click.option(
+        "--rsh", metavar="CMD",
+        help="Reach hosts by a command of yours: 'kubectl exec -i {host} --', "
+        "'ssh -J gate {host}'.",
     ),
     click.option(
         "--host-keys", type=click.Choice(["strict", "accept-new"]), default=None,
@@ -113,7 +119,12 @@ def find_hosts(
         except BadName as bad:
             raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
     number = None if port is None else parse_count(port, "--ssh-port", 65535)
-    return targets(lists, _excluded(flags["excluded"]), user, number)
+    hosts = targets(lists, _excluded(flags["excluded"]), user, number)
+    if "transport" in flags:
+        from dispatcher.cli.reach import judge
+
+        judge(flags, hosts)
+    return hosts
 
 
 def _allocated() -> list[Hostlist]:

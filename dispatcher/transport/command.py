@@ -1,9 +1,9 @@
 """``CommandTransport``: any program that gives a byte stream to a host.
 
 ``srun``, ``kubectl exec``, ``docker exec``, ``lxc exec``, a site's own wrapper:
-an argv template with ``{host}``, ``{user}`` and ``{port}``; the command follows
-as one last argument, as with ``ssh``. No shell takes part on this side: a host
-name cannot become more than one argument.
+an argv template with ``{host}``, ``{user}``, ``{port}`` and ``{command}``; without
+``{command}`` the command follows as one last argument, as with ``ssh``. No shell
+takes part on this side: a host name cannot become more than one argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dispatcher.transport.child import start
 from dispatcher.transport.host_names import bad_target
 from dispatcher.transport.pump import Pump
 
-_FIELDS = ("host", "user", "port")
+_FIELDS = ("host", "user", "port", "command")
 
 
 class CommandTransport(Transport):
@@ -29,11 +29,14 @@ class CommandTransport(Transport):
 
     name = "command"
 
-    def __init__(self, template: Sequence[str]) -> None:
+    def __init__(self, template: Sequence[str], name: str = "command") -> None:
         if not template:
             raise UsageError("transport command: the template is empty")
+        self.name = name
         self._template = tuple(template)
         self._fields = {field for word in self._template for field in _fields_of(word)}
+        if "command" not in self._fields:
+            self._template += ("{command}",)
         self._pump = Pump("transport:command:read")
 
     def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
@@ -46,14 +49,20 @@ class CommandTransport(Transport):
             "host": target.host,
             "user": target.user,
             "port": None if target.port is None else str(target.port),
+            "command": command,
         }
         for field in sorted(self._fields):
             if values[field] is None:
                 return Failure(
                     Kind.CONFIG, f"the transport command wants {{{field}}}, which is not given"
                 )
-        argv = [word.format_map(values) for word in self._template]
-        return start([*argv, command], self._pump)
+        for field, said in (("user", target.user), ("port", target.port)):
+            if said is not None and field not in self._fields:
+                return Failure(
+                    Kind.CONFIG,
+                    f"{field} {said} is asked for, and the transport command has no {{{field}}}",
+                )
+        return start([word.format_map(values) for word in self._template], self._pump)
 
     def close(self) -> None:
         self._pump.close()

@@ -17,6 +17,7 @@ from dispatcher.transport.command import CommandTransport
 from dispatcher.transport.local import LocalTransport
 from dispatcher.transport.openssh import SshTransport
 from dispatcher.transport.paramiko_ import ParamikoTransport
+from dispatcher.transport.rsh import template
 
 from .sshd import Sshd, start_sshd
 
@@ -103,7 +104,7 @@ def make_way(kind: str, sshd: Sshd) -> Way:
     if kind == "local":
         return Way(LocalTransport(), "anything")
     if kind == "command":
-        return Way(CommandTransport(["env", "NODE={host}", "/bin/sh", "-c"]), "node")
+        return Way(CommandTransport(template("env NODE={host} sh -c {command}")), "node")
     if kind == "ssh":
         if shutil.which("ssh") is None:
             pytest.skip("needs the ssh program")

@@ -1,0 +1,62 @@
+"""Remote-shell commands as users write them, and the templates they become."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.errors import UsageError
+from dispatcher.transport.command import CommandTransport
+from dispatcher.transport.rsh import SRUN, template
+
+COMMAND = "{command}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ssh", ("ssh", "{host}", COMMAND)),
+        ("ssh -J gate {host}", ("ssh", "-J", "gate", "{host}", COMMAND)),
+        ("/etc/mpi/kubexec.sh", ("/etc/mpi/kubexec.sh", "{host}", COMMAND)),
+        (
+            "kubectl exec -i {host} --",
+            ("kubectl", "exec", "-i", "{host}", "--", "sh", "-c", COMMAND),
+        ),
+        (
+            "/usr/bin/kubectl -n 'my ns' exec -i {host} -c main --",
+            ("/usr/bin/kubectl", "-n", "my ns", "exec", "-i", "{host}", "-c", "main", "--",
+             "sh", "-c", COMMAND),
+        ),
+        ("docker exec -i {host}", ("docker", "exec", "-i", "{host}", "sh", "-c", COMMAND)),
+        ("docker exec -i", ("docker", "exec", "-i", "{host}", "sh", "-c", COMMAND)),
+        ("ip netns exec {host}", ("ip", "netns", "exec", "{host}", "sh", "-c", COMMAND)),
+        ("our-enter {host} --", ("our-enter", "{host}", "--", "sh", "-c", COMMAND)),
+        ("our-shell {host} -c {command}", ("our-shell", "{host}", "-c", COMMAND)),
+    ],
+)  # fmt: skip
+def test_template(text: str, words: tuple[str, ...]) -> None:
+    assert template(text) == words
+    CommandTransport(words).close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "--rsh: an empty command"),
+        ("  ", "--rsh: an empty command"),
+        ("ssh 'a", "--rsh: no closing quotation"),
+    ],
+)
+def test_no_template(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        template(text)
+    assert caught.value.message.startswith(said)
+
+
+def test_srun_is_a_template() -> None:
+    CommandTransport(SRUN).close()
+
+
+@pytest.mark.parametrize("text", ["ssh {hots}", "ssh {host} {0}", "ssh {host", "ssh {host.x}"])
+def test_unknown_fields_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        CommandTransport(template(text))
