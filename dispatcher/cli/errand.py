@@ -86,7 +86,7 @@ def _run(errand: Errand, flags: Mapping[str, Any]) -> int:
             errand,
             reach.transport_for,
             telling.sinks,
-            broadcast=broadcast,
+            dialogue=broadcast,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
         outcomes = runner.run()

@@ -25,6 +25,8 @@ class Broadcast:
     ``problem`` says why not all of it could be read, if so.
     """
 
+    hears = False
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._size = 0
@@ -44,9 +46,12 @@ class Broadcast:
             self._file = os.dup(file.fileno())
         threading.Thread(target=self._fill, name="stdin", daemon=True).start()
 
-    def start(self, link: Link) -> None:
+    def start(self, node: int, link: Link) -> None:
         """Write all of it to ``link`` and end its input, in a thread that ends with the link."""
         threading.Thread(target=self._feed, args=(link,), name="stdin:link", daemon=True).start()
+
+    def heard(self, node: int, data: bytes) -> None:
+        """Nothing is expected: output goes to the sinks."""
 
     def close(self) -> None:
         """Let the writers end."""

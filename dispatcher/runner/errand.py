@@ -21,9 +21,9 @@ from dispatcher.core.visits import Outcome
 from dispatcher.plan.errand import Errand
 from dispatcher.plan.host import Host
 from dispatcher.runner import signals
-from dispatcher.runner.broadcast import Broadcast
+from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.feed import Feed
-from dispatcher.runner.visit import Visit, join_all
+from dispatcher.runner.visit import STDOUT, Visit, join_all
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.transport.base import Target, Transport
 
@@ -43,12 +43,12 @@ class ErrandRunner:
         transport_for: Callable[[Host], Transport],
         sinks: Sequence[Sink],
         *,
-        broadcast: Broadcast | None = None,
+        dialogue: Dialogue | None = None,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._errand = errand
         self._transport_for = transport_for
-        self._broadcast = broadcast
+        self._dialogue = dialogue
         self._feed = Feed(sinks, self._taken, sink_failed)
         self._rounds = Rounds(errand, random.random)
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
@@ -73,8 +73,8 @@ class ErrandRunner:
             finally:
                 for visit in self._visits.values():
                     visit.close()
-                if self._broadcast is not None:
-                    self._broadcast.close()
+                if self._dialogue is not None:
+                    self._dialogue.close()
                 join_all(list(self._visits.values()), JOIN_LIMIT)
                 self._feed.finish(self._signalled_again)
         return self._outcomes
@@ -106,6 +106,14 @@ class ErrandRunner:
     def _taken(self, node: int, nbytes: int) -> None:
         self._visits[node].taken(nbytes)
 
+    def _output(self, node: int, stream: int, data: bytes) -> None:
+        """Output of a host, from its thread."""
+        if stream == STDOUT and self._dialogue is not None and self._dialogue.hears:
+            self._dialogue.heard(node, data)
+            self._taken(node, len(data))
+        else:
+            self._feed.output(node, node, stream, data)
+
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
@@ -134,8 +142,8 @@ class ErrandRunner:
             ),
             seconds=order.seconds,
             credit=self._credit,
-            broadcast=self._broadcast,
+            dialogue=self._dialogue,
             tell=self.tell,
-            output=lambda at, stream, data: self._feed.output(at, at, stream, data),
+            output=self._output,
         )
         visit.start()

@@ -16,7 +16,7 @@ from dispatcher import lifeline
 from dispatcher.bootstrap import SyncScanner
 from dispatcher.core import events as ev
 from dispatcher.core.visits import CommandEnded
-from dispatcher.runner.broadcast import Broadcast
+from dispatcher.runner.dialogue import Dialogue
 from dispatcher.transport.base import Failure, Kind, Link, LinkClosed, Target, Transport
 
 READ_SIZE = 256 << 10
@@ -36,7 +36,7 @@ class Visit(threading.Thread):
     """One attempt at one host.
 
     opening: what ``lifeline.opening`` made of the command. seconds: until the
-    command must have started. broadcast: what the command reads, or None.
+    command must have started. dialogue: who writes what the command reads, or None.
     tell, output: take events and (node, stream, bytes), from this thread.
     """
 
@@ -50,7 +50,7 @@ class Visit(threading.Thread):
         opening: bytes,
         seconds: float,
         credit: int,
-        broadcast: Broadcast | None,
+        dialogue: Dialogue | None,
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, bytes], None],
     ) -> None:
@@ -62,7 +62,7 @@ class Visit(threading.Thread):
         self._opening = opening
         self._deadline = time.monotonic() + seconds
         self._credit = credit
-        self._broadcast = broadcast
+        self._dialogue = dialogue
         self._tell = tell
         self._output = output
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -145,7 +145,7 @@ class Visit(threading.Thread):
             if item is _CLOSE:
                 return
             if isinstance(item, str):
-                if self._broadcast is not None:
+                if self._dialogue is not None:
                     link.close()  # no line for orders: the far side sees the end
                 self._order(link, item)
             if item is _READABLE:
@@ -214,8 +214,8 @@ class Visit(threading.Thread):
                 return
             self._tell(ev.NodeBooted(self._node, len(self._scanner.noise)))
             self._scanner = None
-            if self._broadcast is not None:
-                self._broadcast.start(link)
+            if self._dialogue is not None:
+                self._dialogue.start(self._node, link)
             data = rest
         self._give(STDOUT, data)
 
