@@ -34,7 +34,7 @@ MAY = {
     "checks": (*COMMON, "plan.hostset", "agent.pack"),
     "bootstrap": (*COMMON, "agent", "transport.base"),
     "lifeline": ("agent.wire",),
-    "copy": COMMON,
+    "copy": (*COMMON, "agent.pack", "bootstrap", "transport.base"),
     "runner": (
         *COMMON,
         "plan",
@@ -55,6 +55,9 @@ AGENT_MODULES = {
     "__future__", "_collections", "_ctypes", "_signal", "_socket", "_struct", "errno", "fcntl",
     "os", "select", "sys", "termios", "time", "zlib",
 }  # fmt: skip
+
+#: the same for a host's end of a copy; hashlib and shutil are loaded only where they must be
+COPY_MODULES = {"__future__", "_hashlib", "fcntl", "hashlib", "os", "shutil", "signal", "time"}
 
 #: what no part of the launcher may load or call: heavy, or able to run what a host sends
 HEAVY = {"torch", "mpi4py", "numpy"}
@@ -130,6 +133,14 @@ def test_a_part_imports_only_what_it_may(name: str) -> None:
 def test_the_agent_imports_only_itself_and_a_few_standard_modules(name: str) -> None:
     outside = {full for full in names_imported(name) if not full.startswith("dispatcher.agent")}
     assert outside <= AGENT_MODULES
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if within(name, "copy.there")])
+def test_what_travels_for_a_copy_needs_little(name: str) -> None:
+    outside = {
+        full for full in names_imported(name) if not full.startswith("dispatcher.copy.there")
+    }
+    assert outside <= {"dispatcher.agent.pack", *COPY_MODULES}
 
 
 @pytest.mark.parametrize("name", [n for n in MODULES if not within(n, "cli") and n != "__main__"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,18 +13,29 @@ from dispatcher.cli.errand import limits
 from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.targets import find_hosts
-from dispatcher.copy import scripts
-from dispatcher.copy.pack import pack
+from dispatcher.copy import program, scripts
+from dispatcher.copy.sending import Sending
+from dispatcher.copy.sources import Sources, names_of
 from dispatcher.copy.unpack import BadArchive, unpack
 from dispatcher.core.events import SignalReceived
-from dispatcher.core.visits import Failed, Outcome, exit_code, is_good
+from dispatcher.core.visits import (
+    Failed,
+    Interrupted,
+    NotCopied,
+    Outcome,
+    TimedOut,
+    exit_code,
+    is_good,
+)  # fmt: skip
 from dispatcher.errors import UsageError
+from dispatcher.plan import placeholders
 from dispatcher.plan.errand import Errand
 from dispatcher.plan.hostset import fold
-from dispatcher.runner.broadcast import Broadcast
+from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.errand import ErrandRunner
 from dispatcher.sinks.archives import Archives
 from dispatcher.sinks.base import Sink
+from dispatcher.sinks.copying import summary
 from dispatcher.sinks.errand import ErrandNotes, describe
 from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.screen import Screen, View
@@ -35,18 +47,36 @@ _TAR_ROOM = 1 << 30
 
 
 def put(flags: Mapping[str, Any]) -> int:
-    """Pack the sources, then send them; the exit code. Raises: UsageError before that."""
+    """List the sources, then send them; the exit code. Raises: UsageError before that."""
     if len(flags["paths"]) < 2:
         raise UsageError("put: what, and where to?", hint="dispatch put -H hostfile FILE /DEST/")
     *sources, dest = flags["paths"]
     if not dest or "\0" in dest:
         raise UsageError("put: an empty destination")
     hosts = find_hosts(flags, say)
-    packed = pack(sources)
-    words = ("/bin/sh", "-c", scripts.PUT, "dispatch", _there(dest), *packed.names)
-    errand = Errand(hosts, words, stdin=True, limits=limits(flags), fill=True)
-    outcomes = _run(errand, flags, [], Broadcast(packed.file.fileno()))
-    return _conclude(errand, outcomes)
+    wanted = placeholders.groups(sources, _there(dest), hosts)
+    listed: dict[tuple[tuple[str, ...], ...], Sources] = {}
+    plans = []
+    for groups in wanted:
+        paths = tuple(paths for _, paths in groups)
+        if paths not in listed:
+            listed[paths] = Sources(groups, checksum=flags["checksum"])
+        plans.append((listed[paths], groups))
+    sending = Sending(plans, checksum=flags["checksum"], resume=not flags["no_resume"])
+    tails = tuple((groups[0][0], *names_of(groups[0][1])) for groups in wanted)
+    words = program.words(scripts.PUT, ())
+    errand = Errand(hosts, words, stdin=True, limits=limits(flags), tails=tails)
+    began = time.monotonic()
+    outcomes = list(_run(errand, flags, [], sending))
+    for node, (outcome, told) in enumerate(zip(outcomes, sending.told, strict=True)):
+        if told.error is not None and not isinstance(outcome, Interrupted | TimedOut):
+            outcomes[node] = NotCopied(told.error)
+        elif is_good(outcome) and told.python and told.sent is None:
+            outcomes[node] = NotCopied("it ended without a word of what it did")
+    code = _conclude(errand, outcomes)
+    for line in summary(errand.names, outcomes, sending.told, time.monotonic() - began):
+        say(line)
+    return code
 
 
 def get(flags: Mapping[str, Any]) -> int:
@@ -67,8 +97,11 @@ def get(flags: Mapping[str, Any]) -> int:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise UsageError(f"get: {folder}: {(error.strerror or '').lower()}") from None
-    words = ("/bin/sh", "-c", scripts.GET, "dispatch", *map(_there, cleaned))
-    errand = Errand(hosts, words, limits=limits(flags), fill=True)
+    words = ("/bin/sh", "-c", scripts.GET, "dispatch")
+    tails = tuple(
+        tuple(_there(text.replace("{host}", host.name)) for text in cleaned) for host in hosts
+    )
+    errand = Errand(hosts, words, limits=limits(flags), tails=tails)
     archives = Archives(folder, limit + _TAR_ROOM)
     outcomes = list(_run(errand, flags, [archives], None))
     for node, outcome in enumerate(outcomes):
@@ -115,7 +148,7 @@ def _size(text: str) -> int:
 
 
 def _run(
-    errand: Errand, flags: Mapping[str, Any], sinks: list[Sink], broadcast: Broadcast | None
+    errand: Errand, flags: Mapping[str, Any], sinks: list[Sink], dialogue: Dialogue | None
 ) -> tuple[Outcome, ...]:
     allow_open_files(len(errand.hosts))
     names = errand.names
@@ -129,7 +162,7 @@ def _run(
             errand,
             reach.transport_for,
             [ErrandNotes(names, say, verbose=flags["verbose"]), screen, *sinks],
-            broadcast=broadcast,
+            dialogue=dialogue,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
         return runner.run()

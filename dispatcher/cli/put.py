@@ -15,6 +15,7 @@ Examples:
   dispatch put -H hostfile train.py conf /opt/job/
   dispatch put -w 'n[01-16]' node.conf /etc/site.conf
   dispatch put -w 'n[01-16]' shard.tar '/data/{host}/'
+  dispatch put -H hostfile 'shard-{rank}.bin' /data/       each rank's, on its own host
 Exit code: as dispatch exec.
 """
 
@@ -23,13 +24,24 @@ Exit code: as dispatch exec.
 @click.argument("paths", nargs=-1, metavar="SRC... DEST")
 @where_options
 @time_options
+@click.option(
+    "--checksum", is_flag=True, help="A file is equal if its SHA-256 is, not its size and time."
+)
+@click.option(
+    "--no-resume", is_flag=True, help="Neither use nor keep what an interrupted copy left."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @how_options
 def command(**flags: Any) -> int:
-    """Copy files and trees SRC to DEST on every host; {host} in DEST is its name.
+    """Copy files and trees SRC to DEST on every host.
 
     DEST is a folder if it ends in /, is one there, or there are several SRC. A file
-    is renamed into its place when it is complete; modes and times are kept.
+    is renamed into its place when all of it is there and compared by SHA-256; modes and
+    times are kept. A file whose size and time are equal there is not sent. An
+    interrupted copy goes on where it stopped; what it left is removed after a week.
+
+    {host} in a name is the host's; {rank} is each rank of the host in turn, as slots in the
+    hostfile give them: in SRC that many files, in DEST a place for each rank's.
     """
     from dispatcher.cli.copying import put
 

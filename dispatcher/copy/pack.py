@@ -20,6 +20,10 @@ class Packed:
     names: tuple[str, ...]
     size: int
 
+    def read(self, at: int, size: int) -> bytes:
+        """Up to ``size`` bytes of the tar from byte ``at``; from any thread."""
+        return os.pread(self.file.fileno(), size, at)
+
 
 def pack(paths: Sequence[str]) -> Packed:
     """The files and trees at ``paths``, each under its last part; links stay links.

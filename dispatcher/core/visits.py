@@ -90,13 +90,20 @@ class Interrupted(Value):
 
 
 @value
+class NotCopied(Value):
+    """The files of ``put`` or ``get`` could not be taken or given there, and ``why``."""
+
+    why: str
+
+
+@value
 class NotStarted(Value):
     """The host was never contacted: the errand had been stopped before its turn."""
 
     why: str
 
 
-Outcome = Exited | Killed | Failed | TimedOut | Interrupted | NotStarted
+Outcome = Exited | Killed | Failed | TimedOut | Interrupted | NotCopied | NotStarted
 
 
 def is_good(outcome: Outcome) -> bool:
@@ -114,7 +121,7 @@ def own_code(outcome: Outcome) -> int:
             return exitcodes.TIME_LIMIT
         case Interrupted(signum):
             return exitcodes.SIGNAL_BASE + signum
-        case NotStarted():
+        case NotStarted() | NotCopied():
             return 1
     return exitcodes.CLUSTER
 

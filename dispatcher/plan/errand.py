@@ -49,19 +49,19 @@ class Errand:
     """``words`` (an argv, never empty) once on each of ``hosts``.
 
     stdin: each command reads a copy of our standard input; otherwise it has none.
-    fill: ``{host}`` in a word is replaced by the host's name.
+    tails: words for each host alone, behind the common ones.
     """
 
     hosts: tuple[Host, ...]
     words: tuple[str, ...]
     stdin: bool = False
     limits: ErrandLimits = ErrandLimits()
-    fill: bool = False
+    tails: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.words or not self.words[0]:
             raise UsageError("no command: what should the hosts run?")
-        for word in self.words:
+        for word in (*self.words, *(word for tail in self.tails for word in tail)):
             if "\0" in word:
                 raise UsageError("a NUL byte in the command: no program can be given one")
 
@@ -80,9 +80,7 @@ class Errand:
 
     def words_for(self, node: int) -> tuple[str, ...]:
         """The argv of host ``node``."""
-        if not self.fill:
-            return self.words
-        return tuple(word.replace("{host}", self.hosts[node].name) for word in self.words)
+        return self.words + self.tails[node] if self.tails else self.words
 
     def environment(self, node: int) -> tuple[tuple[str, str], ...]:
         """What the command on host ``node`` can know about its place."""

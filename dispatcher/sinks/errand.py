@@ -89,6 +89,8 @@ def words(outcome: vi.Outcome) -> str:
             return f"timeout: longer than the {seconds:g} s of the {what}" + _unended(ended)
         case vi.Interrupted(signum, ended):
             return f"interrupted by {signal.Signals(signum).name}" + _unended(ended)
+        case vi.NotCopied(why):
+            return harmless_text(why)
     return f"not started: {outcome.why}"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +53,8 @@ def content(top: Path) -> dict[str, object]:
 
 def test_a_tree_there_and_back(tree: Path, tmp_path: Path) -> None:
     done = put(str(tree), f"{tmp_path}/there/")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert re.fullmatch(r"localhost: 4 files sent, 0 equal; 270 B in [\d.]+ s\n", done.stderr)
     assert content(tmp_path / "there" / "tree") == content(tree)
     assert (tmp_path / "there" / "tree" / "run.sh").stat().st_mtime == 1_000_000
     assert os.listdir(tmp_path / "there") == ["tree"]
@@ -104,9 +107,47 @@ def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "in" / "localhost" / "big").exists()
 
 
+def test_what_is_equal_is_not_sent_again(tree: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there" / "tree"
+    assert "4 files sent, 0 equal" in put(str(tree), f"{tmp_path}/there/").stderr
+    inode = (there / "run.sh").stat().st_ino
+    assert "0 files sent, 4 equal" in put(str(tree), f"{tmp_path}/there/").stderr
+    (tree / ".hidden").write_text("more")
+    (tree / "run.sh").chmod(0o700)
+    assert "1 file sent, 3 equal" in put(str(tree), f"{tmp_path}/there/").stderr
+    assert content(there) == content(tree)
+    assert (there / "run.sh").stat().st_ino == inode  # the mode is changed in place
+
+
+def test_checksum_sees_what_size_and_time_do_not(tree: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there" / "tree"
+    put(str(tree), f"{tmp_path}/there/")
+    (there / "run.sh").write_text("#!/bin/SH\n")
+    os.utime(there / "run.sh", (1_000_000, 1_000_000))
+    os.utime(there / ".hidden", (7, 7))
+    assert "1 file sent, 3 equal" in put(str(tree), f"{tmp_path}/there/").stderr  # .hidden
+    assert (there / "run.sh").read_text() == "#!/bin/SH\n"
+    assert "1 file sent, 3 equal" in put("--checksum", str(tree), f"{tmp_path}/there/").stderr
+    assert content(there) == content(tree)
+
+
+def test_a_host_without_python_takes_a_tar(tree: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("mkdir", "mv", "rm", "tar", "sleep"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    done = put(str(tree), f"{tmp_path}/there/", env={**os.environ, "PATH": str(tools)})
+    assert done.returncode == 0, done.stderr
+    assert "localhost: all sent, by tar; 270 B in" in done.stderr
+    assert content(tmp_path / "there" / "tree") == content(tree)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("put", "-w", "n1", "x", "/{user}/"), "unknown placeholder: {user}"),
+        (("put", "-w", "n1", "{host", "/x"), "no such file"),
+        (("put", "-w", "n1", "{rank}", "/x"), "how many ranks has n1"),
         (("put", "-w", "n1", "x"), "what, and where to"),
         (("put", "-w", "n1", "/no/such", "/x"), "no such file"),
         (("put", "-w", "n1", "/etc/hosts", "/etc/../etc/hosts", "/x"), "two of that name"),

@@ -1,0 +1,180 @@
+"""Our end of ``put``: what each host needs, sent at its own pace.
+
+A host with Python is sent the program of ``there`` and the list of files, says what it
+needs and gets just that; its report says what it did. A host without is sent a tar. One
+writer thread a host; what hosts say is parsed on their own threads, bounded and checked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.copy import program
+from dispatcher.copy.hearing import Ended, Hearing
+from dispatcher.copy.sources import Group, Sources
+from dispatcher.copy.there import frames
+from dispatcher.errors import UsageError
+from dispatcher.transport.base import Link, LinkClosed
+
+#: bytes of one answer of a host
+_LARGEST = 64 << 20
+_CHUNK = 64 << 10
+
+
+@dataclass
+class Told:
+    """What is known of the copy to one host.
+
+    python: whether its Python does the work; None until it is known. bytes: sent, of
+    ``wanted``; ``found`` more were there from an interrupted copy. sent, equal: files,
+    once it is done; error: why it is not.
+    """
+
+    python: bool | None = None
+    bytes: int = 0
+    wanted: int = 0
+    found: int = 0
+    sent: int | None = None
+    equal: int = 0
+    error: str | None = None
+
+
+class Sending:
+    """Talks with the hosts (``runner.dialogue``): ``plans[node]`` goes to ``node``.
+
+    plans: sources, and the groups with that host's destinations.
+    """
+
+    hears = True
+
+    def __init__(
+        self, plans: Sequence[tuple[Sources, tuple[Group, ...]]], *, checksum: bool, resume: bool
+    ) -> None:
+        self._plans = plans
+        self._checksum = checksum
+        self._resume = resume
+        self._orders: dict[tuple[int, tuple[Group, ...]], bytes] = {}
+        self._lock = threading.Lock()
+        self._hearing = [Hearing(_LARGEST) for _ in plans]
+        self.told = [Told(wanted=sources.size) for sources, _ in plans]
+
+    def start(self, node: int, link: Link) -> None:
+        threading.Thread(
+            target=self._talk, args=(node, link), name=f"put:{node}", daemon=True
+        ).start()
+
+    def heard(self, node: int, data: bytes) -> None:
+        self._hearing[node].put(data)
+
+    def close(self) -> None:
+        for hearing in self._hearing:
+            hearing.stop()
+
+    # -- one host ---------------------------------------------------------------------------
+
+    def _talk(self, node: int, link: Link) -> None:
+        told, hearing = self.told[node], self._hearing[node]
+        try:
+            first = hearing.line(link, len(program.PYTHON))
+            told.python = first == program.PYTHON
+            if told.python:
+                self._by_python(node, link)
+            elif first == program.SHELL:
+                self._by_tar(node, link)
+            else:
+                told.error = "it did not say how it takes files"
+                link.close()
+            link.end_input()
+        except (LinkClosed, Ended):
+            pass  # the end of its command says more
+        except frames.BadFrame as bad:
+            told.error = f"it does not keep to the protocol: {bad}"
+            link.close()
+        except UsageError as error:
+            told.error = str(error)
+            link.close()
+        finally:
+            hearing.stop()
+
+    def _by_tar(self, node: int, link: Link) -> None:
+        sources, groups = self._plans[node]
+        if len(groups) > 1:
+            raise UsageError("{rank} in a destination needs a python3 there")
+        with self._lock:
+            packed = sources.tar()
+        at = 0
+        while data := packed.read(at, _CHUNK):
+            link.write(data)
+            at += len(data)
+            self.told[node].bytes = min(at, self.told[node].wanted)
+
+    def _by_python(self, node: int, link: Link) -> None:
+        sources, _ = self._plans[node]
+        told, hearing = self.told[node], self._hearing[node]
+        link.write(program.payload() + self._order(node))
+        answer = hearing.value(link)
+        if _take_report(told, answer):
+            return
+        needed, starts = needs_of(answer, sources.entries)
+        told.wanted = sum(sources.entries[index].size for index in needed)
+        try:
+            for piece in sources.pieces(needed, starts):
+                link.write(piece)
+                told.bytes = min(told.wanted, told.bytes + len(piece))
+        except LinkClosed:
+            pass  # it may have said why
+        _take_report(told, hearing.value(link))
+
+    def _order(self, node: int) -> bytes:
+        sources, groups = self._plans[node]
+        key = (id(sources), groups)
+        with self._lock:
+            if key not in self._orders:
+                self._orders[key] = sources.order(
+                    groups, checksum=self._checksum, resume=self._resume
+                )
+            return self._orders[key]
+
+
+def _take_report(told: Told, answer: dict[str, Any]) -> bool:
+    """Whether ``answer`` is the host's last word; what it says is kept."""
+    error, sent, equal = answer.get("error"), answer.get("sent"), answer.get("equal")
+    if isinstance(error, str):
+        told.error = error[:500]
+    elif isinstance(sent, int) and isinstance(equal, int):
+        told.sent, told.equal = sent, equal
+        told.found = told.wanted - _number(answer.get("bytes"), told.wanted)
+        told.bytes = told.wanted = told.wanted - told.found
+    else:
+        return False
+    return True
+
+
+def _number(value: object, most: int) -> int:
+    """``value`` if it is a number from 0 to ``most``, else ``most``."""
+    return value if isinstance(value, int) and 0 <= value <= most else most
+
+
+def needs_of(
+    answer: dict[str, Any], entries: Sequence[frames.Entry]
+) -> tuple[list[int], dict[int, tuple[int, str]]]:
+    """Which entries a host wants, and what it has of them already. Raises: BadFrame."""
+    try:
+        needed = frames.numbers_of(answer["need"])
+        pairs = frames.numbers_of(answer["start"])
+        seen = answer["seen"].split()
+    except (KeyError, ValueError, AttributeError):
+        raise frames.BadFrame("a broken answer") from None
+    last, wanted = -1, set(needed)
+    for index in needed:
+        if not last < index < len(entries) or entries[index].kind != frames.FILE:
+            raise frames.BadFrame("it wants what was not offered")
+        last = index
+    starts = dict(zip(pairs[::2], zip(pairs[1::2], seen, strict=False), strict=False))
+    for index, (size, _) in starts.items():
+        if index not in wanted or not 0 <= size <= entries[index].size:
+            raise frames.BadFrame("it has more of a file than there is")
+    return needed, starts

@@ -1,0 +1,91 @@
+"""A host's end of a copy: reads an order, answers, and does it.
+
+``put``: order with the list of files; answer: which are needed; the files; a report.
+The report is the last word, and says what went wrong if anything did.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from dispatcher.copy.there.frames import BadFrame, Frames, message, rows, value_of
+from dispatcher.copy.there.take import NotTaken, Taker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_MOST = 1 << 30  # bytes of a list; the launcher is trusted here
+_READ = 256 << 10
+
+
+class _Ended(Exception):
+    """The launcher is gone, or ends us."""
+
+
+def main() -> int:
+    """The exit code: 0 when the report says that all is in its place."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
+    come = _frames()
+    try:
+        return _put(value_of(*next(come)), come)
+    except (BadFrame, NotTaken) as bad:
+        return _fail(str(bad))
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(name + (error.strerror or str(error)).lower())
+    except _Ended:
+        return 1
+
+
+def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
+    entries = rows(order["list"])
+    taker = Taker(entries, order["groups"], order["checksum"], order["resume"])
+    keep = False
+    try:
+        _say(taker.needs())
+        _receive(taker, come)
+        taker.commit()
+        _say(taker.report())
+    except _Ended:
+        keep = bool(order["resume"])
+        raise
+    finally:
+        taker.close(keep)
+    return 0
+
+
+def _receive(taker: Taker, come: Iterator[tuple[bytes, bytes]]) -> None:
+    while not taker.done:
+        kind, body = next(come)
+        try:
+            taker.take(kind, body)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = taker.now.path
+            raise
+
+
+def _frames() -> Iterator[tuple[bytes, bytes]]:
+    frames = Frames(_MOST)
+    while data := os.read(0, _READ):
+        yield from frames.feed(data)
+    raise _Ended
+
+
+def _say(value: dict[str, Any]) -> None:
+    data = message(value)
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def _fail(why: str) -> int:
+    _say({"error": why})
+    return 1
+
+
+def _end(number: int, frame: object) -> None:
+    raise _Ended

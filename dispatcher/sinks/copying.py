@@ -1,0 +1,54 @@
+"""``put`` and ``get`` in words: what was copied, equal hosts folded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dispatcher.core import visits as vi
+from dispatcher.plan.hostset import fold
+from dispatcher.sinks.verdict import plural
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Told(Protocol):
+    """What is known of the copy to or from one host."""
+
+    python: bool | None
+    bytes: int
+    wanted: int
+    found: int
+    sent: int | None
+    equal: int
+
+
+def size(nbytes: float) -> str:
+    """``17 B``, ``1.5 MiB``."""
+    unit = 0
+    while nbytes >= 1024 and unit < len(_UNITS) - 1:
+        nbytes /= 1024
+        unit += 1
+    return f"{nbytes:.1f} {_UNITS[unit]}" if unit else f"{nbytes:.0f} B"
+
+
+def summary(
+    names: Sequence[str], outcomes: Sequence[vi.Outcome], told: Sequence[Told], seconds: float
+) -> list[str]:
+    """A line for the hosts that were served alike; [] when none was served."""
+    groups: dict[str, list[str]] = {}
+    for name, outcome, one in zip(names, outcomes, told, strict=True):
+        if not vi.is_good(outcome):
+            continue
+        if one.sent is None:
+            text = "all sent, by tar"
+        else:
+            text = f"{plural(one.sent, 'file')} sent, {one.equal} equal"
+            if one.found:
+                text += f", {size(one.found)} were there from an interrupted copy"
+        groups.setdefault(text, []).append(name)
+    total = sum(one.bytes for one in told)
+    lines = [f"{fold(hosts)}: {text}" for text, hosts in groups.items()]
+    if lines:
+        lines[-1] += f"; {size(total)} in {seconds:.1f} s"
+    return lines

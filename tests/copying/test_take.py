@@ -1,0 +1,250 @@
+"""What a host takes: all of a file or nothing, whatever becomes of the copy."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.copy.sending import needs_of
+from dispatcher.copy.sources import Sources
+from dispatcher.copy.there.frames import BadFrame, Entry, Frames, columns, frame, message, rows
+from dispatcher.copy.there.take import PART, STAGE, WORTH, NotTaken, Taker, same_time
+
+BIG = random.Random(1).randbytes(3 * WORTH)
+
+
+class Copy:
+    """One copy of ``paths`` to ``dest``, by hand."""
+
+    def __init__(self, paths: list[Path], dest: Path, **how: bool) -> None:
+        self.sources = Sources(
+            [(str(dest), tuple(map(str, paths)))], checksum=how.get("checksum", False)
+        )
+        groups = [[str(dest), [path.name for path in paths]]]
+        self.taker = Taker(
+            rows(columns(self.sources.entries)), groups,
+            checksum=how.get("checksum", False), resume=how.get("resume", True),
+        )  # fmt: skip
+
+    def frames(self) -> Iterator[tuple[bytes, bytes]]:
+        needed, starts = needs_of(self.taker.needs(), self.sources.entries)
+        come = Frames(1 << 20)
+        for piece in self.sources.pieces(needed, starts):
+            yield from come.feed(piece)
+
+    def all(self) -> dict[str, Any]:
+        try:
+            for kind, body in self.frames():
+                self.taker.take(kind, body)
+            assert self.taker.done
+            self.taker.commit()
+        finally:
+            self.close(keep=False)
+        return self.taker.report()
+
+    def some(self, come: Iterator[tuple[bytes, bytes]], count: int = 1 << 30) -> None:
+        for kind, body in itertools.islice(come, count):
+            self.taker.take(kind, body)
+
+    def interrupt(self, count: int, *, keep: bool = True) -> None:
+        """End after ``count`` frames."""
+        self.some(self.frames(), count)
+        self.close(keep)
+
+    def close(self, keep: bool) -> None:
+        self.taker.close(keep)
+        self.sources.close()
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Path:
+    path = tmp_path / "big"
+    path.write_bytes(BIG)
+    return path
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    (tmp_path / "dest").mkdir()
+    return tmp_path / "dest"
+
+
+def test_an_interrupted_file_goes_on_where_it_stopped(big: Path, dest: Path) -> None:
+    Copy([big], dest).interrupt(5)
+    assert [name[: len(PART)] for name in os.listdir(dest)] == [PART]
+    done = Copy([big], dest).all()
+    assert done["bytes"] == len(BIG) - 5 * (256 << 10)
+    assert (dest / "big").read_bytes() == BIG
+    assert os.listdir(dest) == ["big"]
+
+
+def test_a_part_of_something_else_is_not_gone_on_with(big: Path, dest: Path) -> None:
+    Copy([big], dest).interrupt(5)
+    (part,) = dest.iterdir()
+    data = bytearray(part.read_bytes())
+    data[100] ^= 1
+    part.write_bytes(data)
+    assert Copy([big], dest).all()["bytes"] == len(BIG)
+    assert (dest / "big").read_bytes() == BIG
+
+
+def test_a_changed_source_has_another_part(big: Path, dest: Path) -> None:
+    Copy([big], dest).interrupt(5)
+    big.write_bytes(BIG[::-1])
+    assert Copy([big], dest).all()["bytes"] == len(BIG)
+    assert (dest / "big").read_bytes() == BIG[::-1]
+
+
+def test_nothing_is_kept_or_used_without_resume(big: Path, dest: Path) -> None:
+    Copy([big], dest, resume=False).interrupt(5, keep=False)
+    assert os.listdir(dest) == []
+    Copy([big], dest).interrupt(5)
+    assert Copy([big], dest, resume=False).all()["bytes"] == len(BIG)
+
+
+def test_two_at_once_do_not_share_a_part(big: Path, dest: Path) -> None:
+    one, two = Copy([big], dest), Copy([big], dest)
+    first, second = one.frames(), two.frames()
+    one.some(first, 4)
+    two.some(second, 4)
+    for copy, rest in ((two, second), (one, first)):
+        copy.some(rest)
+        copy.taker.commit()
+        copy.close(keep=True)
+        assert (dest / "big").read_bytes() == BIG
+    assert os.listdir(dest) == ["big"]
+
+
+def test_a_damaged_file_never_gets_its_name(big: Path, dest: Path) -> None:
+    copy = Copy([big], dest)
+    come = ((kind, body[:-1] + b"!" if kind == b"D" else body) for kind, body in copy.frames())
+    with pytest.raises(NotTaken, match="damaged"):
+        copy.some(come)
+    copy.close(keep=True)
+    assert os.listdir(dest) == []
+
+
+def test_a_file_that_changes_while_it_is_sent(big: Path, dest: Path) -> None:
+    copy = Copy([big], dest)
+    come = copy.frames()
+    copy.some(come, 1)
+    os.truncate(big, WORTH)
+    with pytest.raises(NotTaken, match="big: changed while it was copied"):
+        copy.some(come)
+    copy.close(keep=False)
+    assert os.listdir(dest) == []
+
+
+def test_a_tree_appears_in_one_step_and_is_swept_when_it_does_not(
+    tmp_path: Path, dest: Path
+) -> None:
+    tree = tmp_path / "tree"
+    (tree / "sub").mkdir(parents=True)
+    for i in range(5):
+        (tree / "sub" / str(i)).write_text(str(i))
+    copy = Copy([tree], dest)
+    copy.some(copy.frames(), 9)  # all but the last end
+    (stage,) = os.listdir(dest)
+    assert stage.startswith(STAGE)
+    copy.taker._groups[0].stage = ""  # it is killed here
+    copy.close(keep=True)
+    os.utime(dest / stage, (1, 1))
+    assert Copy([tree], dest).all() == {"sent": 5, "equal": 0, "bytes": 5}
+    assert os.listdir(dest) == ["tree"]
+
+
+def test_a_folder_of_another_copy_that_just_came_is_merged_into(tmp_path: Path, dest: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "a").write_text("a")
+    one, two = Copy([tree], dest), Copy([tree], dest)
+    come = iter(list(one.frames())), iter(list(two.frames()))
+    for copy, frames in zip((one, two), come, strict=True):
+        copy.some(frames)
+        copy.taker.commit()
+        copy.close(keep=True)
+    assert os.listdir(dest) == ["tree"]
+    assert (dest / "tree" / "a").read_text() == "a"
+
+
+def test_a_folder_that_may_not_be_written_to(tmp_path: Path, dest: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "sub").mkdir(parents=True)
+    (tree / "sub" / "f").write_text("f")
+    (tree / "sub").chmod(0o555)
+    tree.chmod(0o500)
+    Copy([tree], dest).all()
+    assert (dest / "tree").stat().st_mode & 0o777 == 0o500
+    assert (dest / "tree" / "sub").stat().st_mode & 0o777 == 0o555
+    assert (dest / "tree").stat().st_mtime_ns == tree.stat().st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "same"),
+    [(5, 5, True), (5, 6, False), (10**9, 10**9 + 7, True), (10**9, 2 * 10**9, False)],
+)
+def test_times_kept_in_whole_seconds_are_the_same(there: int, here: int, same: bool) -> None:
+    assert same_time(there, here) is same
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"need": "9", "start": "", "seen": ""},
+        {"need": "0 0", "start": "", "seen": ""},
+        {"need": "-1", "start": "", "seen": ""},
+        {"need": "1", "start": "", "seen": ""},
+        {"need": "x", "start": "", "seen": ""},
+        {"need": 7, "start": "", "seen": ""},
+        {"need": "0", "start": "0 99", "seen": "ab"},
+    ],
+)
+def test_an_answer_that_makes_no_sense(answer: dict[str, object]) -> None:
+    with pytest.raises(BadFrame):
+        needs_of(answer, [Entry("0/f", "f", 0o644, 7, 1), Entry("0/d", "d", 0o755, 0, 1)])
+
+
+text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+entries = st.lists(
+    st.builds(
+        Entry, text, st.sampled_from("fdl"), st.integers(0, 0o7777),
+        st.integers(0, 1 << 62), st.integers(-(1 << 62), 1 << 62), text,
+    )
+)  # fmt: skip
+
+
+@given(entries)
+def test_lists_keep_every_name_and_number(wanted: list[Entry]) -> None:
+    def fields(one: Entry) -> list[object]:
+        return [getattr(one, name) for name in Entry.__slots__]
+
+    assert list(map(fields, rows(columns(wanted)))) == list(map(fields, wanted))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.binary(max_size=300), max_size=5), st.data())
+def test_frames_out_of_any_pieces(bodies: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(frame(b"D", body) for body in bodies) + message({"a": 1})
+    come, got, at = Frames(1 << 10), [], 0
+    while at < len(whole):
+        step = data.draw(st.integers(1, 400))
+        got += come.feed(whole[at : at + step])
+        at += step
+    assert [body for kind, body in got if kind == b"D"] == bodies
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_frames_or_an_error(noise: bytes) -> None:
+    try:
+        list(Frames(100).feed(noise))
+    except BadFrame:
+        pass
