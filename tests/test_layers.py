@@ -44,7 +44,7 @@ MAY = {
         "bootstrap",
         "lifeline",
         "sinks.base",
-        "checks.reading",
+        "checks",
     ),
     "jobs": (*COMMON, "core.events", "sinks.base"),
     "comm": (),
@@ -52,8 +52,8 @@ MAY = {
 
 #: the standard modules that the agent may load: each is on the path of every start
 AGENT_MODULES = {
-    "__future__", "_collections", "_ctypes", "_signal", "_socket", "_struct", "errno", "fcntl",
-    "os", "select", "sys", "termios", "time", "zlib",
+    "__future__", "_collections", "_ctypes", "_sha2", "_sha256", "_signal", "_socket", "_struct",
+    "errno", "fcntl", "os", "select", "sys", "termios", "time", "zlib",
 }  # fmt: skip
 
 #: the same for a host's end of a copy; hashlib and shutil are loaded only where they must be

@@ -8,13 +8,15 @@ is read is bounded and goes home as it is; nothing is understood here.
 A reading is a list: name, kind, argument, seconds, bytes at most. Kinds:
 
 =======  ========================================================================
-run      a command's output and errors; argument: argv (bytes)
+run      a command's output and errors; argument: argv (bytes), or a dict of them by
+         the host's name, with "" for all others
 file     the files of glob patterns; argument: list of bytes; packed list of [path, content]
 call     what a function of ``CALLS`` returns, packed; argument: [name, its arguments]
 site     a folder: each executable in it becomes a reading ``NAME/FILE`` of its own
 =======  ========================================================================
 
-Runs alone, without the agent: ``main`` gets the readings, packed, and writes one packed dict:
+Runs alone, without the agent: ``main`` gets the readings, packed, and writes a line with this
+host's time (s since 1970) at once, and at the end one packed dict:
 name -> [status, output, cut]: the exit status, None at the deadline; cut: more was there.
 """
 
@@ -22,9 +24,8 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 from _signal import SIGKILL, SIGTERM, signal  # type: ignore[import-not-found]
-from time import monotonic
+from time import monotonic, time
 
 from .pack import pack, unpack
 
@@ -55,11 +56,8 @@ class Reading:
 
 def main(packed: bytes) -> int:
     """Carry out the readings and write what they gave to standard output."""
-    found = survey(unpack(packed))
-    sys.stdout.flush()
-    left = pack(found)
-    while left:
-        left = left[os.write(1, left) :]
+    write(b"%r\n" % time())
+    write(pack(survey(unpack(packed))))
     return 0
 
 
@@ -76,6 +74,8 @@ def survey(requests: list[list[Any]]) -> dict[str, list[Any]]:
         os._exit(1)
 
     signal(SIGTERM, stop)
+    if any(request[1] == "call" for request in requests):
+        from . import senses  # noqa: F401 - compiled once, not in each child
     for name, kind, argument, seconds, most in spread(requests):
         found[name] = reading = Reading(seconds, most)
         out, into = os.pipe()
@@ -193,8 +193,11 @@ def write(data: bytes) -> None:
         data = data[os.write(1, data) :]
 
 
-def execute(argv: list[bytes]) -> int:
-    """Become ``argv``, found in PATH and in the folders of system tools."""
+def execute(argument: list[bytes] | dict[str, list[bytes]]) -> int:
+    """Become the argv meant for us, found in PATH and in the folders of system tools."""
+    argv: Any = argument
+    if isinstance(argv, dict):
+        argv = argv.get(os.environ.get("DISPATCH_HOST", ""), argv[""])
     path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
     env = dict(os.environ, PATH=path, LC_ALL="C")
     try:

@@ -18,16 +18,20 @@ class Level(enum.IntEnum):
     INCOMPLETE = 2
     CRITICAL = 3
 
+    @property
+    def fit(self) -> bool:
+        """Whether a host of this level can be used."""
+        return self <= Level.WARN
+
 
 @dataclass(frozen=True)
 class Finding:
-    """``check`` found ``level`` on a host: ``text`` says what, ``remedy`` what to do about it.
+    """One check of one host found ``level``: ``text`` says what, ``remedy`` what to do about it.
 
     value: what was measured in a word or two, the same for hosts that are alike
-    ("32 GiB", "12.4"); for the matrix and for finding the odd one out.
+    ("570.86", "8"); for finding the odd one out.
     """
 
-    check: str
     level: Level
     text: str = ""
     remedy: str | None = None

@@ -40,7 +40,7 @@ def request(flags: Mapping[str, Any]) -> Request:
     return Request(
         hosts=allocated or read_hosts(flags["hosts"], sys.stdin.buffer.read),
         program=program,
-        cwd=_cwd(flags["chdir"]),
+        cwd=cwd_of(flags["chdir"]),
         np=_count(flags, "np", "--np"),
         nnodes=_count(flags, "nnodes", "--nnodes"),
         nproc_per_node=_nproc(flags["nproc_per_node"]),
@@ -48,7 +48,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         exclude=flags["exclude"],
         map_by={"slot": "block", "node": "node"}[flags["map_by"]],
         oversubscribe=flags["oversubscribe"],
-        python=flags["python"] or _python(environ),
+        python=flags["python"] or python_of(environ),
         user=flags["user"],
         port=_count(flags, "ssh_port", "--ssh-port", 65535),
         environ=environ,
@@ -97,7 +97,7 @@ def _program(flags: Mapping[str, Any]) -> Program:
     return Program(kind, tuple(words))
 
 
-def _cwd(chdir: str | None) -> str:
+def cwd_of(chdir: str | None) -> str:
     """The folder the ranks start in, by the name the user's shell gives it.
 
     A home directory may be a link that leads elsewhere on other hosts, so the
@@ -110,7 +110,7 @@ def _cwd(chdir: str | None) -> str:
     return here if chdir is None else os.path.join(here, chdir)
 
 
-def _python(environ: Mapping[str, str]) -> str:
+def python_of(environ: Mapping[str, str]) -> str:
     """The ranks' Python: the active environment's, else the one dispatch runs in."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = environ.get(name)

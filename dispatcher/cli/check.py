@@ -13,9 +13,12 @@ from dispatcher.errors import UsageError
 
 EPILOG = """\b
 Examples:
+  dispatch check -H hostfile train.py
+  dispatch check -H hostfile --full --json
   dispatch check -H hostfile --nccl --apply nccl.env
   dispatch --env-file nccl.env -H hostfile train.py
   dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
+A run does by itself what costs nothing: --check quick. dispatch --check full does all of this.
 Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 usage;
 125 a host was not reached; 130 Ctrl-C.
 """
@@ -24,7 +27,23 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
 @click.command(
     "check", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
 )
+@click.argument("words", nargs=-1, metavar="[SCRIPT]")
 @where_options
+@click.option("--full", is_flag=True, help="Also GPUs, kernel log, InfiniBand, mounts; slower.")
+@click.option("--python", metavar="PATH", help="Python of the ranks, as for a run.")
+@click.option("--chdir", metavar="DIR", help="Working directory of the ranks [default: this one].")
+@click.option("--iface", metavar="NAME", help="Interface over which the ranks will meet.")
+@click.option("--master-port", metavar="PORT", help="Try this port on host 0 [any free one].")
+@click.option("--check-timeout", metavar="S", help="Seconds for all of it [20; 60 with --full].")
+@click.option(
+    "--xid-table", metavar="FILE", help="With --full: NUMBER critical|warn|ignore, a line each."
+)
+@click.option(
+    "--site-checks",
+    metavar="DIR",
+    help="With --full: run the executables in DIR of each host; each prints a JSON line.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show checks that are fine everywhere, too.")
 @click.option("--nccl", is_flag=True, help="What NCCL will use on every host, and should be told.")
 @click.option(
     "--from",
@@ -40,9 +59,14 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
 @how_options
 def command(**flags: Any) -> int:
     """Look at all hosts at once and say which are fit for a job, which are not, and why."""
-    if not flags["nccl"]:
-        raise UsageError("what should be checked?", hint="dispatch check -H hostfile --nccl")
-    from dispatcher.cli.nccl import run
+    if flags["nccl"]:
+        from dispatcher.cli.nccl import run as advise
+
+        return advise(flags)
+    for name in ("texts", "apply", "log"):
+        if flags[name]:
+            raise UsageError(f"--{'from' if name == 'texts' else name} goes with --nccl")
+    from dispatcher.cli.health import run
 
     return run(flags)
 

@@ -21,7 +21,7 @@ Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usag
 \b
 Other commands, each with its own --help:
   dispatch exec    a command once on every host, without ranks
-  dispatch check   what NCCL will use on every host, and should be told
+  dispatch check   which hosts are fit for a job, and why not; what NCCL should be told
   dispatch put     files to every host
   dispatch get     files from every host
   dispatch hosts   expand, fold, count and combine host lists

@@ -15,17 +15,18 @@ from typing import Any
 from dispatcher import bootstrap
 from dispatcher.agent.pack import PackError, pack, unpack
 from dispatcher.checks.reading import Reading
+from dispatcher.core.events import NodeConnected
 from dispatcher.core.visits import Exited, Failed, Outcome, TimedOut
 from dispatcher.plan.errand import Errand, ErrandLimits
 from dispatcher.plan.host import Host
 from dispatcher.runner.errand import ErrandRunner
-from dispatcher.sinks.base import Sink
+from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.transport.base import Transport
 
 #: bytes of one host's answer
 MOST = 4 << 20
 #: modules of the agent that a survey needs
-NEEDS = ("pack", "vitals", "senses")
+NEEDS = ("pack", "senses")
 
 _FIND = (
     'r=$1;shift;for p do command -v "$p" >/dev/null 2>&1&&exec "$p" -I -S -c "$0" "$r";done;'
@@ -37,26 +38,38 @@ _FIND = (
 class Answer:
     """What a host answered. problem: why there are no readings; lost: it was not reached.
 
-    began, ended: our clock (s since 1970) around the whole survey.
+    ahead: (least, most) seconds that its clock is ahead of ours: it was read between our
+    order and the arrival of what it said, and nobody knows when within. address: where
+    we reached it, None where that is not known.
     """
 
     readings: Mapping[str, Reading] = field(default_factory=dict)
     problem: str = ""
     lost: bool = False
-    began: float = 0.0
-    ended: float = 0.0
+    ahead: tuple[float, float] | None = None
+    address: str | None = None
 
 
 class _Answers(Sink):
-    """The hosts' bytes, and when the last of each came."""
+    """The hosts' bytes, and when each was reached and spoke first, by ``clock``."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.out: dict[int, bytearray] = {}
         self.err: dict[int, bytearray] = {}
-        self.last: dict[int, float] = {}
+        self.reached: dict[int, float] = {}
+        self.spoke: dict[int, float] = {}
+        self.address: dict[int, str | None] = {}
+        self._clock = clock
+
+    def event(self, stamped: Stamped) -> None:
+        event = stamped.event
+        if isinstance(event, NodeConnected):
+            self.reached[event.node] = self._clock()
+            self.address[event.node] = event.address
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        self.last[rank] = time.time()
+        if stream == 1:
+            self.spoke.setdefault(rank, self._clock())
         kept = (self.out if stream == 1 else self.err).setdefault(rank, bytearray())
         kept += data[: MOST + 1 - len(kept)]
 
@@ -68,51 +81,47 @@ def survey(
     *,
     seconds: float,
     connect: float = 10.0,
+    clock: Callable[[], float] = time.time,
 ) -> tuple[Answer, ...]:
     """The answers of ``hosts`` in their order, in at most ``connect + seconds``.
 
     readings: see ``agent.survey``. seconds: for all readings of one host together.
+    clock: our own, s since 1970.
     """
     source = bootstrap.alone("survey", NEEDS)
     asked = base64.b64encode(pack(list(readings))).decode()
     pythons = ("python3", *bootstrap.NEWER_PYTHONS, "/usr/bin/python3")
     words = ("/bin/sh", "-c", _FIND, source, asked, *pythons)
     limits = ErrandLimits(connect=connect, command=seconds, grace=0.5, total=connect + seconds)
-    answers = _Answers()
-    began = time.time()
+    answers = _Answers(clock)
     outcomes = ErrandRunner(
         Errand(tuple(hosts), words, limits=limits), transport_for, [answers]
     ).run()
-    now = time.time()
-    return tuple(
-        _answer(
-            outcome,
-            bytes(answers.out.get(node, b"")),
-            bytes(answers.err.get(node, b"")),
-            began,
-            answers.last.get(node, now),
-        )
-        for node, outcome in enumerate(outcomes)
-    )
+    return tuple(_answer(outcome, node, answers) for node, outcome in enumerate(outcomes))
 
 
-def _answer(outcome: Outcome, out: bytes, err: bytes, began: float, ended: float) -> Answer:
+def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
     if isinstance(outcome, Failed):
         failure = outcome.failure
         return Answer(problem=f"{failure.kind.value}: {failure.why}", lost=True)
     if isinstance(outcome, TimedOut):
         return Answer(problem=f"no answer within {outcome.seconds:.0f} s", lost=True)
-    said = err.decode("utf-8", "backslashreplace").strip()
+    said = bytes(answers.err.get(node, b"")).decode("utf-8", "backslashreplace").strip()
     if bootstrap.NO_PYTHON_MARK in said:
         looked = said.partition(bootstrap.NO_PYTHON_MARK)[2]
         return Answer(problem=f"no python there; looked for {looked[:400]}")
     if outcome != Exited(0):
         last = said.splitlines()[-1][-400:] if said else "nothing"
         return Answer(problem=f"the survey failed; it said: {last}")
+    first, _, rest = bytes(answers.out.get(node, b"")).partition(b"\n")
     try:
-        return Answer(_checked(out), began=began, ended=ended)
+        now = float(first)
+        readings = _checked(rest)
     except ValueError as error:
         return Answer(problem=f"a malformed answer: {error}")
+    spoke = answers.spoke[node]
+    ahead = (now - spoke, now - answers.reached.get(node, spoke))
+    return Answer(readings, ahead=ahead, address=answers.address.get(node))
 
 
 def _checked(data: bytes) -> dict[str, Reading]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import signal
 import subprocess
@@ -28,7 +29,9 @@ def argv(python: str, requests: list[list[Any]]) -> list[str]:
 def survey(python: str, *requests: list[Any]) -> dict[str, list[Any]]:
     done = subprocess.run(argv(python, list(requests)), capture_output=True, timeout=30, check=True)
     assert done.stderr == b""
-    found = unpack(done.stdout)
+    clock, _, packed = done.stdout.partition(b"\n")
+    assert abs(float(clock) - time.time()) < 60
+    found = unpack(packed)
     assert isinstance(found, dict)
     return found
 
@@ -44,7 +47,11 @@ def test_commands_files_and_calls(python: str, tmp_path: Path) -> None:
         ["signal", "run", [b"sh", b"-c", b"kill -9 $$"], 20.0, 100],
         ["missing", "run", [b"no-such-tool"], 20.0, 100],
         ["files", "file", [here + b"/*/state", here + b"/nowhere", here + b"/a/"], 20.0, 1000],
-        ["vitals", "call", ["vitals", here, b"a/state"], 20.0, 100000],
+        ["other", "run", {"n7": [b"echo", b"n7"], "": [b"echo", b"any"]}, 20.0, 100],
+        ["space", "call", ["space", here], 20.0, 1000],
+        ["tmp", "call", ["space", b""], 20.0, 1000],
+        ["nowhere", "call", ["space", b"/no/where"], 20.0, 1000],
+        ["script", "call", ["summed", here + b"/a/state"], 20.0, 1000],
         ["netdevs", "call", ["netdevs"], 20.0, 100000],
         ["crash", "call", ["no such call"], 20.0, 1000],
     )
@@ -54,10 +61,11 @@ def test_commands_files_and_calls(python: str, tmp_path: Path) -> None:
     assert unpack(found["files"][1]) == [
         [here + b"/a/state", b"4: ACTIVE\n"], [here + b"/a/", b"state"],
     ]  # fmt: skip
-    vitals = unpack(found["vitals"][1])
-    assert set(vitals) == {"memory", "limits", "space", "script", "time"}
-    assert vitals["script"][0] == 10
-    assert set(vitals["space"]) >= {"tmp", "cwd"}
+    assert found["other"] == [0, b"any\n", False]
+    assert len(unpack(found["space"][1])) == len(unpack(found["tmp"][1])) == 4
+    assert found["nowhere"][0] == 125
+    assert b"No such file or directory" in found["nowhere"][1]
+    assert unpack(found["script"][1]) == [10, hashlib.sha256(b"4: ACTIVE\n").hexdigest()]
     assert unpack(found["netdevs"][1]).startswith("netdev lo flags=")
     assert found["crash"][0] == 125
 
@@ -128,3 +136,26 @@ def test_a_survey_that_is_told_to_end_takes_its_readings_along(python: str, tmp_
 def test_patterns(pattern: bytes, python: str) -> None:
     found = survey(python, ["files", "file", [pattern], 20.0, 1 << 20])
     assert found["files"][0] == 0
+
+
+def test_hosts_call_the_one_that_listens(python: str) -> None:
+    port = unpack(survey(python, ["port", "call", ["free_port"], 20.0, 100])["port"][1])
+    asked = [["meet", "call", ["meet", "n1", ["127.0.0.1", "::1"], port, 20.0], 30.0, 1000]]
+
+    def start(index: int) -> subprocess.Popen[bytes]:
+        env = {"DISPATCH_HOST": f"n{index + 1}", "DISPATCH_INDEX": str(index)}
+        return subprocess.Popen(
+            argv(python, asked), stdout=subprocess.PIPE, env={**env, "DISPATCH_COUNT": "3"}
+        )
+
+    hosts = [start(index) for index in (2, 1, 0)]  # whoever listens comes last
+    found = [unpack(host.communicate(timeout=60)[0].partition(b"\n")[2]) for host in hosts]
+    there = [unpack(one["meet"][1]) for one in found]
+    assert there == [[["127.0.0.1", ""]], [["127.0.0.1", ""]], []]
+
+
+def test_a_host_that_does_not_listen_is_told_of(python: str) -> None:
+    asked = ["meet", "call", ["meet", "n1", ["127.0.0.1", "0.0.0.0"], 1, 0.3], 30.0, 1000]
+    found = survey(python, asked)["meet"]
+    assert found[0] == 0
+    assert unpack(found[1])[0] == ["127.0.0.1", "Connection refused"]

@@ -75,7 +75,13 @@ def test_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ([], "error: what should be checked?"),
+        ([], "error: no hosts: where?"),
+        (["-w", "n1", "a.py", "b"], "error: one script at most: 'b' is a second word"),
+        (["-w", "n1", "--check-timeout", "0.5"], "error: --check-timeout 0.5: less than a second"),
+        (["-w", "n1", "--log", "b1.txt"], "error: --log goes with --nccl"),
+        (["-w", "n1", "--site-checks", "/x"], "error: --site-checks goes with the full check"),
+        (["-w", "n1", "--full", "--xid-table", "no"], "error: --xid-table no: no such file"),
+        (["-w", "n1", "--full", "--xid-table", "b1.txt"], "--xid-table b1.txt:1: not a number"),
         (["--nccl"], "error: no hosts: where?"),
         (["--nccl", "--from", "nowhere"], "error: --from nowhere: no such file or directory"),
         (["--nccl", "--from", "b1.txt", "-w", "n1"], "error: --from has the texts of all hosts"),
@@ -100,3 +106,44 @@ def test_different_settings_do_not_fit_into_one_file(tmp_path: Path) -> None:
     assert "hint: b1 env=NCCL_IB_HCA==mlx5_1" in done.stderr
     done = check("--nccl", *words, cwd=tmp_path)
     assert "  on b2:\n    NCCL_IB_HCA==rocep_1\n" in done.stdout
+
+
+def test_this_machine_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    done = check("-w", "localhost", "train.py", "--json", cwd=tmp_path)
+    said = json.loads(done.stdout)
+    here = said["hosts"]["localhost"]
+    assert set(said) == {"format", "fit", "seconds", "checks", "hosts"}
+    assert set(here) == {"level", "problem", "lost", "checks"}
+    assert set(here["checks"]["script"]) == {"level", "text", "value", "remedy"}
+    assert list(here["checks"]) == said["checks"]
+    for name in ("python", "script", "cwd", "clock"):
+        assert here["checks"][name]["level"] == "OK", here["checks"][name]
+    assert done.returncode == (0 if said["fit"] else 1)
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+    done = check("-w", "localhost", "no.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"critical: localhost: script: {tmp_path}/no.py: no such file" in done.stdout
+    assert "  hint: copy it there" in done.stdout
+
+
+def test_a_site_s_own_check(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "fw").write_text('#!/bin/sh\necho \'{"level": "CRITICAL", "text": "old"}\'\n')
+    (mine / "fw").chmod(0o755)
+    words = ("-w", "localhost", "--full", "--site-checks", str(mine), "--json")
+    done = check(*words, cwd=tmp_path)
+    found = json.loads(done.stdout)["hosts"]["localhost"]["checks"]["site"]
+    assert (done.returncode, found["level"], found["text"]) == (1, "CRITICAL", "fw: old")
+
+
+def test_a_host_that_is_not_reached(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host nowhere\n  HostName 127.0.0.1\n  Port 1\n")
+    done = check("-w", "nowhere", "-F", str(config), "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)["hosts"]["nowhere"]
+    assert (done.returncode, found["lost"], found["level"]) == (125, True, "CRITICAL")
+    assert "connection refused" in found["problem"]

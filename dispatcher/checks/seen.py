@@ -1,0 +1,156 @@
+"""What judges look at, and how they are made: facts of hosts in, findings out; pure.
+
+A *judge* is a function from one host (``Seen``) to a ``Finding``. ``each`` makes it a judge
+of the cluster; ``alike`` does so too, and then compares: what most hosts have is what a host
+should have, since nobody else can say which version is the right one. A judge that cannot
+read what it needs raises ``Unread`` (``Seen``'s methods do), and that becomes INCOMPLETE.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatcher.checks.finding import Finding, Level
+from dispatcher.checks.reading import Reading
+
+
+class Unread(Exception):
+    """What a judge needs could not be read; the text says why."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants to run, as far as he has said it.
+
+    cwd, script: as they would be used; script "" for none. iface: the interface of the ranks.
+    """
+
+    cwd: str = ""
+    script: str = ""
+    iface: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One host. readings: of the first visit; later: of the second, a little after.
+
+    slots: ranks it should take, None where nobody said. head: the name of host 0.
+    ahead: (least, most) seconds that its clock is ahead of ours, None where not known.
+    """
+
+    name: str
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    later: Mapping[str, Reading] = field(default_factory=dict)
+    slots: int | None = None
+    head: str = ""
+    ahead: tuple[float, float] | None = None
+    asked: Asked = Asked()
+
+    def reading(self, name: str, *, later: bool = False) -> Reading:
+        """The reading ``name``, however it ended. Raises: Unread when it was never made."""
+        found = (self.later if later else self.readings).get(name)
+        if found is None:
+            raise Unread("not read")
+        return found
+
+    def value(self, name: str, *, later: bool = False) -> Any:
+        """What a ``file`` or ``call`` reading gave. Raises: Unread."""
+        reading = self.reading(name, later=later)
+        value = reading.value()
+        if value is None:
+            raise Unread(reading.why())
+        return value
+
+    def files(self, name: str, *, later: bool = False) -> dict[str, str]:
+        """path -> content of a ``file`` reading. Raises: Unread."""
+        value = self.value(name, later=later)
+        try:
+            return {str(path): str(content) for path, content in value}
+        except (TypeError, ValueError):
+            raise Unread("a malformed answer") from None
+
+    def file(self, name: str, path: str) -> str:
+        """The content of ``path`` in the ``file`` reading ``name``. Raises: Unread."""
+        found = self.files(name).get(path)
+        if found is None:
+            raise Unread(f"{path}: cannot be read")
+        return found
+
+    def output(self, name: str) -> str:
+        """What a ``run`` reading printed. Raises: Unread when it failed or was cut."""
+        reading = self.reading(name)
+        if reading.status != 0:
+            raise Unread(reading.why())
+        if reading.cut:
+            raise Unread("it says too much")
+        return reading.text
+
+
+#: one host -> a finding; raises Unread
+JudgeOne = Callable[[Seen], Finding]
+#: hosts by name -> a finding for each
+Judge = Callable[[Mapping[str, Seen]], dict[str, Finding]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A column of the matrix. about: one line for people."""
+
+    name: str
+    about: str
+    judge: Judge
+
+
+def ok(value: str = "", text: str = "") -> Finding:
+    return Finding(Level.OK, text, value=value)
+
+
+def warn(text: str, remedy: str | None = None, value: str = "") -> Finding:
+    return Finding(Level.WARN, text, remedy, value)
+
+
+def critical(text: str, remedy: str | None = None, value: str = "") -> Finding:
+    return Finding(Level.CRITICAL, text, remedy, value)
+
+
+def judged(judge: JudgeOne, seen: Seen) -> Finding:
+    """What ``judge`` finds; INCOMPLETE when it cannot read."""
+    try:
+        return judge(seen)
+    except Unread as why:
+        return Finding(Level.INCOMPLETE, f"could not be read: {why}")
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        # a host's text that no parser foresaw: the one who reads it says so, nobody crashes
+        return Finding(Level.INCOMPLETE, f"could not be understood: {error}")
+
+
+def each(judge: JudgeOne) -> Judge:
+    """Every host for itself."""
+    return lambda hosts: {name: judged(judge, seen) for name, seen in hosts.items()}
+
+
+def alike(judge: JudgeOne, level: Level, remedy: str | None = None) -> Judge:
+    """Every host for itself, and then each against the value that most of them have.
+
+    Of two values as frequent, that of the earlier host counts: rank 0 is on the first.
+    """
+
+    def compare(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
+        found = each(judge)(hosts)
+        usual = mode(one.value for one in found.values() if one.level == Level.OK)
+        for name, one in found.items():
+            if usual is not None and one.level == Level.OK and one.value != usual:
+                text = f"{one.value or 'none'} here, {usual or 'none'} elsewhere"
+                found[name] = Finding(level, text, remedy, one.value)
+        return found
+
+    return compare
+
+
+def mode(values: Any) -> str | None:
+    """The most frequent of ``values``, the first of those as frequent; None for no value."""
+    counts = Counter(values)
+    return max(counts, key=lambda value: counts[value], default=None)

@@ -1,0 +1,140 @@
+"""The driver's own words for a sick GPU, in the kernel's log: Xid and SXid; pure.
+
+Three levels. *critical*: take the host out now (reset, reboot, repair). *warn*: the job that
+had it is dead, the host stays; most often the program's own fault. *ignore*: news, no fault.
+The sources do not agree with each other (NVIDIA's catalogue, DCGM, several operators), so a
+site may overrule the table by a file with lines ``NUMBER LEVEL`` (``#`` begins a comment).
+Numbers that nobody knows are *warn*. Only what is new counts: since boot, and of the last hours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from dispatcher.checks.finding import Finding
+from dispatcher.checks.seen import JudgeOne, Seen, Unread, critical, ok, warn
+from dispatcher.errors import UsageError
+
+CRITICAL, WARN, IGNORE = "critical", "warn", "ignore"
+
+#: drain and reset: 46 ... 158; reboot: 79; uncorrected memory: 48; NVLink: 74, 144-150; 54: power
+#: cable; 167: PCIe; 151: the virtual machine has to be started anew
+_CRITICAL = (
+    46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, *range(144, 152), 155, 156,
+    158, 167,
+)  # fmt: skip
+_IGNORE = (
+    37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 154, 157, 160, 161,
+)  # fmt: skip
+TABLE: Mapping[int, str] = {**dict.fromkeys(_CRITICAL, CRITICAL), **dict.fromkeys(_IGNORE, IGNORE)}
+
+#: seconds of uptime: older lines are yesterday's
+RECENT = 24 * 3600.0
+
+MEANING = {
+    13: "illegal access by the program", 31: "page fault by the program",
+    48: "double-bit ECC error", 62: "micro-controller halted", 63: "row remapped",
+    64: "no spare rows left", 74: "NVLink error", 79: "GPU has fallen off the bus",
+    94: "contained ECC error", 95: "uncontained ECC error", 119: "GSP does not answer",
+    120: "GSP error",
+}  # fmt: skip
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,5})")
+_SXID = re.compile(r"nvidia-nvswitch\d*: SXid \(PCI:([\w:.]+)\): (\d{1,6}), (Fatal|Non-fatal)?")
+_STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\]")
+#: what journalctl says when it has, or shows us, nothing; it exits with 0 then
+_CLOSED = ("No journal files", "not seeing messages from other users")
+_NARROW = re.compile(r"(\S+): [\d.]+ Gb/s available PCIe bandwidth, limited by (.*? link)")
+
+
+def parse_table(text: str, source: str) -> dict[int, str]:
+    """A site's own levels by number. Raises: UsageError naming ``source`` and line."""
+    found = {}
+    for at, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        good = len(words) == 2 and words[0].isascii() and words[0].isdigit() and len(words[0]) < 6
+        if not good or words[1] not in (CRITICAL, WARN, IGNORE):
+            raise UsageError(
+                f"{source}:{at}: not a number and a level: {line.strip()[:60]!r}",
+                hint="79 critical   # or warn, or ignore",
+            )
+        found[int(words[0])] = words[1]
+    return found
+
+
+def xid(table: Mapping[int, str]) -> JudgeOne:
+    """The judge that goes by ``table``: number -> level."""
+
+    def judge(seen: Seen) -> Finding:
+        text, uptime = log(seen), None
+        first = seen.files("kernel").get("/proc/uptime", "").split()
+        if first:
+            uptime = float(first[0])
+        counts: dict[tuple[str, str], int] = {}
+        levels: dict[tuple[str, str], str] = {}
+        for line in text.splitlines():
+            stamp = _STAMP.match(line)
+            if stamp and uptime is not None and uptime - float(stamp[1]) > RECENT:
+                continue
+            event = _event(line, table)
+            if event is not None:
+                what, level = event
+                counts[what] = counts.get(what, 0) + 1
+                levels[what] = level
+        return _finding(counts, levels)
+
+    return judge
+
+
+def log(seen: Seen) -> str:
+    """The kernel's log, from dmesg or the journal. Raises: Unread where both are closed to us."""
+    for name in ("dmesg", "journal"):
+        reading = seen.reading(name)
+        closed = any(words in reading.text for words in _CLOSED)
+        if reading.status == 0 and reading.text.strip() and not closed:
+            return reading.text
+    raise Unread(
+        f"dmesg: {seen.reading('dmesg').why()}; journalctl: {seen.reading('journal').why()}"
+    )
+
+
+def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str] | None:
+    match = _XID.search(line)
+    if match:
+        number = int(match[2])
+        means = MEANING.get(number)
+        return (f"Xid {number}" + (f" ({means})" if means else ""), match[1]), table.get(
+            number, WARN
+        )
+    match = _SXID.search(line)
+    if match:
+        level = CRITICAL if match[3] == "Fatal" else WARN
+        return (f"SXid {match[2]}", match[1]), level
+    match = _NARROW.search(line)
+    if match:
+        return ("PCIe bandwidth limited by " + match[2][:60], match[1]), WARN
+    return None
+
+
+def _finding(
+    counts: Mapping[tuple[str, str], int], levels: Mapping[tuple[str, str], str]
+) -> Finding:
+    for level, make in ((CRITICAL, critical), (WARN, warn)):
+        those = [what for what in counts if levels[what] == level]
+        if those:
+            texts = [
+                f"{name} of {where}"
+                + (f", {counts[name, where]} times" if counts[name, where] > 1 else "")
+                for name, where in those[:3]
+            ]
+            more = f" and {len(those) - 3} more" if len(those) > 3 else ""
+            remedy = (
+                "drain the host; reset the GPU or reboot"
+                if level == CRITICAL
+                else "most often the program's own fault; the host may stay"
+            )
+            return make("; ".join(texts) + more, remedy)
+    return ok()

@@ -1,0 +1,133 @@
+"""``dispatch check``: all hosts before all checks, and which of them are fit for a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dispatcher import exitcodes
+from dispatcher.checks import catalog
+from dispatcher.checks.ruling import Ruling
+from dispatcher.checks.seen import Asked, Check
+from dispatcher.checks.xid import parse_table
+from dispatcher.cli import matrix
+from dispatcher.cli.asked import cwd_of, python_of
+from dispatcher.cli.door import say
+from dispatcher.cli.launch import allow_open_files
+from dispatcher.cli.reach import Reach
+from dispatcher.cli.targets import find_hosts
+from dispatcher.errors import UsageError
+from dispatcher.plan.host import Host
+from dispatcher.plan.request import parse_count, parse_seconds
+
+#: seconds for all of it
+QUICK, FULL = 20.0, 60.0
+#: exit code when a host is not fit
+UNFIT = 1
+MOST_TABLE = 1 << 20
+
+
+def run(flags: Mapping[str, Any]) -> int:
+    """Check the hosts that the flags name; the exit code. Raises: UsageError."""
+    words = flags["words"]
+    if len(words) > 1:
+        raise UsageError(f"one script at most: {words[1]!r} is a second word")
+    targets = find_hosts(flags, say)
+    full = flags["full"]
+    seconds, chosen = limit(flags["check_timeout"], full=full), checks(flags, full=full)
+    port = flags["master_port"]
+    asked = Asked(cwd_of(flags["chdir"]), words[0] if words else "", flags["iface"])
+    want = wanted(targets, asked, flags["python"], seconds, flags, full=full)
+    began = time.monotonic()
+    ruling = examined(
+        targets, want, chosen, flags, seconds,
+        None if port is None else parse_count(port, "--master-port", 65535),
+    )  # fmt: skip
+    took = time.monotonic() - began
+    if flags["as_json"]:
+        sys.stdout.write(json.dumps(matrix.record(ruling, took), indent=2) + "\n")
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        shown = matrix.lines(ruling, took, colour=colour, every=flags["verbose"])
+        sys.stdout.write("".join(f"{line}\n" for line in shown))
+    if ruling.lost:
+        return exitcodes.CLUSTER
+    return 0 if all(ruling.fit(host) for host in ruling.hosts) else UNFIT
+
+
+def limit(text: str | None, *, full: bool) -> float:
+    """Seconds that everything may take. Raises: UsageError."""
+    if text is None:
+        return FULL if full else QUICK
+    seconds = parse_seconds(text, "--check-timeout")
+    if seconds < 1:
+        raise UsageError(f"--check-timeout {text}: less than a second", hint="--check-timeout 20")
+    return seconds
+
+
+def checks(flags: Mapping[str, Any], *, full: bool) -> tuple[Check, ...]:
+    """The checks that the flags ask for. Raises: UsageError."""
+    if not full:
+        for flag in ("xid_table", "site_checks"):
+            if flags[flag]:
+                raise UsageError(f"--{flag.replace('_', '-')} goes with the full check")
+        return catalog.QUICK
+    levels: Mapping[int, str] = {}
+    path = flags["xid_table"]
+    if path:
+        try:
+            with open(path, encoding="utf-8", errors="backslashreplace") as file:
+                levels = parse_table(file.read(MOST_TABLE), f"--xid-table {path}")
+        except OSError as error:
+            raise UsageError(f"--xid-table {path}: {(error.strerror or '').lower()}") from None
+    return (*catalog.QUICK, *catalog.full(levels, site_checks=bool(flags["site_checks"])))
+
+
+def wanted(
+    hosts: tuple[Host, ...],
+    asked: Asked,
+    python: str | None,
+    seconds: float,
+    flags: Mapping[str, Any],
+    *,
+    full: bool,
+) -> catalog.Want:
+    """What must be read on ``hosts``. python: the ranks', None for the usual one."""
+    from dispatcher.runner.examine import readings_limit
+
+    script = os.path.join(asked.cwd, asked.script) if asked.script else ""
+    return catalog.Want(
+        Asked(asked.cwd, script, asked.iface),
+        python or python_of(os.environ),
+        {host.name: host.python for host in hosts if host.python},
+        readings_limit(seconds),
+        full=full,
+        site=flags["site_checks"] or "",
+    )
+
+
+def examined(
+    hosts: tuple[Host, ...],
+    want: catalog.Want,
+    chosen: tuple[Check, ...],
+    flags: Mapping[str, Any],
+    seconds: float,
+    port: int | None,
+) -> Ruling:
+    """The ruling on ``hosts``, which are visited for it."""
+    from dispatcher.runner.examine import examine
+
+    allow_open_files(len(hosts))
+    if not want.asked.script:
+        chosen = tuple(check for check in chosen if check.name != "script")
+    connect = 10.0
+    if flags["connect_timeout"] is not None:
+        connect = parse_seconds(flags["connect_timeout"], "--connect-timeout")
+    with Reach(flags) as reach:
+        return examine(
+            hosts, want, chosen, reach.transport_for, seconds=seconds, connect=connect, port=port
+        )

@@ -1,0 +1,301 @@
+"""GPUs, kernel log, fabric, mounts, site checks: texts good, bad, cut off, missing, hung."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from checks.samples import HUNG, KERNEL, MISSING, MOUNTS, call, files, host, kernel, said
+from dispatcher.checks import catalog, fabric, mounts, site, smi, xid
+from dispatcher.checks.finding import Finding, Level
+from dispatcher.checks.reading import Reading
+from dispatcher.checks.seen import JudgeOne, Seen, judged
+from dispatcher.errors import UsageError
+
+OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
+
+CORE = (
+    "{i}, GPU-{i}, 00000000:0{i}:00.0, NVIDIA H100 80GB HBM3, 570.86.15, 96.00.A5.00.01, 81559, "
+    "{used}, {heat}, 71.23, {watt}, 1980, 1980, {ecc}, {pending}, {errors}, {width}, 16, "
+    "Enabled, Disabled"
+)
+MORE = ", {reasons}, {fabric}, {status}"
+HEALTHY = {
+    "used": "4", "heat": "31", "watt": "700.00", "ecc": "Enabled", "pending": "Enabled",
+    "errors": "0", "width": "16", "reasons": "0x0000000000000001", "fabric": "Completed",
+    "status": "Success",
+}  # fmt: skip
+
+
+def gpu_lines(form: str, last: dict[str, str], count: int = 8) -> bytes:
+    lines = [form.format(i=i, **HEALTHY) for i in range(count - 1)]
+    lines.append(form.format(i=count - 1, **{**HEALTHY, **last}))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def smi_host(**last: str) -> Seen:
+    """A host whose last GPU differs from the others."""
+    return host(smi=said(gpu_lines(CORE + MORE, last)), smi_core=said(gpu_lines(CORE, last)))
+
+
+def smi_ended(reading: Reading) -> Seen:
+    return host(smi=reading, smi_core=reading)
+
+
+def old_driver(**last: str) -> Seen:
+    """A driver that does not know all fields refuses the whole query."""
+    refusal = b'Field "fabric.state" is not a valid field to query.\n'
+    return host(smi=said(refusal, 2), smi_core=said(gpu_lines(CORE, last)))
+
+
+BARE = replace(smi_ended(MISSING), readings={
+    **smi_ended(MISSING).readings, "kernel": kernel(version=None), "smi remap": MISSING,
+    "smi nvlink": MISSING,
+})  # fmt: skip
+UNKNOWN = "[Unknown Error]"
+
+
+@pytest.mark.parametrize(
+    ("judge", "seen", "level", "words"),
+    [
+        (smi.inventory, smi_host(), OK, ""),
+        (smi.inventory, old_driver(), OK, ""),
+        (smi.inventory, BARE, OK, "no GPU"),
+        (smi.inventory, smi_ended(MISSING), INCOMPLETE, "not installed"),
+        (smi.inventory, smi_ended(HUNG), CRITICAL, "nvidia-smi hangs"),
+        (smi.inventory, smi_ended(said(b"0, GPU-1, 0000")), INCOMPLETE, "3 fields for 2"),
+        (smi.inventory, smi_ended(said(b"Unable to determine the device handle for GPU0000:05:00.0:"
+         b" Unknown Error\n", 15)), INCOMPLETE, "exit code 15: Unable to determine"),
+        (smi.ecc, smi_host(), OK, ""),
+        (smi.ecc, smi_host(errors="2"), CRITICAL, "gpu 7: 2 uncorrected"),
+        (smi.ecc, smi_host(ecc="Disabled", pending="Disabled"), WARN, "gpu 7: ECC is off"),
+        (smi.ecc, smi_host(pending="Disabled"), WARN, "will be Disabled"),
+        (smi.ecc, smi_host(errors="[N/A]", ecc="[N/A]", pending="[N/A]"), OK, ""),
+        (smi.ecc, smi_host(errors=UNKNOWN), INCOMPLETE, "Unknown Error"),
+        (smi.clocks, smi_host(), OK, ""),
+        (smi.clocks, smi_host(reasons="0x0000000000000004"), OK, ""),
+        (smi.clocks, smi_host(reasons="0x0000000000000048"), CRITICAL, "hardware slowdown, hardw"),
+        (smi.clocks, smi_host(reasons="0x0000000000000020"), WARN, "software thermal"),
+        (smi.clocks, smi_host(heat="88"), WARN, "gpu 7: 88 °C"),
+        (smi.clocks, old_driver(), OK, ""),
+        (smi.power, smi_host(watt="500.00"), WARN, "gpu 7: limited to 500 W, others to 700 W"),
+        (smi.power, smi_host(watt="[N/A]"), OK, ""),
+        (smi.pcie, smi_host(width="8"), CRITICAL, "gpu 7: PCIe x8 of x16"),
+        (smi.used, smi_host(), OK, ""),
+        (smi.used, smi_host(used="70123"), CRITICAL, "gpu 7: 70123 MiB in use"),
+        (smi.fabric, smi_host(), OK, ""),
+        (smi.fabric, smi_host(fabric="In Progress", status="N/A"), CRITICAL, "In Progress"),
+        (smi.fabric, smi_host(fabric="[N/A]", status="[N/A]"), OK, ""),
+        (smi.remapped, host(smi_remap=said(b"GPU-1, 0, 0, No, No\nGPU-2, 3, 0, No, No\n")), OK, ""),
+        (smi.remapped, host(smi_remap=said(b"GPU-1, 0, 1, Yes, No\n")), CRITICAL, "a row waits"),
+        (smi.remapped, host(smi_remap=said(b"GPU-1, 9, 9, No, Yes\n")), CRITICAL, "no spare rows"),
+        (smi.remapped, host(smi_remap=said(b"GPU-1, 0, 0")), INCOMPLETE, "3 fields for 5"),
+        (smi.remapped, host(smi_remap=said(b"GPU-1, 0, 0, [Unknown Error], No")), INCOMPLETE, "U"),
+        (smi.remapped, host(smi_remap=HUNG), CRITICAL, "nvidia-smi hangs"),
+        (smi.remapped, BARE, OK, "no GPU"),
+        (smi.nvlink, BARE, OK, "no GPU"),
+        (smi.nvlink, host(smi_nvlink=HUNG), CRITICAL, "hangs"),
+        (smi.nvlink, host(smi_nvlink=said(
+            b"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n"
+            b"\t Link 1: <inactive>\n")), CRITICAL, "inactive: gpu 0 link 1"),
+        (smi.nvlink, host(smi_nvlink=said(b"GPU 0: NVIDIA A2\n")), OK, ""),
+    ],
+)  # fmt: skip
+def test_nvidia_smi(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
+    found = judged(judge, seen)
+    assert (found.level, words in found.text) == (level, True), found
+
+
+XID_94 = "[999166.98] NVRM: Xid (PCI:0000:0f:00): 94, pid=2503421, name=python3, Ch 00000008\n"
+XID_64 = (
+    "[999166.98] NVRM: Xid (PCI:0000:0f:00): 64, pid='<unknown>', name=<unknown>, Row Remapper "
+    "Error: (0x2eebc4100) - All reserved rows for bank are remapped\n"
+)
+SXID = (
+    "[999999.00] nvidia-nvswitch2: SXid (PCI:0000:85:00.0): 12028, Non-fatal, Link 61 egress "
+    "non-posted PRIV error (First)\n"
+)
+NARROW = (
+    "[999167.00] mlx5_core 0000:9c:00.0: 252.056 Gb/s available PCIe bandwidth, limited by 32.0 "
+    "GT/s PCIe x8 link at 0000:97:01.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)\n"
+)
+CLOSED = said(b"dmesg: read kernel buffer failed: Operation not permitted\n", 1)
+HINT = "Hint: You are currently not seeing messages from other users and the system.\nbegin\n"
+
+
+def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
+    return host(dmesg=said(("begin\n" + text).encode()), journal=journal, **changed)
+
+
+@pytest.mark.parametrize(
+    ("seen", "level", "words"),
+    [
+        (log(), OK, ""),
+        (log(XID_94), WARN, "Xid 94 (contained ECC error) of 0000:0f:00"),
+        (log(XID_94 + XID_64 + XID_64), CRITICAL, "Xid 64 (no spare rows left) of 0000:0f:00, 2 t"),
+        (log(XID_64.replace("999166", "2166")), OK, ""),  # more than a day ago
+        (log(XID_64.replace(": 64", ": 63")), OK, ""),
+        (log(XID_64.replace(": 64", ": 9999")), WARN, "Xid 9999 of"),
+        (log(SXID), WARN, "SXid 12028 of 0000:85:00.0"),
+        (log(SXID.replace("Non-fatal", "Fatal")), CRITICAL, "SXid 12028"),
+        (log(NARROW), WARN, "PCIe bandwidth limited by 32.0 GT/s PCIe x8 link of 0000:9c:00.0"),
+        (log("[999999.0] NVRM: Xid (PCI:0000:0f:00): 7"[:37]), OK, ""),  # cut off in mid-line
+        (host(dmesg=CLOSED, journal=said(("begin\n" + XID_64).encode())), CRITICAL, "Xid 64"),
+        (host(dmesg=CLOSED, journal=MISSING), INCOMPLETE, "not permitted; journalctl: not inst"),
+        (host(dmesg=CLOSED, journal=said(HINT.encode())), INCOMPLETE, "dmesg: exit code 1"),
+        (host(dmesg=HUNG, journal=HUNG), INCOMPLETE, "no answer in time"),
+    ],
+)  # fmt: skip
+def test_xid(seen: Seen, level: Level, words: str) -> None:
+    found = judged(xid.xid(xid.TABLE), seen)
+    assert (found.level, words in found.text) == (level, True), found
+
+
+def test_a_site_overrules_the_table() -> None:
+    own = xid.parse_table("# ours\n94 critical  # drain\n64 ignore\n", "t")
+    judge = xid.xid({**xid.TABLE, **own})
+    assert judged(judge, log(XID_94)).level == CRITICAL
+    assert judged(judge, log(XID_64)).level == OK
+
+
+@pytest.mark.parametrize("line", ["79", "79 fatal", "x warn", "79 warn now", "\u0667\u0669 warn"])
+def test_a_bad_table_names_its_line(line: str) -> None:
+    with pytest.raises(UsageError, match="t:2: not a number and a level"):
+        xid.parse_table(f"79 warn\n{line}\n", "t")
+
+
+def rdma(*ports: tuple[str, str, str, str]) -> Reading:
+    """(device, state, physical state, rate) of InfiniBand ports."""
+    found = {}
+    for device, state, physical, rate in ports:
+        place = f"/sys/class/infiniband/{device}/ports/1/"
+        texts = {"state": state, "phys_state": physical, "rate": rate, "link_layer": "InfiniBand"}
+        found.update({place + name: (text + "\n").encode() for name, text in texts.items()})
+    return files(found)
+
+
+NDR = ("4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)")
+
+
+def counted(before: dict[str, str], after: dict[str, str]) -> Seen:
+    place = "/sys/class/infiniband/mlx5_0/ports/1/counters/"
+    first, second = (
+        files({place + name: text.encode() for name, text in one.items()})
+        for one in (before, after)
+    )
+    return replace(host(ib_counters=first), later={"ib counters": second})
+
+
+@pytest.mark.parametrize(
+    ("judge", "seen", "level", "words"),
+    [
+        (fabric.ports, host(rdma=rdma(("mlx5_0", *NDR), ("mlx5_1", *NDR))), OK, ""),
+        (fabric.ports, host(rdma=rdma(("mlx5_0", "1: DOWN", "3: Disabled", "10 Gb/sec"))), OK, ""),
+        (fabric.ports, host(rdma=rdma(("mlx5_0", "2: INIT", "5: LinkUp", "200 Gb/sec (4X HDR)"))),
+         CRITICAL, "mlx5_0:1: the link is up, but not ACTIVE"),
+        (fabric.ports, host(rdma=rdma()), INCOMPLETE, "could not be read"),
+        (fabric.ports, host(rdma=HUNG), INCOMPLETE, "no answer"),
+        (fabric.counters, counted({"link_downed": "3\n"}, {"link_downed": "3\n"}), OK, ""),
+        (fabric.counters, counted({"link_downed": "3\n"}, {"link_downed": "4\n"}), CRITICAL,
+         "link_downed mlx5_0:1 +1"),
+        (fabric.counters, counted({"symbol_error": "0"}, {"symbol_error": "9"}), WARN,
+         "symbol_error mlx5_0:1 +9"),
+        (fabric.counters, counted({"port_xmit_data": "0"}, {"port_xmit_data": "9"}), OK, ""),
+        (fabric.counters, counted({"link_downed": "?"}, {"link_downed": "?"}), INCOMPLETE, "'?'"),
+        (fabric.counters, host(ib_counters=files({})), INCOMPLETE, "not read"),
+        (fabric.manager, host(), OK, "no NVSwitch"),
+    ],
+)  # fmt: skip
+def test_fabric(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
+    found = judged(judge, seen)
+    assert (found.level, words in found.text) == (level, True), found
+
+
+@pytest.mark.parametrize(
+    ("reading", "level"),
+    [
+        (said(b"active\n"), OK),
+        (said(b"inactive\n", 3), CRITICAL),
+        (said(b"failed\n", 3), CRITICAL),
+        (HUNG, CRITICAL),
+        (MISSING, INCOMPLETE),
+    ],
+)
+def test_the_manager_of_nvswitches(reading: Reading, level: Level) -> None:
+    seen = host(kernel=kernel(dev=b"nvidia0\nnvidia-nvswitch0"), fabric_manager=reading)
+    assert judged(fabric.manager, seen).level == level
+
+
+def test_a_slower_port_than_elsewhere_is_found() -> None:
+    slow = ("4: ACTIVE", "5: LinkUp", "200 Gb/sec (2X NDR)")
+    hosts = {name: host(name, rdma=rdma(("mlx5_0", *NDR))) for name in ("a", "b", "c")}
+    hosts["b"] = host("b", rdma=rdma(("mlx5_0", *slow)))
+    check = next(c for c in catalog.full({}, site_checks=False) if c.name == "rdma")
+    found = check.judge(hosts)
+    assert found["b"].text == "1 x IB 200 Gb/s here, 1 x IB 400 Gb/s elsewhere"
+    assert (found["a"].level, found["b"].level) == (OK, CRITICAL)
+
+
+def mounted(text: bytes, others: int = 2) -> Finding:
+    hosts = {f"h{n}": host(f"h{n}") for n in range(others)}
+    return mounts.judge({**hosts, "odd": host("odd", kernel=kernel(mounts=text))})["odd"]
+
+
+def test_mounts() -> None:
+    assert mounted(MOUNTS).level == OK
+    missing = mounted(MOUNTS.replace(b"/scratch lustre", b"/scratch ext4"))
+    assert (missing.level, missing.text) == (CRITICAL, "not mounted: /scratch (lustre)")
+    read_only = mounted(MOUNTS.replace(b"/home nfs4 rw", b"/home nfs4 ro"))
+    assert (read_only.level, "/home is mounted read-only" in read_only.text) == (WARN, True)
+    assert mounted(MOUNTS[:60]).level == CRITICAL
+    unread = mounts.judge({"a": host("a", kernel=HUNG), "b": host("b")})
+    assert (unread["a"].level, unread["b"].level) == (INCOMPLETE, OK)
+    assert mounts.parse("a b c d") == []
+    assert mounts.parse(r"x /mnt/a\040b nfs rw 0 0")[0][1] == "/mnt/a b"
+
+
+@pytest.mark.parametrize(
+    ("reading", "level", "words"),
+    [
+        (said(b'noise\n{"level": "OK"}\n'), OK, ""),
+        (said(b'{"level": "WARN", "text": "old firmware", "remedy": "flash"}'), WARN, "fw: old"),
+        (said(b'{"level": "CRITICAL", "text": "x"}', 2), CRITICAL, "fw: x"),
+        (said(b'{"level": "FINE"}'), INCOMPLETE, "no level"),
+        (said(b'{"level": "OK", "text": 3}'), INCOMPLETE, "no text"),
+        (said(b'{"level": "OK", '), INCOMPLETE, "could not be understood"),
+        (said(b"all is well"), INCOMPLETE, "no JSON line"),
+        (said(b"Traceback", 1), INCOMPLETE, "exit code 1: Traceback"),
+        (HUNG, INCOMPLETE, "no answer in time"),
+    ],
+)
+def test_site_checks(reading: Reading, level: Level, words: str) -> None:
+    good = said(b'{"level": "OK"}')
+    hosts = {
+        "a": host("a", **{"site/fw": good, "site/z": good}),
+        "b": host("b", **{"site/fw": reading, "site/z": good}),
+    }
+    found = site.judge(hosts)
+    assert (found["b"].level, words in found["b"].text) == (level, True), found["b"]
+    assert found["a"].level == OK
+
+
+def test_a_site_check_that_one_host_has_not() -> None:
+    found = site.judge({"a": host("a", **{"site/fw": said(b'{"level": "OK"}')}), "b": host("b")})
+    assert (found["a"].level, found["b"].level) == (OK, INCOMPLETE)
+    assert site.judge({"a": host("a")})["a"].level == INCOMPLETE
+
+
+@pytest.mark.parametrize("check", catalog.full({}, site_checks=True), ids=lambda check: check.name)
+def test_what_was_not_read_is_never_ok(check: object) -> None:
+    everything = [*catalog.first_readings(catalog.Want(host().asked, "p", {}, 1.0, full=True), [])]
+    rubbish = {one[0]: Reading(0, b"\x00rubbish") for one in everything}
+    for readings in ({}, rubbish):
+        sick = replace(host(), readings=readings, later=readings, ahead=None)
+        assert check.judge({"n2": sick})["n2"].level in (INCOMPLETE, CRITICAL)  # type: ignore[attr-defined]
+
+
+def test_the_samples_are_what_is_read() -> None:
+    names = {path.encode() for path in KERNEL}
+    assert names <= set(catalog.first_readings(catalog.Want(host().asked, "p", {}, 1.0), [])[0][2])
+    assert call(1).value() == 1
