@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from dispatcher.cli.door import say
 from dispatcher.errors import UsageError
+from dispatcher.plan.fill import torchrun
 from dispatcher.plan.host import Hostlist
 from dispatcher.plan.hostfile import read_hosts
 from dispatcher.plan.request import (
@@ -34,6 +35,9 @@ def request(flags: Mapping[str, Any]) -> Request:
         raise UsageError("--python: an empty name")
     if flags["include"] is not None and flags["exclude"] is not None:
         raise UsageError("--include and --exclude exclude each other")
+    per_node = flags["per_node"] or flags["rdzv"]
+    if flags["per_node"] and flags["nproc_per_node"] is not None:
+        raise UsageError("--per-node is one process a host: --nproc-per-node contradicts it")
     program = _program(flags)
     stdin = _stdin(flags)
     environ = dict(os.environ)
@@ -43,7 +47,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         cwd=cwd_of(flags["chdir"]),
         np=_count(flags, "np", "--np"),
         nnodes=_count(flags, "nnodes", "--nnodes"),
-        nproc_per_node=_nproc(flags["nproc_per_node"]),
+        nproc_per_node=1 if per_node else _nproc(flags["nproc_per_node"]),
         include=flags["include"],
         exclude=flags["exclude"],
         map_by={"slot": "block", "node": "node"}[flags["map_by"]],
@@ -55,16 +59,17 @@ def request(flags: Mapping[str, Any]) -> Request:
         exports=flags["exports"],
         env_files=_env_files(flags["env_files"], environ),
         devices=flags["devices"],
-        omp=_omp(flags["omp"]),
+        omp="keep" if per_node and flags["omp"] == "auto" else _omp(flags["omp"]),
         master_addr=flags["master_addr"],
         master_port=_count(flags, "master_port", "--master-port", 65535),
         iface=flags["iface"],
-        mpi=flags["mpi"],
+        mpi="none" if per_node and flags["mpi"] == "auto" else flags["mpi"],
         pmi_port=_pmi_port(flags),
         stdin=stdin,
         limits=_limits(flags),
         restarts=_restarts(flags),
         spares=_count(flags, "spares", "--spares"),
+        per_node=per_node,
     )
 
 
@@ -89,12 +94,16 @@ def _program(flags: Mapping[str, Any]) -> Program:
             "no program: what should the ranks run?",
             hint="dispatch -H hostfile train.py, or --no-python hostname",
         )
-    kind: Literal["script", "module", "command"] = "script"
+    if flags["rdzv"]:
+        _nproc(flags["nproc_per_node"])  # torchrun takes the same words
+        return Program("module", torchrun(words, flags["nproc_per_node"], _kind(flags)))
+    return Program(_kind(flags), tuple(words))
+
+
+def _kind(flags: Mapping[str, Any]) -> Literal["script", "module", "command"]:
     if flags["module"]:
-        kind = "module"
-    elif flags["no_python"]:
-        kind = "command"
-    return Program(kind, tuple(words))
+        return "module"
+    return "command" if flags["no_python"] else "script"
 
 
 def cwd_of(chdir: str | None) -> str:

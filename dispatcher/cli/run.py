@@ -67,6 +67,18 @@ Other commands, each with its own --help:
     help="Ranks on each host [default: its slots; else its GPUs; else 1].",
 )
 @click.option(
+    "--per-node",
+    is_flag=True,
+    help="One process a host, for launchers of their own kind; its words may hold {node_rank}, "
+    "{nnodes}, {nproc_per_node}, {master_addr}, {master_port}, {address}, {host}, "
+    "{is_first_node}, {run_id}, {restart}.",
+)
+@click.option(
+    "--rdzv",
+    is_flag=True,
+    help="Start PROGRAM by torchrun, one a host, its rendezvous options filled in.",
+)
+@click.option(
     "--map-by",
     type=click.Choice(["slot", "node"]),
     default="slot",

@@ -103,6 +103,7 @@ class JobPlan:
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
+    per_node: bool = False  # one process a node; its words have placeholders, see ``fill``
     notices: tuple[str, ...] = ()
 
     @property
@@ -226,6 +227,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         mpi=request.mpi,
         pmi_port=request.pmi_port,
         stdin=request.stdin,
+        per_node=request.per_node,
         limits=request.limits,
         notices=request.hosts.notices,
     )

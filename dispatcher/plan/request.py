@@ -107,6 +107,7 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: int | None = None
+    per_node: bool = False
 
 
 def parse_count(text: str, flag: str, high: int = placement.MOST_RANKS) -> int:

@@ -21,6 +21,7 @@ from dispatcher.plan.environ import (
     omp_threads,
     rank_environment,
 )
+from dispatcher.plan.fill import filled
 from dispatcher.plan.job import JobPlan, NodePlan
 
 
@@ -105,7 +106,7 @@ def start_order(
         ranks=[
             [
                 rank,
-                [raw(word) for word in plan.argv(rank)],
+                [raw(word) for word in _words(plan, rank, facts, addr, port, restart)],
                 pairs((n, v) for n, v in environments[rank].items() if n not in common),
             ]
             for rank in members
@@ -115,6 +116,28 @@ def start_order(
         stdin=[rank for rank in members if plan.reads_stdin(rank)],
         pmi=None if plan.mpi == "none" else pmi_job(plan, kvs_name),
     )
+
+
+def _words(
+    plan: JobPlan, rank: int, facts: Facts, addr: str, port: int, restart: int
+) -> tuple[str, ...]:
+    """The argument list of ``rank``, its placeholders filled where there are any."""
+    if not plan.per_node:
+        return plan.argv(rank)
+    node = plan.nodes[plan.ranks[rank].node]
+    values = {
+        "nnodes": len(plan.nodes),
+        "node_rank": node.index,
+        "nproc_per_node": len(node.slots) or facts.gpus or 1,
+        "master_addr": f"[{addr}]" if ":" in addr else addr,
+        "master_port": port,
+        "address": addr if node.index == 0 else next(iter(facts.addresses), node.host.name),
+        "host": node.host.name,
+        "is_first_node": int(node.index == 0),
+        "run_id": plan.run_id,
+        "restart": restart,
+    }
+    return filled(plan.argv(rank), values)
 
 
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
