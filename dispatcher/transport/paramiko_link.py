@@ -65,7 +65,7 @@ class ParamikoLink(Link):
         return bool(self._pipe.status_event.is_set())
 
     def errors_ended(self) -> bool:
-        return self._pipe.spent(self._pipe.in_stderr_buffer)
+        return bool(self._pipe.in_stderr_buffer.spent)
 
     def close(self) -> None:
         if self._closed:

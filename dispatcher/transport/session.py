@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Any
 
 import paramiko
-from paramiko.buffered_pipe import PipeTimeout
 from paramiko.channel import Channel
 from paramiko.common import (
     MSG_CHANNEL_DATA,
@@ -38,6 +37,7 @@ from paramiko.packet import Packetizer
 from paramiko.ssh_exception import PartialAuthentication, SSHException
 
 from dispatcher.transport import algorithms
+from dispatcher.transport.arrived import Arrived
 from dispatcher.transport.base import Failure
 from dispatcher.transport.host_keys import HostKeyCheck
 from dispatcher.transport.steps import Steps
@@ -83,6 +83,7 @@ class Pipe(Channel):  # type: ignore[misc]
 
     def __init__(self, chanid: int, window: int) -> None:
         super().__init__(chanid)
+        self.in_buffer, self.in_stderr_buffer = Arrived(), Arrived()
         self.refusal = ""
         self.exit_code: int | None = None
         self.exit_signal: str | None = None
@@ -90,27 +91,16 @@ class Pipe(Channel):  # type: ignore[misc]
         self._granted = window  # grown before the peer is told: see acknowledge
         self._received = 0
 
-    def take(self, buffer: Any, limit: int) -> bytes | None:
-        """Up to ``limit`` bytes of one of the two buffers; ``None``: none now; ``b""``: the end."""
-        try:
-            data = bytes(buffer.read(limit, 0.0))
-        except PipeTimeout:
-            return None
+    def take(self, stream: Arrived, limit: int) -> bytes | None:
+        """Up to ``limit`` bytes of a stream; ``None``: none now; ``b""``: the end."""
+        data = stream.take(limit)
         if data:
             self._acknowledge(len(data))
         return data
 
-    @staticmethod
-    def spent(buffer: Any) -> bool:
-        """Whether one of the two buffers was read to its end."""
-        return bool(buffer._closed) and not len(buffer)
-
     def recv(self, nbytes: int) -> bytes:
         """As a socket; for a session that runs through this channel."""
-        try:
-            data = bytes(self.in_buffer.read(nbytes, self.timeout))
-        except PipeTimeout:
-            raise TimeoutError from None
+        data = self.in_buffer.wait(nbytes, self.timeout)
         if data:
             self._acknowledge(len(data))
         return data
@@ -241,6 +231,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
             self.channels_seen[number] = True
             pipe._set_transport(self)
             pipe._set_window(WINDOW, _MAX_PACKET)
+            pipe.in_window_threshold = WINDOW // 4  # fewer packets than with paramiko's tenth
         message.add_byte(cMSG_CHANNEL_OPEN)
         message.add_string("direct-tcpip" if forward else "session")
         for value in (number, WINDOW, _MAX_PACKET):

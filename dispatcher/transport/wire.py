@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import Any
 from dispatcher.transport.base import Failure, Kind
 from dispatcher.transport.pump import Pump
 
-_CHUNK = 65536
+_CHUNK, _FULL = 64 << 10, 256 << 10  # bytes taken at once: usually, and while more is waiting
 _LINE = 1024
 _LAST_WORDS = 0.5  # seconds a program that hung up may take to end its standard error
 _KEPT_WORDS = 4096
@@ -33,7 +34,9 @@ class Wire:
         self._stream = stream
         self._shut = shut
         self._free = free
-        self._held = b""
+        self._held = b""  # what was read too far, from ``_at`` on
+        self._at = 0
+        self._chunk = _CHUNK
         self._lock = threading.Lock()
         self._closed = False  # paramiko looks at this name
         self.address: str | None = None
@@ -42,13 +45,18 @@ class Wire:
 
     def recv(self, size: int) -> bytes:
         """Up to ``size`` bytes; ``b""`` at the end. Raises: TimeoutError as the stream does."""
-        data = self._held or self._stream.recv(max(size, _CHUNK))
-        self._held = data[size:]
-        return bytes(data[:size])
+        if not self._held:
+            self._held = self._stream.recv(max(size, self._chunk))
+            self._chunk = _FULL if len(self._held) >= self._chunk else _CHUNK
+        part = self._held[self._at : self._at + size]
+        self._at += len(part)
+        if self._at == len(self._held):
+            self._held, self._at = b"", 0
+        return part
 
     def unread(self, data: bytes) -> None:
         """Give back bytes that were read too far."""
-        self._held = data + self._held
+        self._held, self._at = data + self._held[self._at :], 0
 
     def shut(self) -> None:
         """Let every blocked read and write end now; any thread, any number of times."""
@@ -74,8 +82,20 @@ class Wire:
 def over_socket(sock: socket.socket) -> Wire:
     """A wire over a connected TCP socket."""
     wire = Wire(sock, lambda: sock.shutdown(socket.SHUT_RDWR), sock.close)
+    wire.settimeout = lambda seconds: _limit(sock, seconds)
     wire.address = str(sock.getpeername()[0])
     return wire
+
+
+def _limit(sock: socket.socket, seconds: float) -> None:
+    """Let a read or write of ``sock`` wait for ``seconds`` at most; it then fails with EAGAIN.
+
+    The kernel keeps the time: with Python's own timeout each call would be two, poll first.
+    """
+    limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    sock.settimeout(None)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def over_channel(channel: Any) -> Wire:
@@ -175,7 +195,7 @@ def _read_line(wire: Wire) -> str:
             raise ValueError("no ssh banner in what it sends")
         try:
             more = wire.recv(_LINE)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             continue  # the deadline is watched by whoever shuts the wire
         if not more:
             raise EOFError

@@ -1,0 +1,125 @@
+"""Bytes between the session's thread and a link's owner, and under the session: none is lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.transport.arrived import Arrived
+from dispatcher.transport.wire import Wire, over_socket
+
+
+@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 30), min_size=1))
+def test_all_comes_out_in_order(pieces: list[bytes], limits: list[int]) -> None:
+    arrived = Arrived()
+    for piece in pieces:
+        arrived.feed(piece)
+    whole, at = b"".join(pieces), 0
+    assert len(arrived) == len(whole)
+    while at < len(whole):
+        limit = limits[at % len(limits)]
+        data = arrived.take(limit)
+        assert data == whole[at : at + limit]
+        at += limit
+    assert (arrived.take(1), arrived.spent) == (None, False)
+    arrived.close()
+    assert (arrived.take(1), arrived.spent) == (b"", True)
+
+
+def test_the_owner_is_told() -> None:
+    arrived, told = Arrived(), threading.Event()
+    arrived.set_event(told)
+    assert not told.is_set()
+    arrived.feed(b"")
+    assert not told.is_set()
+    arrived.feed(b"x")
+    assert told.is_set()
+    told.clear()
+    arrived.close()
+    assert told.is_set()
+    late = threading.Event()
+    arrived.set_event(late)
+    assert late.is_set()
+
+
+def test_waiting() -> None:
+    arrived = Arrived()
+    with pytest.raises(TimeoutError):
+        arrived.wait(1, 0.01)
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(arrived.wait(10, None)))
+    thread.start()
+    arrived.feed(b"here")
+    thread.join(10)
+    assert got == [b"here"]
+    arrived.close()
+    assert arrived.wait(1, None) == b""
+
+
+class _Stream:
+    """A socket that gives what it has in pieces of its own."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self._data, self._sizes = data, sizes
+        self.settimeout = self.send = lambda *_: None
+
+    def recv(self, size: int) -> bytes:
+        size = min(size, self._sizes[len(self._data) % len(self._sizes)])
+        data, self._data = self._data[:size], self._data[size:]
+        return data
+
+
+@given(
+    st.binary(max_size=300),
+    st.lists(st.integers(1, 40), min_size=1),
+    st.lists(st.integers(1, 40), min_size=1),
+    st.integers(0, 5),
+)
+def test_a_wire_gives_what_was_sent(
+    data: bytes, sizes: list[int], reads: list[int], back: int
+) -> None:
+    wire = Wire(_Stream(data, sizes), lambda: None, lambda: None)
+    got = b""
+    while part := wire.recv(reads[len(got) % len(reads)]):
+        keep = max(1, len(part) - back)
+        wire.unread(part[keep:])
+        got += part[:keep]
+    assert got == data
+    assert wire.recv(1) == b""
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        ours = socket.create_connection(door.getsockname())
+        theirs, _ = door.accept()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_a_wire_over_a_socket_waits_no_longer_than_told(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    wire = over_socket(pair[0])
+    wire.settimeout(0.02)
+    with pytest.raises(BlockingIOError):
+        wire.recv(1)
+    pair[1].sendall(b"x" * 1000)
+    assert wire.recv(10) == b"x" * 10
+    with pytest.raises(BlockingIOError):
+        all(wire.send(b"y" * 100_000) for _ in range(1000))
+
+
+def test_shutting_a_wire_wakes_its_reader(pair: tuple[socket.socket, socket.socket]) -> None:
+    wire, got = over_socket(pair[0]), []
+    wire.settimeout(60.0)
+    reader = threading.Thread(target=lambda: got.append(wire.recv(1)))
+    reader.start()
+    wire.shut()
+    reader.join(10)
+    assert got == [b""]
