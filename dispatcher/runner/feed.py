@@ -17,6 +17,9 @@ from dispatcher.sinks.base import BEAT, Sink, Stamped
 #: (node, rank, stream, data), a stamped event, or None for the end
 _Item = tuple[int, int, int, bytes] | Stamped | None
 
+#: bytes of the largest block that is kept for the next use when it is freed
+_KEPT = 1 << 20
+
 
 class Feed:
     """A queue to ``sinks``, drained by a thread of its own from ``start`` to ``finish``.
@@ -38,6 +41,7 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="sinks", daemon=True)
 
     def start(self) -> None:
+        keep_freed_memory()
         self._thread.start()
 
     def finish(self, give_up: Callable[[], bool]) -> bool:
@@ -110,3 +114,12 @@ class Feed:
     def _leave_out(self, sink: Sink, error: Exception) -> None:
         self._sinks = [other for other in self._sinks if other is not sink]
         self._failed(sink, error)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed buffers of up to 1 MiB, and 2 MiB in all of each thread.
+
+    Left alone, glibc gives each buffer of 128 KiB back to the kernel, whose pages cost more than
+    all we do with the bytes in them. It learns by seeing a larger block freed (mallopt(3)).
+    """
+    bytes(_KEPT)

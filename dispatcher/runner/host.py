@@ -18,9 +18,9 @@ from dispatcher.agent.messages import control
 from dispatcher.agent.wire import (
     CONTROL,
     COUNT,
-    ENDED,
     HEADER,
     INPUT,
+    OUTPUT,
     TAKEN,
     Decoder,
     Frame,
@@ -243,11 +243,36 @@ class Host(threading.Thread):
                 self._tell(ev.NodeBooted(self.node, len(self._scanner.noise)))
                 data = rest
             try:
-                for frame in self._decoder.feed(data):
-                    self._take(frame)
+                self._take_all(self._decoder.feed(data))
             except (WireError, reports.ReportError) as error:
                 return Failure(Kind.PROTOCOL, str(error))
         return None
+
+    def _take_all(self, frames: list[Frame]) -> None:
+        """Take ``frames``; output of one stream that came together goes on together."""
+        together: dict[tuple[int, int], list[bytes]] = {}
+        try:
+            for frame in frames:
+                if frame.kind == OUTPUT:
+                    self._check_output(frame)
+                    together.setdefault((frame.rank, frame.stream), []).append(frame.body)
+                else:
+                    self._give(together)
+                    self._take(frame)
+        finally:
+            self._give(together)
+
+    def _give(self, together: dict[tuple[int, int], list[bytes]]) -> None:
+        """Hand output to the sinks, and forget it."""
+        for (rank, stream), bodies in together.items():
+            data = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+            self._received[rank, stream] = self._received.get((rank, stream), 0) + len(data)
+            self._output(self.node, rank, stream, data)
+        together.clear()
+
+    def _check_output(self, frame: Frame) -> None:
+        if frame.rank not in self.ranks or (frame.rank, frame.stream) in self._ended:
+            raise reports.ReportError(f"output of rank {frame.rank}, which is not this node's")
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == CONTROL:
@@ -269,21 +294,16 @@ class Host(threading.Thread):
             return
         if frame.kind == INPUT:
             raise reports.ReportError("input for the launcher")
+        self._check_output(frame)
         key = (frame.rank, frame.stream)
-        if frame.rank not in self.ranks or key in self._ended:
-            raise reports.ReportError(f"output of rank {frame.rank}, which is not this node's")
-        if frame.kind == ENDED:
-            self._ended.add(key)
-            (sent,) = COUNT.unpack(frame.body)
-            received = self._received.get(key, 0)
-            self._tell(
-                ev.OutputEnded(
-                    self.node, frame.rank, frame.stream, received, sent, attempt=self.attempt
-                )
+        self._ended.add(key)
+        (sent,) = COUNT.unpack(frame.body)
+        received = self._received.get(key, 0)
+        self._tell(
+            ev.OutputEnded(
+                self.node, frame.rank, frame.stream, received, sent, attempt=self.attempt
             )
-        else:
-            self._received[key] = self._received.get(key, 0) + len(frame.body)
-            self._output(self.node, frame.rank, frame.stream, frame.body)
+        )
 
     def _begin(self, attempt: int) -> None:
         """From here on the frames are of ``attempt``."""

@@ -28,16 +28,16 @@ class LineAssembler:
 
     def feed(self, data: bytes) -> bytes:
         """The lines that ``data`` completes, b"" if none."""
-        text = self._rest + data if self._rest else data
-        end = text.rfind(b"\n") + 1
-        block = text[:end]
-        if end:
-            self.is_bar = False
-            if b"\r" in block:
-                block = _overwritten(block)
-            if _has_long(block):
-                block = _split(block)
-        return block + self._keep(text[end:])
+        end = data.rfind(b"\n") + 1
+        if not end:
+            return self._keep(self._rest + data)
+        block = b"".join((self._rest, memoryview(data)[:end]))
+        self.is_bar = False
+        if b"\r" in block:
+            block = _overwritten(block)
+        if _has_long(block):
+            block = _split(block)
+        return block + self._keep(data[end:])
 
     def flush(self) -> bytes:
         """The unfinished line as it stands, marked; what comes later is a line of its own."""

@@ -160,7 +160,8 @@ class Screen(Sink):
         if self._view.timestamps:
             prefix = self._stamp() + prefix
         if prefix:
-            block = prefix + block[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
+            block = block.replace(b"\n", b"\n" + prefix)  # one too many, at the end
+            block = b"".join((prefix, memoryview(block)[: -len(prefix)]))
         self._write(stream, block)
 
     def _show_folded(self, groups: list[Folded[int]]) -> None:

@@ -314,3 +314,19 @@ def test_the_end_after_the_last_word_is_no_loss(watch: Callable[..., Watched]) -
     assert isinstance(watched.until(ev.NodeSwept)[-1], ev.NodeSwept)
     watched.host.join(timeout=10)
     assert watched.events.empty()
+
+
+def test_output_that_comes_together_goes_on_together(watch: Callable[..., Watched]) -> None:
+    frames = [
+        encode(OUTPUT, b"a", 6, 1), encode(OUTPUT, b"x", 7, 1), encode(OUTPUT, b"b", 6, 1),
+        encode(OUTPUT, b"e", 6, 2), encode(ENDED, COUNT.pack(2), 6, 1),
+        encode(OUTPUT, b"y", 7, 1), encode(OUTPUT, b"no", 5, 1),
+    ]  # fmt: skip
+    watched = watch(ScriptedLink([SYNC + READY, b"".join(frames)]))
+    ended = watched.until(ev.OutputEnded)[-1]
+    assert isinstance(ended, ev.OutputEnded)
+    assert (ended.rank, ended.received, ended.sent) == (6, 2, 2)
+    assert watched.failure().kind == Kind.PROTOCOL  # of rank 5, and what came before it is kept
+    assert watched.output == [
+        (3, 6, 1, b"ab"), (3, 7, 1, b"x"), (3, 6, 2, b"e"), (3, 7, 1, b"y"),
+    ]  # fmt: skip
