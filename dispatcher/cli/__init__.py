@@ -25,6 +25,7 @@ COMMANDS = {
     "sweep": "sweep",
     "get": "get",
     "hosts": "hosts",
+    "import": "import_",
     "fold": "fold",
     "put": "put",
 }

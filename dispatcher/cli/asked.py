@@ -69,6 +69,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         limits=_limits(flags),
         restarts=_restarts(flags),
         spares=_count(flags, "spares", "--spares"),
+        local_rank_arg=_local_rank_arg(flags["local_rank_arg"]),
         per_node=per_node,
     )
 
@@ -98,6 +99,15 @@ def _program(flags: Mapping[str, Any]) -> Program:
         _nproc(flags["nproc_per_node"])  # torchrun takes the same words
         return Program("module", torchrun(words, flags["nproc_per_node"], _kind(flags)))
     return Program(_kind(flags), tuple(words))
+
+
+def _local_rank_arg(text: str | None) -> str | None:
+    if text is not None and (not text or "=" in text or "\0" in text):
+        raise UsageError(
+            f"--local-rank-arg: not the name of an argument: {text!r}",
+            hint="--local-rank-arg --local_rank",
+        )
+    return text
 
 
 def _kind(flags: Mapping[str, Any]) -> Literal["script", "module", "command"]:

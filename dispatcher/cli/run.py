@@ -58,6 +58,11 @@ Other commands, each with its own --help:
     metavar="PATH",
     help="Python of the ranks [default: the active environment's, else dispatch's own].",
 )
+@click.option(
+    "--local-rank-arg",
+    metavar="NAME",
+    help="Give PROGRAM NAME=LOCAL_RANK as its first argument: --local_rank, as deepspeed does.",
+)
 @click.option("--chdir", metavar="DIR", help="Working directory on every host [default: this one].")
 # how many
 @click.option("-n", "--np", "np", metavar="N", help="World size [default: all slots].")

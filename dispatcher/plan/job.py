@@ -103,6 +103,7 @@ class JobPlan:
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
+    local_rank_arg: str | None = None  # its first argument is this and =LOCAL_RANK
     per_node: bool = False  # one process a node; its words have placeholders, see ``fill``
     notices: tuple[str, ...] = ()
 
@@ -148,11 +149,15 @@ class JobPlan:
 
     def argv(self, rank: int) -> tuple[str, ...]:
         """The exact argument list of ``rank``; on a host with its own Python, that one."""
+        words = self.program.argv
+        if self.local_rank_arg is not None:
+            local = f"{self.local_rank_arg}={self.ranks[rank].local_rank}"
+            words = (words[0], local, *words[1:])
         if self.program.kind == "command":
-            return self.program.argv
+            return words
         python = self.nodes[self.ranks[rank].node].host.python or self.python
         module = ("-m",) if self.program.kind == "module" else ()
-        return (python, "-u", *module, *self.program.argv)
+        return (python, "-u", *module, *words)
 
     def resolved(self, gpu_counts: Mapping[int, int]) -> JobPlan:
         """The closed plan, given the number of GPUs of each node by its index here.
@@ -227,6 +232,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         mpi=request.mpi,
         pmi_port=request.pmi_port,
         stdin=request.stdin,
+        local_rank_arg=request.local_rank_arg,
         per_node=request.per_node,
         limits=request.limits,
         notices=request.hosts.notices,

@@ -107,6 +107,7 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: int | None = None
+    local_rank_arg: str | None = None
     per_node: bool = False
 
 

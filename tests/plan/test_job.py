@@ -188,6 +188,12 @@ def test_a_host_may_have_its_own_python() -> None:
     assert [plan.argv(rank)[0] for rank in (0, 1)] == ["/usr/bin/python3.11", "/opt/py/bin/python"]
 
 
+def test_a_rank_may_be_told_its_local_rank() -> None:
+    plan = planned("n1 slots=2", local_rank_arg="--local_rank", python="py")
+    wanted = ["py", "-u", "train.py", "--local_rank=1", *TRAIN.argv[1:]]
+    assert list(plan.argv(1)) == wanted
+
+
 @pytest.mark.parametrize(
     "word",
     ["", " ", "a  b", "$HOME", "%h %n %u %%", "--x=", "it's", '"', "\n", "-", "\udcff", "*", "\\"],
