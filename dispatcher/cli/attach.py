@@ -1,112 +1,97 @@
-"""``dispatch attach``: be the screen of a job in the background, until it ends or Ctrl-C."""
+"""``dispatch attach``: be the screen of a job in the background, until it ends or Ctrl-C.
+
+Ctrl-C detaches, as it ends ``kubectl logs -f`` and ``journalctl -f`` and not what they show. In
+``docker attach`` and under ``srun`` it goes to the program; but who attaches to a training job
+that has run for a week, and looks on with three others, must not end it by a habit.
+"""
 
 from __future__ import annotations
 
-import os
-import time
+import contextlib
+import signal
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from dispatcher import exitcodes
 from dispatcher.cli.door import MIXED, enter, say
+from dispatcher.cli.showing import line_options, settings
+from dispatcher.cli.watching import Watch, follow, tell_end, written
+from dispatcher.errors import UsageError
 from dispatcher.jobs import record
 from dispatcher.jobs.caller import Call
-from dispatcher.jobs.protocol import Malformed
-from dispatcher.plan.worlds import name
-from dispatcher.sinks.outlet import Outlet
-from dispatcher.sinks.screen import Screen, View
+
+EPILOG = """\b
+Examples:
+  dispatch attach                              the only job that runs
+  dispatch attach latest --from-start --fold   all it has written, equal lines once
+  dispatch attach k3f9x2 --only-ranks 0 --label host
+"""
 
 
-@click.command("attach", context_settings=MIXED)
+@click.command("attach", context_settings=MIXED, epilog=EPILOG)
 @click.argument("job", required=False)
 @click.option("--from-start", is_flag=True, help="First what the ranks have written so far.")
+@line_options
 @click.option("-q", "--quiet", is_flag=True, help="No output; only notes and the verdict.")
-def command(job: str | None, from_start: bool, quiet: bool) -> int:
+@click.option(
+    "--stop-on-interrupt",
+    is_flag=True,
+    help="Ctrl-C ends the job as dispatch stop does, a second one kills it, a third detaches.",
+)
+def command(
+    job: str | None, from_start: bool, quiet: bool, stop_on_interrupt: bool, **flags: Any
+) -> int:
     """Show a job's output from now on and its verdict; exits with the job's exit code.
 
     JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs.
-    Ctrl-C detaches, exit code 130, and the job goes on; any number may be attached. A paused
-    terminal does not hold the job back: what it missed is counted, and is in the files.
+    Ctrl-C detaches, exit code 130: it never ends the job, which goes on, as it does when this
+    terminal is closed; any number may be attached. A paused terminal does not hold the job back:
+    what it missed is counted, and is in the files.
     """
     found = record.find(job)
+    if from_start and flags["timestamps"]:
+        raise UsageError("--timestamps: when the lines before now came is not known here")
+    watch = Watch(found, settings({**flags, "quiet": quiet}, found.ranks))
     try:
         if found.state == record.ENDED:
-            return _ended(found, from_start)
+            return _ended(watch, from_start)
         with Call(found) as call:
-            call.order("attach", output=not quiet)
-            return watch(found, call, from_start=from_start)
+            if stop_on_interrupt:
+                signal.signal(signal.SIGINT, Stopping(call, watch))
+            call.order("attach", output=not quiet, rests=from_start, picture=watch.has_footer)
+            return follow(watch, call, from_start=from_start)
     except KeyboardInterrupt:
         say(f"\nnote: detached; job {found.run_id} goes on; to end it: dispatch stop")
         return exitcodes.SIGNAL_BASE + 2
 
 
-def _ended(job: record.Job, from_start: bool) -> int:
+class Stopping:
+    """What Ctrl-C does with ``--stop-on-interrupt``."""
+
+    def __init__(self, call: Call, watch: Watch) -> None:
+        self._call = call
+        self._watch = watch
+        self._presses = 0
+
+    def __call__(self, *_: object) -> None:
+        self._presses += 1
+        if self._presses > 2:
+            raise KeyboardInterrupt
+        with contextlib.suppress(OSError):  # the launcher is gone, as the loop will notice
+            self._call.order("stop", now=self._presses == 2)
+        what = "ending the job; again to kill it" if self._presses == 1 else "killing the job"
+        self._watch.notes.append(f"note: {what}")
+
+
+def _ended(watch: Watch, from_start: bool) -> int:
     if from_start:
-        from dispatcher.cli.logs import replay
-
-        screen = open_screen()
-        replay(job, screen)
-        screen.close()
-    return tell_end(job)
-
-
-def watch(job: record.Job, call: Call, *, from_start: bool = False) -> int:
-    """Show what the launcher says, to the end; the job's exit code.
-
-    Raises: DispatchError when the launcher died without a verdict.
-    """
-    screen = open_screen()
-    try:
-        for fields, payload in call.frames():
-            screen.tick(time.monotonic())
-            match fields:
-                case {"type": "hello", "passed": passed} if from_start:
-                    from dispatcher.cli.logs import replay
-
-                    replay(job, screen, {(rank, stream): size for rank, stream, size in passed})
-                case {"type": "output", "rank": int(rank), "stream": 1 | 2 as stream} if payload:
-                    screen.output(rank, stream, payload)
-                case {"type": "gap", "missing": missing}:
-                    screen.gap({(rank, stream): size for rank, stream, size in missing})
-                case {"type": "say", "line": str(line)}:
-                    screen.say(line)
-                case {"type": "verdict"}:
-                    break
-    except BrokenPipeError:
-        raise  # nobody reads what we show
-    except (OSError, Malformed):
-        pass  # the launcher is gone; the record says what became of it
-    finally:
-        screen.close()
-    return tell_end(record.find(job.run_id))
-
-
-def tell_end(job: record.Job) -> int:
-    """Tell the verdict of the ended ``job``; its exit code.
-
-    Raises: DispatchError if it has none.
-    """
-    if job.end is None:
-        raise record.not_running(job)
-    for line in job.end["verdict"]:
-        say(str(line))
-    say(f"note: job {job.run_id} ended, exit code {job.exit_code}")
-    return int(job.end["exit_code"])
-
-
-def open_screen() -> Screen:
-    """The sink that shows ranks' output as a run in the foreground would."""
-    terminals = frozenset(stream for stream in (1, 2) if os.isatty(stream))
-    view = View(
-        lambda rank: f"[{name(rank)}]",
-        coloured=frozenset() if os.environ.get("NO_COLOR") else terminals,
-    )
-    return Screen(view, Outlet(on_broken=_nobody_reads))
-
-
-def _nobody_reads() -> None:
-    raise BrokenPipeError
+        if watch.ranks is not None:
+            watch.placed(watch.ranks)
+        written(watch.job).read(watch.screen)
+        watch.screen.close()
+    return tell_end(watch.job)
 
 
 def main(words: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -62,9 +63,16 @@ class Enrolled:
             self.sinks = [Phase(self._folder)]
             if word is not None:
                 from dispatcher.jobs.control import Control
+                from dispatcher.sinks.distant import packed
+                from dispatcher.sinks.merged import PART
+                from dispatcher.sinks.progress import Progress
 
-                self.control = Control(self._folder, self._stop)
-                self.sinks += [self.control, word]
+                progress = Progress(len(plan.nodes) + len(plan.spares), time.monotonic)
+                self.control = Control(
+                    self._folder, self._stop, lambda: packed(progress.picture()),
+                    part=PART if flags["log_merge"] else 0,
+                )  # fmt: skip
+                self.sinks += [progress, self.control, word]
         except (OSError, DispatchError) as error:
             if word is not None:
                 why = error.message if isinstance(error, DispatchError) else error.strerror

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import FIRST, name
-from dispatcher.runner.loop import Runner
 from dispatcher.sinks.fold import fold_numbers
+
+
+class Homes(Protocol):
+    """Where ranks run: ``home`` is the host's number and the rank's own there."""
+
+    def home(self, rank: int) -> tuple[int, int]: ...
+    def host_of(self, rank: int) -> str: ...
 
 
 class RankLabels:
     """kind: ``rank``, ``host`` or ``none``. runner: gives the run, which is made later."""
 
-    def __init__(self, kind: str, runner: Callable[[], Runner]) -> None:
+    def __init__(self, kind: str, runner: Callable[[], Homes]) -> None:
         self._kind = kind
         self._runner = runner
 

@@ -1,12 +1,13 @@
 """How a run is told: the options of the screen and the log files, and what they mean.
 
-``options`` adds them to a command, ``settings`` reads them; ``cli.sinks`` acts on them.
+``options`` adds them to a command (``line_options`` those for anybody who shows ranks),
+``settings`` reads them; ``cli.sinks`` acts on them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +24,8 @@ SMALLEST = 4096
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_OPTIONS = (
+#: about lines: for whoever shows the output of ranks
+_LINES = (
     click.option(
         "--label",
         type=click.Choice(["rank", "host", "none"]),
@@ -35,14 +37,17 @@ _OPTIONS = (
     click.option("--rank0", is_flag=True, help="Show only rank 0."),
     click.option("--fold", is_flag=True, help="Show equal lines of many ranks once: [0-63] ..."),
     click.option("--fold-numbers", is_flag=True, help="Fold lines that differ in numbers only."),
-    click.option(
-        "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
-    ),
     click.option("--grep", metavar="RE", help="Show only lines in which RE is found."),
     click.option(
         "--partial-after",
         metavar="S",
         help="Seconds until an unfinished line is shown; 0 never [0.2 on a terminal, else 2].",
+    ),
+)
+#: about the run
+_RUN = (
+    click.option(
+        "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
     ),
     click.option(
         "--screen-overflow",
@@ -66,10 +71,27 @@ _OPTIONS = (
     click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error."),
 )
 
+#: what an option is where a command does not have it
+_USUAL = {
+    "label": "rank", "timestamps": False, "only_ranks": None, "rank0": False, "fold": False,
+    "fold_numbers": False, "grep": None, "partial_after": None, "stall_after": None,
+    "screen_overflow": "auto", "log_dir": None, "log_overflow": "block", "log_merge": False,
+    "log_size": None, "log_keep": None, "quiet": False, "verbose": False,
+}  # fmt: skip
+
 
 def options(command: Command) -> Command:
-    """``command`` with these options."""
-    for option in reversed(_OPTIONS):
+    """``command`` with all these options."""
+    return line_options(_with(command, _RUN))
+
+
+def line_options(command: Command) -> Command:
+    """``command`` with those of them that say which lines are shown, and how."""
+    return _with(command, _LINES)
+
+
+def _with(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -95,7 +117,11 @@ class Showing:
 
 
 def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
-    """What the flags say. world_size: None if it is not known yet. Raises: UsageError."""
+    """What the flags say; those that are absent are as usual.
+
+    world_size: None if it is not known yet. Raises: UsageError.
+    """
+    flags = {**_USUAL, **flags}
     from dispatcher.plan.request import parse_seconds
 
     if flags["quiet"] and flags["verbose"]:

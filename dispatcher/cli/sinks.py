@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dispatcher.paths import RunPaths
     from dispatcher.plan.job import JobPlan
     from dispatcher.sinks.footer import Footer
-    from dispatcher.sinks.progress import Progress
+    from dispatcher.sinks.progress import Picture, Progress
 
 #: seconds after which a program that reads nothing has paused
 PAUSED = 2.0
@@ -51,25 +51,15 @@ def open_screen(
 
     The first's ``say`` is the run's word to the user. hosts: node -> name.
     """
-    terminals = frozenset(stream for stream in (STDOUT, STDERR) if os.isatty(stream))
-    view = View(
-        labels.of,
-        labels.hue,
-        coloured=frozenset() if os.environ.get("NO_COLOR") else terminals,
-        timestamps=showing.timestamps,
-        grep=showing.grep,
-        partial_after=_partial_after(showing, bool(terminals)),
-        fold=_folding(showing) if showing.fold else None,
-        fold_label=labels.of_many,
-    )
+    view = view_of(showing, labels)
     progress = None
     if not showing.quiet and may_draw(os.environ):
         from dispatcher.sinks.progress import Progress
         from dispatcher.sinks.terminal import Terminal
 
         progress = Progress(len(hosts), time.monotonic)
-        outlet: Outlet = Terminal(terminals, STDERR, on_broken=on_broken)
-        sink: Sink = Screen(view, outlet, footer=_footer(hosts, progress))
+        outlet: Outlet = Terminal(_terminals(), STDERR, on_broken=on_broken)
+        sink: Sink = Screen(view, outlet, footer=footer_of(hosts, progress.picture))
     else:
         sink = Screen(view, Outlet(on_broken=on_broken))
     sink = unhurried(
@@ -99,6 +89,25 @@ def unhurried(screen: Sink, fd: int, overflow: str, *, kept: bool, draws: bool =
     return Behind(screen, "screen", drop=drop, patience=PAUSED if program_reads else 0.0)
 
 
+def view_of(showing: Showing, labels: Labels) -> View:
+    """How lines look, and which are shown, on the standard streams as they are."""
+    terminals = _terminals()
+    return View(
+        labels.of,
+        labels.hue,
+        coloured=frozenset() if os.environ.get("NO_COLOR") else terminals,
+        timestamps=showing.timestamps,
+        grep=showing.grep,
+        partial_after=_partial_after(showing, bool(terminals)),
+        fold=_folding(showing) if showing.fold else None,
+        fold_label=labels.of_many,
+    )
+
+
+def _terminals() -> frozenset[int]:
+    return frozenset(stream for stream in (STDOUT, STDERR) if os.isatty(stream))
+
+
 class Labels(Protocol):
     """What ranks are called on the screen, and what chooses a label's colour."""
 
@@ -122,6 +131,13 @@ def may_draw(environ: Mapping[str, str]) -> bool:
 def close_on_terminal(
     lines: Sequence[str], verdict: Verdict, plan: JobPlan, seconds: float
 ) -> None:
+    """``close_panel`` for a verdict of our own."""
+    close_panel(lines, verdict.exit_code, len(plan.nodes), verdict.world_size, seconds)
+
+
+def close_panel(
+    lines: Sequence[str], exit_code: int, hosts: int, ranks: int, seconds: float
+) -> None:
     """Say how the run ended where a footer stood; a short run that went well says nothing."""
     from dispatcher.sinks.terminal import FIRST
 
@@ -134,16 +150,17 @@ def close_on_terminal(
     except OSError:
         columns = 79
     text = closing(
-        lines, exit_code=verdict.exit_code, hosts=len(plan.nodes), ranks=verdict.world_size,
-        seconds=seconds, columns=max(20, columns),
+        lines, exit_code=exit_code, hosts=hosts, ranks=ranks, seconds=seconds,
+        columns=max(20, columns),
     )  # fmt: skip
     with contextlib.suppress(OSError):  # the terminal went away; the exit code tells
         write_all(STDERR, b"".join(line + b"\n" for line in text))
 
 
-def _footer(
-    hosts: Sequence[str], progress: Progress
+def footer_of(
+    hosts: Sequence[str], picture: Callable[[], Picture]
 ) -> Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]]:
+    """What draws the footer of a run on ``hosts``; see ``Screen``."""
     made: list[Footer] = []
 
     def draw(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
@@ -151,7 +168,7 @@ def _footer(
 
         if not made:
             made.append(footer.Footer(hosts))
-        return footer.drawn(made[0].lines(progress.picture(), bars, columns), columns)
+        return footer.drawn(made[0].lines(picture(), bars, columns), columns)
 
     return draw
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import click
 
 from dispatcher import exitcodes
-from dispatcher.cli.attach import tell_end, watch
 from dispatcher.cli.door import MIXED, enter, say
+from dispatcher.cli.showing import settings
+from dispatcher.cli.watching import Watch, follow, tell_end
 from dispatcher.jobs import record
 from dispatcher.jobs.caller import Call
 
@@ -29,7 +30,7 @@ def command(job: str | None, now: bool) -> int:
     try:
         with Call(found) as call:
             call.order("stop", now=now)
-            watch(found, call)
+            follow(Watch(found, settings({"quiet": True}, None)), call)
     except KeyboardInterrupt:
         say(f"\nnote: job {found.run_id} is being ended; dispatch attach shows it")
         return exitcodes.SIGNAL_BASE + 2

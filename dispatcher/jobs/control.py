@@ -17,12 +17,14 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from dispatcher.core.events import RanksPlaced
+from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.jobs import protocol
 from dispatcher.jobs.protocol import frame
+from dispatcher.jobs.standing import Standing
 from dispatcher.sinks.base import Counts, Sink, Stamped
 
 #: bytes that may wait for one caller; callers at once; notes that a newcomer is told
@@ -31,6 +33,8 @@ MOST_CALLERS = 16
 MOST_NOTES = 20
 #: seconds that callers get to read the rest and the verdict
 FLUSH = 5.0
+#: seconds between two pictures of the run, for callers that draw a footer
+PICTURE = 0.25
 
 
 class Caller:
@@ -40,6 +44,7 @@ class Caller:
         self.link = link
         self.heard = bytearray()
         self.wants_output = False
+        self.wants_picture = False
         self.attached = False
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -90,17 +95,26 @@ class Caller:
 class Control(Sink):
     """Listens at ``folder``/control. stop: called with "stop" or "kill" when a caller orders it.
 
+    picture: how far the run is, as plain values, or None for nothing to tell. part: see
+    ``Standing``.
     Raises: OSError if the socket cannot be made.
     """
 
-    def __init__(self, folder: Path, stop: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        stop: Callable[[str], None],
+        picture: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        part: int = 0,
+    ) -> None:
         self._folder = folder
         self._stop = stop
+        self._picture = picture
+        self._next_picture = 0.0
         self._lock = threading.Lock()
         self._callers: list[Caller] = []
-        self._passed: dict[tuple[int, int], int] = {}
+        self._standing = Standing(part)
         self._notes: deque[str] = deque(maxlen=MOST_NOTES)
-        self._world_size: int | None = None
         self._leave_at: float | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._listener = _listen(folder)
@@ -111,15 +125,25 @@ class Control(Sink):
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         with self._lock:
-            self._passed[rank, stream] = self._passed.get((rank, stream), 0) + len(data)
+            self._standing.output(rank, stream, data)
             for caller in self._callers:
                 if caller.wants_output:
                     caller.output(rank, stream, data)
         self._wake()
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, RanksPlaced):
-            self._world_size = stamped.event.world_size
+        match stamped.event:
+            case RanksPlaced(world_size, restart=restart):
+                with self._lock:
+                    self._standing.placed(world_size)
+                    self._tell_all(frame(type="placed", world_size=world_size, restart=restart))
+            case OutputEnded(_, rank, stream):
+                with self._lock:
+                    self._standing.ended(rank, stream)
+                    self._tell_all(frame(type="ended", rank=rank, stream=stream))
+            case _:
+                return
+        self._wake()
 
     def say(self, line: str) -> None:
         """A note of dispatch itself, for everybody attached and for newcomers."""
@@ -162,8 +186,7 @@ class Control(Sink):
                     with self._lock:
                         write = selectors.EVENT_WRITE if not caller.idle else 0
                     waiting.modify(caller.link, selectors.EVENT_READ | write, caller)
-                timeout = None if self._leave_at is None else 0.1
-                for key, mask in waiting.select(timeout):
+                for key, mask in waiting.select(self._patience()):
                     if key.fileobj is self._listener:
                         self._accept(waiting)
                     elif key.data is None:
@@ -173,9 +196,33 @@ class Control(Sink):
                         with self._lock:
                             self._callers.remove(key.data)
                         key.data.link.close()
+                self._show()
         self._listener.close()
         for caller in self._callers:
             caller.link.close()
+
+    def _patience(self) -> float | None:
+        """Seconds for which nothing is to be done unless somebody calls; None for ever."""
+        if self._leave_at is not None:
+            return 0.1
+        with self._lock:
+            looks = any(caller.wants_picture for caller in self._callers)
+        return max(0.0, self._next_picture - time.monotonic()) if looks else None
+
+    def _show(self) -> None:
+        """Tell those who draw a footer how far the run is; who still reads the last one waits."""
+        now = time.monotonic()
+        if now < self._next_picture or not any(one.wants_picture for one in self._callers):
+            return
+        self._next_picture = now + PICTURE
+        picture = self._picture()
+        if picture is None:
+            return
+        data = frame(type="picture", picture=picture)
+        with self._lock:
+            for caller in self._callers:
+                if caller.wants_picture and caller.idle:
+                    caller.put(data)
 
     def _over(self) -> bool:
         if self._leave_at is None:
@@ -227,16 +274,20 @@ class Control(Sink):
             order = protocol.parse_order(bytes(caller.heard[:end]))
             del caller.heard[: end + 1]
             if not caller.attached:
-                self._greet(caller, output=protocol.wants_output(order))
+                self._greet(caller, order)
             if order["order"] == "stop":
                 self._stop("kill" if order.get("now") is True else "stop")
         return True
 
-    def _greet(self, caller: Caller, *, output: bool) -> None:
+    def _greet(self, caller: Caller, order: Mapping[str, Any]) -> None:
+        output = protocol.wants_output(order)
         with self._lock:
             caller.attached, caller.wants_output = True, output
-            passed = [[rank, stream, count] for (rank, stream), count in self._passed.items()]
-            caller.put(frame(type="hello", world_size=self._world_size, passed=passed))
+            caller.wants_picture = order.get("picture") is True
+            rests = self._standing.rests() if order.get("rests") is True else []
+            caller.put(frame(type="hello", **self._standing.hello(), rests=len(rests)))
+            for rank, stream, data in rests:
+                caller.put(frame(data, type="rest", rank=rank, stream=stream, size=len(data)))
             for note in self._notes if output else ():
                 caller.put(frame(type="say", line=note))
 

@@ -2,14 +2,21 @@
 
 A caller sends one line, its order::
 
-    {"order": "attach", "output": true}    output and notes from now on, then the verdict
+    {"order": "attach", "output": true}    output and notes from now on, then the verdict;
+                                       "rests": also lines begun before; "picture": pictures
     {"order": "stop", "now": false}    as Ctrl-C, or as its second; then as attach, no output
 
-The launcher sends frames: a line of JSON, and after ``output`` that many bytes::
+The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it says so::
 
-    {"type": "hello", "world_size": 8, "passed": [[rank, stream, bytes], ...]}
+    {"type": "hello", "world_size": 8, "passed": [[rank, stream, bytes], ...],
+     "ended": [[rank, stream], ...], "until": seconds, "rests": 1}    what went before, its
+                                       last time, and how many frames of this type follow:
+    {"type": "rest", "rank": 3, "stream": 1, "size": 9}  the head of a line that is not whole yet
     {"type": "output", "rank": 3, "stream": 1, "size": 512}
     {"type": "gap", "missing": [[3, 1, 4096]]}     not sent: the caller was too slow
+    {"type": "ended", "rank": 3, "stream": 1}
+    {"type": "placed", "world_size": 8, "restart": 0}    also when the ranks are started again
+    {"type": "picture", "picture": {...}}       for a footer; see ``sinks.progress``
     {"type": "say", "line": "note: ..."}
     {"type": "verdict", "exit_code": 0, "lines": []}
 

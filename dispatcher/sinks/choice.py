@@ -73,6 +73,11 @@ class OnlyRanks(_Chosen):
         if rank in self._ranks:
             self._sink.output(rank, stream, data)
 
+    def gap(self, missing: Counts) -> None:
+        chosen = {key: count for key, count in missing.items() if key[0] in self._ranks}
+        if chosen:
+            self._sink.gap(chosen)
+
 
 class OnlyStreams(_Chosen):
     """``sink``, which hears these ``streams`` only."""

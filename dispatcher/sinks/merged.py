@@ -99,7 +99,11 @@ class Merged(Sink):
 
     def _prefix(self, key: tuple[int, int], tag: bytes) -> bytes:
         rank, stream = key
-        now = self._clock()
-        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
         side = "out" if stream == STDOUT else "err"
-        return f"{when}.{int(now % 1 * 1e6):06d}Z {name(rank)} {side} ".encode() + tag + b" "
+        return f"{stamp(self._clock())} {name(rank)} {side} ".encode() + tag + b" "
+
+
+def stamp(seconds: float) -> str:
+    """The time of arrival (since the epoch) as it stands before a line; sorts as the times do."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{when}.{int(seconds % 1 * 1e6):06d}Z"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rig import wait_for
+
+if TYPE_CHECKING:
+    from .seat import Seat
 
 PROGRAM = [sys.executable, "-m", "dispatcher"]
 
@@ -110,3 +114,25 @@ def script(folder: Path, text: str, name: str = "prog.py") -> str:
 
 def words_of(output: str) -> Sequence[str]:
     return sorted(output.splitlines())
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder of one's own; launchers that still run are killed after the test."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    yield folder
+    from . import background  # which needs the names above
+
+    for job in background.jobs():
+        if job["state"] not in ("ended", "dead", "elsewhere"):
+            os.kill(job["pid"], signal.SIGKILL)
+
+
+@pytest.fixture
+def seat(desk: Desk) -> Iterator[Seat]:
+    from .seat import Seat
+
+    seat = Seat(desk)
+    yield seat
+    seat.close()

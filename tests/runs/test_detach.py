@@ -14,7 +14,6 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,56 +23,8 @@ from rig import Cluster, wait_for
 from dispatcher.jobs.protocol import Frames
 from dispatcher.jobs.record import Process
 
+from .background import WAITS, detach, dispatch, go, jobs
 from .conftest import Desk, script
-
-#: says a line, then waits for a file of its rank's name, at most a minute
-WAITS = """
-import os, sys, time
-rank = os.environ["RANK"]
-print("up", rank, flush=True)
-end = time.monotonic() + 60
-while not os.path.exists("go") and time.monotonic() < end:
-    time.sleep(0.02)
-print("done", rank, flush=True)
-sys.exit(int(sys.argv[1]))
-"""
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state folder of one's own; launchers that still run are killed after the test."""
-    folder = tmp_path / "state"
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    yield folder
-    for job in jobs():
-        if job["state"] not in ("ended", "dead", "elsewhere"):
-            os.kill(job["pid"], signal.SIGKILL)
-
-
-def dispatch(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dispatcher", *words], stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=60, check=False, **options,
-    )  # fmt: skip
-
-
-def jobs() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(dispatch("jobs", "--json").stdout)
-    return found
-
-
-def detach(desk: Desk, *words: str) -> dict[str, Any]:
-    """Start a job in the background; its row."""
-    done = desk.run("--detach", *words)
-    assert done.returncode == 0, done.stderr
-    row = jobs()[-1]
-    assert row["id"] in done.stdout
-    assert row["logs"] in done.stdout
-    return row
-
-
-def go(desk: Desk) -> None:
-    (desk.folder / "go").touch()
 
 
 def test_it_goes_on_alone_and_gives_its_verdict_later(desk: Desk, state: Path) -> None:

@@ -2,94 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import select
 import signal
-import struct
-import subprocess
-import termios
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from emulator import Emulator
 
 from .conftest import Desk
-
-COLUMNS, ROWS = 100, 24
-
-
-class Seat:
-    """A person before a terminal: sees what it shows, and its modes."""
-
-    def __init__(self, desk: Desk, **environ: str) -> None:
-        self._desk = desk
-        self._master, self._slave = pty.openpty()
-        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self._environ = {**os.environ, "TERM": "xterm-256color", **environ}
-        for name in ("CI", "NO_COLOR"):
-            if name not in environ:
-                self._environ.pop(name, None)
-        self._before = termios.tcgetattr(self._slave)
-        self.emulator = Emulator(COLUMNS, ROWS)
-
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        self.process = subprocess.Popen(
-            self._desk.argv(*words), cwd=self._desk.folder, env=self._environ,
-            stdin=subprocess.DEVNULL, stdout=self._slave, stderr=self._slave,
-        )  # fmt: skip
-        self._desk._started.append(self.process)
-        return self.process
-
-    def watch(self, seconds: float = 0.05) -> None:
-        """Take what comes in this time."""
-        while select.select([self._master], [], [], seconds)[0]:
-            self.emulator.feed(os.read(self._master, 1 << 16))
-
-    def until(self, seen: Callable[[list[str]], bool], limit: float = 30.0) -> list[str]:
-        end = time.monotonic() + limit
-        while not seen(lines := self.emulator.lines()):
-            assert time.monotonic() < end, f"not seen: {lines}"
-            self.watch()
-        return lines
-
-    def end(self) -> tuple[int, list[str]]:
-        """(exit code, all lines) once it has ended, and nothing of the terminal was changed."""
-        end = time.monotonic() + 30
-        while self.process.poll() is None:
-            assert time.monotonic() < end
-            self.watch()
-        self.watch(0.2)
-        assert termios.tcgetattr(self._slave) == self._before
-        assert self.emulator.screen.cursor.hidden is False
-        assert self.emulator.screen.cursor.x == 0
-        return self.process.returncode, self.emulator.lines()
-
-    def close(self) -> None:
-        os.close(self._master)
-        os.close(self._slave)
-
-
-@pytest.fixture
-def seat(desk: Desk) -> Iterator[Seat]:
-    seat = Seat(desk)
-    yield seat
-    seat.close()
-
+from .seat import SIGN, Seat, status_of
 
 BAR = 'for i in 1 2 3; do printf "\\r$i of 3"; sleep 0.4; done; echo; echo "end of $RANK"'
-
-
-SIGN = "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
-
-
-def status_of(lines: list[str]) -> str:
-    """The footer's last line, if it is there."""
-    return lines[-1] if lines and lines[-1].startswith(SIGN) else ""
 
 
 def test_a_run_with_bars(seat: Seat) -> None:

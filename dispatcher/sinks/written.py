@@ -1,0 +1,153 @@
+"""What a run's ranks have written, read back from its folder: the other half of ``logs`` and
+``merged``, for other processes, also while the run goes on.
+
+Both readers go on from where their last ``read`` ended, through restarts and pieces. ``most``
+bounds what is given of each stream, counted in the rank's own bytes from the beginning, so
+that a live stream can follow without a seam; ``taken`` says how far each stream came.
+
+Not covered: marks that ``--log-overflow drop`` left inside a rank's file count as its bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from dispatcher.plan import worlds
+from dispatcher.sinks.base import Counts, Sink
+from dispatcher.sinks.merged import stamp
+from dispatcher.sinks.pieces import Names, Pieces, names_in
+
+_RANK = r"(?:([0-9]{1,6})\.)?"
+_FILE = re.compile(rf"rank-{_RANK}([0-9]{{5,7}})\.(out|err)")
+_RESTART = re.compile(r"restart-([1-9][0-9]{0,5})")
+_LINE = re.compile(
+    rb"([0-9TZ:.-]{27}) " + _RANK.encode() + rb"([0-9]{1,7}) (out|err) ([FPX]) (.*)", re.DOTALL
+)
+_LEFT_OUT = re.compile(rb"\.\.\. ([0-9]{1,3}(?:,[0-9]{3}){0,6}) bytes of rank [0-9.]+ left out")
+_STREAMS = {"out": 1, "err": 2, b"out": 1, b"err": 2}
+
+Key = tuple[int, int]
+
+
+class Written(Protocol):
+    """A reader. taken: (rank, stream) -> bytes given so far, or passed over as removed."""
+
+    taken: dict[Key, int]
+
+    def read(self, sink: Sink, most: Counts | None = None) -> bool:
+        """Give ``sink`` what is new, of a stream no more than ``most``; whether anything was."""
+        ...
+
+
+class RankFolder:
+    """The files of ``RankFiles`` in ``folder``: rank by rank, one attempt after the other."""
+
+    def __init__(self, folder: Path, only: int | None = None) -> None:
+        self._folder = folder
+        self._only = only
+        self._files: dict[Path, Pieces] = {}
+        self.taken: dict[Key, int] = {}
+
+    def read(self, sink: Sink, most: Counts | None = None) -> bool:
+        any_new = False
+        for folder in self._attempts():
+            for key, path, names in self._streams(folder):
+                file = self._files.setdefault(path, Pieces(path))
+                before = self.taken.setdefault(key, 0)
+                room = None if most is None else max(0, most.get(key, 0) - before)
+                was = file.position
+                for missing, data in file.read(room, names):
+                    if missing:
+                        sink.gap({key: missing})
+                    if data:
+                        sink.output(*key, data)
+                self.taken[key] = before + file.position - was
+                any_new = any_new or file.position > was
+        return any_new
+
+    def _attempts(self) -> list[Path]:
+        found = [
+            (int(match[1]), entry)
+            for entry in self._folder.iterdir()
+            if (match := _RESTART.fullmatch(entry.name)) and entry.is_dir()
+        ]
+        return [self._folder, *(path for _, path in sorted(found))]
+
+    def _streams(self, folder: Path) -> list[tuple[Key, Path, Names]]:
+        found = []
+        for name, names in names_in(folder).items():
+            match = _FILE.fullmatch(name)
+            if match is None:
+                continue
+            rank = worlds.number(int(match[1] or 0), int(match[2]))
+            if self._only in (None, rank):
+                found.append(((rank, _STREAMS[match[3]]), folder / name, names))
+        return sorted(found, key=lambda one: one[0])
+
+
+class MergedLog:
+    """The lines of ``merged.log``, in the order in which they came.
+
+    until: where the beginning was removed (``--log-keep``) nobody can count from there; then
+    what came after this time (seconds since the epoch) is left to the live stream.
+    """
+
+    def __init__(self, path: Path, only: int | None = None, until: float | None = None) -> None:
+        self._file = Pieces(path)
+        self._only = only
+        self._until = None if until is None else stamp(until).encode()
+        self._rest = b""
+        self.taken: dict[Key, int] = {}
+
+    def read(self, sink: Sink, most: Counts | None = None) -> bool:
+        was = self._file.position
+        removed = 0
+        for missing, data in self._file.read():
+            removed += missing
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self._line(line, sink, most)
+        if removed:
+            sink.say(f"note: the oldest {removed:,} bytes of the log were removed (--log-keep)")
+        return self._file.position > was
+
+    def _line(self, line: bytes, sink: Sink, most: Counts | None) -> None:
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return  # cut off at its head with the pieces before it
+        when, world, number, side, tag, text = match.groups()
+        rank = worlds.number(int(world or 0), int(number))
+        key = (rank, _STREAMS[side])
+        if self._only not in (None, rank):
+            return
+        before = self.taken.get(key, 0)
+        if tag == b"X":
+            left_out = _LEFT_OUT.fullmatch(text)
+            count = int(left_out[1].replace(b",", b"")) if left_out else 0
+            sink.gap({key: count})
+            self.taken[key] = before + count
+            return
+        if self._file.trimmed and self._until is not None:
+            if when > self._until:
+                return
+            most = None
+        data = text + b"\n" if tag == b"F" else text
+        if most is not None:
+            data = data[: max(0, most.get(key, 0) - before)]
+        if data:
+            sink.output(*key, data)
+        self.taken[key] = before + len(data)
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether ``taken`` does not count from the beginning."""
+        return self._file.trimmed
+
+
+def rest_of(rests: Mapping[Key, bytes], key: Key, missing: int) -> bytes:
+    """The last ``missing`` bytes of an unfinished line, which no file has yet."""
+    rest = rests.get(key, b"")
+    return rest[max(0, len(rest) - missing) :] if missing > 0 else b""

@@ -1,0 +1,48 @@
+"""Jobs in the background, started and asked for as a user would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from .conftest import Desk
+
+#: says a line, then waits for a file of its rank's name, at most a minute
+WAITS = """
+import os, sys, time
+rank = os.environ["RANK"]
+print("up", rank, flush=True)
+end = time.monotonic() + 60
+while not os.path.exists("go") and time.monotonic() < end:
+    time.sleep(0.02)
+print("done", rank, flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def dispatch(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dispatcher", *words], stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=60, check=False, **options,
+    )  # fmt: skip
+
+
+def jobs() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(dispatch("jobs", "--json").stdout)
+    return found
+
+
+def detach(desk: Desk, *words: str) -> dict[str, Any]:
+    """Start a job in the background; its row."""
+    done = desk.run("--detach", *words)
+    assert done.returncode == 0, done.stderr
+    row = jobs()[-1]
+    assert row["id"] in done.stdout
+    assert row["logs"] in done.stdout
+    return row
+
+
+def go(desk: Desk) -> None:
+    (desk.folder / "go").touch()

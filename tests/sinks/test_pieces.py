@@ -1,0 +1,124 @@
+"""A log file read while it is written and cut: every byte once, or counted as removed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.sinks.pieces import Pieces, names_in
+from dispatcher.sinks.rotation import LogFile, Rotation
+
+
+def taken(pieces: Pieces, most: int | None = None) -> tuple[int, bytes]:
+    """(bytes removed, bytes read) of one look."""
+    found = list(pieces.read(most))
+    return sum(missing for missing, _ in found), b"".join(data for _, data in found)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    writes=st.lists(st.binary(min_size=1, max_size=40), max_size=12),
+    looks=st.lists(st.integers(0, 12), max_size=4),
+    size=st.none() | st.integers(1, 30),
+    keep=st.none() | st.integers(0, 2),
+)
+def test_all_is_read_once_or_counted(
+    writes: list[bytes], looks: list[int], size: int | None, keep: int | None
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "rank-00000.out")
+        reader = Pieces(path)
+        assert taken(reader) == (0, b"")
+        file = LogFile(path, Rotation(size, None if size is None else keep))
+        all_of_it, position = b"".join(writes), 0
+        for number, data in enumerate([*writes, b""]):
+            for _ in range(looks.count(number)):
+                missing, got = taken(reader)
+                position += missing
+                assert got == all_of_it[position : position + len(got)]
+                position += len(got)
+            file.write(data)
+        file.close()
+        missing, got = taken(reader)
+        assert got == all_of_it[position + missing :]
+        assert keep is not None or missing == 0
+        assert reader.position == len(all_of_it)
+
+
+def test_no_more_than_is_wanted(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "x", Rotation(4))
+    file.write(b"abcdefghij")
+    reader = Pieces(tmp_path / "x")
+    assert [taken(reader, most) for most in (3, 0, 4, None)] == [
+        (0, b"abc"), (0, b""), (0, b"defg"), (0, b"hij"),
+    ]  # fmt: skip
+    file.close()
+
+
+def test_names_of_a_moment_ago_may_be_wrong_by_now(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "x", Rotation(4, keep=1))
+    file.write(b"abc")
+    names = names_in(tmp_path)["x"]
+    file.write(b"defghijkl")
+    file.close()
+    reader = Pieces(tmp_path / "x")
+    found = list(reader.read(names=names))
+    assert sum(missing for missing, _ in found) + sum(len(data) for _, data in found) == 12
+    assert b"abcdefghijkl".endswith(b"".join(data for _, data in found))
+
+
+def test_what_looks_like_a_mark_and_is_none(tmp_path: Path) -> None:
+    (tmp_path / "x.1").write_bytes(b"[dispatch: 9,99 bytes left out here]\n")
+    (tmp_path / "x").write_bytes(b"end")
+    (tmp_path / "x.old").write_bytes(b"another's")
+    (tmp_path / "x.1x").write_bytes(b"another's")
+    assert taken(Pieces(tmp_path / "x")) == (0, b"[dispatch: 9,99 bytes left out here]\nend")
+
+
+def test_a_cut_that_was_never_finished_is_read_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "x.3").write_bytes(b"three")
+    assert taken(Pieces(tmp_path / "x")) == (0, b"three")
+
+
+@pytest.mark.parametrize("keep", [None, 2])
+def test_while_it_is_written(tmp_path: Path, keep: int | None) -> None:
+    path = tmp_path / "x"
+    line = b"%06d\n"
+    count = 20_000
+    halfway, looked, over = threading.Event(), threading.Event(), threading.Event()
+
+    def write() -> None:
+        file = LogFile(path, Rotation(700, keep))
+        for number in range(0, count, 10):
+            if number == count // 2:
+                halfway.set()
+                looked.wait(30)
+            file.write(b"".join(line % n for n in range(number, number + 10)))
+        file.close()
+        over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reader = Pieces(path)
+    halfway.wait(30)
+    try:
+        done = False
+        while not done:
+            done = over.is_set()
+            before = reader.position
+            for missing, data in reader.read():
+                before += missing
+                first = before // 7
+                whole = b"".join(line % n for n in range(first, first + len(data) // 7 + 2))
+                assert data == whole[before % 7 : before % 7 + len(data)]
+                before += len(data)
+            looked.set()
+    finally:
+        looked.set()
+        writer.join()
+    assert reader.position == count * 7
