@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.cli.asked import request
 from dispatcher.cli.door import say
+from dispatcher.cli.preflight import preflight, wants
 from dispatcher.cli.reach import Reach, judge
 from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan, plan_job
@@ -38,6 +39,7 @@ def launch(flags: Mapping[str, Any]) -> int:
         return 0
     if flags["as_json"]:
         raise UsageError("--json goes with --dry-run")
+    wants(flags)
     from dispatcher import bootstrap
     from dispatcher.cli.showing import settings
     from dispatcher.paths import RunPaths
@@ -82,6 +84,10 @@ def _run(
     from dispatcher.sinks.tail import Tail
     from dispatcher.sinks.verdict import describe
 
+    decision = preflight(plan, flags)
+    plan = decision.plan
+    for text in () if showing.quiet else decision.notes:
+        say(text)
     tail, pids = Tail(), Pids()
     hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
 
@@ -129,6 +135,7 @@ def _run(
             sinks,
             check=flags["check"] != "none",
             agent_python=flags["agent_python"],
+            known=decision.events,
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
                 f"error: {type(sink).__name__}: {error}"
             ),
@@ -136,14 +143,15 @@ def _run(
         # whoever presses Ctrl-C again while the verdict is being told wants no traceback
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_IGN)
-        verdict = runner.run()
-    lines = history(verdict) + describe(verdict, runner.plan, pids.by_rank, tail.last)
+        verdict = runner.run(decision.verdict)
+    lines = (
+        decision.lines + history(verdict) + describe(verdict, runner.plan, pids.by_rank, tail.last)
+    )
     if paths is not None:
         seconds = time.monotonic() - began
         try:
-            write_json(
-                paths.report, report(verdict, runner.plan, lines, seconds, pids, tail.last, hosts)
-            )
+            ended = report(verdict, runner.plan, lines, seconds, pids, tail.last, hosts)
+            write_json(paths.report, {**ended, **decision.record})
         except OSError as error:  # the exit code is worth more than the file
             say(f"error: {paths.report}: {(error.strerror or '').lower()}")
     enrolled.conclude(verdict.exit_code, lines)

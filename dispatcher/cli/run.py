@@ -160,10 +160,17 @@ Other commands, each with its own --help:
 )
 @click.option(
     "--check",
-    type=click.Choice(["quick", "none"]),
+    type=click.Choice(["quick", "full", "none"]),
     default="quick",
-    help="Prove before the start that every host reaches host 0.",
+    help="Before the start: prove what costs nothing (cwd, program, script, interface there; "
+    "hosts distinct; host 0 within reach), or all of dispatch check --full, or nothing.",
 )
+@click.option(
+    "--exclude-unhealthy",
+    is_flag=True,
+    help="Do all of dispatch check before the start; go on without the hosts that are not fit.",
+)
+@click.option("--check-timeout", metavar="S", help="Seconds for that check [20; 60 if full].")
 @click.option(
     "--mpi",
     type=click.Choice(["auto", "pmi1", "none"]),

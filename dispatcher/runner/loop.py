@@ -56,7 +56,8 @@ class Runner:
     """Carries out one run of ``plan``.
 
     transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
-    agent_python: the interpreter to try first for the agent.
+    agent_python: the interpreter to try first for the agent. known: what had happened before,
+    for the sinks.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Runner:
         *,
         check: bool = True,
         agent_python: str | None = None,
+        known: Sequence[ev.Event] = (),
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._plan = plan
@@ -80,6 +82,7 @@ class Runner:
             self._progress = ProgressLine(plan.restarts.progress_line, self._progressed)
             self._output = self._watched
         self._agent_python = agent_python
+        self._known = known
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._hosts: dict[int, Host] = {}
         self._facts: dict[int, ev.Facts] = {}
@@ -112,8 +115,8 @@ class Runner:
         """Put ``event`` into the inbox; from any thread or signal handler."""
         self._inbox.put(event)
 
-    def run(self) -> Verdict:
-        """Run to the end; the verdict.
+    def run(self, verdict: Verdict | None = None) -> Verdict:
+        """Run to the end; the verdict. With one given nothing is run, and the sinks are told that.
 
         Every thread has ended by then, but those nobody can wait for: one that
         writes to a paused terminal when the user wants to leave, and one that is
@@ -123,7 +126,10 @@ class Runner:
         self._feed.start()
         with signals.told(lambda signum: self.tell(ev.SignalReceived(signum)), HANDLED):
             try:
-                self._do(self._core.begin())
+                for event in self._known:
+                    self._record(event)
+                self._verdict = verdict
+                self._do(self._core.begin() if verdict is None else ())
                 while self._verdict is None:
                     self._step()
                 for event in self._stdin.close() if self._stdin else ():

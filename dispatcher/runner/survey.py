@@ -7,16 +7,18 @@ one packed value, which is checked here before anybody judges it.
 from __future__ import annotations
 
 import base64
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher import bootstrap
+from dispatcher import bootstrap, exitcodes
 from dispatcher.agent.pack import PackError, pack, unpack
 from dispatcher.checks.reading import Reading
 from dispatcher.core.events import NodeConnected
-from dispatcher.core.visits import Exited, Failed, Outcome, TimedOut
+from dispatcher.core.visits import Exited, Failed, Interrupted, Outcome, TimedOut
+from dispatcher.errors import DispatchError
 from dispatcher.plan.errand import Errand, ErrandLimits
 from dispatcher.plan.host import Host
 from dispatcher.runner.errand import ErrandRunner
@@ -32,6 +34,14 @@ _FIND = (
     'r=$1;shift;for p do command -v "$p" >/dev/null 2>&1&&exec "$p" -I -S -c "$0" "$r";done;'
     f'echo "{bootstrap.NO_PYTHON_MARK}$*" >&2;exit {bootstrap.NO_PYTHON_STATUS}'
 )
+
+
+class Stopped(DispatchError):
+    """dispatch was told by a signal to stop before all hosts had answered."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"ended by {signal.Signals(signum).name} while hosts were looked at")
+        self.exit_code = exitcodes.SIGNAL_BASE + signum
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ def survey(
     """The answers of ``hosts`` in their order, in at most ``connect + seconds``.
 
     readings: see ``agent.survey``. seconds: for all readings of one host together.
-    clock: our own, s since 1970.
+    clock: our own, s since 1970. Raises: Stopped.
     """
     source = bootstrap.alone("survey", NEEDS)
     asked = base64.b64encode(pack(list(readings))).decode()
@@ -97,6 +107,9 @@ def survey(
     outcomes = ErrandRunner(
         Errand(tuple(hosts), words, limits=limits), transport_for, [answers]
     ).run()
+    for outcome in outcomes:
+        if isinstance(outcome, Interrupted):
+            raise Stopped(outcome.signum)
     return tuple(_answer(outcome, node, answers) for node, outcome in enumerate(outcomes))
 
 
