@@ -2,13 +2,13 @@
 
     fault_rank.py KIND [RANK]      rank RANK (default 1) does KIND, every other rank works on
 
-Every rank first says ``up RANK PID`` on standard output. Standard library only.
+Every rank first says ``up RANK PID`` on standard output. Standard library only; what the ranks
+that ``work`` leave for others to judge by is in ``trail``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import random
 import signal
@@ -16,7 +16,10 @@ import subprocess
 import sys
 import time
 
+import trail
+
 RANK = int(os.environ["RANK"])
+ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 #: bytes of a flood
 FLOOD = 32 << 20
 
@@ -26,10 +29,13 @@ def sleep_on() -> None:
         time.sleep(1000)
 
 
-def stray() -> None:
-    """Leave a process that made its own session, lost its parents and holds no pipe of ours."""
+def stray(*kept: int) -> None:
+    """Leave a process that made its own session, lost its parents and holds no pipe of ours.
+
+    kept: descriptors that it inherits.
+    """
     command = "sleep 9999 >/dev/null 2>&1 & exit 0"
-    subprocess.run(["setsid", "sh", "-c", command], check=True, stdout=2)
+    subprocess.run(["setsid", "sh", "-c", command], check=True, stdout=2, pass_fds=kept)
 
 
 def ignore(*numbers: int) -> None:
@@ -81,23 +87,22 @@ def line(rank: int, number: int) -> bytes:
     return f"{rank} {number} {hashlib.sha256(b'%d %d' % (rank, number)).hexdigest()}\n".encode()
 
 
-def work(seconds: float, place: str) -> None:
-    """Write lines for ``seconds``; the bytes written stand in ``place``, whatever ends us.
-
-    The count is negative until all is written.
-    """
-    path = os.path.join(place, f"count-{RANK}")
-    with open(path, "w+b") as file:
-        file.truncate(mmap.PAGESIZE)
-        count = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+def work(seconds: float, place: str, habits: tuple[str, ...]) -> None:
+    """Write lines for ``seconds``; ``trail`` says in ``place`` what of, whatever ends us."""
+    if "stubborn" in habits and RANK % 3 == 0:
+        ignore(signal.SIGTERM, signal.SIGINT)
+    lock = trail.enter(place, ATTEMPT, RANK)
+    if "stray" in habits and RANK % 2 == 0:
+        stray(lock)
+    note = trail.counter(place, ATTEMPT, RANK)
     end, number, total = time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
         data = line(RANK, number)
         os.write(1, data)  # less than PIPE_BUF: whole or not at all
         number, total = number + 1, total + len(data)
-        count[:8] = (-total).to_bytes(8, "little", signed=True)
+        note(-total)
         time.sleep(random.choice((0, 0.001, 0.02)))
-    count[:8] = total.to_bytes(8, "little", signed=True)
+    note(total)
 
 
 KINDS = {
@@ -126,12 +131,7 @@ def flood_line(size: int) -> None:
 def main(kind: str, *words: str) -> None:
     print("up", RANK, os.getpid(), flush=True)
     if kind == "work":
-        seconds, place, habits = float(words[0]), words[1], words[2:]
-        if "stubborn" in habits and RANK % 3 == 0:
-            ignore(signal.SIGTERM, signal.SIGINT)
-        if "stray" in habits and RANK % 2 == 0:
-            stray()
-        work(seconds, place)
+        work(float(words[0]), words[1], words[2:])
     elif kind == "stubborn":
         ignore(signal.SIGTERM, signal.SIGINT)
         sleep_on()
