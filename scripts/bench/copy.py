@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""How long a copy to many hosts takes: dispatch put beside pdcp, pscp, prsync and clush --copy.
+
+    scripts/bench/copy.py --hosts 16 --repeat 5
+
+Two loads: one file of 10 MB that does not compress, and a tree of 2000 files of 0.5 to 8 KB. All
+take turns in one run on one cluster (scripts/cluster), each turn in another order, to an empty
+folder. A turn counts only when it exits 0 and every host has as many bytes as the source. The
+peers get a cheap key exchange (curve25519), which makes them faster than they are by default.
+Wall time, and CPU of the client's process tree. Ratios to the best peer are the medians of the
+ratios within a turn. Not a test: times depend on the machine. Peers that are not installed are
+left out and named (Debian: pdsh pssh clustershell rsync).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import peers
+import start
+
+CLUSTER = start.CLUSTER
+KEX = "KexAlgorithms=curve25519-sha256"
+THERE = "/tmp/bench-copy"
+LOADS = {"one file of 10 MB": "big", "2000 small files": "tree"}
+
+
+def commands(hosts: list[str], source: str) -> dict[str, list[str]]:
+    """The argv of each way to copy ``source`` to ``THERE``, an empty folder on every host."""
+    names, blanks = ",".join(hosts), " ".join(hosts)
+    return {
+        "dispatch": [*peers.dispatch(), "put", "-w", names, source, THERE + "/"],
+        "pdcp": ["pdcp", "-R", "ssh", "-f", "64", "-w", names, "-r", "-p", source, THERE],
+        "pscp": ["parallel-scp", "-p", "64", "-O", KEX, "-r", "-H", blanks, source, THERE],
+        "prsync": ["parallel-rsync", "-p", "64", "-O", KEX, "-a", "-r", "-H", blanks, source,
+                   THERE + "/"],
+        "clush": ["clush", "-f", "64", "-o", f"-o{KEX}", "-w", names, "-p", "-c", source,
+                  "--dest", THERE],
+    }  # fmt: skip
+
+
+def everywhere(hosts: list[str], text: str) -> str:
+    """What shell text says on all hosts, identical answers once; raises when one fails."""
+    argv = [*peers.dispatch(), "exec", "-b", "-N", "-w", ",".join(hosts), "--shell", text]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def one_turn(argv: list[str], hosts: list[str], size: int) -> dict[str, float]:
+    """Copy once into an empty folder: ``{wall, cpu}``. Raises: RuntimeError unless all is there."""
+    everywhere(hosts, f"rm -rf {THERE}; mkdir {THERE}")
+    turn = start.one_turn(argv, 0)
+    count = f"find {THERE} -type f -exec cat {{}} + | wc -c"
+    said = everywhere(hosts, count).split()
+    if said[-1:] != [str(size)]:
+        raise RuntimeError(f"{size} bytes were sent, hosts have: {' '.join(said)[:300]}")
+    return turn
+
+
+def make(place: str) -> dict[str, int]:
+    """The sources, in ``place``: load -> bytes."""
+    noise = random.Random(1)
+    with open(os.path.join(place, "big"), "wb") as file:
+        file.write(noise.randbytes(10_000_000))
+    total = 0
+    for number in range(2000):
+        folder = os.path.join(place, "tree", f"d{number % 20}")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, f"f{number}"), "wb") as file:
+            total += file.write(noise.randbytes(noise.randint(500, 8000)))
+    return {"big": 10_000_000, "tree": total}
+
+
+def measure(hosts: list[str], repeat: int, only: list[str]) -> dict[str, object]:
+    """Turns of every peer and load; runs on the login host."""
+    result: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as place:
+        sizes = make(place)
+        shuffle = random.Random(1)
+        for load, name in LOADS.items():
+            found = commands(hosts, os.path.join(place, name))
+            found = {peer: argv for peer, argv in found.items() if not only or peer in only}
+            missing = [peer for peer, argv in found.items() if shutil.which(argv[0]) is None]
+            turns: dict[str, list[dict[str, float]]] = {}
+            failed = {}
+            for peer, argv in found.items():
+                if peer in missing:
+                    continue
+                try:
+                    one_turn(argv, hosts, sizes[name])  # warm: not counted
+                    turns[peer] = []
+                except (RuntimeError, subprocess.CalledProcessError) as error:
+                    failed[peer] = str(error)[-500:]
+            for _ in range(repeat):
+                for peer in shuffle.sample(list(turns), len(turns)):
+                    turns[peer].append(one_turn(found[peer], hosts, sizes[name]))
+            result[load] = {"turns": turns, "missing": missing, "failed": failed}
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="compare copies to many hosts on the cluster rig")
+    parser.add_argument("--hosts", type=int, default=16)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--only", action="append", default=[], metavar="PEER")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        hosts = sys.stdin.read().split()
+        json.dump(measure(hosts, options.repeat, options.only), sys.stdout)
+        return 0
+    name = f"copy-{os.getpid()}"
+    up = [*CLUSTER, "up", str(options.hosts), "--name", name, "--quiet", "--owner"]
+    subprocess.run([*up, str(os.getpid())], check=True)
+    try:
+        inside = [*CLUSTER, "enter", "--name", name, "login", "--", sys.executable, __file__]
+        ended = subprocess.run(
+            [*inside, "--inside", *sys.argv[1:]],
+            input="\n".join(f"n{i}" for i in range(1, options.hosts + 1)),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            env={**os.environ, "PDSH_SSH_ARGS_APPEND": f"-o{KEX}"},
+        )
+    finally:
+        subprocess.run([*CLUSTER, "down", "--name", name], check=False)
+    for load, result in json.loads(ended.stdout).items():
+        print(f"{options.hosts} hosts, {load}, {options.repeat} turns, {os.cpu_count()} cores; s")
+        medians = {
+            peer: statistics.median(turn["wall"] for turn in turns)
+            for peer, turns in result["turns"].items()
+            if peer != "dispatch"
+        }
+        start.REFERENCE = min(medians, key=medians.__getitem__, default="dispatch")
+        print(start.table(result))
+        for peer in result["missing"]:
+            print(f"not installed here: {peer}")
+        for peer, why in result["failed"].items():
+            print(f"failed: {peer}: {why}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
