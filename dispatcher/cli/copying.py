@@ -12,11 +12,12 @@ from dispatcher.cli.door import say
 from dispatcher.cli.errand import limits
 from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.reach import Reach
+from dispatcher.cli.sinks import may_draw
 from dispatcher.cli.targets import find_hosts
 from dispatcher.copy import program, scripts
+from dispatcher.copy.fetching import Fetching, Group
 from dispatcher.copy.sending import Sending
 from dispatcher.copy.sources import Sources, names_of
-from dispatcher.copy.unpack import BadArchive, unpack
 from dispatcher.core.events import SignalReceived
 from dispatcher.core.visits import (
     Failed,
@@ -30,20 +31,17 @@ from dispatcher.core.visits import (
 from dispatcher.errors import UsageError
 from dispatcher.plan import placeholders
 from dispatcher.plan.errand import Errand
-from dispatcher.plan.hostset import fold
+from dispatcher.plan.placeholders import HOST, RANK
 from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.errand import ErrandRunner
-from dispatcher.sinks.archives import Archives
 from dispatcher.sinks.base import Sink
-from dispatcher.sinks.copying import summary
+from dispatcher.sinks.copying import Told, summary
 from dispatcher.sinks.errand import ErrandNotes, describe
 from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.screen import Screen, View
 from dispatcher.transport.base import Failure, Kind
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-#: how much larger a tar may be than what is in it: a block or two a member
-_TAR_ROOM = 1 << 30
 
 
 def put(flags: Mapping[str, Any]) -> int:
@@ -67,77 +65,76 @@ def put(flags: Mapping[str, Any]) -> int:
     words = program.words(scripts.PUT, ())
     errand = Errand(hosts, words, stdin=True, limits=limits(flags), tails=tails)
     began = time.monotonic()
-    outcomes = list(_run(errand, flags, [], sending))
-    for node, (outcome, told) in enumerate(zip(outcomes, sending.told, strict=True)):
-        if told.error is not None and not isinstance(outcome, Interrupted | TimedOut):
-            outcomes[node] = NotCopied(told.error)
-        elif is_good(outcome) and told.python and told.sent is None:
-            outcomes[node] = NotCopied("it ended without a word of what it did")
-    code = _conclude(errand, outcomes)
-    for line in summary(errand.names, outcomes, sending.told, time.monotonic() - began):
-        say(line)
-    return code
+    outcomes = list(_run(errand, flags, [], sending, sending.told))
+    return _conclude(errand, outcomes, sending.told, time.monotonic() - began, "sent")
 
 
 def get(flags: Mapping[str, Any]) -> int:
-    """Receive, then unpack host by host; the exit code. Raises: UsageError before that."""
+    """Ask every host for the files; the exit code. Raises: UsageError before that."""
     if len(flags["paths"]) < 2:
         raise UsageError("get: what, and where to?", hint="dispatch get -H hostfile /FILE DIR")
     *sources, folder = flags["paths"]
-    cleaned = [source.rstrip("/") for source in sources]
-    bases = [source.rpartition("/")[2] for source in cleaned]
-    for source, base in zip(sources, bases, strict=True):
-        if base in ("", ".", "..") or "\0" in source:
-            raise UsageError(f"get: {source!r}: cannot be fetched as a whole")
-    if len(set(bases)) < len(bases):
-        raise UsageError("get: two of the same name would lie in one place")
     limit = _size(flags["max_size"])
     hosts = find_hosts(flags, say)
+    wanted = placeholders.groups(
+        [source.rstrip("/") or source for source in sources], folder, hosts
+    )
+    own = placeholders.uses(folder, HOST) or placeholders.uses(folder, RANK)
+    names = Errand(hosts, ("get",)).names
+    plans = [
+        tuple(
+            Group(dest if own else os.path.join(dest, name), tuple(map(_named, paths)))
+            for dest, paths in groups
+        )
+        for name, groups in zip(names, wanted, strict=True)
+    ]
+    _check_places([group for groups in plans for group in groups])
+    if not own:
+        _make(folder)
+    fetching = Fetching(
+        plans, limit=limit, checksum=flags["checksum"], resume=not flags["no_resume"]
+    )
+    words = program.words(scripts.GET, ())
+    tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
+    errand = Errand(hosts, words, stdin=True, limits=limits(flags), tails=tails)
+    began = time.monotonic()
+    outcomes = list(_run(errand, flags, [], fetching, fetching.told))
+    for node, outcome in enumerate(outcomes):
+        if is_good(outcome):
+            fetching.unpack(node)
+    for name, told in zip(names, fetching.told, strict=True):
+        for left in told.left_out:
+            say(f"note: {name}: left out {left}")
+    return _conclude(errand, outcomes, fetching.told, time.monotonic() - began, "fetched")
+
+
+def _named(path: str) -> tuple[str, str]:
+    """A path there, and the name it gets here. Raises: UsageError when it has none."""
+    base = path.rpartition("/")[2]
+    if base in ("", ".", "..") or "\0" in path:
+        raise UsageError(f"get: {path!r}: cannot be fetched as a whole")
+    return _there(path), base
+
+
+def _check_places(groups: Sequence[Group]) -> None:
+    """Raises: UsageError when two things would lie in one place."""
+    if any(len(group.names) < len(group.paths) for group in groups):
+        raise UsageError("get: two of the same name would lie in one place")
+    places = [os.path.normpath(group.place) for group in groups]
+    if len(set(places)) < len(places):
+        raise UsageError("get: files of two hosts would lie in one place")
+
+
+def _make(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise UsageError(f"get: {folder}: {(error.strerror or '').lower()}") from None
-    words = ("/bin/sh", "-c", scripts.GET, "dispatch")
-    tails = tuple(
-        tuple(_there(text.replace("{host}", host.name)) for text in cleaned) for host in hosts
-    )
-    errand = Errand(hosts, words, limits=limits(flags), tails=tails)
-    archives = Archives(folder, limit + _TAR_ROOM)
-    outcomes = list(_run(errand, flags, [archives], None))
-    for node, outcome in enumerate(outcomes):
-        if is_good(outcome):
-            names = [base.replace("{host}", hosts[node].name) for base in bases]
-            place = os.path.join(folder, errand.names[node])
-            outcomes[node] = _take(archives, node, place, names, limit) or outcome
-    return _conclude(errand, outcomes)
 
 
 def _there(path: str) -> str:
     """``path`` so that no program there takes it for an option."""
     return f"./{path}" if path.startswith("-") else path
-
-
-def _take(
-    archives: Archives, node: int, place: str, names: Sequence[str], limit: int
-) -> Outcome | None:
-    """Unpack what one host sent; why it could not be, or None."""
-    why = archives.problems.get(node)
-    file = archives.take(node)
-    if why is None and file is None:
-        why = "it sent nothing"
-    if why is None and file is not None:
-        try:
-            done = unpack(file, place, names, limit)
-        except BadArchive as bad:
-            why = str(bad)
-        except OSError as error:
-            why = f"{place}: {(error.strerror or '').lower()}"
-        else:
-            for left in done.left_out:
-                say(f"note: {place}: left out {left}")
-    if file is not None:
-        file.close()
-    return None if why is None else Failed(Failure(Kind.PROTOCOL, why))
 
 
 def _size(text: str) -> int:
@@ -148,30 +145,52 @@ def _size(text: str) -> int:
 
 
 def _run(
-    errand: Errand, flags: Mapping[str, Any], sinks: list[Sink], dialogue: Dialogue | None
+    errand: Errand,
+    flags: Mapping[str, Any],
+    sinks: list[Sink],
+    talk: Dialogue,
+    told: Sequence[Told],
 ) -> tuple[Outcome, ...]:
     allow_open_files(len(errand.hosts))
     names = errand.names
-    # put has nothing to say on standard output; get's is the archive
-    screen = Screen(
-        View(lambda node: f"{names[node]}:", mark_errors=False),
-        Outlet({2: 2}, lambda: runner.tell(SignalReceived(signal.SIGPIPE))),
-    )
+
+    def nobody_reads() -> None:
+        runner.tell(SignalReceived(signal.SIGPIPE))
+
+    outlet = Outlet({2: 2}, nobody_reads)
+    if may_draw(os.environ):
+        from dispatcher.sinks.copy_progress import CopyProgress, CopyTerminal
+
+        progress = CopyProgress(told)
+        sinks = [progress, *sinks]
+        outlet = CopyTerminal(progress, 2, nobody_reads)
+    # standard output is the copy's own wire; standard error is for people
+    screen = Screen(View(lambda node: f"{names[node]}:", mark_errors=False), outlet)
     with Reach(flags) as reach:
         runner = ErrandRunner(
             errand,
             reach.transport_for,
-            [ErrandNotes(names, say, verbose=flags["verbose"]), screen, *sinks],
-            dialogue=dialogue,
+            [ErrandNotes(names, screen.say, verbose=flags["verbose"]), screen, *sinks],
+            dialogue=talk,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
         return runner.run()
 
 
-def _conclude(errand: Errand, outcomes: Sequence[Outcome]) -> int:
+def _conclude(
+    errand: Errand, outcomes: list[Outcome], told: Sequence[Told], seconds: float, verb: str
+) -> int:
+    """Say what became of which hosts; the exit code."""
+    for node, (outcome, one) in enumerate(zip(outcomes, told, strict=True)):
+        if isinstance(outcome, Interrupted | TimedOut):
+            continue
+        if one.error is not None:
+            failure = Failure(Kind.PROTOCOL, one.error)
+            outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error)
+        elif is_good(outcome) and one.python and one.sent is None:
+            outcomes[node] = NotCopied("it ended before all was copied")
     for line in describe(outcomes, errand.names):
         say(line)
-    good = [name for name, o in zip(errand.names, outcomes, strict=True) if is_good(o)]
-    if good and len(good) < len(outcomes):
-        say(f"note: complete on {fold(good)}")
+    for line in summary(errand.names, outcomes, told, seconds, verb):
+        say(line)
     return exit_code(outcomes)

@@ -14,6 +14,7 @@ EPILOG = """\b
 Examples:
   dispatch get -H hostfile /var/log/syslog logs      logs/n01/syslog, logs/n02/syslog ...
   dispatch get -w 'n[01-16]' '/data/{host}/out' .
+  dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'
 Exit code: as dispatch exec.
 """
 
@@ -22,13 +23,24 @@ Exit code: as dispatch exec.
 @click.argument("paths", nargs=-1, metavar="REMOTE... DIR")
 @where_options
 @time_options
+@click.option(
+    "--checksum", is_flag=True, help="A file is equal if its SHA-256 is, not its size and time."
+)
+@click.option(
+    "--no-resume", is_flag=True, help="Neither use nor keep what an interrupted copy left."
+)
 @click.option("--max-size", default="16G", metavar="N[K|M|G]", help="Most bytes of one host [16G].")
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @how_options
 def command(**flags: Any) -> int:
-    """Copy files and trees REMOTE of every host to DIR/HOST/; {host} in REMOTE is its name.
+    """Copy files and trees REMOTE of every host to DIR/HOST/.
 
     Names are exact, nothing is expanded there. What a host sends cannot leave its folder.
+    A file whose size and time are equal here is not fetched; an interrupted copy goes on
+    where it stopped.
+
+    {host} in a name is the host's, {rank} each rank of the host in turn, as slots in the
+    hostfile give them. Where DIR has one of them it is the whole name of the folder.
     """
     from dispatcher.cli.copying import get
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import queue
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from dispatcher.copy.there import frames
-from dispatcher.transport.base import Link
 
-_LOOK = 0.5  # seconds between two looks whether a link has ended
 #: pieces of output, each of at most 256 KiB, that may wait
 _WAITING = 8
+#: seconds between two looks whether anybody listens still
+_LOOK = 0.5
 
 
 class Ended(Exception):
@@ -18,7 +20,7 @@ class Ended(Exception):
 
 
 class Hearing:
-    """Bytes from a host's own thread (``put``) to the thread that talks with it (the others).
+    """Bytes from a host's own thread (``put``, ``finish``) to the one that talks (the others).
 
     largest: most bytes of one value.
     """
@@ -27,7 +29,14 @@ class Hearing:
         self._pieces: queue.Queue[bytes] = queue.Queue(_WAITING)
         self._frames = frames.Frames(largest)
         self._come: list[tuple[bytes, bytes]] = []  # the next one last
+        self._rest = b""  # what came behind the first line
         self._deaf = False
+        self._thread: threading.Thread | None = None
+
+    def talk(self, name: str, what: Callable[[], None]) -> None:
+        """Run ``what`` in a thread of its own, until which ends ``finish`` waits."""
+        self._thread = threading.Thread(target=what, name=name, daemon=True)
+        self._thread.start()
 
     def put(self, data: bytes) -> None:
         """The host said ``data``; waits while much of it is not yet read."""
@@ -38,34 +47,45 @@ class Hearing:
                 continue
         return None
 
+    def finish(self) -> None:
+        """The host says nothing more; wait until all of it is dealt with."""
+        self.put(b"")
+        while self._thread is not None and self._thread.is_alive() and not self._deaf:
+            self._thread.join(_LOOK)
+
     def stop(self) -> None:
         """Nobody listens any more."""
         self._deaf = True
 
-    def line(self, link: Link, size: int) -> bytes:
+    def line(self, size: int) -> bytes:
         """The first ``size`` bytes. Raises: Ended."""
         first = b""
         while len(first) < size:
-            first += self._next(link)
-        self._come += [*self._frames.feed(first[size:])][::-1]
+            first += self.piece()
+        self._rest = first[size:]
         return first[:size]
 
-    def frame(self, link: Link) -> tuple[bytes, bytes]:
+    def frame(self) -> tuple[bytes, bytes]:
         """The next frame. Raises: Ended, BadFrame."""
         while not self._come:
-            self._come += [*self._frames.feed(self._next(link))][::-1]
+            self._come += [*self._frames.feed(self.piece())][::-1]
         return self._come.pop()
 
-    def value(self, link: Link) -> dict[str, Any]:
+    def value(self) -> dict[str, Any]:
         """The next frame, which must hold a value. Raises: Ended, BadFrame."""
-        return frames.value_of(*self.frame(link))
+        return frames.value_of(*self.frame())
 
-    def _next(self, link: Link) -> bytes:
+    def piece(self) -> bytes:
+        """What comes next, of a host that sends no frames. Raises: Ended."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            return rest
         while not self._deaf:
-            over = link.gone()
             try:
-                return self._pieces.get(timeout=_LOOK)
+                piece = self._pieces.get(timeout=_LOOK)
             except queue.Empty:
-                if over:
-                    break
+                continue
+            if piece:
+                return piece
+            break
         raise Ended

@@ -9,37 +9,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.copy import program
 from dispatcher.copy.hearing import Ended, Hearing
 from dispatcher.copy.sources import Group, Sources
 from dispatcher.copy.there import frames
+from dispatcher.copy.told import Told
 from dispatcher.errors import UsageError
 from dispatcher.transport.base import Link, LinkClosed
 
 #: bytes of one answer of a host
 _LARGEST = 64 << 20
 _CHUNK = 64 << 10
-
-
-@dataclass
-class Told:
-    """What is known of the copy to one host.
-
-    python: whether its Python does the work; None until it is known. bytes: sent, of
-    ``wanted``; ``found`` more were there from an interrupted copy. sent, equal: files,
-    once it is done; error: why it is not.
-    """
-
-    python: bool | None = None
-    bytes: int = 0
-    wanted: int = 0
-    found: int = 0
-    sent: int | None = None
-    equal: int = 0
-    error: str | None = None
 
 
 class Sending:
@@ -62,12 +44,13 @@ class Sending:
         self.told = [Told(wanted=sources.size) for sources, _ in plans]
 
     def start(self, node: int, link: Link) -> None:
-        threading.Thread(
-            target=self._talk, args=(node, link), name=f"put:{node}", daemon=True
-        ).start()
+        self._hearing[node].talk(f"put:{node}", lambda: self._talk(node, link))
 
     def heard(self, node: int, data: bytes) -> None:
         self._hearing[node].put(data)
+
+    def finish(self, node: int) -> None:
+        self._hearing[node].finish()
 
     def close(self) -> None:
         for hearing in self._hearing:
@@ -78,7 +61,7 @@ class Sending:
     def _talk(self, node: int, link: Link) -> None:
         told, hearing = self.told[node], self._hearing[node]
         try:
-            first = hearing.line(link, len(program.PYTHON))
+            first = hearing.line(len(program.PYTHON))
             told.python = first == program.PYTHON
             if told.python:
                 self._by_python(node, link)
@@ -91,7 +74,7 @@ class Sending:
         except (LinkClosed, Ended):
             pass  # the end of its command says more
         except frames.BadFrame as bad:
-            told.error = f"it does not keep to the protocol: {bad}"
+            told.error, told.hostile = str(bad), True
             link.close()
         except UsageError as error:
             told.error = str(error)
@@ -115,7 +98,7 @@ class Sending:
         sources, _ = self._plans[node]
         told, hearing = self.told[node], self._hearing[node]
         link.write(program.payload() + self._order(node))
-        answer = hearing.value(link)
+        answer = hearing.value()
         if _take_report(told, answer):
             return
         needed, starts = needs_of(answer, sources.entries)
@@ -126,7 +109,7 @@ class Sending:
                 told.bytes = min(told.wanted, told.bytes + len(piece))
         except LinkClosed:
             pass  # it may have said why
-        _take_report(told, hearing.value(link))
+        _take_report(told, hearing.value())
 
     def _order(self, node: int) -> bytes:
         sources, groups = self._plans[node]
@@ -164,8 +147,6 @@ def needs_of(
     """Which entries a host wants, and what it has of them already. Raises: BadFrame."""
     try:
         needed = frames.numbers_of(answer["need"])
-        pairs = frames.numbers_of(answer["start"])
-        seen = answer["seen"].split()
     except (KeyError, ValueError, AttributeError):
         raise frames.BadFrame("a broken answer") from None
     last, wanted = -1, set(needed)
@@ -173,7 +154,7 @@ def needs_of(
         if not last < index < len(entries) or entries[index].kind != frames.FILE:
             raise frames.BadFrame("it wants what was not offered")
         last = index
-    starts = dict(zip(pairs[::2], zip(pairs[1::2], seen, strict=False), strict=False))
+    starts = frames.starts_of(answer)
     for index, (size, _) in starts.items():
         if index not in wanted or not 0 <= size <= entries[index].size:
             raise frames.BadFrame("it has more of a file than there is")

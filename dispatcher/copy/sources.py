@@ -63,6 +63,8 @@ class Sources:
     def _add_group(self, number: int, paths: Sequence[str]) -> None:
         for path, name in zip(paths, names_of(paths), strict=True):
             for entry, place in scan(path, f"{number}/{name}"):
+                if entry.kind == frames.OTHER:
+                    raise NotGiven(f"{place}: not a file, a folder or a link")
                 self.entries.append(entry)
                 self._paths.append(place)
 
@@ -99,6 +101,7 @@ class Sources:
 
     def _order(self, groups: Sequence[Group], checksum: bool, resume: bool) -> dict[str, Any]:
         return {
+            "do": "put",
             "list": frames.columns(self.entries),
             "groups": [[dest, names_of(paths)] for dest, paths in groups],
             "checksum": checksum,

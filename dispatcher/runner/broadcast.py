@@ -53,6 +53,9 @@ class Broadcast:
     def heard(self, node: int, data: bytes) -> None:
         """Nothing is expected: output goes to the sinks."""
 
+    def finish(self, node: int) -> None:
+        """Nothing is left to do."""
+
     def close(self) -> None:
         """Let the writers end."""
         with self._grown:

@@ -23,5 +23,8 @@ class Dialogue(Protocol):
     def heard(self, node: int, data: bytes) -> None:
         """Standard output of ``node``; may block, which holds back that host only."""
 
+    def finish(self, node: int) -> None:
+        """All output of ``node`` was heard; returns when what it calls for is done."""
+
     def close(self) -> None:
         """Nothing is to be written any more."""

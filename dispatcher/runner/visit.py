@@ -154,6 +154,8 @@ class Visit(threading.Thread):
                 quiet_since = time.monotonic()
             last = self._last_event(link, quiet_since)
             if last is not None:
+                if self._dialogue is not None:
+                    self._dialogue.finish(self._node)
                 self._end(last)
                 return
 

@@ -15,12 +15,22 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 class Told(Protocol):
     """What is known of the copy to or from one host."""
 
-    python: bool | None
-    bytes: int
-    wanted: int
-    found: int
-    sent: int | None
-    equal: int
+    @property
+    def python(self) -> bool | None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def wanted(self) -> int: ...
+    @property
+    def found(self) -> int: ...
+    @property
+    def sent(self) -> int | None: ...
+    @property
+    def equal(self) -> int: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def hostile(self) -> bool: ...
 
 
 def size(nbytes: float) -> str:
@@ -33,17 +43,23 @@ def size(nbytes: float) -> str:
 
 
 def summary(
-    names: Sequence[str], outcomes: Sequence[vi.Outcome], told: Sequence[Told], seconds: float
+    names: Sequence[str],
+    outcomes: Sequence[vi.Outcome],
+    told: Sequence[Told],
+    seconds: float,
+    verb: str,
 ) -> list[str]:
-    """A line for the hosts that were served alike; [] when none was served."""
+    """A line for the hosts that were served alike; [] when none was served. verb: ``sent``."""
     groups: dict[str, list[str]] = {}
     for name, outcome, one in zip(names, outcomes, told, strict=True):
         if not vi.is_good(outcome):
             continue
         if one.sent is None:
-            text = "all sent, by tar"
+            text = f"all {verb}, by tar"
         else:
-            text = f"{plural(one.sent, 'file')} sent, {one.equal} equal"
+            text = f"{plural(one.sent, 'file')} {verb}, {one.equal} equal"
+            if not one.python:
+                text += ", by tar"
             if one.found:
                 text += f", {size(one.found)} were there from an interrupted copy"
         groups.setdefault(text, []).append(name)

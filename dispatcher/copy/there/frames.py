@@ -29,7 +29,8 @@ CHUNK = 256 << 10
 LARGEST = 1 << 20
 HEAD = 5
 
-FILE, FOLDER, LINK = "f", "d", "l"
+#: kinds of entries; OTHER is a device or the like, which is not copied
+FILE, FOLDER, LINK, OTHER = "f", "d", "l", "o"
 
 
 class BadFrame(ValueError):
@@ -145,6 +146,18 @@ def numbers(values: Iterable[int]) -> str:
 def numbers_of(text: str) -> list[int]:
     """What ``numbers`` wrote. Raises: ValueError."""
     return list(map(int, text.split()))
+
+
+def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:
+    """index -> bytes that are there already, and their SHA-256. Raises: BadFrame."""
+    try:
+        pairs, seen = numbers_of(answer["start"]), answer["seen"].split()
+    except (KeyError, ValueError, AttributeError):
+        raise BadFrame("a broken answer") from None
+    if len(pairs) != 2 * len(seen):
+        raise BadFrame("an uneven answer")
+    rows = zip(pairs[::2], pairs[1::2], seen)
+    return {index: (size, known) for index, size, known in rows}
 
 
 def _joined(texts: Iterable[str]) -> str:

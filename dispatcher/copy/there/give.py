@@ -12,6 +12,7 @@ from dispatcher.copy.there.frames import (
     FILE,
     FOLDER,
     LINK,
+    OTHER,
     START,
     Entry,
     frame,
@@ -30,7 +31,7 @@ class NotGiven(Exception):
 def scan(path: str, name: str) -> Iterator[tuple[Entry, str]]:
     """Entries of the file or tree at ``path``, called ``name``, and where each is; folders first.
 
-    Raises: NotGiven for one that cannot be read, or is no file, folder or link.
+    Raises: NotGiven for one that cannot be read.
     """
     try:
         status = os.lstat(path)
@@ -45,7 +46,7 @@ def scan(path: str, name: str) -> Iterator[tuple[Entry, str]]:
             more = os.readlink(path)
             yield Entry(name, LINK, mode, 0, status.st_mtime_ns, more), path
         else:
-            raise NotGiven(f"{path}: not a file, a folder or a link")
+            yield Entry(name, OTHER, mode, 0, status.st_mtime_ns), path
     except OSError as error:
         raise NotGiven(f"{path}: {(error.strerror or str(error)).lower()}") from None
 

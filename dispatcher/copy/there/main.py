@@ -1,6 +1,7 @@
 """A host's end of a copy: reads an order, answers, and does it.
 
 ``put``: order with the list of files; answer: which are needed; the files; a report.
+``get``: order with paths; answer: the list; which are needed; the files; a report.
 The report is the last word, and says what went wrong if anything did.
 """
 
@@ -10,7 +11,19 @@ import fcntl
 import os
 import signal
 
-from dispatcher.copy.there.frames import BadFrame, Frames, message, rows, value_of
+from dispatcher.copy.there.frames import (
+    CHUNK,
+    FILE,
+    BadFrame,
+    Frames,
+    columns,
+    message,
+    numbers_of,
+    rows,
+    starts_of,
+    value_of,
+)  # fmt: skip
+from dispatcher.copy.there.give import NotGiven, digest, give, scan
 from dispatcher.copy.there.take import NotTaken, Taker
 
 TYPE_CHECKING = False
@@ -33,8 +46,9 @@ def main() -> int:
         signal.signal(number, _end)
     come = _frames()
     try:
-        return _put(value_of(*next(come)), come)
-    except (BadFrame, NotTaken) as bad:
+        order = value_of(*next(come))
+        return _put(order, come) if order["do"] == "put" else _get(order, come)
+    except (BadFrame, NotGiven, NotTaken) as bad:
         return _fail(str(bad))
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
@@ -60,6 +74,30 @@ def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
     return 0
 
 
+def _get(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
+    entries, places = [], []
+    for path, name in order["paths"]:
+        for entry, place in scan(path, name):
+            if order["checksum"] and entry.kind == FILE:
+                entry.more = digest(place)
+            entries.append(entry)
+            places.append(place)
+    _say({"list": columns(entries)})
+    answer = value_of(*next(come))
+    starts = starts_of(answer)
+    waiting, size = [], 0
+    for index in numbers_of(answer["need"]):
+        at, seen = starts.get(index, (0, ""))
+        for piece in give(places[index], entries[index].size, at, seen):
+            waiting.append(piece)
+            size += len(piece)
+            if size >= CHUNK:
+                _write(b"".join(waiting))
+                waiting, size = [], 0
+    _write(b"".join(waiting))
+    return 0
+
+
 def _receive(taker: Taker, come: Iterator[tuple[bytes, bytes]]) -> None:
     while not taker.done:
         kind, body = next(come)
@@ -72,10 +110,11 @@ def _receive(taker: Taker, come: Iterator[tuple[bytes, bytes]]) -> None:
 
 
 def _frames() -> Iterator[tuple[bytes, bytes]]:
-    try:
-        fcntl.fcntl(0, _SET_PIPE_SIZE, _READ)  # fewer turns between sshd and us
-    except OSError:
-        pass  # no pipe, or not on Linux
+    for fd in 0, 1:
+        try:
+            fcntl.fcntl(fd, _SET_PIPE_SIZE, _READ)  # fewer turns between sshd and us
+        except OSError:
+            pass  # no pipe, or not on Linux
     frames = Frames(_MOST)
     while data := os.read(0, _READ):
         yield from frames.feed(data)
@@ -83,9 +122,13 @@ def _frames() -> Iterator[tuple[bytes, bytes]]:
 
 
 def _say(value: dict[str, Any]) -> None:
-    data = message(value)
-    while data:
-        data = data[os.write(1, data) :]
+    _write(message(value))
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
 
 
 def _fail(why: str) -> int:
