@@ -35,6 +35,7 @@ MAY = {
     "bootstrap": (*COMMON, "agent", "transport.base"),
     "lifeline": ("agent.wire",),
     "foreign": ("errors",),
+    "timeline": ("errors",),
     "copy": (*COMMON, "agent.pack", "bootstrap", "transport.base"),
     "runner": (
         *COMMON,
@@ -167,7 +168,8 @@ def test_nothing_runs_what_was_received(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in MODULES if n.split(".")[0] in ("core", "plan", "checks", "foreign")]
+    "name",
+    [n for n in MODULES if n.split(".")[0] in ("core", "plan", "checks", "foreign", "timeline")],
 )
 def test_the_core_has_no_clock_and_no_threads(name: str) -> None:
     edges = {"threading", "socket", "subprocess", "select", "time", "asyncio", "queue"}

@@ -24,6 +24,7 @@ COMMANDS = {
     "kill": "kill",
     "sweep": "sweep",
     "get": "get",
+    "report": "report",
     "hosts": "hosts",
     "import": "import_",
     "fold": "fold",

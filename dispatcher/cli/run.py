@@ -228,7 +228,11 @@ Other commands, each with its own --help:
     is_flag=True,
     help="Go on in the background once the ranks run; see dispatch jobs, attach, logs, stop.",
 )
-@click.option("--trace", metavar="FILE", help="Write where the time went, for ui.perfetto.dev.")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    help="Write where the time went; see dispatch report, or ui.perfetto.dev.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and touch no host.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, secrets hidden.")
 @click.version_option(__version__, prog_name="dispatch")
