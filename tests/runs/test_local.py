@@ -329,7 +329,7 @@ class TestEnding:
         process.send_signal(signal.SIGTSTP)
         wait_for(lambda: _state(process.pid) == "T", 10, "dispatch is stopped")
         shells = [pid for pid in loops if _leads(pid)]
-        assert [_state(pid) for pid in shells] == ["T", "T"]
+        wait_for(lambda: [*map(_state, shells)] == ["T", "T"], 10, "the ranks are stopped")
         time.sleep(3.0)  # more than the lease
         assert [_state(pid) for pid in shells] == ["T", "T"]
         process.send_signal(signal.SIGCONT)
