@@ -2,7 +2,7 @@
 
 ::
 
-    foreground    fork, wait for words on a pipe, say where the job is, exit
+    foreground    fork, wait for words on a socket, ask what must be asked, say where the job is
       child       setsid, fork, exit
         launcher  no terminal, session of its own, SIGHUP ignored; runs the job
 
@@ -12,15 +12,18 @@ was said before; what goes wrong until the ranks run is written to ``launcher.lo
 in the run's folder, and the foreground shows that and exits with the job's code.
 Both forks happen before any thread is started: a fork keeps only one.
 
-Nobody can be asked for a passphrase afterwards: keys that need one must be in an
-SSH agent; the host then fails with exactly these words.
+A passphrase is asked for by the foreground, which has the terminal and waits anyway, at
+the very moment when a host wants that key; the answer goes through the socket to the
+launcher, which keeps the opened key. Once the ranks run nobody can be asked any more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher import exitcodes
+from dispatcher.cli.door import say
 from dispatcher.cli.showing import Showing, settings
 from dispatcher.core.events import RankSpawned, RanksPlaced
 from dispatcher.errors import DispatchError, UsageError
@@ -79,27 +83,29 @@ def background(launcher: Callable[[Word], int], paths: RunPaths, run_id: str) ->
         raise DispatchError("cannot detach: threads are running already")
     sys.stdout.flush()
     sys.stderr.flush()
-    hears, tells = os.pipe2(os.O_CLOEXEC)
+    ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
             if os.fork() == 0:
-                os.close(hears)
+                ours.close()
                 _become_background(paths)
-                _end(launcher, Word(tells))
+                _end(launcher, Word(theirs))
         finally:
             os._exit(0)
-    os.close(tells)
+    theirs.close()
     os.waitpid(child, 0)
-    return _wait(hears, paths, run_id)
+    with ours:
+        return _Foreground(ours, paths, run_id).wait()
 
 
 class Word(Sink):
-    """Tells the foreground through a pipe: who we are, that the ranks run, or how it ended."""
+    """Tells the foreground: who we are, that the ranks run, or how it ended; and asks it."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._asking = threading.Lock()
         self._world_size = 0
         self._spawned = 0
         self.tell(pid=os.getpid())
@@ -112,12 +118,19 @@ class Word(Sink):
             if self._spawned == self._world_size:
                 self.tell(running=self._world_size)
 
-    def tell(self, **fields: int) -> None:
+    def tell(self, **fields: int | str) -> None:
         """One line; nobody may be there to read it any more."""
-        try:
-            os.write(self._fd, json.dumps(fields).encode() + b"\n")
-        except OSError:
-            pass  # the foreground has left, the job goes on
+        with contextlib.suppress(OSError):  # the foreground has left, the job goes on
+            self._link.sendall(json.dumps(fields).encode() + b"\n")
+
+    def ask(self, prompt: str) -> str | None:
+        """What the user types in the foreground; None if nobody is there. From any thread."""
+        with self._asking, contextlib.suppress(OSError, ValueError):
+            self.tell(ask=prompt)
+            with self._link.makefile("rb") as lines:
+                answer = json.loads(lines.readline())["answer"]
+            return None if answer is None else str(answer)
+        return None
 
 
 def _become_background(paths: RunPaths) -> None:
@@ -154,28 +167,69 @@ def _end(launcher: Callable[[Word], int], word: Word) -> None:
         os._exit(code)
 
 
-def _wait(hears: int, paths: RunPaths, run_id: str) -> int:
-    """Wait for the ranks to run, or for the end; the foreground's exit code."""
-    pid = 0
-    with open(hears, "rb", buffering=0) as lines:
-        while True:
-            try:
-                line = lines.readline()
-            except KeyboardInterrupt:
-                if pid:
-                    os.kill(pid, signal.SIGINT)  # the launcher ends what has begun, and says so
-                continue
-            told = json.loads(line) if line else {"ended": exitcodes.CLUSTER}
-            if "pid" in told:
-                pid = told["pid"]
-            elif "running" in told:
-                noun = "rank runs" if told["running"] == 1 else "ranks run"
-                _say([f"job {run_id}: {told['running']} {noun} (launcher: pid {pid})",
-                      f"  logs: {paths.folder}",
-                      f"  dispatch attach {run_id}"])  # fmt: skip
-                return 0
-            elif "ended" in told:
-                return _failed(int(told["ended"]), paths.launcher, run_id)
+class _Foreground:
+    """Waits for the ranks to run, or for the end, and asks the user for the launcher."""
+
+    def __init__(self, link: socket.socket, paths: RunPaths, run_id: str) -> None:
+        self._link = link
+        self._paths = paths
+        self._run_id = run_id
+        self._pid = 0
+        self._unasked = ""  # what could have been asked only at a terminal
+        self._refused = False  # Ctrl-C was the answer
+
+    def wait(self) -> int:
+        """The foreground's exit code. Raises: UsageError for what nobody was there to answer."""
+        with self._link.makefile("rb") as lines:
+            while True:
+                try:
+                    line = lines.readline()
+                except KeyboardInterrupt:
+                    self._interrupt()
+                    continue
+                told = json.loads(line) if line else {"ended": exitcodes.CLUSTER}
+                if "pid" in told:
+                    self._pid = told["pid"]
+                elif "ask" in told:
+                    self._ask(str(told["ask"]))
+                elif "running" in told:
+                    return self._runs(told["running"])
+                elif "ended" in told:
+                    return self._ended(int(told["ended"]))
+
+    def _ask(self, prompt: str) -> None:
+        from dispatcher.cli.reach import ask_here
+
+        answer = None
+        try:
+            answer = ask_here(prompt)
+            if answer is None:
+                self._unasked = prompt.rstrip(": ")
+        except KeyboardInterrupt:
+            say("")
+            self._refused = True
+            self._interrupt()
+        with contextlib.suppress(OSError):
+            self._link.sendall(json.dumps({"answer": answer}).encode() + b"\n")
+
+    def _interrupt(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGINT)  # the launcher ends what has begun, and says so
+
+    def _runs(self, ranks: int) -> int:
+        noun = "rank runs" if ranks == 1 else "ranks run"
+        _say([f"job {self._run_id}: {ranks} {noun} (launcher: pid {self._pid})",
+              f"  logs: {self._paths.folder}",
+              f"  dispatch attach {self._run_id}"])  # fmt: skip
+        return 0
+
+    def _ended(self, code: int) -> int:
+        code = _failed(code, self._paths.launcher, self._run_id)
+        if self._unasked and code:
+            raise UsageError(
+                f"--detach: there is no terminal to ask for the {self._unasked}", hint="ssh-add"
+            )
+        return exitcodes.SIGNAL_BASE + signal.SIGINT if self._refused and code else code
 
 
 def _failed(code: int, log: Path, run_id: str) -> int:

@@ -128,7 +128,7 @@ def _run(
     sinks += [screen, *enrolled.sinks]
 
     began = time.monotonic()
-    with enrolled, Reach(flags) as reach:
+    with enrolled, Reach(flags, None if word is None else word.ask) as reach:
         runner = Runner(
             plan,
             reach.transport_for,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -14,12 +14,19 @@ from dispatcher.transport.base import Transport
 #: names that mean this machine; reached without SSH unless the user says how
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
+#: prompt -> the secret, None where there is nobody to ask
+Ask = Callable[[str], str | None]
+
 
 class Reach:
-    """Transports by host; closes them all at the end of the context."""
+    """Transports by host; closes them all at the end of the context.
 
-    def __init__(self, flags: Mapping[str, Any]) -> None:
+    ask: asks for a secret; by default at our terminal.
+    """
+
+    def __init__(self, flags: Mapping[str, Any], ask: Ask | None = None) -> None:
         self._flags = flags
+        self._ask = ask or ask_here
         self._template = _template(flags)
         self._chosen = "rsh" if flags.get("rsh") is not None else flags["transport"]
         self._made: dict[str, Transport] = {}
@@ -48,7 +55,7 @@ class Reach:
             return CommandTransport(self._template, name)
         from dispatcher.transport.paramiko_ import ParamikoTransport
 
-        return ParamikoTransport(config=config, host_keys=keys, ask=_ask)
+        return ParamikoTransport(config=config, host_keys=keys, ask=self._ask)
 
     def __enter__(self) -> Reach:
         return self
@@ -89,7 +96,7 @@ def _template(flags: Mapping[str, Any]) -> tuple[str, ...] | None:
     return rsh.template(flags["rsh"])
 
 
-def _ask(prompt: str) -> str | None:
+def ask_here(prompt: str) -> str | None:
     """Ask the person at the terminal for a secret; None where there is nobody to ask."""
     import getpass
     import os
