@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dispatcher.agent.wire import SYNC
 
@@ -42,7 +43,8 @@ COMMAND = "exec /bin/sh -c 'IFS= read -r s;eval \"$s\"'"
 _GROUP = (
     'kill -0 -$$ 2>/dev/null||[ "$DISPATCH_GROUP" ]||'
     "{ command -v setsid >/dev/null 2>&1&&"
-    'DISPATCH_GROUP=1 exec setsid /bin/sh -c "$s"; };unset DISPATCH_GROUP;'
+    'DISPATCH_GROUP=${p:-$PPID} exec setsid /bin/sh -c "$s"; };'
+    "p=${DISPATCH_GROUP:-${p:-$PPID}};unset DISPATCH_GROUP;"
     "g=-$$;kill -0 $g 2>/dev/null||g=$$;"
 )
 #: TERM, a second, KILL; but only while the command itself still runs, or was told to end
@@ -51,21 +53,59 @@ _WATCH_ORDERS = (
     "exec 3<&0;(exec <&3 3<&- >/dev/null 2>&1;trap '' HUP INT QUIT TERM;"
     "o=;while IFS= read -r s;do o=1;kill -$s $g;done;" + _END + ")&"
 )
+#: who may not signal sshd (sudo made it another user) looks it up
 _WATCH_PARENT = (
-    "o=;p=$PPID;(exec </dev/null >/dev/null 2>&1;trap '' HUP INT QUIT TERM;"
-    "while kill -0 $p&&kill -0 $$;do sleep 1;done;" + _END + ")&"
+    "o=;(exec </dev/null >/dev/null 2>&1;trap '' HUP INT QUIT TERM;"
+    "while { kill -0 $p||[ -d /proc/$p ]||ps -p $p;}&&kill -0 $$;do sleep 1;done;" + _END + ")&"
 )
 _SYNC_WORDS = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
 
 
+@dataclass(frozen=True)
+class Door:
+    """A command line whose shell says ``ready`` on standard output and only then reads an opening.
+
+    Before that, on either stream, it may say ``prompt``: sudo wants a password and a
+    newline. Neither text is part of the command line, which a shell may show (``set -x``).
+    """
+
+    command: str
+    ready: bytes
+    prompt: bytes
+
+
+def door(token: str, *, terminal: bool = False, sudo: str | None = None) -> Door:
+    """The way in for a command on a terminal, or as user ``sudo``.
+
+    token: a word nobody can guess. A terminal is set to pass all bytes unchanged
+    and to echo nothing until the command starts. sudo becomes the other user first, so
+    that the watcher is that user and may end what the command starts.
+    """
+    quiet = "t=$(stty -g);stty raw -echo;" if terminal else ""
+    text = f'{quiet}printf %s-%s- ready {token};IFS= read -r s;eval "$s"'
+    if sudo is None:
+        command = f"exec /bin/sh -c {shlex.quote(text)}"
+    else:
+        inner = "".join("\\" + c if c in '"$`\\' else c for c in "p=$0;" + text)
+        become = f"exec sudo -S -p {token}%%: -u {sudo} -- /bin/sh -c"
+        command = f"exec /bin/sh -c '{become} \"{inner}\" $PPID'"
+    return Door(command, f"ready-{token}-".encode(), f"{token}%:".encode())
+
+
 def opening(
-    words: Sequence[str], environment: Sequence[tuple[str, str]] = (), *, stdin: bool = False
+    words: Sequence[str],
+    environment: Sequence[tuple[str, str]] = (),
+    *,
+    stdin: bool = False,
+    terminal: bool = False,
 ) -> bytes:
     """What is written to the host first, to run ``words`` exactly as they are.
 
     environment: names and values for the command. stdin: what is written next
     is the command's input; otherwise it has none and orders may follow.
+    terminal: it came through a ``door`` with one, which is the command's input.
     """
+    stdin = stdin or terminal
     pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in environment)
     text = f"export {pairs};" if pairs else ""
     text += f"set -- {shlex.join(words)}"
@@ -74,7 +114,8 @@ def opening(
     script = _GROUP + "IFS= read -r c;" + _more(lines)
     script += _WATCH_PARENT if stdin else _WATCH_ORDERS
     redirect = "" if stdin else " </dev/null 3<&-"
-    script += f'eval "$c";unset c s g n l o p;printf "{_SYNC_WORDS}";exec "$@"{redirect}'
+    restore = 'stty "$t";' if terminal else ""
+    script += f'eval "$c";unset c s g n l o p;printf "{_SYNC_WORDS}";{restore}exec "$@"{redirect}'
     return (script + "\n" + text + "\n").encode("utf-8", "surrogateescape")
 
 

@@ -192,3 +192,27 @@ def test_what_a_finished_command_left_in_the_background_stays(
     assert watcher_gone.returncode == 0
     assert not gone(pid)
     os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", LOGIN_SHELLS)
+@pytest.mark.parametrize("sudo", [None, "nobody"])
+def test_any_login_shell_knows_the_door(
+    name: str, sudo: str | None, start: type[Started], tmp_path: Path
+) -> None:
+    """sudo: a stand-in that shows what it was given and becomes nobody else."""
+    program = tmp_path / "sudo"
+    program.write_text('#!/bin/sh\necho "$3 $5" >&2; shift 6; exec "$@"\n')
+    program.chmod(0o755)
+    door = lifeline.door("TOKEN", sudo=sudo)
+    shell = installed([name])[0]
+    far = start(["env", f"PATH={tmp_path}:{os.environ['PATH']}", shell, "-c", door.command], b"")
+    assert far.process.stdout is not None
+    assert far.process.stdout.read(len(door.ready)) == door.ready
+    assert door.ready not in door.command.encode()
+    assert door.prompt not in door.command.encode()
+    far.say(lifeline.opening(["printf", "<%s>", *WORDS]))
+    expected = b"".join(b"<%s>" % word.encode("utf-8", "surrogateescape") for word in WORDS)
+    assert far.output() == SYNC + expected
+    if sudo is not None:
+        assert far.process.stderr is not None
+        assert far.process.stderr.readline() == b"TOKEN%%: nobody\n"

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from dispatcher.cli import again
+from dispatcher.cli import again, becoming, terminal
 from dispatcher.cli.door import say
 from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.targets import find_hosts
@@ -35,7 +35,14 @@ def run(flags: Mapping[str, Any]) -> int:
         hosts = find_hosts(flags, say, (left,))
     else:
         hosts = find_hosts(flags, say)
-    errand = Errand(hosts, words, flags["stdin"], limits(flags))
+    errand = Errand(
+        hosts,
+        words,
+        flags["stdin"],
+        limits(flags),
+        sudo=becoming.user(flags),
+        terminal=terminal.size(flags),
+    )
     allow_open_files(len(errand.hosts))
     return _run(errand, flags)
 
@@ -78,15 +85,23 @@ def _run(errand: Errand, flags: Mapping[str, Any]) -> int:
     from dispatcher.core.visits import exit_code
     from dispatcher.runner.broadcast import Broadcast
     from dispatcher.runner.errand import ErrandRunner
+    from dispatcher.runner.keyboard import Keyboard
 
-    telling = Telling(flags, errand.names, say, lambda: runner.tell(SignalReceived(signal.SIGPIPE)))
-    broadcast = Broadcast(0) if errand.stdin else None
-    with Reach(flags) as reach:
+    def nobody_reads() -> None:
+        runner.tell(SignalReceived(signal.SIGPIPE))
+
+    interactive = terminal.is_ours(flags, errand)
+    telling = Telling(flags, errand.names, say, nobody_reads, through=interactive)
+    dialogue: Broadcast | Keyboard | None = Broadcast(0) if errand.stdin else None
+    if interactive:
+        dialogue = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
+    with Reach(flags) as reach, becoming.password(flags) as ask:
         runner = ErrandRunner(
             errand,
             reach.transport_for,
             telling.sinks,
-            dialogue=broadcast,
+            dialogue=dialogue,
+            ask=ask,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
         outcomes = runner.run()
@@ -98,7 +113,7 @@ def _run(errand: Errand, flags: Mapping[str, Any]) -> int:
         except OSError as error:
             say(f"error: {path}: {(error.strerror or '').lower()}")
             code = code or 1
-    if broadcast is not None and broadcast.problem is not None:
-        say(f"error: {broadcast.problem}")
+    if dialogue is not None and dialogue.problem is not None:
+        say(f"error: {dialogue.problem}")
         code = code or 1
     return code

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.targets import how_options, time_options, where_options
+from dispatcher.cli.optional import filled
+from dispatcher.cli.targets import how_options, sudo_options, time_options, where_options
 
 EPILOG = """\b
 Examples:
@@ -26,6 +27,8 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("--shell", metavar="TEXT", help="Run TEXT by /bin/sh there, instead of COMMAND.")
 @click.option("-I", "--stdin", is_flag=True, help="Give every command a copy of standard input.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Leave standard input alone [the default].")
+@sudo_options
+@click.option("--pty", is_flag=True, help="Run it on a terminal; of one host, yours.")
 @time_options
 @click.option("-S", "--max-code", is_flag=True, help="Exit with the largest exit code of all.")
 @click.option("-N", "--no-label", is_flag=True, help="Do not label lines.")
@@ -59,4 +62,4 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch exec`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch exec")
+    return enter(command, filled(command, words, {"--sudo": "root"}), "dispatch exec")

@@ -74,6 +74,14 @@ _WHEN = (
 )
 
 
+_SUDO = (
+    click.option("--sudo", metavar="[=USER]", help="Run it by sudo; asks for one password."),
+    click.option(
+        "--ask-sudo-password", is_flag=True, help="Ask at once, not when a host wants it."
+    ),
+)
+
+
 def where_options(function: Function) -> Function:
     """Add ``-H -w -x``."""
     for option in reversed(_WHERE):
@@ -91,6 +99,13 @@ def how_options(function: Function) -> Function:
 def time_options(function: Function) -> Function:
     """Add the limits in time and number."""
     for option in reversed(_WHEN):
+        function = option(function)
+    return function
+
+
+def sudo_options(function: Function) -> Function:
+    """Add ``--sudo --ask-sudo-password``."""
+    for option in reversed(_SUDO):
         function = option(function)
     return function
 

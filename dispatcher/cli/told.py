@@ -22,12 +22,15 @@ from dispatcher.sinks.hostfiles import HostFiles
 from dispatcher.sinks.journal import Journal
 from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.screen import Screen, View
+from dispatcher.sinks.through import Through
 
 BOTH = frozenset({STDOUT, STDERR})
 
 
 class Telling:
     """The sinks of one errand. say: writes a line on standard error; nobody_reads: see Screen.
+
+    through: the one host's bytes go to our terminal as they are.
 
     Raises: UsageError for flags that exclude each other, or a folder or file
     that cannot be made.
@@ -39,6 +42,8 @@ class Telling:
         names: Sequence[str],
         say: Callable[[str], None],
         nobody_reads: Callable[[], None],
+        *,
+        through: bool = False,
     ) -> None:
         if flags["as_json"] and (flags["gather"] or flags["diff"]):
             raise UsageError("--json goes with neither -b nor --diff")
@@ -49,7 +54,9 @@ class Telling:
         kept = BOTH if flags["as_json"] else frozenset({1}) if whole else frozenset()
         self._kept = Kept(kept)
         files = self._files(lambda line: screen.say(line))
-        screen = self._screen(BOTH - kept, nobody_reads)
+        screen: Sink = (
+            Through(STDOUT, nobody_reads) if through else self._screen(BOTH - kept, nobody_reads)
+        )
         notes = ErrandNotes(names, screen.say, verbose=flags["verbose"])
         self.sinks: list[Sink] = [notes, self._kept, *files, screen]
 

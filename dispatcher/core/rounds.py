@@ -13,6 +13,7 @@ Rules (their ids appear in the tests):
 * E-3  every host ends with exactly one outcome, and its first one stands
 * E-4  a dropped connection is tried again, later each time, until the connect limit
 * E-5  the errand ends in bounded time after it was stopped, whatever the hosts do
+* E-6  the user is asked for sudo's password once, and typing it costs no host its time
 
 sshd's MaxStartups drops connections at random when too many come at once (all
 hosts of a site may sit behind one). So each drop halves the fan-out and each
@@ -66,6 +67,19 @@ class SignalCommand(Action):
 
 
 @value
+class AskPassword(Action):
+    """Ask the user for the password that sudo wants; ordered once."""
+
+
+@value
+class Answer(Action):
+    """Tell the host the password; give up ``seconds`` from now."""
+
+    node: int
+    seconds: float
+
+
+@value
 class Leave(Action):
     """Close what there is to the host; nothing from it counts any more."""
 
@@ -101,6 +115,8 @@ class Rounds:
         self._at = {WAITING: len(self._hosts), CONNECTING: 0, RUNNING: 0, DONE: 0}
         self._failures = 0
         self._signals = 0
+        self._password: bool | None = None  # whether there is one; None: not known
+        self._awaiting: list[int] = []
         self._stopped = False
         self._over = False
         self.deadlines: dict[Hashable, float] = {}
@@ -128,6 +144,12 @@ class Rounds:
                 return self._ended(node, code, name, now)
             case ev.SignalReceived(signum):
                 return self._signalled(signum, now)
+            case vi.PasswordAwaited(node):
+                return self._await_password(node, now)
+            case vi.PasswordTold(given):
+                self._password = given
+                waiting, self._awaiting = self._awaiting, []
+                return [action for node in waiting for action in self._answer(node, now)]
         raise InternalError(f"rounds: no rule for {event!r}")
 
     def tick(self, now: float) -> list[Action]:
@@ -194,6 +216,25 @@ class Rounds:
                 self.deadlines["again", node] = now + pause
                 return self._go_on(now)
         return self._finish(node, host.why or vi.Failed(failure), now)
+
+    def _await_password(self, node: int, now: float) -> list[Action]:
+        """The host waits for the user, so it has no limit until the answer is there (E-6)."""
+        if self._hosts[node].state != CONNECTING:
+            return []
+        self.deadlines.pop(("connect", node), None)
+        if self._password is not None:
+            return self._answer(node, now)
+        self._awaiting.append(node)
+        return [AskPassword()] if len(self._awaiting) == 1 else []
+
+    def _answer(self, node: int, now: float) -> list[Action]:
+        if self._hosts[node].state != CONNECTING:
+            return []
+        if not self._password:
+            return self._finish(node, vi.Failed(Failure(Kind.SUDO, "no password was given")), now)
+        seconds = self._limits.connect
+        self.deadlines["connect", node] = now + seconds + CONNECT_SLACK
+        return [Answer(node, seconds)]
 
     def _ended(self, node: int, code: int | None, name: str | None, now: float) -> list[Action]:
         host = self._hosts[node]

@@ -29,6 +29,20 @@ class CommandEnded(Event):
 
 
 @value
+class PasswordAwaited(Event):
+    """sudo on the host wants the user's password."""
+
+    node: int
+
+
+@value
+class PasswordTold(Event):
+    """The user was asked for it, and gave one or not."""
+
+    given: bool
+
+
+@value
 class StatusAsked(Event):
     """The user pressed Ctrl-C: these hosts are ``connecting``, these are ``running``."""
 

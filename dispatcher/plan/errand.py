@@ -49,7 +49,8 @@ class Errand:
     """``words`` (an argv, never empty) once on each of ``hosts``.
 
     stdin: each command reads a copy of our standard input; otherwise it has none.
-    tails: words for each host alone, behind the common ones.
+    tails: words for each host alone, behind the common ones. sudo: the user that
+    sudo makes it there. terminal: (columns, rows) of the terminal it gets there.
     """
 
     hosts: tuple[Host, ...]
@@ -57,6 +58,8 @@ class Errand:
     stdin: bool = False
     limits: ErrandLimits = ErrandLimits()
     tails: tuple[tuple[str, ...], ...] = ()
+    sudo: str | None = None
+    terminal: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.words or not self.words[0]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import queue
 import random
+import secrets
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 
 from dispatcher import lifeline
 from dispatcher.core import events as ev
 from dispatcher.core.actions import Action, Tell
-from dispatcher.core.rounds import Finished, Leave, Rounds, SignalCommand
+from dispatcher.core.rounds import Answer, AskPassword, Finished, Leave, Rounds, SignalCommand
 from dispatcher.core.rounds import Visit as VisitHost
-from dispatcher.core.visits import Outcome
+from dispatcher.core.visits import Outcome, PasswordTold
 from dispatcher.plan.errand import Errand
 from dispatcher.plan.host import Host
 from dispatcher.runner import signals
@@ -25,7 +27,7 @@ from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.visit import STDOUT, Visit, join_all
 from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.transport.base import Target, Transport
+from dispatcher.transport.base import Target, Transport, Window
 
 #: output bytes that may wait for the sinks: of all hosts, and of one at most and at least
 CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
@@ -35,7 +37,12 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class ErrandRunner:
-    """Carries out one errand. transport_for: host -> the way to reach it; sinks: who is told."""
+    """Carries out one errand. transport_for: host -> the way to reach it; sinks: who is told.
+
+    dialogue: who talks with the commands, or None. ask: asks the user for the password
+    that sudo wants, on a thread of its own; None when nobody answers. It is called once
+    at most.
+    """
 
     def __init__(
         self,
@@ -44,11 +51,24 @@ class ErrandRunner:
         sinks: Sequence[Sink],
         *,
         dialogue: Dialogue | None = None,
+        ask: Callable[[], bytes | None] = lambda: None,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._errand = errand
         self._transport_for = transport_for
         self._dialogue = dialogue
+        self._ask = ask
+        self._password: bytes | None = None
+        special = errand.sudo is not None or errand.terminal is not None
+        self._door = (
+            lifeline.door(
+                "dispatch" + secrets.token_hex(8),
+                terminal=errand.terminal is not None,
+                sudo=errand.sudo,
+            )
+            if special
+            else None
+        )
         self._feed = Feed(sinks, self._taken, sink_failed)
         self._rounds = Rounds(errand, random.random)
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
@@ -121,6 +141,11 @@ class ErrandRunner:
                     self._visit(action)
                 case SignalCommand(node, name):
                     self._visits[node].signal(name)
+                case AskPassword():
+                    threading.Thread(target=self._asking, name="asking", daemon=True).start()
+                case Answer(node, seconds):
+                    assert self._password is not None
+                    self._visits[node].answer(self._password, seconds)
                 case Leave(node):
                     if node in self._visits:
                         self._visits[node].close()
@@ -128,6 +153,12 @@ class ErrandRunner:
                     self._record(event)
                 case Finished(outcomes):
                     self._outcomes = outcomes
+
+    def _asking(self) -> None:
+        try:
+            self._password = self._ask()
+        finally:
+            self.tell(PasswordTold(self._password is not None))
 
     def _visit(self, order: VisitHost) -> None:
         errand, node = self._errand, order.node
@@ -138,8 +169,14 @@ class ErrandRunner:
             target=Target(host.name, host.user, host.port),
             transport=self._transport_for(host),
             opening=lifeline.opening(
-                errand.words_for(node), errand.environment(node), stdin=errand.stdin
+                errand.words_for(node),
+                errand.environment(node),
+                stdin=errand.stdin,
+                terminal=errand.terminal is not None,
             ),
+            door=self._door,
+            sudo=errand.sudo is not None,
+            window=None if errand.terminal is None else Window(*errand.terminal),
             seconds=order.seconds,
             credit=self._credit,
             dialogue=self._dialogue,

@@ -7,6 +7,7 @@ no more than ``credit`` bytes of it wait there.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -15,11 +16,22 @@ from collections.abc import Callable, Sequence
 from dispatcher import lifeline
 from dispatcher.bootstrap import SyncScanner
 from dispatcher.core import events as ev
-from dispatcher.core.visits import CommandEnded
+from dispatcher.core.visits import CommandEnded, PasswordAwaited
+from dispatcher.lifeline import Door
 from dispatcher.runner.dialogue import Dialogue
-from dispatcher.transport.base import Failure, Kind, Link, LinkClosed, Target, Transport
+from dispatcher.runner.entrance import Entrance, Heard
+from dispatcher.transport.base import (
+    Failure,
+    Kind,
+    Link,
+    LinkClosed,
+    Target,
+    Transport,
+    Window,
+)
 
 READ_SIZE = 256 << 10
+INTERRUPT = b"\x03"  # what a terminal takes for Ctrl-C
 STDOUT, STDERR = 1, 2
 #: bytes of standard error kept to explain a command that did not start
 ERRORS_KEPT = 4096
@@ -35,8 +47,10 @@ _CLOSE = object()
 class Visit(threading.Thread):
     """One attempt at one host.
 
-    opening: what ``lifeline.opening`` made of the command. seconds: until the
-    command must have started. dialogue: who writes what the command reads, or None.
+    opening: what ``lifeline.opening`` made of the command. door: where it has to wait
+    for its turn, or None; sudo: whether that is sudo's. window: of the terminal
+    that the command gets, or None. seconds: until the command must have started.
+    dialogue: who writes what the command reads, or None.
     tell, output: take events and (node, stream, bytes), from this thread.
     """
 
@@ -48,6 +62,9 @@ class Visit(threading.Thread):
         target: Target,
         transport: Transport,
         opening: bytes,
+        door: Door | None,
+        sudo: bool,
+        window: Window | None,
         seconds: float,
         credit: int,
         dialogue: Dialogue | None,
@@ -60,6 +77,10 @@ class Visit(threading.Thread):
         self._target = target
         self._transport = transport
         self._opening = opening
+        self._command = lifeline.COMMAND if door is None else door.command
+        self._entrance = None if door is None else Entrance(door)
+        self._sudo = sudo
+        self._window = window
         self._deadline = time.monotonic() + seconds
         self._credit = credit
         self._dialogue = dialogue
@@ -82,6 +103,14 @@ class Visit(threading.Thread):
         """Let the command's process group have signal ``name``; returns at once."""
         self._inbox.put(name)
 
+    def answer(self, password: bytes, seconds: float) -> None:
+        """Tell sudo ``password``; the command must have started ``seconds`` from now."""
+        self._inbox.put((password, seconds))
+
+    def resize(self, window: Window) -> None:
+        """The terminal has a new size."""
+        self._inbox.put(window)
+
     def taken(self, nbytes: int) -> None:
         """The sinks took ``nbytes`` of this host's output."""
         with self._lock:
@@ -103,7 +132,7 @@ class Visit(threading.Thread):
         link = None
         try:
             self._tell(ev.NodeConnecting(self._node, self._attempt))
-            opened = self._transport.open(self._target, lifeline.COMMAND, self._deadline)
+            opened = self._transport.open(self._target, self._command, self._deadline, self._window)
             if isinstance(opened, Failure):
                 self._end(ev.NodeLost(self._node, opened))
                 return
@@ -134,10 +163,8 @@ class Visit(threading.Thread):
 
     def _serve(self, link: Link) -> None:
         """Carry bytes both ways until the command's end is told or the link is to be closed."""
-        try:
-            link.write(self._opening)
-        except LinkClosed:
-            pass  # its end, and why, is about to be read
+        if self._entrance is None:
+            self._write(link, self._opening)
         link.watch(self._wake)
         quiet_since = time.monotonic()
         while True:
@@ -145,9 +172,13 @@ class Visit(threading.Thread):
             if item is _CLOSE:
                 return
             if isinstance(item, str):
-                if self._dialogue is not None:
-                    link.close()  # no line for orders: the far side sees the end
                 self._order(link, item)
+            if isinstance(item, tuple):
+                password, seconds = item
+                self._deadline = time.monotonic() + seconds
+                self._write(link, password + b"\n")
+            if isinstance(item, Window):
+                link.resize(item)
             if item is _READABLE:
                 self._readable = False
             if self._read(link):
@@ -168,7 +199,7 @@ class Visit(threading.Thread):
             wait = 0.0
         elif link.gone():
             wait = quiet_since + HELD_OPEN - now
-        elif self._scanner is not None:
+        elif self._scanner is not None and self._deadline < math.inf:
             wait = self._deadline - now
         elif not link.tells_end:
             wait = LOOK
@@ -183,10 +214,19 @@ class Visit(threading.Thread):
             self._inbox.put(_READABLE)
 
     def _order(self, link: Link, name: str) -> None:
+        if self._window is not None and name == "INT":
+            self._write(link, INTERRUPT)
+        elif self._window is not None or self._dialogue is not None:
+            link.close()  # no line for orders: the far side sees the end
+        else:
+            self._write(link, lifeline.order(name))
+
+    @staticmethod
+    def _write(link: Link, data: bytes) -> None:
         try:
-            link.write(lifeline.order(name))
+            link.write(data)
         except LinkClosed:
-            pass
+            pass  # its end, and why, is about to be read
 
     # -- output ---------------------------------------------------------------------------
 
@@ -194,6 +234,9 @@ class Visit(threading.Thread):
         """Take what is there, up to the credit; whether there was anything."""
         before = sum(self._counts.values())
         while self._has_credit() and (data := link.read_errors(READ_SIZE)):
+            if self._entrance is not None:
+                self._hear(link, STDERR, data)
+                continue
             self._errors = (self._errors + data)[-ERRORS_KEPT:]
             self._give(STDERR, data)
         while self._has_credit() and not self._ended:
@@ -209,7 +252,26 @@ class Visit(threading.Thread):
             self._full = self._owed >= self._credit
             return not self._full
 
+    def _hear(self, link: Link, stream: int, data: bytes) -> bytes:
+        """Listen at the entrance; what follows it once we are in."""
+        assert self._entrance is not None
+        heard, rest = self._entrance.hear(stream, data)
+        if heard is Heard.READY:
+            self._entrance = None
+            self._write(link, self._opening)
+        elif heard is Heard.PASSWORD:
+            self._deadline = math.inf  # until the user has answered
+            self._tell(PasswordAwaited(self._node))
+        elif heard is Heard.WRONG:
+            self._end(ev.NodeLost(self._node, Failure(Kind.SUDO, "wrong password")))
+            self._inbox.put(_CLOSE)
+        return rest
+
     def _take(self, link: Link, data: bytes) -> None:
+        if self._entrance is not None:
+            data = self._hear(link, STDOUT, data)
+            if not data:
+                return
         if self._scanner is not None:
             rest = self._scanner.feed(data)
             if rest is None:
@@ -258,10 +320,14 @@ class Visit(threading.Thread):
             return known
         code = link.ending(0.0).code
         how = "the link ended" if code is None else f"exit code {code}"
+        if self._entrance is not None and self._sudo and code is not None:
+            return Failure(Kind.SUDO, how + self._said())
         return Failure(Kind.BOOT, f"{how} before the command started{self._said()}")
 
     def _said(self) -> str:
         noise = self._scanner.finish() if self._scanner is not None else b""
+        if self._entrance is not None:
+            noise = b"\n".join(self._entrance.said.values())
         words = (self._errors or noise).decode("utf-8", "backslashreplace").strip()
         last = "; ".join(words.splitlines()[-3:])[-400:]
         return f"; remote said: {last}" if last else ""

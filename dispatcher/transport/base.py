@@ -30,6 +30,7 @@ class Kind(str, enum.Enum):
     TIMEOUT = "timeout"
     DROPPED = "connection dropped"
     AUTH = "authentication failed"
+    SUDO = "sudo refused"
     HOST_KEY_UNKNOWN = "host key unknown"
     HOST_KEY_CHANGED = "host key changed"
     HOST_KEY_REVOKED = "host key revoked"
@@ -63,6 +64,14 @@ class Target:
     host: str
     user: str | None = None
     port: int | None = None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The size of a terminal, in characters."""
+
+    columns: int = 80
+    rows: int = 24
 
 
 @dataclass(frozen=True)
@@ -140,6 +149,9 @@ class Link(abc.ABC):
     def ending(self, timeout: float) -> Ending:
         """The command's exit status, waiting up to ``timeout`` seconds for it."""
 
+    def resize(self, window: Window) -> None:  # noqa: B027 - most links have no terminal
+        """Tell the far side's terminal its new size, where the transport can; never blocks long."""
+
     def failure(self, timeout: float) -> Failure | None:
         """Why the host was never reached, when the stream ended before any byte came.
 
@@ -157,8 +169,14 @@ class Transport(abc.ABC):
     name: str
 
     @abc.abstractmethod
-    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
         """Run ``command`` (one line of POSIX shell text) on the host.
+
+        window: give the command a terminal of that size (where it cannot be told
+        the size, one without); its error output then comes with its output, and
+        closing the link hangs the terminal up.
 
         deadline: ``time.monotonic()`` second by which name lookup, connection,
         host key, authentication and start of the command must all be done;

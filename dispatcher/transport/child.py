@@ -86,20 +86,22 @@ class _Buffer:
 
 
 class ChildLink(Link):
-    """The link to one local child; see ``Link`` for the contract."""
+    """The link to one local child; see ``Link`` for the contract.
 
-    def __init__(self, process: subprocess.Popen[bytes], pump: Pump) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+    fds: what leads to its input, output and error output, where these are not the
+    pipes of ``process``; the link's own from here on.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        pump: Pump,
+        fds: tuple[int, int, int] | None = None,
+    ) -> None:
         self._process = process
         self._ready: Callable[[], None] | None = None
         self._closed = False
-        # The pipes' Python objects would close the descriptors once more at exit.
-        self._input = os.dup(process.stdin.fileno())
-        output, errors = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            pipe.close()
+        self._input, output, errors = fds or _pipes_of(process)
         os.set_blocking(self._input, False)
         self._input_lock = threading.Lock()  # a writer must not meet a closed, reused number
         self._output = _Buffer(pump, output, self._changed)
@@ -204,6 +206,17 @@ class ChildLink(Link):
         """The first error bytes, after the pipe's end or ``timeout`` seconds."""
         self._errors.end.wait(max(0.0, timeout))  # a grandchild may hold the pipe open
         return self._errors.first
+
+
+def _pipes_of(process: subprocess.Popen[bytes]) -> tuple[int, int, int]:
+    """The child's pipes, taken from the Python objects: they would close them once more at exit."""
+    pipes = (process.stdin, process.stdout, process.stderr)
+    fds = []
+    for pipe in pipes:
+        assert pipe is not None
+        fds.append(os.dup(pipe.fileno()))
+        pipe.close()
+    return fds[0], fds[1], fds[2]
 
 
 def signal_name(number: int) -> str:

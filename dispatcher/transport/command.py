@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from dispatcher.errors import UsageError
-from dispatcher.transport.base import Failure, Kind, Link, Target, Transport
+from dispatcher.transport.base import Failure, Kind, Link, Target, Transport, Window
 from dispatcher.transport.child import start
 from dispatcher.transport.host_names import bad_target
 from dispatcher.transport.pump import Pump
@@ -39,7 +39,11 @@ class CommandTransport(Transport):
             self._template += ("{command}",)
         self._pump = Pump("transport:command:read")
 
-    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
+        if window is not None:
+            return Failure(Kind.CONFIG, "the transport command gives no terminal")
         if time.monotonic() >= deadline:
             return Failure(Kind.TIMEOUT, "no time left to start the command")
         problem = bad_target(target)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 
-from dispatcher.transport.base import Failure, Kind, Link, Target, Transport
+from dispatcher.transport.base import Failure, Kind, Link, Target, Transport, Window
 from dispatcher.transport.child import start
+from dispatcher.transport.child_terminal import on_terminal
 from dispatcher.transport.pump import Pump
 
 
@@ -21,10 +22,15 @@ class LocalTransport(Transport):
     def __init__(self) -> None:
         self._pump = Pump("transport:local:read")
 
-    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
         if time.monotonic() >= deadline:
             return Failure(Kind.TIMEOUT, "no time left to start the command")
-        opened = start(("/bin/sh", "-c", command), self._pump)
+        argv = ("/bin/sh", "-c", command)
+        opened = (
+            start(argv, self._pump) if window is None else on_terminal(argv, self._pump, window)
+        )
         if isinstance(opened, Link):
             opened.address = "127.0.0.1"
         return opened

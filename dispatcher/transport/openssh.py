@@ -15,7 +15,15 @@ import math
 import re
 import time
 
-from dispatcher.transport.base import Ending, Failure, Kind, Link, Target, Transport
+from dispatcher.transport.base import (
+    Ending,
+    Failure,
+    Kind,
+    Link,
+    Target,
+    Transport,
+    Window,
+)
 from dispatcher.transport.child import ChildLink, start
 from dispatcher.transport.host_names import bad_target
 from dispatcher.transport.pump import Pump
@@ -128,20 +136,27 @@ class SshTransport(Transport):
         self._accept_new = accept_new
         self._pump = Pump("transport:ssh:read")
 
-    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
         problem = bad_target(target)
         if problem is not None:
             return problem
         left = deadline - time.monotonic()
         if left <= 0:
             return Failure(Kind.TIMEOUT, "no time left to start ssh")
-        opened = start(self.argv(target, command, left), self._pump, SshLink)
+        argv = self.argv(target, command, left, "-T" if window is None else "-tt")
+        opened = start(argv, self._pump, SshLink)
         if isinstance(opened, SshLink):
             opened.host = target.host
         return opened
 
-    def argv(self, target: Target, command: str, seconds: float) -> list[str]:
-        """The program and its arguments; ``seconds`` limits connection and banner."""
+    def argv(self, target: Target, command: str, seconds: float, terminal: str = "-T") -> list[str]:
+        """The program and its arguments; ``seconds`` limits connection and banner.
+
+        terminal: ``-T`` for none, ``-tt`` for one (ssh without a terminal of its own
+        cannot give it a size).
+        """
         options = {
             "BatchMode": "yes",  # nobody is there to answer a prompt
             "ConnectTimeout": str(max(1, math.ceil(seconds))),
@@ -150,9 +165,11 @@ class SshTransport(Transport):
             "ForwardX11": "no",
             "ClearAllForwardings": "yes",
         }
+        if terminal != "-T":
+            options["LogLevel"] = "ERROR"  # else it says "Connection closed" in the output
         if self._accept_new:
             options["StrictHostKeyChecking"] = "accept-new"
-        argv = [self._program, "-T"]
+        argv = [self._program, terminal]
         for option, value in options.items():
             argv += ["-o", f"{option}={value}"]
         if self._config is not None:

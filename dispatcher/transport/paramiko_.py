@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dispatcher.transport import host_certificate, wire
-from dispatcher.transport.base import Failure, Kind, Link, Target, Transport
+from dispatcher.transport.base import Failure, Kind, Link, Target, Transport, Window
 from dispatcher.transport.dial import dial
 from dispatcher.transport.host_config import HostConfig
 from dispatcher.transport.host_keys import HostKeyCheck
@@ -97,7 +97,9 @@ class ParamikoTransport(Transport):
         """Lines and key files that were skipped, and why."""
         return (*self._known_hosts.notices, *self._identities.notices)
 
-    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
         steps = Steps("ssh configuration")
         config = self._config.resolve(target)
         if isinstance(config, Failure):
@@ -111,7 +113,7 @@ class ParamikoTransport(Transport):
         session = self.connect(route, deadline, steps)
         if isinstance(session, Failure):
             return session
-        link = _start(session, command, deadline)
+        link = _start(session, command, deadline, window)
         if isinstance(link, Failure):
             session.end()
         else:
@@ -313,7 +315,9 @@ class _JumpHost:
             session.end()
 
 
-def _start(session: Session, command: str, deadline: float) -> Link | Failure:
+def _start(
+    session: Session, command: str, deadline: float, window: Window | None
+) -> Link | Failure:
     from dispatcher.transport.paramiko_link import ParamikoLink
 
     session.steps.enter("channel")
@@ -322,6 +326,13 @@ def _start(session: Session, command: str, deadline: float) -> Link | Failure:
         if problem in ("late", "gone"):
             return why_broken(session, deadline)
         return Failure(Kind.DROPPED, f"the host opens no channel: {problem}")
+    if window is not None:
+        session.steps.enter("terminal")
+        problem = session.give_terminal(pipe, window, deadline)
+        if problem in ("late", "gone"):
+            return why_broken(session, deadline)
+        if problem:
+            return Failure(Kind.BOOT, "the host refuses to give a terminal")
     session.steps.enter("command start")
     problem = session.execute(pipe, command, deadline)
     if problem in ("late", "gone"):

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from paramiko.ssh_exception import SSHException
 
-from dispatcher.transport.base import Ending, Link, LinkClosed
-from dispatcher.transport.session import Bell, Pipe, Session
+from dispatcher.transport.base import Ending, Link, LinkClosed, Window
+from dispatcher.transport.channel import Bell, Pipe
+from dispatcher.transport.session import Session
 
 _CHUNK = 32000  # a packet's worth
 
@@ -60,6 +61,9 @@ class ParamikoLink(Link):
             self._pipe.shutdown_write()
         except (OSError, EOFError, SSHException):
             pass  # the connection is gone, and the input with it
+
+    def resize(self, window: Window) -> None:
+        self._session.resize(self._pipe, window)
 
     def gone(self) -> bool:
         return bool(self._pipe.status_event.is_set())

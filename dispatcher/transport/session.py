@@ -17,34 +17,28 @@ Imported only through ``paramiko_.preload``: importing paramiko costs time.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import paramiko
-from paramiko.channel import Channel
 from paramiko.common import (
     MSG_CHANNEL_DATA,
     MSG_CHANNEL_EXTENDED_DATA,
     MSG_CHANNEL_REQUEST,
-    cMSG_CHANNEL_FAILURE,
     cMSG_CHANNEL_OPEN,
-    cMSG_CHANNEL_REQUEST,
 )
 from paramiko.message import Message
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import PartialAuthentication, SSHException
 
 from dispatcher.transport import algorithms
-from dispatcher.transport.arrived import Arrived
-from dispatcher.transport.base import Failure
+from dispatcher.transport.base import Failure, Window
+from dispatcher.transport.channel import WINDOW, Misbehaved, Pipe, request
 from dispatcher.transport.host_keys import HostKeyCheck
 from dispatcher.transport.steps import Steps
 from dispatcher.transport.wire import Wire, read_identification
-
-#: Bytes a peer may send before we have read: the bound on memory a link.
-WINDOW = 1 << 20
 
 _MAX_PACKET = 32768
 _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
@@ -61,10 +55,6 @@ class HostKeyRefused(SSHException):  # type: ignore[misc]
         self.failure = failure
 
 
-class Misbehaved(SSHException):  # type: ignore[misc]
-    """The peer broke a bound that protects our memory."""
-
-
 class _Packets(Packetizer):  # type: ignore[misc]
     def read_all(self, n: int, check_rekey: bool = False) -> Any:
         if n > _MAX_READ:
@@ -75,85 +65,6 @@ class _Packets(Packetizer):  # type: ignore[misc]
         """Nothing: deadlines are the caller's, and a timer would be a thread more."""
 
     def _log(self, level: int, msg: Any) -> None:
-        pass
-
-
-class Pipe(Channel):  # type: ignore[misc]
-    """A channel that holds the peer to its window and knows how the command ended."""
-
-    def __init__(self, chanid: int, window: int) -> None:
-        super().__init__(chanid)
-        self.in_buffer, self.in_stderr_buffer = Arrived(), Arrived()
-        self.refusal = ""
-        self.exit_code: int | None = None
-        self.exit_signal: str | None = None
-        self.on_status: Callable[[], None] = lambda: None
-        self._granted = window  # grown before the peer is told: see acknowledge
-        self._received = 0
-
-    def take(self, stream: Arrived, limit: int) -> bytes | None:
-        """Up to ``limit`` bytes of a stream; ``None``: none now; ``b""``: the end."""
-        data = stream.take(limit)
-        if data:
-            self._acknowledge(len(data))
-        return data
-
-    def recv(self, nbytes: int) -> bytes:
-        """As a socket; for a session that runs through this channel."""
-        data = self.in_buffer.wait(nbytes, self.timeout)
-        if data:
-            self._acknowledge(len(data))
-        return data
-
-    def _acknowledge(self, size: int) -> None:
-        grant = self._check_add_window(size)
-        if grant > 0:
-            self._granted += grant
-            message = Message()
-            message.add_byte(b"\x5d")  # SSH_MSG_CHANNEL_WINDOW_ADJUST
-            message.add_int(self.remote_chanid)
-            message.add_int(grant)
-            try:
-                self.transport._send_user_message(message)
-            except (EOFError, OSError, SSHException):
-                pass  # the connection is gone; the end is in the buffer already
-
-    def _count(self, size: int) -> None:
-        self._received += size
-        if self._received > self._granted:
-            raise Misbehaved("it sends more than its window allows")
-
-    def _feed(self, m: Any) -> None:
-        data = m.get_binary()
-        self._count(len(data))
-        self.in_buffer.feed(data)
-
-    def _feed_extended(self, m: Any) -> None:
-        code, data = m.get_int(), m.get_binary()
-        self._count(len(data))
-        if code == 1:
-            self.in_stderr_buffer.feed(data)
-
-    def _handle_request(self, m: Any) -> None:
-        kind, wants_reply = m.get_text(), m.get_boolean()
-        if kind == "exit-status":
-            self.exit_code = min(m.get_int(), 255)
-            self._end_is_known()
-        elif kind == "exit-signal":
-            name = m.get_text()
-            self.exit_signal = "".join(c for c in name[:20] if c.isalnum() or c in "@.-")
-            self._end_is_known()
-        if wants_reply:
-            reply = Message()
-            reply.add_byte(cMSG_CHANNEL_FAILURE)
-            reply.add_int(self.remote_chanid)
-            self.transport._send_user_message(reply)
-
-    def _end_is_known(self) -> None:
-        self.status_event.set()
-        self.on_status()
-
-    def _log(self, level: int, msg: str, *args: Any) -> None:
         pass
 
 
@@ -248,14 +159,29 @@ class Session(paramiko.Transport):  # type: ignore[misc]
             return None, pipe.refusal
         return (pipe, "") if pipe.active and self.active else (None, "gone")
 
+    def give_terminal(self, pipe: Pipe, window: Window, deadline: float) -> str:
+        """``""`` when the channel has a terminal, or ``late``, ``gone`` or ``refused``."""
+        message = request(pipe, "pty-req", wants_reply=True)
+        message.add_string(os.environ.get("TERM") or "dumb")
+        for value in (window.columns, window.rows, 0, 0):
+            message.add_int(value)
+        message.add_string(b"\0")  # no modes: those of the host
+        return self._ask(pipe, message, deadline)
+
+    def resize(self, pipe: Pipe, window: Window) -> None:
+        """Tell the channel's terminal its new size."""
+        message = request(pipe, "window-change", wants_reply=False)
+        for value in (window.columns, window.rows, 0, 0):
+            message.add_int(value)
+        self._send(message)
+
     def execute(self, pipe: Pipe, command: str, deadline: float) -> str:
         """``""`` when the command runs, or ``late``, ``gone`` or ``refused``."""
-        message = Message()
-        message.add_byte(cMSG_CHANNEL_REQUEST)
-        message.add_int(pipe.remote_chanid)
-        message.add_string("exec")
-        message.add_boolean(True)
+        message = request(pipe, "exec", wants_reply=True)
         message.add_string(command)
+        return self._ask(pipe, message, deadline)
+
+    def _ask(self, pipe: Pipe, message: Any, deadline: float) -> str:
         pipe._event_pending()
         if not self._send(message):
             return "gone"
@@ -365,16 +291,3 @@ def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:
         name: algorithms.narrow([item for item in ours if item in known], config.get(option))
         for name, (ours, option, known) in available.items()
     }
-
-
-class Bell:
-    """What paramiko takes for an event on a buffer: rings the link's owner."""
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self.set = ring
-
-    def clear(self) -> None:
-        """Nothing: the owner reads until nothing is left."""
-
-    def is_set(self) -> bool:
-        return False

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from dispatcher.core import events as ev
 from dispatcher.core import visits as vi
 from dispatcher.core.actions import Action, Tell
-from dispatcher.core.rounds import Finished, Leave, Rounds, SignalCommand, Visit
+from dispatcher.core.rounds import (
+    Answer,
+    AskPassword,
+    Finished,
+    Leave,
+    Rounds,
+    SignalCommand,
+    Visit,
+)
 from dispatcher.plan.errand import Errand, ErrandLimits
 from dispatcher.plan.host import Host
 from dispatcher.transport.base import Failure, Kind
@@ -271,3 +279,35 @@ def test_any_sequence(
     assert table.result is not None
     done = [event.node for event in table.told if isinstance(event, vi.HostDone)]
     assert sorted(done) == list(range(6))  # E-3
+
+
+class TestPassword:
+    """E-6"""
+
+    def test_asked_once_and_no_limit_meanwhile(self) -> None:
+        table = Table(3, connect=10)
+        asked = [a for node in (0, 1) for a in table.rounds.handle(vi.PasswordAwaited(node), 101.0)]
+        assert asked == [AskPassword()]
+        table.now = 500.0  # the third host has no time left, the others wait for the user
+        table.take(table.rounds.tick(table.now))
+        assert table.connecting == {0, 1}
+        answers = table.rounds.handle(vi.PasswordTold(True), 501.0)
+        assert answers == [Answer(0, 10.0), Answer(1, 10.0)]
+        table.take(table.rounds.tick(501.0 + 13))  # and now their time is up as well
+        assert table.result is not None
+
+    def test_who_wants_it_later_gets_it_at_once(self) -> None:
+        table = Table(2)
+        table.rounds.handle(vi.PasswordAwaited(0), 101.0)
+        table.rounds.handle(vi.PasswordTold(True), 102.0)
+        assert table.rounds.handle(vi.PasswordAwaited(1), 103.0) == [Answer(1, 10.0)]
+
+    def test_none_given(self) -> None:
+        table = Table(2)
+        table.rounds.handle(vi.PasswordAwaited(0), 101.0)
+        table.take(table.rounds.handle(vi.PasswordTold(False), 102.0))
+        table.take(table.rounds.handle(vi.PasswordAwaited(1), 103.0))
+        assert table.result is not None
+        for outcome in table.result:
+            assert isinstance(outcome, vi.Failed)
+            assert outcome.failure.kind is Kind.SUDO

@@ -92,7 +92,9 @@ class ScriptedTransport(Transport):
     def __init__(self, *answers: Link | Failure) -> None:
         self._answers = list(answers)
 
-    def open(self, target: Target, command: str, deadline: float) -> Link | Failure:
+    def open(
+        self, target: Target, command: str, deadline: float, window: object = None
+    ) -> Link | Failure:
         return self._answers.pop(0)
 
 

@@ -36,6 +36,7 @@ ROWS: dict[str, tuple[list[str], str]] = {
     ),
     "largest exit code": (["exec", "-S", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "standard input": (["exec", "-I", "-w", "localhost", "wc", "-c"], "localhost: 5\n"),
+    "on a terminal": (["exec", "--pty", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "try the failed again": (
         ["exec", "--failed-to", "{}/failed", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
@@ -49,7 +50,7 @@ ROWS: dict[str, tuple[list[str], str]] = {
 def test_every_row_of_the_table_is_here() -> None:
     rows = re.findall(r"^\| ([a-z][^|]*?) \|", DOC.read_text(), re.M)
     assert rows[0] == "want"
-    assert set(rows[1:]) == {*ROWS, "a group", "login name"}
+    assert set(rows[1:]) == {*ROWS, "a group", "login name", "by sudo"}  # test_sudo has it
 
 
 @pytest.mark.parametrize("row", list(ROWS))

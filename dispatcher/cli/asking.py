@@ -1,0 +1,67 @@
+"""A secret from the person at the terminal, asked while the rest goes on.
+
+Not getpass: it cannot be called off from another thread, and a run that is
+ended meanwhile must not leave a terminal that echoes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import termios
+import threading
+from typing import Any
+
+
+class Asking:
+    """Asks at /dev/tty; ``close`` calls it off and makes the terminal echo again."""
+
+    def __init__(self, prompt: str) -> None:
+        self._prompt = prompt
+        self._lock = threading.Lock()
+        self._closed = False
+        self._silent: tuple[int, list[Any]] | None = None
+
+    def ask(self) -> bytes | None:
+        """What was typed; None where nobody is there, or nothing was."""
+        try:
+            fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            with self._lock:
+                if self._closed:
+                    return None
+                before = termios.tcgetattr(fd)
+                self._silent = (fd, before)
+                mode = termios.tcgetattr(fd)
+                mode[3] &= ~termios.ECHO
+                termios.tcsetattr(fd, termios.TCSAFLUSH, mode)
+            os.write(fd, self._prompt.encode())
+            line = self._line(fd)
+            os.write(fd, b"\n")
+        except (OSError, termios.error):
+            return None
+        else:
+            return line or None
+        finally:
+            with self._lock:
+                self._restore()
+                os.close(fd)
+
+    @staticmethod
+    def _line(fd: int) -> bytes:
+        typed = b""
+        while not typed.endswith(b"\n") and (more := os.read(fd, 1024)):
+            typed += more
+        return typed.rstrip(b"\n")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._restore()
+
+    def _restore(self) -> None:
+        if self._silent is not None:
+            fd, before = self._silent
+            self._silent = None
+            termios.tcsetattr(fd, termios.TCSANOW, before)

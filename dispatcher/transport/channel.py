@@ -1,0 +1,126 @@
+"""paramiko's ``Channel``, made fit for a command's output: bounded, and sure of its end.
+
+The receive window is enforced (paramiko would buffer all that a peer sends beyond
+it), and ``exit-signal`` is understood as well as ``exit-status``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from paramiko.channel import Channel
+from paramiko.common import cMSG_CHANNEL_FAILURE, cMSG_CHANNEL_REQUEST
+from paramiko.message import Message
+from paramiko.ssh_exception import SSHException
+
+from dispatcher.transport.arrived import Arrived
+
+#: Bytes a peer may send before we have read: the bound on memory a link.
+WINDOW = 1 << 20
+
+
+class Misbehaved(SSHException):  # type: ignore[misc]
+    """The peer broke a bound that protects our memory."""
+
+
+class Pipe(Channel):  # type: ignore[misc]
+    """A channel that holds the peer to its window and knows how the command ended."""
+
+    def __init__(self, chanid: int, window: int) -> None:
+        super().__init__(chanid)
+        self.in_buffer, self.in_stderr_buffer = Arrived(), Arrived()
+        self.refusal = ""
+        self.exit_code: int | None = None
+        self.exit_signal: str | None = None
+        self.on_status: Callable[[], None] = lambda: None
+        self._granted = window  # grown before the peer is told: see acknowledge
+        self._received = 0
+
+    def take(self, stream: Arrived, limit: int) -> bytes | None:
+        """Up to ``limit`` bytes of a stream; ``None``: none now; ``b""``: the end."""
+        data = stream.take(limit)
+        if data:
+            self._acknowledge(len(data))
+        return data
+
+    def recv(self, nbytes: int) -> bytes:
+        """As a socket; for a session that runs through this channel."""
+        data = self.in_buffer.wait(nbytes, self.timeout)
+        if data:
+            self._acknowledge(len(data))
+        return data
+
+    def _acknowledge(self, size: int) -> None:
+        grant = self._check_add_window(size)
+        if grant > 0:
+            self._granted += grant
+            message = Message()
+            message.add_byte(b"\x5d")  # SSH_MSG_CHANNEL_WINDOW_ADJUST
+            message.add_int(self.remote_chanid)
+            message.add_int(grant)
+            try:
+                self.transport._send_user_message(message)
+            except (EOFError, OSError, SSHException):
+                pass  # the connection is gone; the end is in the buffer already
+
+    def _count(self, size: int) -> None:
+        self._received += size
+        if self._received > self._granted:
+            raise Misbehaved("it sends more than its window allows")
+
+    def _feed(self, m: Any) -> None:
+        data = m.get_binary()
+        self._count(len(data))
+        self.in_buffer.feed(data)
+
+    def _feed_extended(self, m: Any) -> None:
+        code, data = m.get_int(), m.get_binary()
+        self._count(len(data))
+        if code == 1:
+            self.in_stderr_buffer.feed(data)
+
+    def _handle_request(self, m: Any) -> None:
+        kind, wants_reply = m.get_text(), m.get_boolean()
+        if kind == "exit-status":
+            self.exit_code = min(m.get_int(), 255)
+            self._end_is_known()
+        elif kind == "exit-signal":
+            name = m.get_text()
+            self.exit_signal = "".join(c for c in name[:20] if c.isalnum() or c in "@.-")
+            self._end_is_known()
+        if wants_reply:
+            reply = Message()
+            reply.add_byte(cMSG_CHANNEL_FAILURE)
+            reply.add_int(self.remote_chanid)
+            self.transport._send_user_message(reply)
+
+    def _end_is_known(self) -> None:
+        self.status_event.set()
+        self.on_status()
+
+    def _log(self, level: int, msg: str, *args: Any) -> None:
+        pass
+
+
+def request(pipe: Pipe, name: str, *, wants_reply: bool) -> Any:
+    """The start of a channel request; what it carries is to be added."""
+    message = Message()
+    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_int(pipe.remote_chanid)
+    message.add_string(name)
+    message.add_boolean(wants_reply)
+    return message
+
+
+class Bell:
+    """What paramiko takes for an event on a buffer: rings the link's owner."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self.set = ring
+
+    def clear(self) -> None:
+        """Nothing: the owner reads until nothing is left."""
+
+    def is_set(self) -> bool:
+        return False

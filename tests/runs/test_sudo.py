@@ -1,0 +1,206 @@
+"""``dispatch exec --sudo``: one password, asked at the terminal, for sudo alone.
+
+``real`` is the system's sudo under its own rules and PAM, for a user that exists only in
+a mount namespace of the test; ``stand-in`` behaves as it does and needs no root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import wait_for
+from typist import Typist
+
+EXEC = [sys.executable, "-m", "dispatcher", "exec"]
+PASSWORD = "geheim wort"
+STAND_IN = f"""#!/bin/sh
+[ "$1 $2 $4 $6" = "-S -p -u --" ] || exit 99
+prompt=$(printf %s "$3" | sed 's/%%/%/g'); shift 6
+for try in 1 2 3; do
+  printf %s "$prompt" >&2
+  IFS= read -r given || exit 1
+  echo . >> "$ATTEMPTS"
+  [ "$given" = "{PASSWORD}" ] && exec "$@"
+  echo "Sorry, try again." >&2
+done
+exit 1
+"""
+REAL = '#!/bin/sh\nexec setpriv --reuid=tester --regid=nogroup --clear-groups {} "$@"\n'
+PREPARE = """
+set -e
+cp -a /etc "$1"
+mount --bind "$1" /etc
+useradd -M -s /bin/sh tester
+echo "tester:$2" | chpasswd
+echo 'tester ALL=(ALL) ALL' > /etc/sudoers.d/tester
+"""
+
+
+class Sudo:
+    """What goes before ``dispatch`` and into its environment, so that sudo wants a password."""
+
+    def __init__(self, before: list[str], env: dict[str, str]) -> None:
+        self.before, self.env = before, env
+
+    def attempts(self) -> int:
+        return len(Path(self.env["ATTEMPTS"]).read_text().split())
+
+
+def _real(folder: Path) -> Sudo:
+    program = shutil.which("sudo")
+    tools = ("unshare", "setpriv", "useradd", "chpasswd")
+    if os.getuid() != 0 or program is None or not all(map(shutil.which, tools)):
+        pytest.skip("needs root and sudo")
+    etc = str(folder / "etc")
+    private = ["unshare", "--mount", "sh", "-c"]
+    made = subprocess.run(
+        [*private, PREPARE, "sh", etc, PASSWORD], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"cannot make a user: {made.stderr}")
+    (folder / "sudo").write_text(REAL.format(program))
+    return Sudo([*private, 'mount --bind "$0" /etc && exec "$@"', etc], {})
+
+
+@pytest.fixture(scope="module", params=["real", "stand-in"])
+def sudo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sudo:
+    folder = tmp_path_factory.mktemp("sudo")
+    if request.param == "real":
+        made = _real(folder)
+    else:
+        (folder / "sudo").write_text(STAND_IN)
+        made = Sudo([], {"ATTEMPTS": str(folder / "attempts")})
+    (folder / "sudo").chmod(0o755)
+    made.env["PATH"] = f"{folder}:{os.environ['PATH']}"
+    return made
+
+
+@pytest.fixture
+def sit(sudo: Sudo) -> Iterator[Any]:
+    made: list[Typist] = []
+
+    def start(*words: str, **options: Any) -> Typist:
+        made.append(Typist([*sudo.before, *EXEC, *words], sudo.env, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+TWO = ("-w", "localhost,127.0.0.1")
+
+
+def test_asked_once_for_all_hosts(sit: Any) -> None:
+    one = sit("--sudo", *TWO, "--shell", 'echo "$DISPATCH_HOST $(id -u)"')
+    one.until("for sudo: ")
+    assert not one.echoes
+    one.type(PASSWORD + "\n")
+    assert one.wait() == 0
+    shown = "\n".join(one.screen.lines())
+    user = os.getuid()
+    assert f"localhost: localhost {user}\n" in shown + "\n"
+    assert f"127.0.0.1: 127.0.0.1 {user}\n" in shown + "\n"
+    assert shown.count("for sudo") == 1
+    assert PASSWORD not in shown
+    assert "try again" not in shown
+    assert one.echoes
+
+
+def test_a_wrong_password_is_tried_once(sit: Any, sudo: Sudo, request: Any) -> None:
+    attempts = sudo.attempts() if "ATTEMPTS" in sudo.env else 0
+    one = sit("--sudo", "--ask-sudo-password", *TWO, "--shell", "echo in")
+    one.until("for sudo: ")
+    one.type("wrong\n")
+    assert one.wait() == 125
+    shown = "\n".join(one.screen.lines())
+    assert "127.0.0.1,localhost  sudo refused: wrong password" in shown
+    assert shown.count("for sudo") == 1
+    assert ": in" not in shown
+    if "ATTEMPTS" in sudo.env:
+        assert sudo.attempts() == attempts + 2  # one a host
+
+
+def test_no_password_no_attempt(sit: Any) -> None:
+    one = sit("--sudo", "-w", "localhost", "--", "echo", "in")
+    one.until("for sudo: ")
+    one.type("\n")
+    assert one.wait() == 125
+    assert "sudo refused: no password was given" in "\n".join(one.screen.lines())
+
+
+def test_ctrl_c_while_it_is_asked(sit: Any) -> None:
+    one = sit("--sudo", "-w", "localhost", "--", "echo", "in")
+    one.until("for sudo: ")
+    one.type("\x03")
+    assert one.wait() == 130
+    assert one.echoes
+
+
+def test_standard_input_reaches_the_command_untouched(sit: Any, tmp_path: Path) -> None:
+    data = b"first line\n" + os.urandom(300_000)
+    (tmp_path / "data").write_bytes(data)
+    with (tmp_path / "data").open("rb") as file:
+        text = f'cat > "{tmp_path}/$DISPATCH_HOST"'
+        one = sit("--sudo", "-I", *TWO, "--shell", text, stdin=file.fileno())
+    one.until("for sudo: ")
+    one.type(PASSWORD + "\n")
+    assert one.wait() == 0
+    assert (tmp_path / "localhost").read_bytes() == data
+    assert (tmp_path / "127.0.0.1").read_bytes() == data
+
+
+def test_the_password_shows_nowhere(sit: Any, tmp_path: Path) -> None:
+    text = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; true"
+    files = ("-o", str(tmp_path / "o"), "--events", str(tmp_path / "events"))
+    one = sit("--sudo", "-v", *files, "-w", "localhost", "--shell", text)
+    one.until("for sudo: ")
+    one.type(PASSWORD + "\n")
+    assert one.wait() == 0
+    said = (tmp_path / "o" / "localhost").read_bytes()
+    assert b"dispatcher" in said
+    for place in (said, (tmp_path / "events").read_bytes(), one.seen):
+        assert PASSWORD.encode() not in place
+
+
+def test_what_it_started_is_ended(sit: Any, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    one = sit("--sudo", "-u", "1", "--grace", "0.3", "-w", "localhost", "--shell",
+              f"trap '' TERM; echo $$ > {pid}; sleep 1000")  # fmt: skip
+    one.until("for sudo: ")
+    one.type(PASSWORD + "\n")
+    assert one.wait() == 124
+    number = int(pid.read_text())
+    wait_for(lambda: not Path(f"/proc/{number}").exists(), 10, "the command is gone")
+
+
+def test_nobody_to_ask(sudo: Sudo) -> None:
+    done = subprocess.run(
+        [*sudo.before, *EXEC, "--sudo", "-w", "localhost", "true"], stdin=subprocess.DEVNULL,
+        env={**os.environ, **sudo.env}, capture_output=True, text=True, timeout=60, check=False,
+        start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == 125
+    assert "sudo refused: no password was given" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ask-sudo-password", "true"), "for what?"),
+        (("--sudo=a b", "true"), "no place in a user name"),
+        (("-I", "--pty", "true"), "a terminal is no pipe"),
+    ],
+)
+def test_usage(words: tuple[str, ...], said: str) -> None:
+    done = subprocess.run(
+        [*EXEC, "-w", "localhost", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
