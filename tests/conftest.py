@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import HealthCheck, settings
 from rig import Cluster, wait_for, why_not
+
+# A busy machine is slow, not wrong; and one tree must get one verdict, so examples are found
+# from the test itself. To look for new ones: HYPOTHESIS_PROFILE=search scripts/test -k ...
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_configure() -> None:
