@@ -10,6 +10,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from errno import EMFILE
 
 from dispatcher.core import policy
 from dispatcher.core.policy import Verdict
@@ -22,6 +23,9 @@ from dispatcher.transport.base import Failure
 
 #: rank -> (name of the stream, its last lines); see ``sinks.tail``
 Last = Callable[[int], tuple[str, list[str]]]
+
+#: descriptors that an agent needs for itself, and for each of its ranks
+FILES_OF_AGENT, FILES_OF_RANK = 24, 3
 
 #: lines of a traceback that are shown
 N_TRACEBACK = 30
@@ -67,6 +71,12 @@ def describe(
             lines.append(
                 f"error: rank {name(rank)} on {names[node]}: {step} {harmless_text(what)}: {why}"
             )
+            if errno == EMFILE:
+                need = FILES_OF_AGENT + FILES_OF_RANK * len(plan.nodes[node].ranks)
+                lines.append(
+                    f"  hint: logins there may open too few files; let its sshd have {need} or "
+                    "more (LimitNOFILE=), or start fewer ranks there"
+                )
         case policy.NodeFailed(node, failure):
             ranks = fold_ranks(plan.nodes[node].ranks)
             lines += _failure_lines(f"{names[node]} ({ranks})", failure)

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rig import Cluster, wait_for
 
+#: how dispatch is started; a control puts one here that lacks a mechanism
+DISPATCH = [sys.executable, "-m", "dispatcher"]
 PROGRAM = str(Path(__file__).with_name("fault_rank.py"))
 #: bytes that a rank floods
 FLOOD = 32 << 20
@@ -26,30 +28,40 @@ slow = pytest.mark.skipif("FAULTS_ALL" not in os.environ, reason="slow: set FAUL
 
 
 class Job:
-    """A run of ``fault_rank.py`` with two ranks on each host of ``cluster``.
+    """A run of ``fault_rank.py`` with two ranks (``slots``) on each host of ``cluster``.
 
-    rank: who does ``kind``; or the place where all of them meet.
+    rank: who does ``kind``; or the place where all of them meet. env: for dispatch.
     """
 
-    def __init__(self, cluster: Cluster, kind: str, *options: str, rank: int | str = 3) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: str,
+        *options: str,
+        rank: int | str = 3,
+        slots: int = 2,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.cluster = cluster
+        self.slots = slots
         self.logs = os.path.join(cluster.shared, f"logs-{time.monotonic_ns()}")
         hosts = ",".join(cluster.hosts)
         self.errors = self.logs + ".err"
         with open(self.errors, "w") as errors:
             self.process = cluster.popen(
                 [
-                    sys.executable, "-m", "dispatcher", "--log-dir", self.logs, *options,
-                    "-H", hosts, "--nproc-per-node", "2", "--no-python",
+                    *DISPATCH, "--log-dir", self.logs, *options,
+                    "-H", hosts, "--nproc-per-node", str(slots), "--no-python",
                     sys.executable, PROGRAM, kind, str(rank),
                 ],
-                stdout=subprocess.DEVNULL, stderr=errors,
+                stdout=subprocess.DEVNULL, stderr=errors, env=env,
             )  # fmt: skip
         self.began = time.monotonic()
 
     def up(self) -> Job:
         """Wait until every rank has said that it is up."""
-        wait_for(lambda: all(map(self.is_up, range(2 * len(self.cluster.hosts)))), 20, self.said)
+        ranks = range(self.slots * len(self.cluster.hosts))
+        wait_for(lambda: all(map(self.is_up, ranks)), 20, self.said)
         self.began = time.monotonic()
         return self
 
@@ -67,7 +79,12 @@ class Job:
     def agents(self, host: str) -> tuple[int, int]:
         """(agent, guardian) on ``host``, as this machine counts."""
         found = {p.outer for p in self.cluster.census([host]) if AGENT in p.command}
-        ((agent, guardian),) = [(pid, parent(pid)) for pid in found if parent(pid) in found]
+        ((agent, guardian),) = [
+            (pid, parent(pid))
+            for pid in found
+            # a rank looks like its agent until it is executed
+            if parent(pid) in found and parent(parent(pid)) not in found
+        ]
         return agent, guardian
 
     def ranks(self, host: str) -> list[int]:
@@ -136,6 +153,20 @@ def job(isolated: None, cluster: Cluster) -> Iterator[Callable[..., Job]]:
 def own_job(isolated: None, new_cluster: Callable[..., Cluster]) -> Iterator[Callable[..., Job]]:
     """``own_job(kind, *options)`` on three hosts of the test's own, to cut and to power off."""
     yield from _jobs(new_cluster(3))
+
+
+@pytest.fixture
+def job_on(isolated: None) -> Iterator[Callable[..., Job]]:
+    """``job_on(cluster, kind, *options)`` on hosts that the test has prepared."""
+    made: list[Job] = []
+
+    def start(cluster: Cluster, kind: str, *options: str, **fields: Any) -> Job:
+        made.append(Job(cluster, kind, *options, **fields))
+        return made[-1]
+
+    yield start
+    for job in made:
+        job.close()
 
 
 def _jobs(cluster: Cluster) -> Iterator[Callable[..., Job]]:

@@ -187,6 +187,17 @@ class TestNetwork:
         run.clean(1.0, "n1", "n3")
         run.clean(3 + 1 + SLACK)  # n2 has only its own lease to tell it
 
+    @pytest.mark.parametrize("who", ["kernel", "firewall"])
+    def test_a_reset_connection(self, own_job: Start, who: str) -> None:  # row 28
+        """A reset that both ends are told of, or one that only answers the launcher."""
+        run = own_job("stray", *QUICK).up()
+        reset(run.cluster, "n2", who)
+        run.began = time.monotonic()
+        said = run.ends(125, 1 + SLACK)
+        assert said.startswith("error: n2 (ranks 2-3): host lost: "), said
+        # the host knows at once, or when the lease is over
+        run.clean((1 if who == "kernel" else 3 + 1) + SLACK)
+
     def test_control_without_a_lease_the_cut_ranks_live(self, own_job: Start) -> None:
         run = own_job("stubborn", "--heartbeat", "0.5", "--lease", "1000", "--grace", "0.5").up()
         run.cluster.cut("n2")
@@ -221,6 +232,31 @@ class TestNetwork:
         assert "1 host of 3 cannot be used; nothing was started" in said
         assert "\n  n2" in said
         assert not Path(run.logs, "latest", "rank-00000.out").exists()
+
+
+def reset(cluster: Cluster, host: str, who: str) -> None:
+    """Reset every connection of the host's sshd: by its kernel, or by a firewall before it."""
+    if who == "kernel":
+        words = [
+            "ss",
+            "--kill",
+            "--no-header",
+            "--tcp",
+            "state",
+            "established",
+            "sport",
+            "=",
+            ":22",
+        ]
+    else:
+        words = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22",
+                 "-j", "REJECT", "--reject-with", "tcp-reset"]  # fmt: skip
+    try:
+        done = cluster.run(words, host)
+    except FileNotFoundError:
+        pytest.skip(f"{words[0]} is not here")
+    if done.returncode or (who == "kernel" and not done.stdout):
+        pytest.skip(f"{words[0]} resets nothing here: {done.stderr.strip()[:200]}")
 
 
 def test_one_host_lacks_the_program(new_cluster: Callable[..., Cluster], isolated: None) -> None:
