@@ -52,13 +52,13 @@ from .wire import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
     from .guarded import Guarded
     from .meeting import Meeting
     from .node import Action
     from .process import Process
+    from .sampler import Sampler
     from .stdin import Stdin
     from .wireup import Wireup
 
@@ -98,6 +98,7 @@ class Loop:
         self.meeting: Meeting | None = None
         self.wireup: Wireup | None = None
         self.stdin: Stdin | None = None
+        self.sampler: Sampler | None = None
         self.exit_code: int | None = None
         self.poll = select.epoll()
         self.writing = False
@@ -150,6 +151,8 @@ class Loop:
                     self.act(self.stdin.ready(fd, event))
                 elif self.meeting is not None and fd == self.meeting.fileno():
                     self.meeting.greet()
+                elif self.sampler is not None and fd == self.sampler.fd:
+                    self.act(self.sampler.hear(self.node.paused or len(self.first) > 64))
 
     # -- the machine ----------------------------------------------------------
 
@@ -244,7 +247,7 @@ class Loop:
         self.do_spawn(message)
 
     def do_spawn(self, message: dict[str, Any]) -> None:
-        base = scrubbed(os.environb.items(), message["scrub"])
+        base = process.scrubbed(os.environb.items(), message["scrub"])
         base.update(message["common"])
         pmi = message.get("pmi")
         if pmi is not None:
@@ -275,6 +278,19 @@ class Loop:
                     self.poll.register(fd, select.EPOLLIN)
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
+        if self.sampler is not None:
+            self.do_sample({"seconds": self.sampler.seconds, "parts": {}})
+
+    def do_sample(self, message: dict[str, Any]) -> None:
+        getattr(__spec__.loader, "sources", {}).update(message["parts"])
+        from .sampler import Sampler
+
+        self.sampler = self.sampler or Sampler(self.poll)
+        ranks = {rank: member.pid for rank, member in self.ranks.items()}
+        try:
+            self.sampler.begin(message["seconds"], ranks)
+        except OSError as error:
+            self.do_send("notice", {"text": "nothing is sampled: %s" % error.strerror})
 
     def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
         """Start one rank, with its PMI connection and its input if it has them.
@@ -330,6 +346,9 @@ class Loop:
         if self.wireup is not None:
             self.wireup.note_segments()
         ended = {member.pid for member in self.ranks.values()}
+        if self.sampler is not None:
+            ended |= self.sampler.stop()
+            self.sampler = None
         killed, left = family.kill_all(self.reap)
         if self.wireup is not None and not left:
             self.wireup.remove_segments()
@@ -369,7 +388,7 @@ class Loop:
                 return
             member = self.by_pid.pop(pid, None)
             if member is not None:
-                member.status = exit_status(status)
+                member.status = process.exit_status(status)
                 if self.wireup is not None:
                     ended = self.wireup.ended(member.rank, member.status, monotonic())
                     self.act(ended)
@@ -524,21 +543,3 @@ class Loop:
             self.flush()
             if self.sending:
                 select.select([], [self.link_out], [], 0.1)
-
-
-def exit_status(status: int) -> int:
-    """A wait(2) status as exit code (>= 0) or minus the signal number."""
-    if os.WIFSIGNALED(status):
-        return -os.WTERMSIG(status)
-    return os.WEXITSTATUS(status)
-
-
-def scrubbed(environ: Iterable[tuple[bytes, bytes]], scrub: list[bytes]) -> dict[bytes, bytes]:
-    """``environ`` without the names in ``scrub``; an entry ending in ``*`` is a prefix."""
-    names = {entry for entry in scrub if not entry.endswith(b"*")}
-    prefixes = tuple(entry[:-1] for entry in scrub if entry.endswith(b"*"))
-    return {
-        name: value
-        for name, value in environ
-        if name not in names and not name.startswith(prefixes)
-    }

@@ -21,6 +21,7 @@ start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environmen
 spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
            its folder and where to look for its program (both may be empty), and ``pmi`` has
            ``apps`` (ranks of each program) and ``preput`` (keys and values in turn)
+sample     from now on report ``sample`` every ``seconds``; ``parts`` as in ``prepare``
 signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
 pause      stop all ranks, let the lease rest, answer ``paused``; ``resume`` ends that
 sweep      kill every process below the agent now, without grace
@@ -59,6 +60,9 @@ pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, 
 pmi_waiting
            the others have waited ``seconds`` for ranks that ``never`` called MPI_Init, or are
            ``absent`` from a barrier
+sample     what was seen ``at`` a time of the host's own clock: ``ranks``, each [rank, state,
+           CPU seconds, RSS, threads, processes], and ``gpus``, each [index, utilisation in %,
+           bytes used, bytes there are, watts, degrees Celsius]; ``late``: they do not answer
 swept      ``killed``: processes that had to be killed at the end; ``left``: unkillable ones
 notice     text for the user
 =========  ==================================================================

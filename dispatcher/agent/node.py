@@ -28,8 +28,8 @@ Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
 ("exited", rank, status, why) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
 ("tick",).
 Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", message) ·
-("start", message) · ("spawn", message) · ("signal", ranks, signum) · ("sweep",) ·
-("credit", count) · ("cut", rank) · ("pmi", message) · ("alive",) · ("exit", code).
+("start", message) · ("spawn", message) · ("sample", message) · ("signal", ranks, signum) ·
+("sweep",) · ("credit", count) · ("cut", rank) · ("pmi", message) · ("alive",) · ("exit", code).
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ class Node:
             self.paused = False
             self.deadlines["lease"] = now + self.lease
             return [("signal", sorted(self.alive), SIGCONT), ("send", "beat", {})]
+        if kind == "sample" and self.state == RUNNING:
+            return [("sample", message)]
         if kind in ("pmi_release", "pmi_answer", "pmi_who") and self.state == RUNNING:
             return [("pmi", message)]
         if kind == "finish":

@@ -18,6 +18,7 @@ from .wire import STDERR, STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import NoReturn
 
 
@@ -173,3 +174,21 @@ def search(name: bytes, path: bytes | None) -> list[bytes]:
         return [name]
     folders = (b"/usr/local/bin:/usr/bin:/bin" if path is None else path).split(b":")
     return [os.path.join(folder or b".", name) for folder in folders]
+
+
+def exit_status(status: int) -> int:
+    """A wait(2) status as exit code (>= 0) or minus the signal number."""
+    if os.WIFSIGNALED(status):
+        return -os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def scrubbed(environ: Iterable[tuple[bytes, bytes]], scrub: list[bytes]) -> dict[bytes, bytes]:
+    """``environ`` without the names in ``scrub``; an entry ending in ``*`` is a prefix."""
+    names = {entry for entry in scrub if not entry.endswith(b"*")}
+    prefixes = tuple(entry[:-1] for entry in scrub if entry.endswith(b"*"))
+    return {
+        name: value
+        for name, value in environ
+        if name not in names and not name.startswith(prefixes)
+    }

@@ -136,6 +136,7 @@ def _run(
             check=flags["check"] != "none",
             agent_python=flags["agent_python"],
             known=decision.events,
+            sample_every=showing.sample,
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
                 f"error: {type(sink).__name__}: {error}"
             ),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: bytes of a piece of a log file at least
 SMALLEST = 4096
 
+#: seconds between two samples at least
+LEAST_EVERY = 0.2
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: about lines: for whoever shows the output of ranks
@@ -50,6 +53,11 @@ _RUN = (
         "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
     ),
     click.option(
+        "--sample",
+        metavar="S",
+        help="Every S seconds see what CPU, memory and GPUs the ranks use; for the journal.",
+    ),
+    click.option(
         "--screen-overflow",
         type=click.Choice(["auto", "drop", "block"]),
         default="auto",
@@ -74,7 +82,7 @@ _RUN = (
 #: what an option is where a command does not have it
 _USUAL = {
     "label": "rank", "timestamps": False, "only_ranks": None, "rank0": False, "fold": False,
-    "fold_numbers": False, "grep": None, "partial_after": None, "stall_after": None,
+    "fold_numbers": False, "grep": None, "partial_after": None, "stall_after": None, "sample": None,
     "screen_overflow": "auto", "log_dir": None, "log_overflow": "block", "log_merge": False,
     "log_size": None, "log_keep": None, "quiet": False, "verbose": False,
 }  # fmt: skip
@@ -107,6 +115,7 @@ class Showing:
     fold: bool
     fold_numbers: bool
     stall_after: float | None
+    sample: float | None
     partial_after: float | None
     screen_overflow: str
     log_overflow: str
@@ -137,6 +146,7 @@ def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
         fold=flags["fold"] or flags["fold_numbers"],
         fold_numbers=flags["fold_numbers"],
         stall_after=None if stall is None else parse_seconds(stall, "--stall-after") or None,
+        sample=_sample(flags),
         partial_after=None if partial is None else parse_seconds(partial, "--partial-after"),
         screen_overflow=flags["screen_overflow"],
         log_overflow=flags["log_overflow"],
@@ -154,6 +164,18 @@ def _alone(flags: Mapping[str, Any]) -> None:
     ):  # fmt: skip
         if flags[name] != usual:
             raise UsageError(f"--{name.replace('_', '-')} goes with --log-dir")
+
+
+def _sample(flags: Mapping[str, Any]) -> float | None:
+    """Seconds between two samples; None for none."""
+    if flags["sample"] is None:
+        return None
+    from dispatcher.plan.request import parse_seconds
+
+    seconds = parse_seconds(flags["sample"], "--sample")
+    if seconds < LEAST_EVERY:
+        raise UsageError(f"--sample: not every {seconds:g} s: it must cost nothing that is noticed")
+    return seconds
 
 
 def _rotation(flags: Mapping[str, Any]) -> Rotation:

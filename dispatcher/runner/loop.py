@@ -22,12 +22,14 @@ from dispatcher.core import actions as act
 from dispatcher.core import events as ev
 from dispatcher.core.policy import Verdict
 from dispatcher.core.run import Run
+from dispatcher.core.samples import NodeSampled, SamplesWanted
 from dispatcher.plan.host import Host as PlanHost
 from dispatcher.plan.job import JobPlan
 from dispatcher.runner import signals
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
 from dispatcher.runner.orders import prepare_order, start_order
+from dispatcher.runner.sampling import Sampling
 from dispatcher.runner.stdin import Stdin
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.transport.base import Target, Transport
@@ -57,7 +59,7 @@ class Runner:
 
     transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
     agent_python: the interpreter to try first for the agent. known: what had happened before,
-    for the sinks.
+    for the sinks. sample_every: seconds between two samples of the ranks; None for none.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Runner:
         check: bool = True,
         agent_python: str | None = None,
         known: Sequence[ev.Event] = (),
+        sample_every: float | None = None,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._plan = plan
@@ -83,6 +86,7 @@ class Runner:
             self._output = self._watched
         self._agent_python = agent_python
         self._known = known
+        self._sampling = Sampling(sample_every)
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._hosts: dict[int, Host] = {}
         self._facts: dict[int, ev.Facts] = {}
@@ -183,6 +187,11 @@ class Runner:
 
     def _observe(self, event: ev.Event) -> None:
         self._record(event)
+        if isinstance(event, NodeSampled):
+            return  # nobody decides on it
+        if isinstance(event, SamplesWanted):
+            self._sampling.ask(event.seconds)
+            return
         if isinstance(event, ev.NodeReady):
             self._facts[event.node] = event.facts
         if self._stdin is not None:
@@ -301,6 +310,7 @@ class Runner:
             action.restart,
         )  # fmt: skip
         host.send(order)
+        self._sampling.started(host)
         self._master_addr = action.master_addr
 
     def _spawn(self, action: act.SpawnRanks) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from dispatcher.agent.pack import PackError, unpack
 from dispatcher.core import error_file
 from dispatcher.core import events as ev
+from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
 
 #: bytes of one report; two bytes can become an object of a hundred, so this is far below a frame's
 BODY_LIMIT = 1 << 20
@@ -78,6 +79,12 @@ class _Fields:
         value = self._fields.get(name)
         if not isinstance(value, float) or not 0 <= value < 1e9:
             raise ReportError(f"{name}: not a duration")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._fields.get(name)
+        if not isinstance(value, bool):
+            raise ReportError(f"{name}: neither true nor false")
         return value
 
     def items(self, name: str) -> list[Any]:
@@ -175,6 +182,36 @@ def _swept(fields: _Fields, node: int) -> list[ev.Event]:
     return [ev.NodeSwept(node, fields.integer("killed"), left, mark)]
 
 
+def _sample(fields: _Fields, node: int) -> list[ev.Event]:
+    ranks, gpus = [], []
+    for item in fields.items("ranks"):
+        if not isinstance(item, list) or len(item) != 6:
+            raise ReportError("ranks: not samples")
+        rank, state, cpu, *counts = item
+        if not isinstance(state, str) or len(state) != 1 or not state.isalpha():
+            raise ReportError("state: not a letter")
+        rss, threads, processes = (_integer(n, "count", 0, 1 << 62) for n in counts)
+        own = fields.own(rank)
+        ranks.append(RankSample(own, state, _number(cpu, "cpu"), rss, threads, processes))
+    for item in fields.items("gpus"):
+        if not isinstance(item, list) or len(item) != 6:
+            raise ReportError("gpus: not samples")
+        index, *rest = item
+        percent, used, memory, watts, degrees = (
+            None if n is None else _number(n, "gpu") for n in rest
+        )
+        number = _integer(index, "gpu", 0, 1 << 10)
+        gpus.append(GpuSample(number, percent, used, memory, watts, degrees))
+    at, late = fields.number("at"), fields.flag("late")
+    return [NodeSampled(node, at, tuple(ranks), tuple(gpus), late)]
+
+
+def _number(value: Any, name: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 1e15:
+        raise ReportError(f"{name}: not a number")
+    return float(value)
+
+
 def _pmi_fence(fields: _Fields, node: int) -> list[ev.Event]:
     world, epoch = fields.integer("world"), fields.integer("epoch")
     keys = fields.bytes("keys", BODY_LIMIT)
@@ -253,6 +290,7 @@ _READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
     "pmi_name": _pmi_name,
     "pmi_spawn": _pmi_spawn,
     "pmi_waiting": _pmi_waiting,
+    "sample": _sample,
     "swept": _swept,
     "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
 }

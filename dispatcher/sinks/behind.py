@@ -18,6 +18,7 @@ from collections import deque
 from typing import Any
 
 from dispatcher.core.events import NodeHeard
+from dispatcher.core.samples import NodeSampled
 from dispatcher.sinks.base import BEAT, Sink, Stamped
 from dispatcher.sinks.spool import Spool
 
@@ -90,7 +91,7 @@ class Behind(Sink):
                 self._gap[rank, stream] = self._gap.get((rank, stream), 0) + len(data)
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, NodeHeard):
+        if isinstance(stamped.event, (NodeHeard, NodeSampled)):
             return
         with self._cond:
             self._raise()

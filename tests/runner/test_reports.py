@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.agent.pack import pack
 from dispatcher.core import events as ev
 from dispatcher.core.error_file import ErrorFile
+from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
 from dispatcher.runner import reports
 from dispatcher.runner.reports import LIST_LIMIT, TEXT_LIMIT, ReportError
 
@@ -35,6 +36,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "dying": {"why": "told to"},
     "swept": {"killed": 2, "left": [9, 8]},
     "notice": {"text": "hello"},
+    "sample": {
+        "at": 7.5,
+        "ranks": [[4, "R", 2.5, 4096, 3, 2]],
+        "late": False,
+        "gpus": [[0, 97.0, 1024, 2048, 300.5, 61.0], [1, None, None, None, None, None]],
+    },
     "pmi_fence": {"world": 1, "fence": "WORLD:0", "epoch": 2, "keys": b"packet"},
     "pmi_abort": {"rank": 4, "code": 7, "text": "why"},
     "pmi_name": {"rank": 5, "verb": "publish", "service": b"s", "address": b"tag#0$"},
@@ -67,6 +74,13 @@ EVENTS: dict[str, list[ev.Event]] = {
     "beat": [ev.NodeHeard(3)],
     "paused": [ev.NodePaused(3)],
     "dying": [ev.NodeDying(3, "told to")],
+    "sample": [
+        NodeSampled(
+            3, 7.5, (RankSample(4, "R", 2.5, 4096, 3, 2),),
+            (GpuSample(0, 97.0, 1024, 2048, 300.5, 61.0),
+             GpuSample(1, None, None, None, None, None)),
+        )
+    ],
     "swept": [ev.NodeSwept(3, 2, (9, 8))],
     "notice": [ev.NodeNoticed(3, "hello")],
     "pmi_fence": [ev.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
@@ -127,6 +141,8 @@ FINE: dict[str, list[Any]] = {
     "hint": [None, "word"],
     "left": [[1]],
     "seconds": [1.5],
+    "at": [1.5],
+    "late": [True],
     **{name: [b"bytes"] for name in ("keys", "service", "address")},
     **{
         name: ["word"]
@@ -179,6 +195,11 @@ def test_a_wrong_field_is_refused(type: str, fields: dict[str, Any]) -> None:
         ("spawned", {"pids": [[4, 0]]}),
         ("spawned", {"pids": [[4, True]]}),
         ("swept", {"killed": 0, "left": [-1]}),
+        ("sample", {**GOOD["sample"], "ranks": [[9, "R", 2.5, 4096, 3, 2]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[4, "\x1b", 2.5, 4096, 3, 2]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[4, "R", -1.0, 4096, 3, 2]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[4, "R", 1.0, 4096, 3]]}),
+        ("sample", {**GOOD["sample"], "gpus": [["0", 1.0, 1, 1, 1.0, 1.0]]}),
         ("swept", {"killed": -1, "left": []}),
         ("swept", {"killed": 0, "left": list(range(1, LIST_LIMIT + 2))}),
         ("probed", {"reached": ["a"] * (LIST_LIMIT + 1)}),

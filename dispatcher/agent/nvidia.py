@@ -1,0 +1,150 @@
+"""What the host's NVIDIA GPUs do: by NVML where its library is, else by ``nvidia-smi``.
+
+A reading is a list for each GPU: index, utilisation in %, bytes used, bytes there are,
+watts, degrees Celsius; None for what a GPU does not tell.
+
+Either way may hang in a driver that is stuck, in a place where no deadline reaches. So ``main``
+is a process of its own (see ``sampler``), which whoever waits for it kills when it is late.
+No GPU is no error: then it ends without a word.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic, sleep
+
+from .pack import pack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, List, NoReturn
+
+    Reading = List[List[Any]]
+
+LIBRARY = "libnvidia-ml.so.1"
+QUERY = (
+    "--query-gpu=index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu",
+    "--format=csv,noheader,nounits",
+)
+#: GPUs of one host; bytes of what nvidia-smi says
+MOST, MOST_TEXT = 64, 64 << 10
+MIB = 1 << 20
+
+
+def main(out: int, seconds: float) -> NoReturn:
+    """Write a reading to ``out`` every ``seconds``, until nobody reads or there is no GPU."""
+    read = library() or program()
+    while read is not None:
+        began = monotonic()
+        found = read()
+        if not found:
+            break
+        data = pack(found)
+        os.write(out, b"%08d" % len(data) + data)
+        sleep(max(0.1, seconds - (monotonic() - began)))
+    os._exit(0)
+
+
+def library() -> Callable[[], Reading] | None:
+    """What reads through NVML; None where that is not to be had. Source: nvml.h."""
+    import ctypes as c
+
+    try:
+        nvml = c.CDLL(LIBRARY)
+        if nvml.nvmlInit_v2() != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+
+    def ask(name: str, answer: Any, *before: Any) -> Any:
+        """What the function puts into ``answer``; None if it does not work here."""
+        try:
+            return answer if getattr(nvml, name)(*before, c.byref(answer)) == 0 else None
+        except AttributeError:  # an older library
+            return None
+
+    def first(answer: Any, unit: float = 1) -> Any:
+        return None if answer is None else answer.value * unit
+
+    def read() -> Reading:
+        count = ask("nvmlDeviceGetCount_v2", c.c_uint())
+        found: Reading = []
+        for index in range(min(MOST, 0 if count is None else count.value)):
+            gpu = ask("nvmlDeviceGetHandleByIndex_v2", c.c_void_p(), index)
+            if gpu is None:
+                found.append([index, None, None, None, None, None])  # fallen off the bus
+                continue
+            rates = ask("nvmlDeviceGetUtilizationRates", (c.c_uint * 2)(), gpu)
+            memory = ask("nvmlDeviceGetMemoryInfo", (c.c_ulonglong * 3)(), gpu)
+            watts = ask("nvmlDeviceGetPowerUsage", c.c_uint(), gpu)
+            degrees = ask("nvmlDeviceGetTemperature", c.c_uint(), gpu, 0)
+            found.append([
+                index,
+                None if rates is None else float(rates[0]),
+                None if memory is None else memory[2],  # total, free, used
+                None if memory is None else memory[0],
+                first(watts, 0.001),
+                None if degrees is None else float(degrees.value),
+            ])  # fmt: skip
+        return found
+
+    return read
+
+
+def program() -> Callable[[], Reading] | None:
+    """What reads through ``nvidia-smi``; None where there is none."""
+    for folder in os.environ.get("PATH", "").split(":") + ["/usr/bin"]:
+        path = os.path.join(folder, "nvidia-smi")
+        if folder and os.access(path, os.X_OK):
+            return lambda: parse(output([path, *QUERY]))
+    return None
+
+
+def output(argv: list[str]) -> bytes:
+    """What ``argv`` writes to its standard output, bounded; waits for its end."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            null = os.open("/dev/null", os.O_RDWR)
+            os.dup2(null, 0)
+            os.dup2(null, 2)
+            os.dup2(into, 1)
+            os.execv(argv[0], argv)  # noqa: S606 - our own words, no shell
+        finally:
+            os._exit(127)
+    os.close(into)
+    data = b""
+    while len(data) < MOST_TEXT:
+        more = os.read(out, MOST_TEXT)
+        if not more:
+            break
+        data += more
+    os.close(out)
+    os.waitpid(pid, 0)
+    return data
+
+
+def parse(text: bytes) -> Reading:
+    """The reading in nvidia-smi's answer to ``QUERY``; lines that are not whole are left out."""
+    found: Reading = []
+    for line in text.split(b"\n")[:MOST]:
+        words = [word.strip() for word in line.split(b",")]
+        index = number(words[0])
+        if len(words) != 6 or index is None or index != int(index) or index >= 1 << 10:
+            continue
+        rest = [number(word) for word in words[1:]]
+        found.append([
+            int(index), rest[0], *(None if n is None else int(n * MIB) for n in rest[1:3]),
+            rest[3], rest[4],
+        ])  # fmt: skip
+    return found
+
+
+def number(word: bytes) -> float | None:
+    """The number in ``word``, 0 to 10 million; None for ``[N/A]``, ``ERR!`` and all else."""
+    if not word.replace(b".", b"", 1).isdigit() or len(word) > 16:
+        return None
+    value = float(word)
+    return value if value <= 1e7 else None

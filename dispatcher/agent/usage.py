@@ -1,0 +1,110 @@
+"""What the ranks' processes use of their host, from one look at /proc.
+
+A rank's figures are those of its whole tree: a program that trains has loaders,
+compilers and wrappers (``bash run.sh``) below it, and the process we started may do
+nothing but wait. To the tree belongs what descends from the rank's process, and what is
+still in its session after its parent died. The state is that of the rank's own
+process: whether *it* hangs is the question.
+
+CPU time only counts up (time of children that were waited for included), so whoever
+takes two samples knows the share between them; nothing is remembered here but when each
+rank's process was born, so that a number that was given away again is not mistaken for it.
+RSS counts pages that processes share once for each: a bound, not a sum to be trusted.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Tuple
+
+    #: state, parent, session, CPU ticks, threads, RSS in pages, when born (ticks)
+    Stat = Tuple[str, int, int, int, int, int, int]
+    Table = Dict[int, Stat]
+
+#: processes of a host that are looked at
+MOST = 1 << 16
+
+
+def parse_stat(text: bytes) -> Stat | None:
+    """What /proc/PID/stat says; None for anything else. Source: proc(5)."""
+    # the command name in parentheses may itself hold spaces and parentheses
+    words = text.rpartition(b")")[2].split()
+    try:
+        state = words[0].decode("ascii")
+        numbers = [int(word) for word in words[1:22]]
+    except (IndexError, ValueError):
+        return None
+    if len(state) != 1 or not state.isalpha() or len(numbers) < 21 or min(numbers[10:14]) < 0:
+        return None
+    return (
+        state, numbers[0], numbers[2], sum(numbers[10:14]), max(0, numbers[16]),
+        max(0, numbers[20]), numbers[18],
+    )  # fmt: skip
+
+
+def look() -> Table:
+    """pid -> what it is, of all processes that there are now."""
+    found: Table = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or len(found) >= MOST:
+            continue
+        try:
+            with open("/proc/%s/stat" % name, "rb") as file:
+                stat = parse_stat(file.read(4096))
+        except OSError:
+            continue  # it ended while we looked
+        if stat is not None:
+            found[int(name)] = stat
+    return found
+
+
+class Usage:
+    """``ranks``: rank -> pid of its process, which leads a session."""
+
+    def __init__(self, ranks: dict[int, int]) -> None:
+        self.ranks = ranks
+        self.tick = float(os.sysconf("SC_CLK_TCK"))
+        self.page = os.sysconf("SC_PAGE_SIZE")
+        self.born: dict[int, int] = {}
+
+    def of(self, table: Table) -> list[list[Any]]:
+        """[rank, state, CPU seconds, RSS in bytes, threads, processes] of each that lives."""
+        leaders = {}
+        for rank, pid in self.ranks.items():
+            stat = table.get(pid)
+            if stat is not None and self.born.setdefault(pid, stat[6]) == stat[6]:
+                leaders[pid] = rank
+        sums = {pid: [0, 0, 0, 0] for pid in leaders}
+        known: dict[int, int] = {}
+        for pid, stat in table.items():
+            leader = owner(pid, table, sums, known)
+            if leader and stat[0] not in "ZX":
+                for at, value in enumerate((stat[3], stat[5], stat[4], 1)):
+                    sums[leader][at] += value
+        return [
+            [
+                rank, table[pid][0], sums[pid][0] / self.tick, sums[pid][1] * self.page,
+                sums[pid][2], sums[pid][3],
+            ]
+            for pid, rank in leaders.items()
+        ]  # fmt: skip
+
+
+def owner(pid: int, table: Table, leaders: Any, known: dict[int, int]) -> int:
+    """The one of ``leaders`` to whose tree ``pid`` belongs, 0 if to none; ``known`` grows."""
+    path: list[int] = []
+    found = 0
+    while pid in table and pid not in known and len(path) < len(table):
+        path.append(pid)
+        if pid in leaders or table[pid][2] in leaders:
+            found = pid if pid in leaders else table[pid][2]
+            break
+        pid = table[pid][1]
+    else:
+        found = known.get(pid, 0)
+    for passed in path:
+        known[passed] = found
+    return found

@@ -1,0 +1,61 @@
+"""What the ranks and GPUs of a host were seen to do: an event that nobody decides on.
+
+Apart from ``events``, since the core never looks at it: sinks do, and only where samples
+were asked for.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.events import Event, OfAttempt
+from dispatcher.core.values import Value, value
+
+
+@value
+class RankSample(Value):
+    """A rank's whole tree of processes; ``state`` (a letter of proc(5)) is that of its own one.
+
+    cpu: seconds of CPU time so far, those of ended children included. rss: bytes.
+    """
+
+    rank: int
+    state: str
+    cpu: float
+    rss: int
+    threads: int
+    processes: int
+
+
+@value
+class GpuSample(Value):
+    """One GPU: utilisation in %, bytes used and there are, watts, degrees Celsius.
+
+    None for what it does not tell.
+    """
+
+    index: int
+    utilisation: float | None
+    used: float | None
+    memory: float | None
+    watts: float | None
+    celsius: float | None
+
+
+@value
+class NodeSampled(OfAttempt):
+    """What was seen ``at`` a time of the host's own clock (s).
+
+    late: the GPUs of this host do not answer.
+    """
+
+    node: int
+    at: float
+    ranks: tuple[RankSample, ...]
+    gpus: tuple[GpuSample, ...] = ()
+    late: bool = False
+
+
+@value
+class SamplesWanted(Event):
+    """Somebody wants samples of all hosts every ``seconds`` from now on."""
+
+    seconds: float

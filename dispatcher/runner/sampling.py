@@ -1,0 +1,35 @@
+"""Who asks the agents for samples: at the start of their ranks, or later when somebody looks."""
+
+from __future__ import annotations
+
+from dispatcher import bootstrap
+from dispatcher.agent.messages import control
+from dispatcher.runner.host import Host
+
+#: modules of the agent that take samples
+PARTS = ("sampler", "usage", "nvidia")
+
+
+class Sampling:
+    """every: seconds between two samples of a host; None until somebody wants some."""
+
+    def __init__(self, every: float | None) -> None:
+        self._every = every
+        self._started: dict[int, Host] = {}
+
+    def started(self, host: Host) -> None:
+        """The ranks of ``host`` have been ordered to start."""
+        self._started[host.node] = host
+        if self._every is not None:
+            self._order(host)
+
+    def ask(self, seconds: float) -> None:
+        """Sample every ``seconds``, if that is not done more often already; for good."""
+        if self._every is None or seconds < self._every:
+            self._every = seconds
+            for host in self._started.values():
+                self._order(host)
+
+    def _order(self, host: Host) -> None:
+        parts = bootstrap.parts(PARTS)
+        host.send(control("sample", seconds=float(self._every or 0), parts=parts))
