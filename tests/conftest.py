@@ -82,11 +82,10 @@ def isolated(_session_cluster: Cluster) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Runs of tests are written down in a folder of the tests, not among the user's jobs."""
-    before = os.environ.get("XDG_STATE_HOME")
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    yield
-    if before is None:
-        del os.environ["XDG_STATE_HOME"]
-    else:
-        os.environ["XDG_STATE_HOME"] = before
+    """Runs of tests are written down in a folder of the tests, not among the user's jobs, and the
+    user's own defaults are not theirs.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("DISPATCH_CONFIG", "")
+        yield

@@ -25,6 +25,7 @@ COMMANDS = {
     "sweep": "sweep",
     "get": "get",
     "report": "report",
+    "config": "config",
     "hosts": "hosts",
     "import": "import_",
     "fold": "fold",

@@ -24,6 +24,10 @@ MIXED = {**CONTEXT, "allow_interspersed_args": True}
 
 def enter(command: click.Command, words: Sequence[str], name: str) -> int:
     """Run ``command``, called ``name`` in its help, with ``words``; the exit code."""
+    from dispatcher.cli.defaults import option
+
+    if not any(parameter.name == "profile" for parameter in command.params):
+        command.params.append(option())
     try:
         code = command.main(args=list(words), prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:

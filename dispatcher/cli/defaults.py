@@ -1,0 +1,138 @@
+"""Where options have their defaults from: ``dispatch.toml`` of the user and of this folder.
+
+Read, in this order: ``~/.config/dispatch/dispatch.toml`` (or below
+``XDG_CONFIG_HOME``), then ``./dispatch.toml``. ``DISPATCH_CONFIG`` names one file
+to read instead; empty, it means none. A file that somebody else could have
+written is not read, and that is said: it could name any program to run.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dispatcher.cli.door import say
+from dispatcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from dispatcher.plan.defaults import Defaults, Setting
+
+NAME = "dispatch.toml"
+MOST_BYTES = 1 << 20
+
+
+def option() -> click.Option:
+    """``--profile``, which fills in the defaults before the other options are looked at."""
+    return click.Option(
+        ["--profile"],
+        metavar="NAME",
+        envvar="DISPATCH_PROFILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_fill,
+        help="Defaults of this name in dispatch.toml; see dispatch config.",
+    )
+
+
+def _fill(context: click.Context, _: click.Parameter, profile: str | None) -> None:
+    values = settings(context.command, profile)
+    context.default_map = {name: setting.value for name, setting in values.items()}
+
+
+def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
+    """The files' values for ``command``, by parameter name, as click wants them.
+
+    Raises: UsageError naming the file for an option or a value that cannot be.
+    """
+    files = read()
+    if not files:
+        if profile is not None:
+            raise UsageError(f"--profile {profile}: there is no {NAME}", hint=_place())
+        return {}
+    from dispatcher.plan.defaults import EVERY, Setting, chosen
+
+    found: dict[str, Setting] = {}
+    for name, setting in chosen(files, command.name or "", profile).items():
+        parameter = _parameter(command, name)
+        if parameter is None:
+            if setting.origin.endswith(f"{EVERY}]"):
+                continue  # another command has it
+            raise UsageError(f"{setting.origin}: {name}: {command.name} has no such option")
+        value = _fitted(parameter, name, setting)
+        found[parameter.name or ""] = Setting(value, setting.origin)
+    return found
+
+
+def read() -> Sequence[Defaults]:
+    """The files there are, the narrowest last."""
+    from dispatcher.cli import COMMANDS
+
+    named = os.environ.get("DISPATCH_CONFIG")
+    if named is not None:
+        paths = [named] if named else []
+    else:
+        paths = [_place(), NAME]
+    found = []
+    for path in paths:
+        text = _text(path, must_be=named is not None)
+        if text is not None:
+            from dispatcher.plan.defaults import parse  # and with it a TOML parser
+
+            found.append(parse(text, path, COMMANDS))
+    return found
+
+
+def _place() -> str:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.join(base, "dispatch", NAME)
+
+
+def _text(path: str, *, must_be: bool) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            about = os.fstat(file.fileno())
+            text = file.read(MOST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        if must_be:
+            raise UsageError(f"DISPATCH_CONFIG: {path}: no such file") from None
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or '').lower()}") from None
+    if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        say(f"note: {path} is not read: somebody else could have written it")
+        return None
+    if len(text) > MOST_BYTES:
+        raise UsageError(f"{path}: more than {MOST_BYTES >> 20} MiB")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from None
+
+
+def _parameter(command: click.Command, name: str) -> click.Option | None:
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and f"--{name}" in parameter.opts:
+            return parameter if parameter.expose_value else None
+    return None
+
+
+def _fitted(parameter: click.Option, name: str, setting: Setting) -> Any:
+    """The value as the option would have it from the command line."""
+    value = setting.value
+    if parameter.is_flag:
+        if isinstance(value, bool):
+            return value
+        wanted = "true or false"
+    elif parameter.multiple:
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            return value
+        wanted = "a list of texts"
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return str(value)
+    else:
+        wanted = "a text or a number"
+    raise UsageError(f"{setting.origin}: {name}: {wanted} is wanted, not {value!r}"[:300])

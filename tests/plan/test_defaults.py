@@ -1,0 +1,95 @@
+"""dispatch.toml: which value wins, and what is said of a file that is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import DispatchError, UsageError
+from dispatcher.plan.defaults import chosen, parse
+
+COMMANDS = ("run", "exec")
+
+USER = """
+[all]
+user = "ml"
+grace = 1
+[run]
+grace = 2
+[profile.night.run]
+grace = 3
+[profile.night.all]
+user = "owl"
+"""
+PROJECT = """
+[run]
+grace = 4
+hostfile = "hosts"
+[profile.day.run]
+chdir = "/d"
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "profile", "wanted"),
+    [
+        ("run", None, {"user": "ml", "grace": 4, "hostfile": "hosts"}),
+        ("run", "night", {"user": "owl", "grace": 3, "hostfile": "hosts"}),
+        ("run", "day", {"user": "ml", "grace": 4, "hostfile": "hosts", "chdir": "/d"}),
+        ("exec", None, {"user": "ml", "grace": 1}),
+        ("exec", "night", {"user": "owl", "grace": 1}),
+    ],
+)
+def test_the_narrower_wins(command: str, profile: str | None, wanted: dict[str, object]) -> None:
+    files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS)]
+    found = chosen(files, command, profile)
+    assert {name: setting.value for name, setting in found.items()} == wanted
+
+
+def test_origins() -> None:
+    files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS)]
+    found = chosen(files, "run", "night")
+    assert {name: setting.origin for name, setting in found.items()} == {
+        "user": "~/u [profile.night.all]",
+        "grace": "~/u [profile.night.run]",
+        "hostfile": "p [run]",
+    }
+
+
+def test_both_spellings_are_one_name() -> None:
+    file = parse("[all]\nssh_port = 1\n[run]\nssh-port = 2\n", "f", COMMANDS)
+    assert {n: s.value for n, s in chosen([file], "run", None).items()} == {"ssh-port": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[run", "f: "),
+        ("user = 'x'", "f: user stands outside of any command's table"),
+        ("[rnu]\nuser = 'x'", "f: [rnu]: no such command"),
+        ("[profile.a]\nuser = 'x'", "f: profile.a.user stands outside"),
+        ("[profile.a.rnu]\nuser = 'x'", "f: [profile.a.rnu]: no such command"),
+        ("profile = 3", "f: profile is not a table"),
+        ("[profile]\na = 3", "f: profile.a is not a table"),
+    ],
+)
+def test_wrong(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text, "f", COMMANDS)
+    assert caught.value.message.startswith(said)
+
+
+def test_a_profile_that_is_not_there() -> None:
+    with pytest.raises(UsageError) as caught:
+        chosen([parse(USER, "f", COMMANDS)], "run", "noon")
+    assert (caught.value.hint or "") == "there are: night"
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        file = parse(text, "f", COMMANDS)
+    except DispatchError:
+        return
+    chosen([file], "run", None)
