@@ -156,15 +156,23 @@ def free_port() -> int:
     return int(port)
 
 
-def meet(head: str, addresses: list[str], port: int, seconds: float) -> list[list[str]]:
-    """[address, what came of it]: the host ``head`` listens, all others connect to it.
+def pair(table: dict[str, list[Any]], seconds: float, limit: float) -> list[Any]:
+    """What ``pair.measure`` gives with our own line of ``table``; [] for who rests."""
+    from .pair import measure
 
-    head is a ``DISPATCH_HOST``. What came of it is "" for a connection, else why there was
-    none; the addresses after the first are tried only if that one does not answer for
-    two thirds of ``seconds``. The listener ends when all have called.
+    mine = table.get(os.environ["DISPATCH_INDEX"])
+    return measure(mine, seconds, limit) if mine else []
+
+
+def meet(addresses: list[str], port: int, seconds: float) -> list[list[str]]:
+    """[address, what came of it]: the first host listens, all others connect to it.
+
+    What came of it is "" for a connection, else why there was none; the addresses after
+    the first are tried only if that one does not answer for two thirds of ``seconds``.
+    The listener ends when all have called.
     """
     end = monotonic() + seconds
-    if os.environ.get("DISPATCH_HOST") == head:
+    if os.environ.get("DISPATCH_INDEX") == "0":
         return listen(port, int(os.environ["DISPATCH_COUNT"]) - 1, end)
     found = []
     for nth, address in enumerate(addresses):
@@ -232,6 +240,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "summed": summed,
     "free_port": free_port,
     "meet": meet,
+    "pair": pair,
     "netdevs": netdevs,
     "environment": environment,
     "resolve": resolve,

@@ -137,11 +137,11 @@ def counters() -> list[Any]:
     return ["ib counters", "file", [place + b"counters/*", place + b"hw_counters/*"]]
 
 
-def second_readings(want: Want, head: str, addresses: list[str], port: int) -> list[list[Any]]:
+def second_readings(want: Want, addresses: list[str], port: int) -> list[list[Any]]:
     """What the second visit reads: whether all reach host 0, and the counters once more."""
     limit = want.seconds
     found: list[list[Any]] = [
-        ["meet", "call", ["meet", head, addresses, port, 0.8 * limit], limit, 16 << 10]
+        ["meet", "call", ["meet", addresses, port, 0.8 * limit], limit, 16 << 10]
     ]
     if want.full:
         found.append([*counters(), limit, 1 << 20])

@@ -15,6 +15,7 @@ EPILOG = """\b
 Examples:
   dispatch check -H hostfile train.py
   dispatch check -H hostfile --full --json
+  dispatch check -H hostfile --pairs --svg map.svg
   dispatch check -H hostfile --nccl --apply nccl.env
   dispatch --env-file nccl.env -H hostfile train.py
   dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
@@ -43,6 +44,10 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
     metavar="DIR",
     help="With --full: run the executables in DIR of each host; each prints a JSON line.",
 )
+@click.option("--pairs", is_flag=True, help="Measure hosts two by two over TCP; find the slow one.")
+@click.option("--rounds", metavar="N|all", help="With --pairs: rounds at most; all pairs [4].")
+@click.option("--slow", metavar="SHARE", help="With --pairs: bad below this of the usual [0.5].")
+@click.option("--svg", metavar="FILE", help="With --pairs: write the heat map to FILE.")
 @click.option("-v", "--verbose", is_flag=True, help="Show checks that are fine everywhere, too.")
 @click.option("--nccl", is_flag=True, help="What NCCL will use on every host, and should be told.")
 @click.option(
@@ -63,6 +68,13 @@ def command(**flags: Any) -> int:
         from dispatcher.cli.nccl import run as advise
 
         return advise(flags)
+    if flags["pairs"]:
+        from dispatcher.cli.pairs import run as measure
+
+        return measure(flags)
+    for name in ("rounds", "slow", "svg"):
+        if flags[name] is not None:
+            raise UsageError(f"--{name} goes with --pairs")
     for name in ("texts", "apply", "log"):
         if flags[name]:
             raise UsageError(f"--{'from' if name == 'texts' else name} goes with --nccl")

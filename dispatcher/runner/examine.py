@@ -58,13 +58,12 @@ def examine(
         if not answer.problem
     }
     if head in seen and len(seen) > 1:
-        addresses, free = _meeting(seen[head], answers[0].address)
+        addresses, free = meeting_place(seen[head], answers[0].address)
         there = [h for name, h in zip(names, hosts, strict=True) if name in seen]
         later = survey(
             there,
             second_readings(
-                replace(want, seconds=0.5 * SECOND * seconds), hosts[0].name, addresses,
-                port or free,
+                replace(want, seconds=0.5 * SECOND * seconds), addresses, port or free
             ),
             transport_for, seconds=0.7 * SECOND * seconds,
             connect=min(connect, 0.3 * SECOND * seconds),
@@ -76,7 +75,7 @@ def examine(
     return rule(checks, seen, names, lost, unread)
 
 
-def _meeting(head: Seen, reached: str | None) -> tuple[list[str], int]:
+def meeting_place(head: Seen, reached: str | None) -> tuple[list[str], int]:
     """Host 0's addresses, best first, and a port that is free there."""
     try:
         devices = parse(head.reading("netdevs").value())

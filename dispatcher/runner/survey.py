@@ -91,14 +91,16 @@ def survey(
     *,
     seconds: float,
     connect: float = 10.0,
+    more: Sequence[str] = (),
     clock: Callable[[], float] = time.time,
 ) -> tuple[Answer, ...]:
     """The answers of ``hosts`` in their order, in at most ``connect + seconds``.
 
     readings: see ``agent.survey``. seconds: for all readings of one host together.
-    clock: our own, s since 1970. Raises: Stopped.
+    more: modules of the agent that these readings need. clock: our own, s since 1970.
+    Raises: Stopped.
     """
-    source = bootstrap.alone("survey", NEEDS)
+    source = bootstrap.alone("survey", (*NEEDS, *more))
     asked = base64.b64encode(pack(list(readings))).decode()
     pythons = ("python3", *bootstrap.NEWER_PYTHONS, "/usr/bin/python3")
     words = ("/bin/sh", "-c", _FIND, source, asked, *pythons)

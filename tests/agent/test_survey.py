@@ -140,7 +140,7 @@ def test_patterns(pattern: bytes, python: str) -> None:
 
 def test_hosts_call_the_one_that_listens(python: str) -> None:
     port = unpack(survey(python, ["port", "call", ["free_port"], 20.0, 100])["port"][1])
-    asked = [["meet", "call", ["meet", "n1", ["127.0.0.1", "::1"], port, 20.0], 30.0, 1000]]
+    asked = [["meet", "call", ["meet", ["127.0.0.1", "::1"], port, 20.0], 30.0, 1000]]
 
     def start(index: int) -> subprocess.Popen[bytes]:
         env = {"DISPATCH_HOST": f"n{index + 1}", "DISPATCH_INDEX": str(index)}
@@ -155,7 +155,41 @@ def test_hosts_call_the_one_that_listens(python: str) -> None:
 
 
 def test_a_host_that_does_not_listen_is_told_of(python: str) -> None:
-    asked = ["meet", "call", ["meet", "n1", ["127.0.0.1", "0.0.0.0"], 1, 0.3], 30.0, 1000]
+    asked = ["meet", "call", ["meet", ["127.0.0.1", "0.0.0.0"], 1, 0.3], 30.0, 1000]
     found = survey(python, asked)["meet"]
     assert found[0] == 0
     assert unpack(found[1])[0] == ["127.0.0.1", "Connection refused"]
+
+
+def test_two_hosts_measure_each_other(python: str) -> None:
+    port = unpack(survey(python, ["port", "call", ["free_port"], 20.0, 100])["port"][1])
+    table = {"0": ["call", "127.0.0.1", port], "1": ["listen", "127.0.0.1", port]}
+    asked = [["pair", "call", ["pair", table, 0.1, 20.0], 30.0, 1000]]
+    source = bootstrap.alone("survey", (*NEEDS, "pair"))
+
+    def start(index: int) -> subprocess.Popen[bytes]:
+        words = [python, "-I", "-S", "-c", source, base64.b64encode(pack(asked)).decode()]
+        return subprocess.Popen(
+            words, stdout=subprocess.PIPE, env={"DISPATCH_INDEX": str(index)}
+        )  # fmt: skip
+
+    hosts = [start(index) for index in (0, 1, 2)]
+    said = [unpack(host.communicate(timeout=60)[0].partition(b"\n")[2]) for host in hosts]
+    caller, listener, idle = (unpack(one["pair"][1]) for one in said)
+    assert (caller[2], listener[2], idle) == ("", "", [])
+    assert 0 < caller[0] < 10
+    assert listener[0] is None
+    assert min(caller[1], listener[1]) > 1000
+
+
+def test_a_partner_that_is_not_there_is_a_failure(python: str) -> None:
+    table = {"0": ["call", "127.0.0.1", 1]}
+    asked = [["pair", "call", ["pair", table, 0.1, 0.3], 30.0, 1000]]
+    source = bootstrap.alone("survey", (*NEEDS, "pair"))
+    words = [python, "-I", "-S", "-c", source, base64.b64encode(pack(asked)).decode()]
+    done = subprocess.run(
+        words, capture_output=True, timeout=60, check=True, env={"DISPATCH_INDEX": "0"}
+    )
+    found = unpack(unpack(done.stdout.partition(b"\n")[2])["pair"][1])
+    assert found[:2] == [None, None]
+    assert found[2] in ("Connection refused", "no answer in time")

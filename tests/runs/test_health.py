@@ -160,3 +160,21 @@ def test_a_check_that_contradicts_itself() -> None:
             capture_output=True, text=True, check=False, timeout=60, env={**os.environ},
         )  # fmt: skip
         assert (done.returncode, error in done.stderr) == (2, True), done.stderr
+
+
+def test_the_throttled_host_and_the_cut_one_are_found(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(8)
+    throttle = "tc qdisc add dev eth0 root tbf rate 4mbit burst 32k latency 50ms"
+    if cluster.run(["sh", "-c", throttle], host="n3").returncode != 0:
+        pytest.skip("no traffic control here")
+    # n5 does not reach its peers, but login does reach it
+    ways = [f"ip route add blackhole {cluster.address(f'n{n}')}" for n in (1, 2, 3, 4, 6, 7, 8)]
+    assert cluster.run(["sh", "-ec", "\n".join(ways)], host="n5").returncode == 0
+    picture = Path(cluster.shared) / "map.svg"
+    # far below any noise of a loaded machine, far above 4 Mbit/s of hundreds of MB/s
+    words = ("check", "-H", cluster.hostfile(), "--pairs", "--slow", "0.05", "--json")
+    done = dispatch(cluster, *words, "--svg", str(picture), cwd=Path("/"))
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["problems"]) == (1, {}), done
+    assert said["culprits"] == ["n3", "n5"], said
+    assert picture.read_text().startswith("<svg ")

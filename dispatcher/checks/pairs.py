@@ -1,0 +1,142 @@
+"""Which host makes its pairs slow? Hosts measured two by two, and the odd one found; pure.
+
+Theory. In each round every host talks to one other, all pairs at once. A pair that fails, or is
+far below what most pairs reach, has two suspects. In the next round each suspect meets a host of
+a good pair: the culprit is bad again, its old partner is not. So two rounds find a few bad
+hosts among many, and among few one or two more; a whole tournament fills the map. A pair that is
+bad although both its hosts are good with others is a bad link.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: a latency this many times the usual one, and this much above it (s), is bad
+LATE_FACTOR, LATE = 10.0, 0.005
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What hosts ``a`` and ``b`` (numbers) measured. latency: s, there and back.
+
+    there, back: bytes/s from a to b, and from b to a; None with ``why`` where it failed.
+    """
+
+    a: int
+    b: int
+    latency: float | None = None
+    there: float | None = None
+    back: float | None = None
+    why: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """The slower way's bytes/s; None when one failed."""
+        return None if self.there is None or self.back is None else min(self.there, self.back)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """culprits: hosts whose pairs are bad; links: bad pairs of good hosts; bad: all bad pairs.
+
+    usual: bytes/s that most hosts reach, 0 when nothing was measured. fine: hosts that
+    were good with somebody, and are no culprits.
+    """
+
+    culprits: tuple[int, ...]
+    links: tuple[tuple[int, int], ...]
+    bad: frozenset[tuple[int, int]]
+    usual: float
+    fine: frozenset[int] = frozenset()
+
+
+def tournament(hosts: Sequence[int], nth: int) -> list[tuple[int, int]]:
+    """The pairs of round ``nth`` in which all meet all within len(hosts) - 1 rounds.
+
+    The circle method: the first stays, the others move on by one. With an odd number one rests.
+    """
+    circle: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
+    if len(circle) < 2:
+        return []
+    turn = nth % (len(circle) - 1)
+    moved = circle[1 + turn :] + circle[1 : 1 + turn]
+    circle = [circle[0], *moved]
+    half = len(circle) // 2
+    pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+
+def is_bad(pair: Pair, usual: float, latency: float, slow: float) -> bool:
+    """Whether a pair failed, or is below ``slow`` (a share) of the usual rate, or late."""
+    if pair.rate is None or pair.rate < slow * usual:
+        return True
+    return pair.latency is not None and pair.latency > LATE_FACTOR * latency + LATE
+
+
+def judge(pairs: Sequence[Pair], slow: float) -> Judgement:
+    """Who is to blame for what was measured.
+
+    The usual is what most hosts reach with their best partner: one bad host spoils the
+    pairs of many, but nobody's best.
+    """
+    best: dict[int, float] = {}
+    soonest: dict[int, float] = {}
+    for pair in pairs:
+        for host in (pair.a, pair.b):
+            if pair.rate is not None:
+                best[host] = max(pair.rate, best.get(host, 0.0))
+            if pair.latency is not None:
+                soonest[host] = min(pair.latency, soonest.get(host, pair.latency))
+    usual = statistics.median_high(best.values()) if best else 0.0
+    latency = statistics.median_low(soonest.values()) if soonest else 0.0
+    bad = {(pair.a, pair.b) for pair in pairs if is_bad(pair, usual, latency, slow)}
+    good = {(pair.a, pair.b) for pair in pairs} - bad
+    culprits = _culprits(bad, good)
+    links = tuple(sorted(p for p in bad if not culprits & set(p)))
+    fine = frozenset(host for pair in good for host in pair) - culprits
+    return Judgement(tuple(sorted(culprits)), links, frozenset(bad), usual, fine)
+
+
+def _culprits(bad: set[tuple[int, int]], good: set[tuple[int, int]]) -> set[int]:
+    """Hosts that are bad with two others at least, and with more than they are good with.
+
+    The worst first, and then without its pairs: who met it has nothing to answer for.
+    """
+    found: set[int] = set()
+    while True:
+        blamed = Counter(h for pair in bad if not found & set(pair) for h in pair)
+        cleared = Counter(h for pair in good for h in pair)
+        suspects = [h for h, n in blamed.items() if n >= 2 and n > cleared[h]]
+        if not suspects:
+            return found
+        found.add(min(suspects, key=lambda h: (cleared[h] - blamed[h], cleared[h], h)))
+
+
+def next_round(
+    hosts: Sequence[int], pairs: Sequence[Pair], nth: int, slow: float
+) -> list[tuple[int, int]]:
+    """The pairs of round ``nth``, after those of the rounds before.
+
+    Who is in doubt (bad once, or never measured) meets somebody who was good; the others
+    meet somebody new. No host is in two pairs.
+    """
+    if nth == 0:
+        return tournament(hosts, 0)
+    known = judge(pairs, slow)
+    met = {frozenset((pair.a, pair.b)) for pair in pairs}
+    free = [host for host in hosts if host in known.fine]
+    chosen = []
+    for host in doubtful(hosts, known):
+        partner = next((one for one in free if frozenset((one, host)) not in met), None)
+        if partner is not None:
+            free.remove(partner)
+            chosen.append((partner, host))
+    return chosen + [pair for pair in tournament(free, nth) if frozenset(pair) not in met]
+
+
+def doubtful(hosts: Sequence[int], known: Judgement) -> list[int]:
+    """Hosts of which nobody can say yet whether they are good or bad."""
+    return [host for host in hosts if host not in known.fine and host not in known.culprits]

@@ -1,0 +1,128 @@
+"""Rounds of pairs, and who is to blame: any number of hosts, one or a few of them bad."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.checks.pairs import Judgement, Pair, doubtful, judge, next_round, tournament
+from dispatcher.cli import heatmap
+from dispatcher.cli.pairs import lines, record
+
+RATE = 1e9
+
+
+def measured(a: int, b: int, bad: set[int], how: str) -> Pair:
+    """A pair as hosts would measure it, of which those in ``bad`` are throttled, cut or late."""
+    if not bad & {a, b}:
+        return Pair(a, b, 1e-4, RATE * (1 + a / 100), RATE)
+    if how == "cut":
+        return Pair(a, b, why="no answer")
+    if how == "late":
+        return Pair(a, b, 0.2, RATE, RATE)
+    there, back = (RATE / 50 if host in bad else RATE for host in (a, b))
+    return Pair(a, b, 1e-4, there, back)
+
+
+@given(st.integers(0, 41))
+def test_in_a_tournament_all_meet_all_once(count: int) -> None:
+    hosts = list(range(10, 10 + count))
+    met = set()
+    for nth in range(max(0, count - 1 + count % 2)):
+        pairs = tournament(hosts, nth)
+        playing = [host for pair in pairs for host in pair]
+        assert len(playing) == len(set(playing)) == count - count % 2
+        for pair in pairs:
+            assert frozenset(pair) not in met
+            met.add(frozenset(pair))
+    assert len(met) == count * (count - 1) // 2
+
+
+def played(count: int, bad: set[int], how: str, rounds: int = 4) -> tuple[list[Pair], int]:
+    """The pairs of as many rounds as are needed, and how many those were."""
+    hosts = list(range(count))
+    pairs: list[Pair] = []
+    for nth in range(rounds):
+        if nth > 1 and not doubtful(hosts, judge(pairs, 0.5)):
+            return pairs, nth
+        chosen = next_round(hosts, pairs, nth, 0.5)
+        playing = [host for pair in chosen for host in pair]
+        assert len(playing) == len(set(playing))
+        pairs += [measured(a, b, bad, how) for a, b in chosen]
+    return pairs, rounds
+
+
+@given(st.integers(4, 40), st.sampled_from(["slow", "cut", "late"]), st.data())
+def test_one_bad_host_is_found(count: int, how: str, data: st.DataObject) -> None:
+    bad = {data.draw(st.integers(0, count - 1))}
+    pairs, rounds = played(count, bad, how)
+    found = judge(pairs, 0.5)
+    assert (set(found.culprits), found.links) == (bad, ())
+    assert rounds == 2 or count % 2 or count < 6  # an odd one out may need a third
+
+
+@given(st.integers(10, 40), st.data())
+def test_two_bad_hosts_are_found(count: int, data: st.DataObject) -> None:
+    hosts = st.integers(0, count - 1)
+    bad = set(data.draw(st.lists(hosts, min_size=2, max_size=2, unique=True)))
+    pairs, _ = played(count, bad, "slow")
+    assert set(judge(pairs, 0.5).culprits) == bad
+
+
+@given(st.integers(2, 40))
+def test_nobody_is_accused_for_nothing(count: int) -> None:
+    pairs, rounds = played(count, set(), "slow")
+    assert (judge(pairs, 0.5).bad, rounds <= 2 + count % 2) == (frozenset(), True)
+
+
+def test_a_bad_link_is_no_bad_host() -> None:
+    pairs = [Pair(0, 1, 1e-4, 1e6, 1e9), *(Pair(a, b, 1e-4, 1e9, 1e9) for a, b in
+             ((2, 3), (0, 2), (1, 3)))]  # fmt: skip
+    found = judge(pairs, 0.5)
+    assert (found.culprits, found.links) == ((), ((0, 1),))
+
+
+@pytest.mark.parametrize("pairs", [[], [Pair(0, 1, why="no answer")]])
+def test_little_is_known(pairs: list[Pair]) -> None:
+    found = judge(pairs, 0.5)
+    assert (found.culprits, found.usual) == ((), 0.0)
+    assert found.bad == {(pair.a, pair.b) for pair in pairs}
+
+
+def everything() -> tuple[list[str], list[Pair], Judgement]:
+    names = ["n1", "n2", "n<3>", "n4"]
+    pairs = [measured(a, b, {2}, "slow") for nth in range(3) for a, b in tournament(range(4), nth)]
+    pairs[-1] = Pair(pairs[-1].a, pairs[-1].b, why="no\x1b[2J answer")
+    return names, pairs, judge(pairs, 0.5)
+
+
+def test_the_map_on_the_screen() -> None:
+    names, pairs, judgement = everything()
+    shown = lines(names, pairs, {}, judgement, 3, 1.5)
+    assert shown[0] == "4 hosts, 6 pairs in 3 rounds, 1.5 s; usual: 1.0 GB/s"
+    assert any(line.startswith("n<3>") and line.endswith(" <") for line in shown)
+    assert any(line.startswith("critical: n<3>: bad with most partners: ") for line in shown)
+    assert not any("\x1b" in line for line in shown)
+    assert heatmap.text([f"n{n}" for n in range(65)], pairs, judgement) == []
+
+
+def test_the_map_as_a_picture() -> None:
+    names, pairs, judgement = everything()
+    picture = ElementTree.fromstring(heatmap.svg(names, pairs, judgement))
+    space = "{http://www.w3.org/2000/svg}"
+    cells = [one for one in picture.iter(space + "rect") if one.find(space + "title") is not None]
+    assert len(cells) == 12
+    titles = [one.findtext(space + "title") for one in cells]
+    assert "n<3> to n1: 20.0 MB/s" in titles
+    assert sum(one.get("fill") == "#000" for one in cells) == 2
+
+
+def test_json() -> None:
+    names, pairs, judgement = everything()
+    said = record(names, pairs, {3: "unreachable"}, judgement, 3, 1.5)
+    assert (said["format"], said["culprits"]) == (1, ["n<3>"])
+    assert said["problems"] == {"n4": "unreachable"}
+    assert sum(one["bad"] for one in said["pairs"]) >= 3
