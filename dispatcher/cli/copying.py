@@ -15,7 +15,8 @@ from dispatcher.cli.reach import Reach
 from dispatcher.cli.sinks import may_draw
 from dispatcher.cli.targets import find_hosts
 from dispatcher.copy import program, scripts
-from dispatcher.copy.fetching import Fetching, Group
+from dispatcher.copy.fetching import Fetching
+from dispatcher.copy.receiving import Group
 from dispatcher.copy.sending import Sending
 from dispatcher.copy.sources import Sources, names_of
 from dispatcher.core.events import SignalReceived

@@ -2,8 +2,8 @@
 
 Theory. Every name is split and each part judged; its first part must be one we asked
 for; folders are entered one by one by descriptor and never through a link; a file
-is written under a name of ours and renamed. Links are made only when they point
-inside the folder, and never followed. Numbers and sizes are bounded.
+is written in a folder of ours (the *stage*) and renamed from there. Links are made
+only when they point inside the folder, and never followed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import posixpath
 from collections.abc import Collection
 
+from dispatcher.copy.there.take import STAGE_HERE, locked, sweep
+
 MOST_MEMBERS = 1_000_000
 MOST_DEPTH = 64
-BESIDE = ".dispatch-get-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SECOND = 10**9  # nanoseconds, as all times here are
 _LATEST = 2**33 * SECOND  # a time beyond this one is not believed; before 1970 neither
@@ -33,6 +34,9 @@ class Place:
     def __init__(self, path: str, names: Collection[str]) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
         self._root = os.open(path, _FOLDER)
+        sweep(path)
+        self._stage = ""
+        self._staged = -1  # the stage's descriptor; locked, so that nobody sweeps it
         self._names = names
         self._last: tuple[list[str], int] = ([], os.dup(self._root))
         self._modes: list[tuple[list[str], int, int]] = []  # of folders, set at the end
@@ -40,6 +44,11 @@ class Place:
         self.left_out: list[str] = []
 
     def close(self) -> None:
+        if self._staged >= 0:
+            for name in os.listdir(self._staged):
+                os.unlink(name, dir_fd=self._staged)
+            os.rmdir(self._stage, dir_fd=self._root)
+            os.close(self._staged)
         os.close(self._last[1])
         os.close(self._root)
 
@@ -99,36 +108,33 @@ class Place:
         self.enter(parts, make=True)
         self._modes.append((parts, mode & 0o777 | 0o700, mtime))
 
-    def create(self, parts: list[str]) -> tuple[int, str]:
-        """An empty file beside ``parts``: descriptor and name. Its folders are made."""
-        folder = self.enter(parts[:-1], make=True)
-        beside = BESIDE + os.urandom(6).hex()
+    def create(self) -> tuple[int, str]:
+        """A new file in the stage: descriptor and name."""
+        if self._staged < 0:
+            self._stage = STAGE_HERE + os.urandom(6).hex()
+            os.mkdir(self._stage, 0o700, dir_fd=self._root)
+            self._staged = os.open(self._stage, _FOLDER, dir_fd=self._root)
+            locked(self._staged)
+        name = os.urandom(6).hex()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(beside, flags, 0o600, dir_fd=folder), beside
+        return os.open(name, flags, 0o600, dir_fd=self._staged), name
 
     def finish(
-        self, fd: int, beside: str, parts: list[str], mode: int, mtime: int, at_root: bool = False
+        self, fd: int, name: str, parts: list[str], mode: int, mtime: int, *, part: bool = False
     ) -> None:
-        """Give the file ``fd``, called ``beside``, the name ``parts``.
+        """Give the file ``fd``, in the stage ``name``, its place. part: it is a ``part`` instead.
 
-        at_root: whether ``beside`` lies in the place itself. Raises: BadArchive, OSError.
+        Raises: BadArchive, OSError.
         """
         folder = self.enter(parts[:-1], make=True)
         os.fchmod(fd, mode & 0o777)
         set_time(fd, mtime)
         try:
-            source = self._root if at_root else folder
-            os.rename(beside, parts[-1], src_dir_fd=source, dst_dir_fd=folder)
+            source = self._root if part else self._staged
+            os.rename(name, parts[-1], src_dir_fd=source, dst_dir_fd=folder)
         except IsADirectoryError:
-            name = "/".join(parts)
-            raise BadArchive(f"a file in the place of a folder: {name[:80]!r}") from None
-
-    def discard(self, beside: str, parts: list[str]) -> None:
-        """Remove what ``create`` made for ``parts``."""
-        try:
-            os.unlink(beside, dir_fd=self.enter(parts[:-1]))
-        except (OSError, BadArchive):
-            pass
+            path = "/".join(parts)
+            raise BadArchive(f"a file in the place of a folder: {path[:80]!r}") from None
 
     def link(self, parts: list[str], target: str) -> None:
         """A link, if it leads inside; otherwise it is left out."""

@@ -91,17 +91,14 @@ class _Taker:
             content = None
         if content is None:
             raise BadArchive(f"a link to nothing: {member.name[:80]!r}")
-        fd, beside = self._place.create(parts)
+        fd, name = self._place.create()
         try:
             while data := content.read(_CHUNK):
                 self._count(len(data))
                 view = memoryview(data)
                 while view:
                     view = view[os.write(fd, view) :]
-            self._place.finish(fd, beside, parts, member.mode, _time(member))
-        except BaseException:
-            self._place.discard(beside, parts)
-            raise
+            self._place.finish(fd, name, parts, member.mode, _time(member))
         finally:
             os.close(fd)
         self.done.files += 1

@@ -88,6 +88,7 @@ class Visit(threading.Thread):
         self._output = output
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._readable = False
+        self._asked = False  # to end
         self._stopping = False  # nothing that happens from now on is news
         self._scanner: SyncScanner | None = SyncScanner()  # None: the command has started
         self._errors = b""
@@ -216,6 +217,9 @@ class Visit(threading.Thread):
     def _order(self, link: Link, name: str) -> None:
         if self._window is not None and name == "INT":
             self._write(link, INTERRUPT)
+        elif self._dialogue is not None and self._dialogue.hears and not self._asked:
+            self._asked = True
+            link.end_input()  # who we talk with ends in good order when we say no more
         elif self._window is not None or self._dialogue is not None:
             link.close()  # no line for orders: the far side sees the end
         else:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 #: a file of so many bytes is worth going on with
 WORTH = 1 << 20
 STAGE, PART = ".dispatch-put-", ".dispatch-part-"
+#: the stage of ``get``
+STAGE_HERE = ".dispatch-get-"
 #: seconds after which a part that nobody goes on with is swept
 STALE = 7 * 86400
 _CHUNK = 1 << 20
@@ -383,7 +385,7 @@ def same_file(fd: int, path: str) -> bool:
 def sweep(folder: str) -> None:
     """Remove the stages of copies that are dead, and parts that nobody has wanted for long."""
     for name in os.listdir(folder):
-        if not name.startswith((STAGE, PART)):
+        if not name.startswith((STAGE, PART, STAGE_HERE)):
             continue
         path = os.path.join(folder, name)
         try:

@@ -1,0 +1,252 @@
+"""Hosts that mean harm: what they may list, send and say, and what comes of it here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.copy import program
+from dispatcher.copy.fetching import Fetching
+from dispatcher.copy.receiving import Group, Receiving
+from dispatcher.copy.there import frames
+from dispatcher.copy.there.frames import Entry, frame
+from dispatcher.copy.told import Told
+from dispatcher.transport.base import Link
+
+LIMIT = 1 << 20
+
+
+class Wire(Link):
+    """A link to a host that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = False
+
+    def watch(self, ready: Callable[[], None]) -> None: ...
+    def read(self, limit: int) -> bytes | None: ...
+    def read_errors(self, limit: int) -> bytes:
+        return b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def end_input(self) -> None: ...
+    def gone(self) -> bool:
+        return False
+
+    def errors_ended(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def ending(self, timeout: float) -> Any: ...
+
+
+def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[Told, Wire]:
+    """What becomes of a host that says ``said``, asked for /x/a and /x/b."""
+    group = Group(str(folder / "in" / "n1"), (("/x/a", "a"), ("/x/b", "b")))
+    fetching = Fetching([(group,)], limit=LIMIT, checksum=False, resume=True)
+    wire = Wire()
+    fetching.start(0, wire)
+    for at in range(0, len(said), cut):
+        fetching.heard(0, said[at : at + cut])
+    fetching.finish(0)
+    fetching.close()
+    return fetching.told[0], wire
+
+
+def listing(*entries: Entry) -> bytes:
+    return program.PYTHON + frames.message({"list": frames.columns(entries)})
+
+
+def file(name: str, size: int = 1, kind: str = "f", more: str = "") -> Entry:
+    return Entry(f"0/{name}", kind, 0o644, size, 10**9, more)
+
+
+def sent(data: bytes) -> bytes:
+    known = frames.sha256()
+    known.update(data)
+    return frame(b"D", data) + frame(b"E", known.digest())
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_what_is_honest_comes_whole(tmp_path: Path) -> None:
+    said = listing(file("a", 5), file("b", 0, "d"), file("b/l", 0, "l", "../a")) + sent(b"hello")
+    told, wire = fetch(tmp_path, said, cut=7)
+    assert (told.error, told.sent, told.equal, told.left_out) == (None, 1, 0, [])
+    place = tmp_path / "in" / "n1"
+    assert (place / "b" / "l").read_text() == "hello"
+    assert names(place) == {"a", "b", "b/l"}
+    assert not wire.closed
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [Entry("0//etc/x", "f", 0o644, 1, 1)],
+        [file("../x")],
+        [file("/etc/x")],
+        [file("a/../../x")],
+        [file("c")],
+        [file("a//x")],
+        [file(".")],
+        [file("")],
+        [Entry("1/a", "f", 0o644, 1, 1)],
+        [Entry("-1/a", "f", 0o644, 1, 1)],
+        [Entry("a", "f", 0o644, 1, 1)],
+        [file("a/" + "d/" * 70 + "x")],
+        [file("a/" + "n" * 300)],
+        [file("a", LIMIT + 1)],
+        [file("a", LIMIT), file("b", LIMIT)],
+        [file("a", 10**30)],
+        [file("a", -1)],
+        [file("a", 0, "l", "b"), file("a/x")],
+        [file("a", 0, "d"), file("a/l", 0, "l", ".."), file("a/l/x")],
+        [file("a"), file("a/x")],
+        [file("a", 0, "d"), file("a")],
+    ],
+)
+def test_a_list_that_leads_elsewhere(entries: list[Entry], tmp_path: Path) -> None:
+    told, wire = fetch(tmp_path, listing(*entries) + sent(b"x") * len(entries))
+    assert told.hostile
+    assert told.sent is None
+    assert wire.closed
+    assert {name for name in names(tmp_path) if not name.startswith("in/n1")} <= {"in"}
+    assert not [name for name in names(tmp_path) if ".dispatch" in name]
+
+
+def test_devices_and_links_outside_are_left_out(tmp_path: Path) -> None:
+    links = [file("a", 0, "l", "/etc/passwd"), file("b", 0, "l", "../n2")]
+    told, _ = fetch(tmp_path, listing(file("a", 0, "o"), file("b", 0, "?"), *links))
+    assert (told.error, told.sent, len(told.left_out)) == (None, 0, 4)
+    assert names(tmp_path) == {"in", "in/n1"}
+
+
+def test_links_that_are_here_are_not_followed(tmp_path: Path) -> None:
+    place = tmp_path / "in" / "n1"
+    place.mkdir(parents=True)
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "file").write_text("precious")
+    (place / "a").symlink_to(tmp_path / "victim")
+    (place / "b").symlink_to(tmp_path / "file")
+    told, _ = fetch(tmp_path, listing(file("a/x")) + sent(b"x"))
+    assert told.hostile
+    fetch(tmp_path, listing(file("b")) + sent(b"x"))
+    assert list((tmp_path / "victim").iterdir()) == []
+    assert (tmp_path / "file").read_text() == "precious"
+    assert (place / "b").read_bytes() == b"x"
+
+
+def test_the_place_may_be_no_link(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "in" / "n1").symlink_to(tmp_path / "victim")
+    told, _ = fetch(tmp_path, listing(file("a")) + sent(b"x"))
+    assert told.error is not None
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (frame(b"D", b"xx") + frame(b"E", b"?" * 32), "more bytes came"),
+        (frame(b"D", b"x") + frame(b"E", b"?" * 32), "damaged"),
+        (frame(b"E", b""), "damaged"),
+        (frame(b"J", b"N"), "a frame of kind"),
+        (frame(b"X", b"/x/a: changed\n\x1b[2J"), "changed"),
+        (b"D\xff\xff\xff\xff", "a frame of"),
+        (frame(b"S", b""), "damaged"),
+    ],
+)
+def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Path) -> None:
+    told, _ = fetch(tmp_path, listing(file("a")) + said + frame(b"E", b"?" * 32))
+    assert why in (told.error or "")
+    assert names(tmp_path) <= {"in", "in/n1"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200",
+        program.PYTHON + b"J\xff\xff\xff\xff",
+        program.PYTHON + frame(b"J", b"i7;"),
+        program.PYTHON + frame(b"J", b"{}"),
+        program.PYTHON + frames.message({"list": 7}),
+        program.PYTHON + frames.message({"list": {}}),
+        program.PYTHON + frames.message({"list": {**frames.columns([file("a")]), "kinds": ""}}),
+        program.PYTHON + frames.message({"list": {**frames.columns([file("a")]), "sizes": "x"}}),
+        program.PYTHON + frames.message({"list": {**frames.columns([file("a")]), "kinds": 10**9}}),
+        program.PYTHON + frames.message({}),
+    ],
+)
+def test_what_makes_no_sense_is_an_error(said: bytes, tmp_path: Path) -> None:
+    told, wire = fetch(tmp_path, said)
+    assert told.error
+    assert wire.closed
+    assert names(tmp_path) <= {"in", "in/n1"}
+
+
+def test_one_list_cannot_fill_our_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.copy.fetching.MOST_MEMBERS", 10)
+    told, _ = fetch(tmp_path, listing(*[file(f"a/{i}") for i in range(11)]))
+    assert told.error == "more than 10 members"
+
+
+def test_an_odd_name_is_a_name(tmp_path: Path) -> None:
+    fetch(tmp_path, listing(file("a", 0, "d"), file("a/\n\x1b[2J\udcff")) + sent(b"x"))
+    assert os.listdir(os.fsencode(tmp_path / "in" / "n1" / "a")) == [b"\n\x1b[2J\xff"]
+
+
+def test_a_file_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    data = os.urandom(1 << 20)
+    group = Group(str(tmp_path / "n1"), (("/a", "a"),))
+    entry = file("a", len(data))
+
+    def receiving(resume: bool = True) -> Receiving:
+        return Receiving([entry], [group], checksum=False, resume=resume)
+
+    first = receiving()
+    assert first.needs() == {"need": "0", "start": "", "seen": ""}
+    first.take(b"D", data[:300_000])
+    first.close()
+    (part,) = os.listdir(tmp_path / "n1")
+    second = receiving()
+    assert second.needs()["start"] == "0 300000"
+    second.take(b"S", (300_000).to_bytes(8, "big"))
+    second.take(b"D", data[300_000:])
+    known = frames.sha256()
+    known.update(data)
+    second.take(b"E", known.digest())
+    second.settle()
+    second.close()
+    assert (second.found, second.bytes) == (300_000, len(data) - 300_000)
+    assert os.listdir(tmp_path / "n1") == ["a"]
+    assert (tmp_path / "n1" / "a").read_bytes() == data
+    (tmp_path / "n1" / "a").rename(tmp_path / "n1" / part)  # as if interrupted
+    third = receiving(resume=False)
+    assert third.needs()["start"] == ""
+    third.close()
+    assert os.listdir(tmp_path / "n1") == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=400), st.integers(0, 700))
+def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    whole = bytearray(listing(file("a", 300), file("b", 0, "l", "a")) + sent(b"y" * 300))
+    whole[at : at + len(noise)] = noise
+    told, _ = fetch(folder, bytes(whole))
+    assert {name for name in names(folder) if not name.startswith("in/n1")} <= {"in"}
+    if told.sent == 1:
+        assert told.error is None
