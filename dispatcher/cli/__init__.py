@@ -26,6 +26,7 @@ COMMANDS = {
     "get": "get",
     "report": "report",
     "config": "config",
+    "completion": "completion",
     "hosts": "hosts",
     "import": "import_",
     "fold": "fold",
@@ -35,6 +36,10 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (default: the process's own); returns the exit code."""
+    if "_DISPATCH_COMPLETE" in os.environ:  # a shell asks what may follow
+        from dispatcher.cli.completion import answer
+
+        return answer(os.environ["_DISPATCH_COMPLETE"])
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words.pop(0) if words and words[0] in COMMANDS else "run"
     module = importlib.import_module(f"dispatcher.cli.{COMMANDS[command]}")
