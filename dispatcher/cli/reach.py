@@ -21,11 +21,15 @@ Ask = Callable[[str], str | None]
 class Reach:
     """Transports by host; closes them all at the end of the context.
 
-    ask: asks for a secret; by default at our terminal.
+    ask: asks for a secret; by default at our terminal. keep: connections are used
+    again by the next command.
     """
 
-    def __init__(self, flags: Mapping[str, Any], ask: Ask | None = None) -> None:
+    def __init__(
+        self, flags: Mapping[str, Any], ask: Ask | None = None, *, keep: bool = False
+    ) -> None:
         self._flags = flags
+        self._keep = keep
         self._ask = ask or ask_here
         self._template = _template(flags)
         self._chosen = "rsh" if flags.get("rsh") is not None else flags["transport"]
@@ -55,7 +59,7 @@ class Reach:
             return CommandTransport(self._template, name)
         from dispatcher.transport.paramiko_ import ParamikoTransport
 
-        return ParamikoTransport(config=config, host_keys=keys, ask=self._ask)
+        return ParamikoTransport(config=config, host_keys=keys, ask=self._ask, keep=self._keep)
 
     def __enter__(self) -> Reach:
         return self

@@ -17,6 +17,7 @@ import dataclasses
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ from dispatcher.transport.dial import dial
 from dispatcher.transport.host_config import HostConfig
 from dispatcher.transport.host_keys import HostKeyCheck
 from dispatcher.transport.identities import MAX_TRIES, Ask, Identities
+from dispatcher.transport.jump_host import JumpHost
+from dispatcher.transport.kept_sessions import KeptSessions, Route
 from dispatcher.transport.known_hosts import KnownHostsFiles
 from dispatcher.transport.pump import Pump
 from dispatcher.transport.ssh_config import SshConfig
@@ -36,8 +39,7 @@ if TYPE_CHECKING:
     from dispatcher.transport.session import Session
 
 _MAX_HOPS = 8
-_CHANNELS_AT_ONCE = 32  # being opened through one jump host
-_SAME_ANSWER = 2.0  # seconds in which a jump host's failure is not tried again
+_PROOF = 3.0  # seconds in which a kept connection must open a channel, or is given up
 _SSH_HINT = "--transport ssh  # the system's ssh can do more kinds of login"
 
 _import_lock = threading.Lock()
@@ -70,7 +72,8 @@ class ParamikoTransport(Transport):
 
     config: as ``ssh -F``; ``None`` for the user's and the system's files.
     host_keys: ``strict`` or ``accept-new``; ``None`` for what the config says.
-    ask: asks the user for a passphrase; ``None`` when nobody is there.
+    ask: asks the user for a passphrase; ``None`` when nobody is there. keep:
+    connections whose command has ended serve the next one, until ``close``.
     """
 
     name = "paramiko"
@@ -81,6 +84,7 @@ class ParamikoTransport(Transport):
         config: SshConfig | str | None = None,
         host_keys: str | None = None,
         ask: Ask | None = None,
+        keep: bool = False,
     ) -> None:
         if host_keys not in (None, "strict", "accept-new"):
             raise ValueError(f"host_keys: {host_keys!r}")
@@ -90,7 +94,8 @@ class ParamikoTransport(Transport):
         self._identities = Identities(ask)
         self._pump = Pump("transport:proxy:read")
         self._lock = threading.Lock()
-        self._jump_hosts: dict[tuple[HostConfig, ...], _JumpHost] = {}
+        self._jump_hosts: dict[tuple[HostConfig, ...], JumpHost] = {}
+        self.kept = KeptSessions() if keep else None
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -107,20 +112,51 @@ class ParamikoTransport(Transport):
         route = self._route(config)
         if isinstance(route, Failure):
             return route
+        link = self._reuse(route, command, deadline, window)
+        if link is not None:
+            return link
         steps.enter("paramiko")
         preload()
         steps.enter("known hosts and keys")
         session = self.connect(route, deadline, steps)
         if isinstance(session, Failure):
             return session
-        link = _start(session, command, deadline, window)
-        if isinstance(link, Failure):
+        started = self._start(route, session, command, deadline, window)
+        if isinstance(started, Failure):
             session.end()
         else:
-            link.steps = steps.taken()
-        return link
+            started.steps = steps.taken()
+        return started
+
+    def _reuse(
+        self, route: Route, command: str, deadline: float, window: Window | None
+    ) -> Link | None:
+        """A link over a connection that is there; None where it must be made anew."""
+        session = self.kept.take(route) if self.kept is not None else None
+        if session is None:
+            return None
+        soon = min(deadline, time.monotonic() + _PROOF)
+        link = self._start(route, session, command, soon, window)
+        if isinstance(link, Link):
+            return link
+        session.end()
+        return None
+
+    def _start(
+        self,
+        route: Route,
+        session: Session,
+        command: str,
+        deadline: float,
+        window: Window | None,
+    ) -> Link | Failure:
+        kept = self.kept
+        release = None if kept is None else lambda ended: kept.give(route, ended)
+        return _start(session, command, deadline, window, release)
 
     def close(self) -> None:
+        if self.kept is not None:
+            self.kept.close()
         with self._lock:
             jump_hosts = list(self._jump_hosts.values())
             self._jump_hosts.clear()
@@ -201,10 +237,10 @@ class ParamikoTransport(Transport):
         )
         return sock if isinstance(sock, Failure) else wire.over_socket(sock)
 
-    def _jump_host(self, route: tuple[HostConfig, ...]) -> _JumpHost:
+    def _jump_host(self, route: tuple[HostConfig, ...]) -> JumpHost:
         with self._lock:
             if route not in self._jump_hosts:
-                self._jump_hosts[route] = _JumpHost(self, route)
+                self._jump_hosts[route] = JumpHost(self, route)
             return self._jump_hosts[route]
 
     def _log_in(self, session: Session, config: HostConfig, deadline: float) -> Failure | None:
@@ -243,80 +279,12 @@ class ParamikoTransport(Transport):
         return Failure(Kind.AUTH, f"{config.user}: {why}", hint)
 
 
-class _JumpHost:
-    """The one connection to a jump host, made by whoever needs it first."""
-
-    def __init__(self, owner: ParamikoTransport, route: tuple[HostConfig, ...]) -> None:
-        self._owner = owner
-        self._route = route
-        self._lock = threading.Lock()
-        self._gate = threading.BoundedSemaphore(_CHANNELS_AT_ONCE)
-        self._session: Session | None = None
-        self._failure: Failure | None = None
-        self._failed_at = 0.0
-
-    def reach(self, config: HostConfig, deadline: float) -> Wire | Failure:
-        """A wire to a host behind this one."""
-        late = Failure(Kind.TIMEOUT, f"jump host {self._name}: no answer in time")
-        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return late
-        try:
-            session = self._connected(deadline)
-        finally:
-            self._lock.release()
-        if isinstance(session, Failure):
-            return dataclasses.replace(session, why=f"jump host {self._name}: {session.why}")
-        if not self._gate.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return late
-        try:
-            pipe, problem = session.open_pipe(deadline, (config.host, config.port))
-        finally:
-            self._gate.release()
-        if pipe is not None:
-            return wire.over_channel(pipe)
-        return self._refused(problem, config)
-
-    @property
-    def _name(self) -> str:
-        return self._route[-1].name
-
-    def _connected(self, deadline: float) -> Session | Failure:
-        if self._session is not None and self._session.active:
-            return self._session
-        if self._failure is not None:
-            fresh = time.monotonic() - self._failed_at < _SAME_ANSWER
-            # Who was refused is refused again, and counted against us each time.
-            if fresh or self._failure.kind in (Kind.AUTH, Kind.CONFIG):
-                return self._failure
-        session = self._owner.connect(self._route, deadline, Steps("jump host"))
-        if isinstance(session, Failure):
-            self._failure, self._failed_at = session, time.monotonic()
-            return session
-        self._session = session
-        return session
-
-    def _refused(self, problem: str, config: HostConfig) -> Failure:
-        via = f"jump host {self._name}: {config.host} port {config.port}"
-        if problem == "late":
-            return Failure(Kind.TIMEOUT, f"{via}: no answer in time")
-        if problem == "gone":
-            return Failure(Kind.DROPPED, f"{via}: the jump host is gone", retryable=True)
-        if "refused" in problem:
-            return Failure(Kind.REFUSED, f"{via}: {problem}")
-        if "timed out" in problem:
-            return Failure(Kind.TIMEOUT, f"{via}: {problem}")
-        if "not known" in problem or "name resolution" in problem:
-            return Failure(Kind.DNS, f"{via}: {problem}")
-        return Failure(Kind.UNREACHABLE, f"{via}: {problem}")
-
-    def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.end()
-
-
 def _start(
-    session: Session, command: str, deadline: float, window: Window | None
+    session: Session,
+    command: str,
+    deadline: float,
+    window: Window | None,
+    release: Callable[[Session], None] | None,
 ) -> Link | Failure:
     from dispatcher.transport.paramiko_link import ParamikoLink
 
@@ -339,7 +307,7 @@ def _start(
         return why_broken(session, deadline)
     if problem:
         return Failure(Kind.BOOT, "the host refuses to run a command")
-    return ParamikoLink(session, pipe)
+    return ParamikoLink(session, pipe, release)
 
 
 def why_broken(session: Session, deadline: float) -> Failure:

@@ -19,13 +19,20 @@ _CHUNK = 32000  # a packet's worth
 
 
 class ParamikoLink(Link):
-    """The link to one command on one host; see ``Link`` for the contract."""
+    """The link to one command on one host; see ``Link`` for the contract.
+
+    release: takes the session when the link is closed and its command has ended;
+    otherwise, and without it, the session is ended.
+    """
 
     tells_end = True
 
-    def __init__(self, session: Session, pipe: Pipe) -> None:
+    def __init__(
+        self, session: Session, pipe: Pipe, release: Callable[[Session], None] | None = None
+    ) -> None:
         self._session = session
         self._pipe = pipe
+        self._release = release
         self._closed = False
         self.address = session.wire.address
 
@@ -75,7 +82,11 @@ class ParamikoLink(Link):
         if self._closed:
             return
         self._closed = True
-        self._session.end()
+        if self._release is None or not self.gone() or not self._session.active:
+            self._session.end()
+            return
+        self._pipe.close()
+        self._release(self._session)
 
     def ending(self, timeout: float) -> Ending:
         self._pipe.status_event.wait(max(0.0, timeout))

@@ -109,11 +109,11 @@ def make_way(kind: str, sshd: Sshd) -> Way:
         if shutil.which("ssh") is None:
             pytest.skip("needs the ssh program")
         return Way(SshTransport(config=sshd.config()), "node")
-    return Way(ParamikoTransport(config=sshd.config()), "node")
+    return Way(ParamikoTransport(config=sshd.config(), keep=kind == "kept"), "node")
 
 
-ALL = ("local", "command", "ssh", "paramiko")
-OVER_SSH = ("ssh", "paramiko")
+ALL = ("local", "command", "ssh", "paramiko", "kept")
+OVER_SSH = ("ssh", "paramiko", "kept")
 
 
 @pytest.fixture(params=ALL)

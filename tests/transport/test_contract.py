@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import threading
 import time
 
@@ -248,9 +249,14 @@ def test_hostile_host_names(way: Way, host: str) -> None:
 def test_nothing_is_left_behind(way: Way) -> None:
     gather(way.open("true"))  # whatever is made once is made now
     way.links.pop().close()
+    kept = getattr(way.transport, "kept", None)
+    if kept is not None:
+        kept.drop()
     descriptors, threads = _descriptors(), set(threading.enumerate())
     for command in ("true", "echo x; exit 3", "cat", "exec yes", "kill -9 $$"):
         way.open(command).close()
+    if kept is not None:
+        kept.drop()
     assert _settles(lambda: _descriptors() == descriptors), _names()
     assert _settles(lambda: set(threading.enumerate()) <= threads), threading.enumerate()
     assert _settles(lambda: not _children()), _children()
@@ -262,6 +268,36 @@ def test_transport_close_leaves_no_thread(way: Way) -> None:
     way.close()
     way.transport.close()
     assert _settles(lambda: set(threading.enumerate()) <= before), threading.enumerate()
+
+
+def test_a_connection_is_used_again(way: Way) -> None:
+    if way.kind != "kept":
+        pytest.skip("only where connections are kept")
+    ask = "echo $PPID"
+    first = []
+    for _ in range(3):
+        link = way.open(ask)
+        first.append(gather(link)[0])
+        assert link.ending(5) == Ending(0)
+        link.close()
+    assert len(set(first)) == 1
+    busy = way.open("echo $PPID; cat")
+    reader = Reader(busy)
+    reader.until(lambda: reader.output.endswith(b"\n"))
+    assert gather(way.open(ask))[0] != bytes(reader.output) == first[0]  # one command at a time
+    busy.close()  # and a command that did not end by itself takes its connection along
+    assert gather(way.open(ask))[0] != first[0]
+
+
+def test_a_kept_connection_that_broke_is_made_anew(way: Way) -> None:
+    if way.kind != "kept":
+        pytest.skip("only where connections are kept")
+    link = way.open("echo $PPID")
+    parent = int(gather(link)[0])
+    assert link.ending(5) == Ending(0)
+    link.close()
+    os.kill(parent, signal.SIGKILL)
+    assert gather(way.open("echo again"))[0] == b"again\n"
 
 
 def _descriptors() -> int:
