@@ -31,6 +31,7 @@ COMMANDS = {
     "import": "import_",
     "fold": "fold",
     "put": "put",
+    "shell": "shell",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.cli import again, becoming, terminal
 from dispatcher.cli.door import say
@@ -13,6 +13,9 @@ from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand, ErrandLimits
 from dispatcher.plan.request import parse_count, parse_seconds
+
+if TYPE_CHECKING:
+    from dispatcher.cli.reach import Reach
 
 
 def run(flags: Mapping[str, Any]) -> int:
@@ -44,7 +47,10 @@ def run(flags: Mapping[str, Any]) -> int:
         terminal=terminal.size(flags),
     )
     allow_open_files(len(errand.hosts))
-    return _run(errand, flags)
+    from dispatcher.cli.reach import Reach
+
+    with Reach(flags) as reach:
+        return carry_out(errand, flags, reach)
 
 
 def _words(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -78,8 +84,8 @@ def limits(flags: Mapping[str, Any]) -> ErrandLimits:
     return ErrandLimits(**given)
 
 
-def _run(errand: Errand, flags: Mapping[str, Any]) -> int:
-    from dispatcher.cli.reach import Reach
+def carry_out(errand: Errand, flags: Mapping[str, Any], reach: Reach) -> int:
+    """Run ``errand`` and show it as the flags say; the exit code. Raises: UsageError."""
     from dispatcher.cli.told import Telling
     from dispatcher.core.events import SignalReceived
     from dispatcher.core.visits import exit_code
@@ -95,7 +101,7 @@ def _run(errand: Errand, flags: Mapping[str, Any]) -> int:
     dialogue: Broadcast | Keyboard | None = Broadcast(0) if errand.stdin else None
     if interactive:
         dialogue = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
-    with Reach(flags) as reach, becoming.password(flags) as ask:
+    with becoming.password(flags) as ask:
         runner = ErrandRunner(
             errand,
             reach.transport_for,

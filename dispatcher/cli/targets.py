@@ -127,14 +127,7 @@ def find_hosts(
         raise UsageError("no hosts: where?", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
-    user, port = flags.get("user"), flags.get("ssh_port")
-    if user is not None:
-        try:
-            check_user(user)
-        except BadName as bad:
-            raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
-    number = None if port is None else parse_count(port, "--ssh-port", 65535)
-    hosts = targets(lists, _excluded(flags["excluded"]), user, number)
+    hosts = targets(lists, _excluded(flags["excluded"]), *login(flags))
     if "transport" in flags:
         from dispatcher.cli.reach import judge
 
@@ -147,6 +140,17 @@ def _allocated() -> list[Hostlist]:
 
     found = allocated()
     return [] if found is None else [found]
+
+
+def login(flags: Mapping[str, Any]) -> tuple[str | None, int | None]:
+    """User and port for hosts that name none of their own. Raises: UsageError."""
+    user, port = flags.get("user"), flags.get("ssh_port")
+    if user is not None:
+        try:
+            check_user(user)
+        except BadName as bad:
+            raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
+    return user, None if port is None else parse_count(port, "--ssh-port", 65535)
 
 
 def _excluded(texts: tuple[str, ...]) -> list[str]:

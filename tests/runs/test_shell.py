@@ -1,0 +1,151 @@
+"""``dispatch shell``: a prompt for many hosts, over connections that stay."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import Cluster, wait_for
+from typist import Typist
+
+from dispatcher.cli import shell_lines as sl
+from dispatcher.errors import UsageError
+from dispatcher.plan.host import Host
+
+SHELL = [sys.executable, "-m", "dispatcher", "shell"]
+N = tuple(Host(f"n{i}") for i in range(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("line", "order"),
+    [
+        ("", None),
+        ("  \n", None),
+        ("uptime -p\n", sl.Command("uptime -p")),
+        (" echo '!x' ", sl.Command("echo '!x'")),
+        ("!ls -l", sl.Command("ls -l", local=True)),
+        ("!", None),
+        ("?", sl.Help()),
+        ("quit", sl.Quit()),
+        ("exit", sl.Quit()),
+        (":live", sl.Show(False)),
+        (":gather", sl.Show(True)),
+        ("+n05", sl.Aim((*N, Host("n05", origin="+")))),
+        ("+n2", sl.Aim(N)),
+        ("-n[1-2]", sl.Aim(N[2:])),
+        ("=n2", sl.Aim(N[1:2])),
+        ("=all", sl.Aim((*N, Host("login")))),
+    ],
+)
+def test_lines(line: str, order: sl.Order | None) -> None:
+    assert sl.order(line, N, (*N, Host("login"))) == order
+
+
+@pytest.mark.parametrize("line", ["+", "-n[1-3]", "=n[1-", ":x", "+a b;c"])
+def test_lines_that_are_wrong(line: str) -> None:
+    with pytest.raises(UsageError):
+        sl.order(line, N, N)
+
+
+def test_a_host_keeps_its_user_and_port() -> None:
+    first = (Host("n1", user="me", port=2222), Host("n2"))
+    assert sl.order("=n1", first[1:], first) == sl.Aim(first[:1])
+
+
+@pytest.fixture
+def sit(tmp_path: Path) -> Iterator[Any]:
+    made: list[Typist] = []
+
+    def start(*words: str, before: tuple[str, ...] = ()) -> Typist:
+        env = {"XDG_STATE_HOME": str(tmp_path)}
+        made.append(Typist([*before, *SHELL, *words], env, size=(100, 40)))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def test_commands_and_the_last_code() -> None:
+    done = subprocess.run(
+        [*SHELL, "-w", "localhost,127.0.0.1"], text=True, capture_output=True, timeout=60,
+        input="echo same\n!echo here\n=localhost\n:live\nexit 3\n", check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[1:] == [
+        "127.0.0.1,localhost (2)", "---------------", "same", "here",
+    ]  # fmt: skip
+    assert done.returncode == 1
+    assert "localhost  exit code 3" in done.stderr
+
+
+def test_ctrl_c_ends_the_command_and_not_the_shell(sit: Any) -> None:
+    one = sit("-w", "localhost")
+    one.until("localhost> ")
+    one.type("sleep 1000\n")
+    one.until("sleep 1000\r\n")
+    # what the terminal does with the key before the command runs is the prompt's affair
+    wait_for(lambda: one.process.poll() is None and _runs("sleep 1000"), 20, "it runs")
+    one.type("\x03")
+    one.until("interrupted by SIGINT")
+    one.until("localhost> ")
+    one.type("half a line\x03")
+    one.until("localhost> ")
+    one.type("echo on$((1+1))\n")
+    one.until("on2\r\n")
+    one.until("localhost> ")
+    one.type("\x04")
+    assert one.wait() == 0
+
+
+def _runs(text: str) -> bool:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip() == text:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_history_and_completion(sit: Any, tmp_path: Path) -> None:
+    one = sit("-w", "localhost,127.0.0.1")
+    one.until("localhost> ")
+    one.type("echo first$((2*3))\n")
+    one.until("first6\r\n")
+    one.until("localhost> ")
+    one.type("quit\n")
+    assert one.wait() == 0
+    history = tmp_path / "dispatch" / "shell_history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    two = sit("-w", "localhost,127.0.0.1")
+    two.until("localhost> ")
+    two.type("\x1b[A\x1b[A\n")  # up, up: the line before quit
+    two.until("first6\r\n")
+    two.until("localhost> ")
+    two.type("=loc\t\n")
+    two.until("localhost (1)\r\n")
+
+
+@pytest.mark.usefixtures("isolated")
+class TestOverSsh:
+    def test_the_connections_stay(self, cluster: Cluster) -> None:
+        lines = "echo $PPID\n" * 3 + "+n3\nhostname\n"
+        done = cluster.run([*SHELL, "--live", "-w", "n[1-2]"], input=lines)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout.splitlines()
+        for host in ("n1", "n2"):
+            assert len({line for line in said[:6] if line.startswith(host)}) == 1, said
+        assert sorted(said[6:]) == ["n1: n1", "n2: n2", "n3: n3"]
+
+    def test_an_interrupted_command_leaves_nothing(self, cluster: Cluster) -> None:
+        text = "(trap '' TERM INT; exec sleep 1000) & echo up; wait"
+        lines = f"{text}\nhostname\n"
+        done = cluster.run([*SHELL, "-u", "1", "--grace", "0.3", "-w", "n[1-2]"], input=lines)
+        assert done.returncode == 0, done.stderr
+        assert "timeout" in done.stderr
+        assert "n1 (1)" in done.stdout
+        wait_for(lambda: not cluster.on_hosts(), 15, lambda: cluster.on_hosts())
