@@ -25,6 +25,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _HOST_OPTIONS = ("-H", "-w")
 
 
+def _files(typed: str) -> CompletionItem:
+    """Files as well; first of all items, since bash's script forgets what came before."""
+    return CompletionItem(typed, type="file")
+
+
 class _Commands(click.Group):
     """All commands under one name; what is no command is the program of ``run``."""
 
@@ -35,7 +40,7 @@ class _Commands(click.Group):
         return _load(cmd_name) if cmd_name in COMMANDS else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
+        return [_files(incomplete), *super().shell_complete(ctx, incomplete)]
 
 
 def answer(instruction: str) -> int:
@@ -61,7 +66,7 @@ def _hosts(_: click.Context, parameter: click.Parameter, typed: str) -> list[Com
     """Hosts whose names go on from what was typed, after the last comma; and files for -H."""
     before, comma, last = typed.rpartition(",")
     found = [CompletionItem(before + comma + name) for name in known() if name.startswith(last)]
-    return found + ([CompletionItem(typed, type="file")] if "-H" in parameter.opts else [])
+    return [_files(typed), *found] if "-H" in parameter.opts else found
 
 
 def known() -> list[str]:

@@ -50,14 +50,14 @@ def asked(
 @pytest.mark.parametrize(
     ("words", "at", "wanted"),
     [
-        ("dispatch ex", "1", ["plain,exec", "file,ex"]),
+        ("dispatch ex", "1", ["file,ex", "plain,exec"]),
         ("dispatch tr", "1", ["file,tr"]),
         ("dispatch --max-r", "1", ["plain,--max-restarts"]),
         ("dispatch run --max-r", "2", ["plain,--max-restarts"]),
         ("dispatch -H hosts --map-by ", "4", ["plain,slot", "plain,node"]),
         ("dispatch exec --command-t", "2", ["plain,--command-timeout"]),
-        ("dispatch -H gpu", "2", ["plain,gpu01", "plain,gpu02", "file,gpu"]),
-        ("dispatch -H gpu01,st", "2", ["plain,gpu01,store", "file,gpu01,st"]),
+        ("dispatch -H gpu", "2", ["file,gpu", "plain,gpu01", "plain,gpu02"]),
+        ("dispatch -H gpu01,st", "2", ["file,gpu01,st", "plain,gpu01,store"]),
         ("dispatch exec -w l", "3", ["plain,login"]),
     ],
 )
@@ -70,8 +70,8 @@ def test_bash(asked: object, words: str, at: str, wanted: list[str]) -> None:
 def test_fish_names_the_word_itself(asked: object) -> None:
     assert callable(asked)
     assert [line.partition("\t")[0] for line in asked("dispatch ex", "ex", "fish")] == [
-        "plain,exec",
         "file,ex",
+        "plain,exec",
     ]
 
 
