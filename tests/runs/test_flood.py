@@ -12,19 +12,18 @@ import random
 import re
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rig import Cluster
+from rig import Cluster, Peak
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 ALL = "FLOOD_ALL" in os.environ
 MARK = " \N{LEFTWARDS ARROW WITH HOOK}\n".encode()
-#: what the launcher may take of memory at most, KiB
-MOST_KIB = 128 << 10
+#: what the launcher may take of memory at most
+MOST_MIB = 128
 
 pytestmark = pytest.mark.usefixtures("isolated")
 
@@ -41,39 +40,6 @@ def write_program(cluster: Cluster, text: str) -> str:
         "    while at < len(data):\n        at += os.write(1, data[at : at + size])\n\n" + text
     )
     return str(path)
-
-
-class Peak:
-    """The largest memory of the launcher inside ``process`` (``VmHWM``), until that ends."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.kib = 0
-        self._process = process
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while self._process.poll() is None:
-            for pid in descendants(self._process.pid):
-                with contextlib.suppress(OSError):  # it has ended
-                    command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                    status = Path(f"/proc/{pid}/status").read_text()
-                    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.M)
-                    if b"dispatcher" in command and found is not None:
-                        self.kib = max(self.kib, int(found[1]))
-            time.sleep(0.05)
-
-    def of_all(self) -> int:
-        """KiB; waits for the end."""
-        self._thread.join()
-        return self.kib
-
-
-def descendants(pid: int) -> Iterator[int]:
-    yield pid
-    with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            yield from descendants(int(child))
 
 
 def test_a_line_without_an_end(cluster: Cluster, tmp_path: Path) -> None:
@@ -103,7 +69,7 @@ def test_a_line_without_an_end(cluster: Cluster, tmp_path: Path) -> None:
             shown += len(text)
             digest.update(text)
     assert (shown, digest.hexdigest()) == (size, whole)
-    assert 0 < peak.of_all() < MOST_KIB
+    assert 0 < peak.mib() < MOST_MIB
 
 
 #: bytes that others stumble over, at the sizes at which they do
@@ -177,5 +143,5 @@ with open({slow.shared + "/digest"!r}, "w") as file:
     assert process.returncode == 0, err
     assert taken == size
     assert digest.hexdigest() == Path(slow.shared, "digest").read_text()
-    assert 0 < peak.of_all() < MOST_KIB
+    assert 0 < peak.mib() < MOST_MIB
     assert slow.log("n1").count("SSH2_MSG_NEWKEYS received") > 4
