@@ -8,9 +8,9 @@ A frame is a header of 12 bytes, big endian, and a body::
 kind        lane    body
 ==========  ======  =============================================================
 CONTROL 1   first   one packed dict with a ``"type"`` (``messages``), <= 16 MiB
-OUTPUT  2   second  raw bytes a rank wrote to stream 1 or 2, 1 byte to 64 KiB
+OUTPUT  2   second  raw bytes a rank wrote to stream 1 or 2, 1 to ``OUTPUT_LIMIT``
 ENDED   3   second  8 bytes: how many bytes that stream carried in all; its last frame
-INPUT   4   second  raw bytes for the ranks that read standard input, at most 64 KiB;
+INPUT   4   second  raw bytes for the ranks that read standard input, also that many;
                     an empty one is the end of the input
 TAKEN   5   first   8 bytes: how many more bytes of input the launcher may send
 ==========  ======  =============================================================
@@ -39,10 +39,9 @@ TAKEN = 5
 STDOUT = 1
 STDERR = 2
 
-CONTROL_LIMIT = 16 << 20
-OUTPUT_LIMIT = 64 << 10
-
 HEADER = Struct("!BBHII")
+CONTROL_LIMIT = 16 << 20
+OUTPUT_LIMIT = (64 << 10) - HEADER.size  # a pipe takes the frame whole
 COUNT = Struct("!Q")
 
 #: the first bytes an agent says; everything before them on its stream is noise
