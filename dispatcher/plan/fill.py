@@ -23,6 +23,8 @@ NAMES = {
     "run_id": "the run's id",
     "restart": "number of this start, from 0",
 }
+#: variables that launchers started once a node look for, besides MASTER_ADDR and MASTER_PORT
+PER_NODE = ("NNODES", "NODE_RANK", "NPROC_PER_NODE")
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 
 #: torchrun's own rendezvous, on the address and port that dispatch has proved

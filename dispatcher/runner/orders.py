@@ -21,7 +21,7 @@ from dispatcher.plan.environ import (
     omp_threads,
     rank_environment,
 )
-from dispatcher.plan.fill import filled
+from dispatcher.plan.fill import PER_NODE, filled
 from dispatcher.plan.job import JobPlan, NodePlan
 
 
@@ -85,6 +85,7 @@ def start_order(
     """The order to spawn the node's ranks; what their environments share is sent once."""
     members = plan.nodes[node].ranks
     environments = {}
+    words = {}
     for rank in members:
         folder = facts.error_folder
         bound = Bound(
@@ -94,7 +95,13 @@ def start_order(
             error_file=f"{folder}/rank-{rank}.json" if folder else None,
             hostname=addr if node == 0 else next(iter(facts.addresses), None),
         )
-        environments[rank] = rank_environment(plan, rank, bound, restart=restart)
+        environment = rank_environment(plan, rank, bound, restart=restart)
+        words[rank] = plan.argv(rank)
+        if plan.per_node:
+            values = _place(plan, rank, facts, addr, port, restart)
+            words[rank] = filled(words[rank], values)
+            environment = {name: str(values[name.lower()]) for name in PER_NODE} | environment
+        environments[rank] = environment
     first = environments[members[0]]
     common = {
         name: value
@@ -106,7 +113,7 @@ def start_order(
         ranks=[
             [
                 rank,
-                [raw(word) for word in _words(plan, rank, facts, addr, port, restart)],
+                [raw(word) for word in words[rank]],
                 pairs((n, v) for n, v in environments[rank].items() if n not in common),
             ]
             for rank in members
@@ -118,14 +125,12 @@ def start_order(
     )
 
 
-def _words(
+def _place(
     plan: JobPlan, rank: int, facts: Facts, addr: str, port: int, restart: int
-) -> tuple[str, ...]:
-    """The argument list of ``rank``, its placeholders filled where there are any."""
-    if not plan.per_node:
-        return plan.argv(rank)
+) -> dict[str, object]:
+    """The values of the placeholders for the one process of a node."""
     node = plan.nodes[plan.ranks[rank].node]
-    values = {
+    return {
         "nnodes": len(plan.nodes),
         "node_rank": node.index,
         "nproc_per_node": len(node.slots) or facts.gpus or 1,
@@ -137,7 +142,6 @@ def _words(
         "run_id": plan.run_id,
         "restart": restart,
     }
-    return filled(plan.argv(rank), values)
 
 
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:

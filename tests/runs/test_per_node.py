@@ -30,17 +30,19 @@ def test_every_host_is_told_its_place(cluster: Cluster) -> None:
     said = "{node_rank}/{nnodes} {host} of {nproc_per_node} first {is_first_node} {other} $0"
     done = run(
         cluster, "-H", "n1:2,n2:3", "--per-node", "--no-python", "sh", "-c",
-        f'echo "{said} ${{OMP_NUM_THREADS-free}} ${{PMI_RANK-none}}"', "{master_port}",
+        f'echo "{said} ${{OMP_NUM_THREADS-free}} ${{PMI_RANK-none}}" $NNODES $NODE_RANK '
+        "$NPROC_PER_NODE", "{master_port}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
     assert len(lines) == 2
     assert lines[0].startswith("[0] 0/2 n1 of 2 first 1 {other} ")
     assert lines[1].startswith("[1] 1/2 n2 of 3 first 0 {other} ")
-    ports = {line.split()[-3] for line in lines}
+    ports = {line.split()[-6] for line in lines}
     assert len(ports) == 1
     assert ports.pop().isdigit()
-    assert all(line.endswith(" free none") for line in lines)
+    assert lines[0].endswith(" free none 2 0 2")
+    assert lines[1].endswith(" free none 2 1 3")
 
 
 def test_placeholders_are_only_for_those_who_ask(cluster: Cluster) -> None:
