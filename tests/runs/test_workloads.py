@@ -1,0 +1,69 @@
+"""Programs as people have them, unchanged, on two hosts with two ranks each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rig import Cluster
+
+DISPATCH = [sys.executable, "-m", "dispatcher"]
+HERE = Path(__file__).parent / "workloads"
+
+
+def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    return cluster.run([*DISPATCH, "-H", "n1:2,n2:2", "--label", "none", *words], timeout=110)
+
+
+def torch_run(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("torch")
+    return run(cluster, "--iface", "eth0", str(HERE / name), *words)
+
+
+def test_groups_in_megatrons_order(cluster: Cluster) -> None:
+    done = torch_run(cluster, "groups.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "rank 0: tp 1 dp 2", "rank 1: tp 1 dp 4", "rank 2: tp 5 dp 2", "rank 3: tp 5 dp 4",
+    ]  # fmt: skip
+
+
+def test_a_recorded_error_is_the_verdict(cluster: Cluster) -> None:
+    done = torch_run(cluster, "groups.py", "fail")
+    assert done.returncode in (1, 134)  # gloo may abort on its way out
+    assert "error: rank 3 on n2" in done.stderr
+    assert "ValueError: planted in rank 3" in done.stderr
+
+
+def test_a_sharded_model_on_a_mesh(cluster: Cluster) -> None:
+    done = torch_run(cluster, "mesh.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("learnt True on 4\n") == 4
+
+
+def test_teacher_and_students(cluster: Cluster) -> None:
+    done = torch_run(cluster, "teacher.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"student {n} heard {2 * n}" for n in (1, 2, 3)]
+
+
+def test_no_python_at_all(cluster: Cluster) -> None:
+    done = run(cluster, "--no-python", "bash", "-c", "echo $((RANK * 10)) of ${WORLD_SIZE}")
+    assert sorted(done.stdout.splitlines()) == ["0 of 4", "10 of 4", "20 of 4", "30 of 4"]
+
+
+def test_a_script_that_wants_its_local_rank(cluster: Cluster) -> None:
+    script = Path(cluster.shared, "wants.py")
+    script.write_text(
+        "import argparse, sys\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--local_rank', type=int, required=True)\n"
+        "parser.add_argument('--lr')\n"
+        "found = parser.parse_args()\n"
+        "sys.stdout.write(f'{found.local_rank} {found.lr}\\n')\n"
+    )
+    done = run(cluster, "--local-rank-arg", "--local_rank", str(script), "--lr", "3e-4")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 3e-4", "0 3e-4", "1 3e-4", "1 3e-4"]
