@@ -36,6 +36,11 @@ class Pool:
     def name(self, host: int) -> str:
         return self.places[host].host.name
 
+    @property
+    def answering(self) -> set[int]:
+        """Hosts with an agent that has answered and can be told things."""
+        return self.linked & self.facts.keys()
+
     def arm(self, host: int) -> None:
         """Ranks are about to be started there."""
         self._armed.add(host)

@@ -25,7 +25,7 @@ becomes ``Prepare``.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dispatcher.core import events as ev
@@ -37,13 +37,14 @@ from dispatcher.core.actions import (
     End,
     Finish,
     OpenLink,
+    PauseRanks,
     Prepare,
     SpawnRanks,
     StartRanks,
     Sweep,
     Tell,
 )
-from dispatcher.core.job import PASSED_SIGNALS, SWEEP_LIMIT, Job
+from dispatcher.core.job import CONNECTING, PASSED_SIGNALS, PROBING, SWEEP_LIMIT, Job
 from dispatcher.core.pause import Pause
 from dispatcher.core.pool import Pool
 from dispatcher.core.seating import Seating, take_seats
@@ -159,7 +160,7 @@ class Run:
 
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
-        actions = self._pause.tick(now) if self.state != OVER else []
+        actions = self._stop_with_us(self._pause.tick, now) if self.state != OVER else []
         actions += self._carry(self._job.tick(now), now) if self.state == TRYING else []
         for host in self.pool.fallen_silent(now) if self.state != OVER else ():
             actions += self._lose(host, self.pool.patience, now)
@@ -423,15 +424,10 @@ class Run:
     # -- the end --------------------------------------------------------------------------
 
     def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
-        answering = self.pool.linked & self.pool.facts.keys()
         if event.signum == signal.SIGTSTP:
-            # what is ending goes on to its end without us: the leases see to that
-            hosts = answering if self.state != CLOSING else set()
-            for host in hosts:
-                self.pool.rest(host)
-            return self._pause.begin(hosts, now)
+            return self._stop_with_us(self._pause.begin, now)
         if event.signum == signal.SIGCONT:
-            return self._pause.end(answering)
+            return self._pause.end(self.pool.answering)
         if self.state == TRYING:
             actions = self._carry(self._job.handle(event, now), now)
             # the state may have changed: a job that ends by this very signal leaves at once
@@ -446,6 +442,17 @@ class Run:
         size = len(self.plan.ranks)
         self._verdict = policy.Verdict(cause, policy.exit_code(cause), size)
         return self._close(INTERRUPTED, None, now)
+
+    def _stop_with_us(self, when: Callable[..., list[Action]], now: float) -> list[Action]:
+        """What ``when``, a door of ``Pause``, calls for."""
+        # what is ending goes on to its end without us: the leases see to that
+        hosts = self.pool.answering if self.state != CLOSING else set()
+        reaching = self.state == TRYING and self._job.state in (CONNECTING, PROBING)
+        actions = when(hosts, now, reaching=reaching)
+        for action in actions:
+            if isinstance(action, PauseRanks):
+                self.pool.rest(action.node)
+        return actions
 
     def _close(self, what: str, no_restart: str | None, now: float) -> list[Action]:
         """Let every agent that is still there end its part."""
@@ -465,7 +472,7 @@ class Run:
         )
         self._deadlines = {CLOSE: now + SWEEP_LIMIT}
         self.pool.silent.clear()
-        answering = self.pool.linked & self.pool.facts.keys()
+        answering = self.pool.answering
         actions: list[Action] = [CloseLink(h) for h in sorted(self.pool.linked - answering)]
         self.pool.linked = answering
         return [*actions, *(Finish(host) for host in sorted(answering)), *self._conclude()]

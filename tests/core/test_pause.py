@@ -51,10 +51,40 @@ def test_spares_outlive_a_pause_too() -> None:
     assert orders_of(world, STOP) == [PauseRanks(0), PauseRanks(1), PauseRanks(2)]
 
 
-def test_while_nothing_runs() -> None:
+def test_hosts_that_are_being_reached_are_awaited() -> None:  # Z-3
+    world = World(spares=1)
+    assert orders_of(world, STOP) == []
+    world.ready(0, 1, 2)
+    world.take(world.run.tick(world.now))
+    assert Suspend() not in world.done
+    world.probed(1)
+    world.take(world.run.tick(world.now))
+    assert world.done[-3:] == [PauseRanks(0), PauseRanks(1), PauseRanks(2)]
+    for host in range(3):
+        world.tell(ev.NodePaused(host))
+    assert world.done[-1] == Suspend()
+    assert world.starts()  # all was begun before it was stopped
+
+
+def test_asked_twice_it_stops_at_once() -> None:  # Z-3
     world = World()
+    assert orders_of(world, STOP) == []
     assert orders_of(world, STOP) == [Suspend()]
     assert orders_of(world, GO) == []
+
+
+def test_a_stop_that_was_taken_back_or_came_too_late() -> None:  # Z-3
+    world = World()
+    assert orders_of(world, STOP) == orders_of(world, GO) == []
+    world.ready(0, 1)
+    world.probed(1)
+    world.take(world.run.tick(world.now))
+    assert Suspend() not in world.done
+    world = World()
+    world.tell(STOP)
+    world.tell(ev.SignalReceived(signal.SIGINT))
+    world.take(world.run.tick(world.now))
+    assert not [order for order in world.done if isinstance(order, PauseRanks)]
 
 
 _steps = st.one_of(
@@ -75,7 +105,7 @@ def test_whoever_was_paused_is_resumed(steps: list[tuple[str, object]]) -> None:
             actions = pause.stopped(value)  # type: ignore[arg-type]
         else:
             now += value  # type: ignore[operator]
-            actions = pause.tick(now)
+            actions = pause.tick(set(), now)
         for action in actions:
             if isinstance(action, PauseRanks):
                 paused.add(action.node)
