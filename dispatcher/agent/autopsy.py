@@ -1,4 +1,5 @@
-"""Why a rank failed, as far as its host can tell: its error file, the OOM killer, the GPU driver.
+"""Why a rank failed, as far as its host can tell: its error file, the OOM killer, the GPU driver;
+and where in the kernel a process hangs that cannot be killed.
 
 Loaded at the first failure only. What is found are texts for the launcher; it
 takes none of them on trust.
@@ -28,11 +29,7 @@ def examine(
 
     kills: the OOM killer's count when the ranks were started; since: that moment, monotonic.
     """
-    found: dict[str, Any] = {}
-    if folder is not None:
-        error = read_error_file(os.path.join(folder, "rank-%d.json" % rank))
-        if error:
-            found["error"] = error
+    found = error_of(folder, rank)
     log = kernel_log(since) if status == -SIGKILL or os.path.exists("/proc/driver/nvidia") else []
     hint = gpu_trouble(log)
     if status == -SIGKILL:
@@ -40,6 +37,12 @@ def examine(
     if hint:
         found["hint"] = hint
     return found
+
+
+def error_of(folder: str | None, rank: int) -> dict[str, Any]:
+    """The field ``error`` if ``rank`` wrote an error file."""
+    error = read_error_file(os.path.join(folder, "rank-%d.json" % rank)) if folder else b""
+    return {"error": error} if error else {}
 
 
 def read_error_file(path: str) -> bytes:
@@ -102,3 +105,21 @@ def gpu_trouble(log: list[str]) -> str:
         if "NVRM: Xid" in line:
             return "the GPU driver reported " + line[:QUOTE_LIMIT]
     return ""
+
+
+def where(pid: int, proc: str = "/proc") -> str:
+    """``D nfs_wait_on_request 74 x86_64``: state, kernel function, system call; "-" unknown.
+
+    The number of a system call means something only with the machine.
+    """
+    words = []
+    for name in ("stat", "wchan", "syscall"):
+        try:
+            with open("%s/%d/%s" % (proc, pid, name)) as file:
+                text = file.read(4096)
+        except OSError:  # gone by now, or not for us to know
+            text = ""
+        # a command's name may hold spaces and parentheses
+        text = text.rpartition(")")[2]
+        words.append((text.split() or ["-"])[0][:64])
+    return " ".join([*words, os.uname().machine])

@@ -104,6 +104,15 @@ def signal_group(pid: int, signum: int) -> bool:
     return True
 
 
+def stuck(pids: list[int]) -> list[str]:
+    """Where ``pids`` hang, as ``autopsy`` says it."""
+    if not pids:
+        return []
+    from .autopsy import where
+
+    return [where(pid) for pid in pids[:16]]
+
+
 def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], list[int]]:
     """Kill every descendant until none is left or ``limit`` seconds have passed.
 

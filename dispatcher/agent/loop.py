@@ -352,7 +352,7 @@ class Loop:
         killed, left = family.kill_all(self.reap)
         if self.wireup is not None and not left:
             self.wireup.remove_segments()
-        self.tell(("swept", len(killed - ended), left, self.mark()))
+        self.tell(("swept", len(killed - ended), left, self.mark(), family.stuck(left)))
 
     def do_cut(self, rank: int) -> None:
         member = self.ranks[rank]

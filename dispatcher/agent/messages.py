@@ -52,7 +52,8 @@ paused     all ranks have been sent SIGSTOP
 dying      the agent ends its ranks on its own account, ``why``
 pmi_fence  all members here are in ``fence`` of ``world`` in ``epoch``; ``keys``: what they
            put, packed
-pmi_abort  ``rank`` called MPI_Abort with ``code``; ``text`` is its reason, if it gave one
+pmi_abort  ``rank`` called MPI_Abort with ``code``; ``text`` is its reason, if it gave one;
+           ``error``: what its error file says, if there is one
 pmi_name   ``rank`` wants to publish, lookup or unpublish (``verb``) ``service`` at ``address``;
            answered by ``pmi_answer``
 pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, info pairs];
@@ -63,7 +64,8 @@ pmi_waiting
 sample     what was seen ``at`` a time of the host's own clock: ``ranks``, each [rank, state,
            CPU seconds, RSS, threads, processes], and ``gpus``, each [index, utilisation in %,
            bytes used, bytes there are, watts, degrees Celsius]; ``late``: they do not answer
-swept      ``killed``: processes that had to be killed at the end; ``left``: unkillable ones
+swept      ``killed``: processes that had to be killed at the end; ``left``: unkillable ones,
+           ``stuck``: where the first of these hang (``autopsy.where``)
 notice     text for the user
 =========  ==================================================================
 """

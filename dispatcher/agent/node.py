@@ -179,13 +179,20 @@ class Node:
         return [*actions, ("signal", everyone, SIGTERM), ("signal", everyone, SIGCONT)]
 
     def _on_swept(
-        self, now: float, killed: int, left: list[int], mark: int | None = None
+        self,
+        now: float,
+        killed: int,
+        left: list[int],
+        mark: int | None = None,
+        stuck: list[str] | None = None,
     ) -> list[Action]:
         if self.state == DYING:
             return [("exit", EXIT_LIFELINE)]
         fields: dict[str, Any] = {"killed": killed, "left": left}
         if mark is not None:
             fields["mark"] = mark
+        if stuck:
+            fields["stuck"] = stuck
         told: list[Action] = [("send", "swept", fields)]
         return [*told, ("exit", EXIT_OK)] if self.state == OVER else told
 

@@ -91,6 +91,7 @@ class Wireup:
         self.ends: dict[int, int] = {}  # rank -> our end
         self.door: Door | None = None
         self.spoken = False  # whether any rank has
+        self.folder: str | None = None  # of error files
         self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
 
     def add(self, job: dict[str, Any], numbers: list[int]) -> None:
@@ -105,6 +106,7 @@ class Wireup:
 
     def place_hook(self, folder: str | None, env: dict[bytes, bytes], hook: bytes | None) -> None:
         """Have the ranks' Python load ``hook``, a file in ``folder``, by way of ``env``."""
+        self.folder = folder
         if folder is None or not hook:
             return
         path = os.path.join(folder, "sitecustomize.py")
@@ -256,6 +258,10 @@ class Wireup:
         for action in actions:
             if action[0] != "reply":
                 others.append(world.outward(action))
+                if action[1] == "pmi_abort":
+                    from .autopsy import error_of
+
+                    action[2].update(error_of(self.folder, action[2]["rank"]))
                 continue
             rank = action[1] + world.first
             line = action[2]

@@ -153,13 +153,14 @@ class NodePaused(Event):
 class NodeSwept(OfAttempt):
     """Below the agent nothing lives: ``killed`` leftovers, ``left`` pids that would not die.
 
-    mark: as in ``Facts``, but looked at again.
+    mark: as in ``Facts``, but looked at again. stuck: where the first of ``left`` hang, in words.
     """
 
     node: int
     killed: int
     left: tuple[int, ...] = ()
     mark: int | None = None
+    stuck: tuple[str, ...] = ()
 
 
 @value
@@ -269,12 +270,13 @@ class PmiCommitted(OfAttempt):
 
 @value
 class PmiAborted(OfAttempt):
-    """The rank called MPI_Abort with ``code``; ``text`` is its reason, if it gave one."""
+    """The rank called MPI_Abort with ``code``; ``text`` is its reason; error: its error file."""
 
     node: int
     rank: int
     code: int
     text: str
+    error: ErrorFile | None = None
 
 
 @value

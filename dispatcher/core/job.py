@@ -91,8 +91,7 @@ class Job:
         self._waiting: set[int] = set()  # nodes whose last word is awaited
         self._lost: dict[int, Failure] = {}
         self._roll = Roll()
-        self._unkillable: dict[int, tuple[int, ...]] = {}
-        self._swept: dict[int, int] = {}
+        self._sweeps: dict[int, ev.NodeSwept] = {}  # the last that found something
         self._rungs: list[policy.Rung] = []
         self._mpi: Mpi | None = None  # once the ranks are placed
 
@@ -276,7 +275,8 @@ class Job:
     def _on_pmi_aborted(self, event: ev.PmiAborted, now: float) -> list[Action]:
         if not self._roll.is_alive(event.rank, event.node):
             return []
-        return self._stop(policy.MpiAborted(event.node, event.rank, event.code, event.text), now)
+        cause = policy.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
+        return self._stop(cause, now)
 
     def _on_pmi_asked(self, event: ev.PmiAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.ask(event)
@@ -336,10 +336,8 @@ class Job:
         return []
 
     def _on_node_swept(self, event: ev.NodeSwept, now: float) -> list[Action]:
-        if event.left:
-            self._unkillable[event.node] = event.left
-        if event.killed:
-            self._swept[event.node] = event.killed
+        if event.left or event.killed:
+            self._sweeps[event.node] = event
         if self.state == STOPPING and event.left:  # J-7: nobody can wait for these ranks
             self._roll.give_up(event.node)
             return self._conclude(now)
@@ -365,8 +363,9 @@ class Job:
             world_size=len(self.plan.ranks),
             statuses=dict(self._roll.statuses),
             lost=dict(self._lost),
-            unkillable=dict(self._unkillable),
-            swept=dict(self._swept),
+            unkillable={n: sweep.left for n, sweep in self._sweeps.items() if sweep.left},
+            stuck={n: sweep.stuck for n, sweep in self._sweeps.items() if sweep.stuck},
+            swept={n: sweep.killed for n, sweep in self._sweeps.items() if sweep.killed},
         )
         return [*(CloseLink(node) for node in sorted(self._live)), End(verdict)]
 

@@ -33,12 +33,13 @@ class RankFailed(Value):
 
 @value
 class MpiAborted(Value):
-    """A rank called MPI_Abort with ``code``."""
+    """A rank called MPI_Abort with ``code``; error: see ``events.RankExited``."""
 
     node: int
     rank: int
     code: int
     text: str = ""
+    error: ErrorFile | None = None
 
 
 @value
@@ -126,7 +127,7 @@ class Verdict(Value):
 
     statuses: rank -> exit code or -n, of every rank that was reaped.
     lost: node -> failure, of every node that could not be used to the end.
-    unkillable: node -> pids that survived SIGKILL.
+    unkillable: node -> pids that survived SIGKILL; stuck: where the first of them hang.
     swept: node -> processes that ranks left behind and that had to be killed.
     attempts: those before the last one, in order; all else here is of the last.
     left_out: hosts by name that were not used to the end, and why.
@@ -139,6 +140,7 @@ class Verdict(Value):
     statuses: Mapping[int, int] = field(default_factory=dict)
     lost: Mapping[int, Failure] = field(default_factory=dict)
     unkillable: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    stuck: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     swept: Mapping[int, int] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from dispatcher.agent.pack import PackError, unpack
 from dispatcher.core import error_file
 from dispatcher.core import events as ev
 from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
+from dispatcher.core.stuck import in_words
 
 #: bytes of one report; two bytes can become an object of a hundred, so this is far below a frame's
 BODY_LIMIT = 1 << 20
@@ -172,14 +173,20 @@ def _failed(fields: _Fields, node: int) -> list[ev.Event]:
 
 def _exited(fields: _Fields, node: int) -> list[ev.Event]:
     status = fields.integer("status", -64, 255)
-    error = error_file.read(fields.bytes("error", ERROR_LIMIT)) if fields.has("error") else None
-    return [ev.RankExited(node, fields.rank(), status, error, fields.optional_text("hint") or "")]
+    hint = fields.optional_text("hint") or ""
+    return [ev.RankExited(node, fields.rank(), status, _error(fields), hint)]
+
+
+def _error(fields: _Fields) -> error_file.ErrorFile | None:
+    return error_file.read(fields.bytes("error", ERROR_LIMIT)) if fields.has("error") else None
 
 
 def _swept(fields: _Fields, node: int) -> list[ev.Event]:
     left = tuple(_integer(pid, "pid", 1, 1 << 32) for pid in fields.items("left"))
     mark = fields.optional_integer("mark", 0, 1 << 63)
-    return [ev.NodeSwept(node, fields.integer("killed"), left, mark)]
+    where = fields.items("stuck") if fields.has("stuck") else []
+    stuck = tuple(in_words(_text(item, "stuck")) for item in where)
+    return [ev.NodeSwept(node, fields.integer("killed"), left, mark, stuck)]
 
 
 def _sample(fields: _Fields, node: int) -> list[ev.Event]:
@@ -220,7 +227,7 @@ def _pmi_fence(fields: _Fields, node: int) -> list[ev.Event]:
 
 def _pmi_abort(fields: _Fields, node: int) -> list[ev.Event]:
     code = fields.integer("code", 0, 255)
-    return [ev.PmiAborted(node, fields.rank(), code, fields.text("text"))]
+    return [ev.PmiAborted(node, fields.rank(), code, fields.text("text"), _error(fields))]
 
 
 def _pmi_name(fields: _Fields, node: int) -> list[ev.Event]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.core.events import RankSpawned, RanksPlaced, WorldPlaced
-from dispatcher.core.policy import RankFailed, Verdict
+from dispatcher.core.policy import MpiAborted, RankFailed, Verdict
 from dispatcher.plan import worlds
 from dispatcher.plan.job import JobPlan
 from dispatcher.sinks import attempts
@@ -62,10 +62,11 @@ def report(
         fields["rank"] = worlds.name(fields["rank"])
     if "node" in fields:
         fields["host"] = plan.nodes[fields.pop("node")].host.name
-    if isinstance(cause, RankFailed):
+    if isinstance(cause, (RankFailed, MpiAborted)):
         fields["pid"] = pids.by_rank.get(cause.rank)
         fields["error"] = None if cause.error is None else vars(cause.error)
         fields["last_lines"] = last(cause.rank)[1]
+    if isinstance(cause, RankFailed):
         fields["same"] = alike(cause, verdict.statuses, last)
     return {
         "run_id": plan.run_id,
@@ -88,6 +89,7 @@ def report(
         ],
         "lost": {plan.nodes[n].host.name: _failure(f) for n, f in verdict.lost.items()},
         "unkillable": {plan.nodes[n].host.name: p for n, p in verdict.unkillable.items()},
+        "stuck": {plan.nodes[n].host.name: text for n, text in verdict.stuck.items()},
         **attempts.record(verdict),
         "swept": {plan.nodes[n].host.name: count for n, count in verdict.swept.items()},
     }

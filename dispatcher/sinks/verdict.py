@@ -61,11 +61,10 @@ def describe(
                 noun = "rank" if len(same) == 1 else "ranks"
                 lines.append(f"  {len(same)} {noun} the same: {fold_ranks(same)}")
         case policy.MpiAborted(node, rank, code, text):
-            why = f": {harmless_text(text)}" if text else ""
-            lines.append(
-                f"error: rank {name(rank)} on {names[node]}: called MPI_Abort({code}){why}"
-            )
-            lines += _last_lines(rank, last)
+            said = (f"called MPI_Abort({code})", harmless_text(text), _message(cause))
+            how = ": ".join(filter(None, said))
+            lines.append(f"error: rank {name(rank)} on {names[node]}: {how}")
+            lines += _traceback(cause, last) + _last_lines(rank, last)
         case policy.RankNotStarted(node, rank, errno, step, what):
             why = os.strerror(errno).lower()
             lines.append(
@@ -102,11 +101,11 @@ def describe(
     return lines + _consequences(verdict, plan, names, last, pids)
 
 
-def _message(cause: policy.RankFailed) -> str:
+def _message(cause: policy.RankFailed | policy.MpiAborted) -> str:
     return harmless_text(cause.error.message) if cause.error is not None else ""
 
 
-def _traceback(cause: policy.RankFailed, last: Last) -> list[str]:
+def _traceback(cause: policy.RankFailed | policy.MpiAborted, last: Last) -> list[str]:
     """The traceback of the rank's error file, unless its last lines end with the same."""
     text = cause.error.traceback.splitlines() if cause.error is not None else []
     if not text or harmless_text(text[-1]) in last(cause.rank)[1]:
@@ -148,7 +147,15 @@ def _consequences(
             lines += ["  then " + line for line in _failure_lines(names[node], failure)]
     for node, left in verdict.unkillable.items():
         own = {pids[rank]: rank for rank in plan.nodes[node].ranks if rank in pids}
-        named = (f"{pid} (rank {name(own[pid])})" if pid in own else f"{pid}" for pid in left)
+        stuck = [harmless_text(text) for text in verdict.stuck.get(node, ())]
+        about = [
+            [f"rank {name(own[pid])}" if pid in own else "", *stuck[at : at + 1]]
+            for at, pid in enumerate(left)
+        ]
+        named = (
+            f"{pid} ({': '.join(filter(None, words))})" if any(words) else f"{pid}"
+            for pid, words in zip(left, about, strict=True)
+        )
         lines.append(f"error: {names[node]}: processes that would not die: {', '.join(named)}")
     swept = sum(verdict.swept.values())
     if swept:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rig import wait_for
 
 from agent.driver import Agent
 from dispatcher.agent import autopsy
+from dispatcher.core import stuck
 
 #: as Linux 6.1 and NVIDIA's driver 535 wrote them
 LOG = [
@@ -69,6 +73,57 @@ class TestErrorFile:
         agent.until(lambda: agent.output)
         agent.order("signal", ranks=None, signum=int(signal.SIGTERM))
         assert agent.report("exited") == {"type": "exited", "rank": 0, "status": -15}
+
+
+class TestWhereItHangs:
+    def test_from_a_made_up_proc(self, tmp_path: Path) -> None:
+        (tmp_path / "7").mkdir()
+        machine = os.uname().machine
+        assert autopsy.where(7, str(tmp_path)) == f"- - - {machine}"
+        for name, text in (
+            ("stat", "7 (a D) x) D 1 7 7"),
+            ("wchan", "nfs_wait_on_request"),
+            ("syscall", "74 0x5 0x0 0x0 0x7ffe 0x7f1\n"),
+        ):
+            (tmp_path / "7" / name).write_text(text)
+        assert autopsy.where(7, str(tmp_path)) == f"D nfs_wait_on_request 74 {machine}"
+        (tmp_path / "7" / "wchan").write_text("")
+        assert autopsy.where(7, str(tmp_path)) == f"D - 74 {machine}"
+
+    def test_of_a_process_that_waits_for_its_vfork(self, tmp_path: Path) -> None:
+        """Its child opens a pipe nobody writes to before it becomes another program."""
+        os.mkfifo(tmp_path / "pipe")
+        spawn = "import os, sys\nos.posix_spawn('/bin/true', ['true'], {}, file_actions="
+        spawn += "[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])"
+        parent = subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path / "pipe")])
+        try:
+            wait_for(lambda: autopsy.where(parent.pid).startswith("D "), 20,
+                     lambda: f"it hangs: {autopsy.where(parent.pid)}")  # fmt: skip
+            said = stuck.in_words(autopsy.where(parent.pid))
+            assert said.startswith("state D")
+        finally:
+            lets_go = os.open(tmp_path / "pipe", os.O_RDWR)  # whenever the child comes to it
+            code = parent.wait(timeout=20)
+            os.close(lets_go)
+        assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("D nfs_wait 74 x86_64", "state D in nfs_wait, system call fsync"),
+        ("D nfs_wait 82 aarch64", "state D in nfs_wait, system call fsync"),
+        ("D nfs_wait 9999 x86_64", "state D in nfs_wait, system call 9999"),
+        ("D nfs_wait 74 riscv64", "state D in nfs_wait, system call 74"),
+        ("D 0 running x86_64", "state D"),
+        ("D - - x86_64", "state D"),
+        ("- - - x86_64", ""),
+        ("D x", ""),
+        ("", ""),
+    ],
+)
+def test_where_it_hangs_in_words(text: str, words: str) -> None:
+    assert stuck.in_words(text) == words
 
 
 @pytest.fixture

@@ -145,6 +145,15 @@ def test_the_last_words_of_a_rank_count(two: Ranks) -> None:
     assert (kind, fields["rank"], fields["code"]) == ("pmi_abort", FIRST, 9)
 
 
+def test_an_abort_tells_the_error_file(two: Ranks, tmp_path: Path) -> None:
+    two.wireup.place_hook(str(tmp_path), {}, None)
+    (tmp_path / f"rank-{FIRST}.json").write_bytes(b"why")
+    ((_, _, fields),) = two.say(FIRST, b"cmd=abort exitcode=9")
+    assert fields["error"] == b"why"
+    ((_, _, fields),) = two.say(FIRST + 1, b"cmd=abort exitcode=9")
+    assert "error" not in fields
+
+
 def test_a_world_is_forgotten_with_its_last_rank(two: Ranks) -> None:
     two.say(FIRST, b"cmd=get_maxes")
     two.wireup.ended(FIRST, 0, 0.0)

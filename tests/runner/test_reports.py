@@ -34,7 +34,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "beat": {},
     "paused": {},
     "dying": {"why": "told to"},
-    "swept": {"killed": 2, "left": [9, 8]},
+    "swept": {"killed": 2, "left": [9, 8], "stuck": ["D x 74 x86_64"]},
     "notice": {"text": "hello"},
     "sample": {
         "at": 7.5,
@@ -81,7 +81,7 @@ EVENTS: dict[str, list[ev.Event]] = {
              GpuSample(1, None, None, None, None, None)),
         )
     ],
-    "swept": [ev.NodeSwept(3, 2, (9, 8))],
+    "swept": [ev.NodeSwept(3, 2, (9, 8), None, ("state D in x, system call fsync",))],
     "notice": [ev.NodeNoticed(3, "hello")],
     "pmi_fence": [ev.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
     "pmi_abort": [ev.PmiAborted(3, 4, 7, "why")],
@@ -140,6 +140,7 @@ FINE: dict[str, list[Any]] = {
     "error": [None, b"bytes"],
     "hint": [None, "word"],
     "left": [[1]],
+    "stuck": [None],
     "seconds": [1.5],
     "at": [1.5],
     "late": [True],
@@ -158,8 +159,8 @@ def cases() -> list[Any]:
             values = [value for value in WRONG if value not in FINE.get(name, [])]
             found += [pytest.param(type, {**fields, name: v}, id=f"{type}-{name}") for v in values]
             missing = {key: value for key, value in fields.items() if key != name}
-            if name in ("error", "hint"):
-                continue  # not of every exit
+            if name in ("error", "hint", "stuck"):
+                continue  # not of every exit, or sweep
             found.append(pytest.param(type, missing, id=f"{type}-without-{name}"))
     for name in FACTS:
         if name in ("user", "executable"):

@@ -237,23 +237,32 @@ class TestEnding:
         assert "ranks 0,2-3: killed by SIGTERM" in done.stderr
         assert desk.left() == []
 
-    def test_the_error_file_is_in_the_verdict_and_the_report(self, desk: Desk) -> None:
+    @pytest.mark.parametrize(
+        ("how", "said"), [("exit", "exit code 9"), ("abort", "called MPI_Abort(9)")]
+    )
+    def test_the_error_file_is_in_the_verdict_and_the_report(
+        self, desk: Desk, how: str, said: str
+    ) -> None:
         program = (
             "import json,os,sys,time\n"
             "if os.environ['RANK'] == '0': time.sleep(1000)\n"
             "extra = {'py_callstack': 'Traceback\\n  deep\\nValueError: no luck'}\n"
             "error = {'message': {'message': 'ValueError: no luck', 'extraInfo': extra}}\n"
             "json.dump(error, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))\n"
+            "if sys.argv[1] == 'abort':\n"
+            "    os.write(int(os.environ['PMI_FD']), b'cmd=abort exitcode=9\\n')\n"
+            "    time.sleep(1000)\n"
             "sys.exit(9)\n"
         )
-        words = ("--log-dir", "logs", "-H", "localhost:2", script(desk.folder, program))
+        words = ("--log-dir", "logs", "-H", "localhost:2", script(desk.folder, program), how)
         done = desk.run(*words, timeout=20)
         assert done.returncode == 9
-        assert "exit code 9: ValueError: no luck\n  its traceback:\n" in done.stderr
+        assert f"{said}: ValueError: no luck\n  its traceback:\n" in done.stderr
         cause = json.loads((desk.folder / "logs/latest/report.json").read_text())["cause"]
         assert cause["error"]["message"] == "ValueError: no luck"
         assert cause["error"]["traceback"].endswith("deep\nValueError: no luck")
-        assert (cause["rank"], cause["status"], cause["host"]) == (1, 9, "localhost")
+        assert (cause["rank"], cause["host"]) == (1, "localhost")
+        assert cause["status" if how == "exit" else "code"] == 9
         assert cause["pid"] > 0
 
     def test_what_ranks_leave_behind_is_killed_and_told(self, desk: Desk) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core import policy
 from dispatcher.core.error_file import ErrorFile
-from dispatcher.core.policy import Cause, Verdict
+from dispatcher.core.policy import Cause, MpiAborted, Verdict
 from dispatcher.plan.host import Host, Hostlist
 from dispatcher.plan.job import JobPlan, plan_job
 from dispatcher.plan.request import Program, Request
@@ -104,10 +104,21 @@ def test_texts_of_hosts_are_harmless(plan: JobPlan) -> None:
         assert "\x1b" not in told(cause, plan)
 
 
+def test_an_abort_tells_its_error_file(plan: JobPlan) -> None:
+    error = ErrorFile("ValueError: no", "Traceback\n  deep\nValueError: no")
+    text = told(MpiAborted(1, 3, 9, "", error), plan)
+    assert "rank 3 on n01: called MPI_Abort(9): ValueError: no\n  its traceback:\n" in text
+
+
 def test_leftovers_and_unkillable(plan: JobPlan) -> None:
     text = told(None, plan, swept={0: 1, 1: 2}, unkillable={3: (7, 8, 9)})
     assert "error: n03: processes that would not die: 7, 8, 9" in text
     assert "would not die: 76, 77 (rank 3)" in told(None, plan, unkillable={1: (76, 77)})
+    stuck = {1: ("state D in x, system call fsync", "")}
+    more = told(None, plan, unkillable={1: (76, 77)}, stuck=stuck)
+    assert "would not die: 76 (state D in x, system call fsync), 77 (rank 3)" in more
+    more = told(None, plan, unkillable={1: (77, 78)}, stuck={1: ("state D",)})
+    assert more.endswith("would not die: 77 (rank 3: state D), 78")
     assert "note: n[00-01]: killed 3 processes left behind" in text
 
 
