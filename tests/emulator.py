@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import re
+from typing import Any
+
 import pyte
+
+_OTHER = re.compile(rb"\x1b\[\?1049([hl])")
+_BEGINNING = b"\x1b[?1049"
 
 
 class Emulator:
@@ -14,9 +21,35 @@ class Emulator:
         self.answers: list[str] = []
         self.screen.write_process_input = self.answers.append  # type: ignore[method-assign]
         self._stream = pyte.ByteStream(self.screen)
+        self._rest = b""
+        self._main: tuple[Any, ...] | None = None
+
+    @property
+    def on_other_screen(self) -> bool:
+        return self._main is not None
 
     def feed(self, data: bytes) -> None:
-        self._stream.feed(data)
+        """Show ``data``; xterm's other screen (mode 1049), which pyte has not, is made here."""
+        *parts, self._rest = _OTHER.split(self._rest + data)
+        for text, mode in zip(parts[::2], parts[1::2], strict=True):
+            self._stream.feed(text)
+            self._switch(mode == b"h")
+        cut = self._rest.rfind(b"\x1b")
+        keep = cut if cut >= 0 and _BEGINNING.startswith(self._rest[cut:]) else len(self._rest)
+        text, self._rest = self._rest[:keep], self._rest[keep:]
+        self._stream.feed(text)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.screen.resize(rows, columns)
+
+    def _switch(self, other: bool) -> None:
+        screen = self.screen
+        if other and self._main is None:
+            self._main = (copy.deepcopy(screen.buffer), copy.copy(screen.cursor), screen.history)
+            screen.erase_in_display(2)
+        elif not other and self._main is not None:
+            screen.buffer, screen.cursor, screen.history = self._main
+            self._main = None
 
     def lines(self) -> list[str]:
         """All lines from the first, those that have scrolled away too, without trailing blanks."""

@@ -47,6 +47,10 @@ def launch(flags: Mapping[str, Any]) -> int:
     allow_open_files(len(plan.nodes) + len(plan.spares))
     if flags["agent_python"] is not None:
         bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
+    if flags["watch"]:
+        from dispatcher.cli.overview import check
+
+        check(flags)
     if flags["detach"]:
         from dispatcher.cli.detach import detach
 
@@ -75,6 +79,7 @@ def _run(
     from dispatcher.cli import sinks as told
     from dispatcher.cli.enrolled import Enrolled
     from dispatcher.cli.labels import RankLabels
+    from dispatcher.cli.seen import Seen
     from dispatcher.core.events import SignalReceived
     from dispatcher.runner.loop import Runner
     from dispatcher.sinks.attempts import history
@@ -95,11 +100,12 @@ def _run(
         if paths is None:  # with files the run is worth going on
             runner.tell(SignalReceived(signal.SIGPIPE))
 
+    seen = Seen(plan, showing, hosts)
     screen, progress = told.open_screen(
         showing, RankLabels(showing.label, lambda: runner), hosts, on_broken=nobody_reads,
-        files_keep_all=told.files_keep_all(showing, paths),
+        files_keep_all=told.files_keep_all(showing, paths), over=seen.over,
     )  # fmt: skip
-    sinks: list[Sink] = [tail, pids]
+    sinks: list[Sink] = [tail, pids, *seen.sinks]
     if progress is not None:
         sinks.append(progress)
     if showing.stall_after is not None:
@@ -128,7 +134,7 @@ def _run(
     sinks += [screen, *enrolled.sinks]
 
     began = time.monotonic()
-    with enrolled, Reach(flags, None if word is None else word.ask) as reach:
+    with enrolled, seen, Reach(flags, None if word is None else word.ask) as reach:
         runner = Runner(
             plan,
             reach.transport_for,
@@ -137,6 +143,7 @@ def _run(
             agent_python=flags["agent_python"],
             known=decision.events,
             sample_every=showing.sample,
+            lent=seen.lent,
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
                 f"error: {type(sink).__name__}: {error}"
             ),

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: bytes of a piece of a log file at least
 SMALLEST = 4096
 
-#: seconds between two samples at least
-LEAST_EVERY = 0.2
+#: seconds between two samples: with --watch, and at least
+WATCH_EVERY, LEAST_EVERY = 2.0, 0.2
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -53,9 +53,15 @@ _RUN = (
         "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
     ),
     click.option(
+        "--watch",
+        is_flag=True,
+        help="A live table of all ranks on the whole screen; q goes back to lines.",
+    ),
+    click.option(
         "--sample",
         metavar="S",
-        help="Every S seconds see what CPU, memory and GPUs the ranks use; for the journal.",
+        help="Every S seconds see what CPU, memory and GPUs the ranks use: for the journal and "
+        "--watch [2 with --watch, else not at all].",
     ),
     click.option(
         "--screen-overflow",
@@ -83,8 +89,8 @@ _RUN = (
 _USUAL = {
     "label": "rank", "timestamps": False, "only_ranks": None, "rank0": False, "fold": False,
     "fold_numbers": False, "grep": None, "partial_after": None, "stall_after": None, "sample": None,
-    "screen_overflow": "auto", "log_dir": None, "log_overflow": "block", "log_merge": False,
-    "log_size": None, "log_keep": None, "quiet": False, "verbose": False,
+    "watch": False, "screen_overflow": "auto", "log_dir": None, "log_overflow": "block",
+    "log_merge": False, "log_size": None, "log_keep": None, "quiet": False, "verbose": False,
 }  # fmt: skip
 
 
@@ -116,6 +122,7 @@ class Showing:
     fold_numbers: bool
     stall_after: float | None
     sample: float | None
+    watch: bool
     partial_after: float | None
     screen_overflow: str
     log_overflow: str
@@ -147,6 +154,7 @@ def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
         fold_numbers=flags["fold_numbers"],
         stall_after=None if stall is None else parse_seconds(stall, "--stall-after") or None,
         sample=_sample(flags),
+        watch=flags["watch"],
         partial_after=None if partial is None else parse_seconds(partial, "--partial-after"),
         screen_overflow=flags["screen_overflow"],
         log_overflow=flags["log_overflow"],
@@ -169,7 +177,7 @@ def _alone(flags: Mapping[str, Any]) -> None:
 def _sample(flags: Mapping[str, Any]) -> float | None:
     """Seconds between two samples; None for none."""
     if flags["sample"] is None:
-        return None
+        return WATCH_EVERY if flags["watch"] else None
     from dispatcher.plan.request import parse_seconds
 
     seconds = parse_seconds(flags["sample"], "--sample")

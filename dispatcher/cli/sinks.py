@@ -46,6 +46,7 @@ def open_screen(
     *,
     on_broken: Callable[[], None],
     files_keep_all: bool,
+    over: Callable[[Screen], Sink] = lambda screen: screen,
 ) -> tuple[Sink, Progress | None]:
     """What shows the ranks' output, and what feeds the footer where there is one.
 
@@ -59,11 +60,15 @@ def open_screen(
 
         progress = Progress(len(hosts), time.monotonic)
         outlet: Outlet = Terminal(_terminals(), STDERR, on_broken=on_broken)
-        sink: Sink = Screen(view, outlet, footer=footer_of(hosts, progress.picture))
+        screen = Screen(view, outlet, footer=footer_of(hosts, progress.picture))
     else:
-        sink = Screen(view, Outlet(on_broken=on_broken))
+        screen = Screen(view, Outlet(on_broken=on_broken))
     sink = unhurried(
-        sink, STDOUT, showing.screen_overflow, kept=files_keep_all, draws=progress is not None
+        over(screen),
+        STDOUT,
+        showing.screen_overflow,
+        kept=files_keep_all,
+        draws=progress is not None,
     )
     if showing.only is not None:
         from dispatcher.sinks.choice import OnlyRanks

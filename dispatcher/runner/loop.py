@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from dispatcher import bootstrap
 from dispatcher.agent.messages import control
@@ -60,6 +61,7 @@ class Runner:
     transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
     agent_python: the interpreter to try first for the agent. known: what had happened before,
     for the sinks. sample_every: seconds between two samples of the ranks; None for none.
+    lent: gives the terminal to the shell while dispatch is stopped.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Runner:
         agent_python: str | None = None,
         known: Sequence[ev.Event] = (),
         sample_every: float | None = None,
+        lent: Callable[[], AbstractContextManager[None]] = nullcontext,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._plan = plan
@@ -86,6 +89,7 @@ class Runner:
             self._output = self._watched
         self._agent_python = agent_python
         self._known = known
+        self._lent = lent
         self._sampling = Sampling(sample_every)
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._hosts: dict[int, Host] = {}
@@ -181,7 +185,8 @@ class Runner:
     def _suspend(self) -> None:
         """Stop here until SIGCONT; the whole process stops, its threads too."""
         stopped = time.monotonic()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        with self._lent():
+            os.kill(os.getpid(), signal.SIGSTOP)
         self._core.excuse(time.monotonic() - stopped)
         self.tell(ev.SignalReceived(signal.SIGCONT))
 

@@ -18,6 +18,7 @@ def packed(picture: Picture) -> dict[str, Any]:
     plain["hosts"] = sorted(picture.hosts.items())
     plain["pending"] = picture.pending[:MOST]
     plain["silent"] = picture.silent[:MOST]
+    plain["idle"] = picture.idle[:MOST]
     return plain
 
 
@@ -38,6 +39,7 @@ def unpacked(plain: Any) -> Picture | None:
             since_line=None if plain["since_line"] is None else float(plain["since_line"]),
             silent=tuple(map(int, plain["silent"])),
             silent_for=float(plain["silent_for"]),
+            idle=tuple(map(int, plain["idle"])),
             stopping=None if plain["stopping"] is None else str(plain["stopping"]),
         )
     except (TypeError, ValueError, KeyError, AttributeError):

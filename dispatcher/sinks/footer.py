@@ -49,6 +49,9 @@ class Footer:
             lines.append(Text(f"and {plural(more, 'more bar')}", style="dim"))
         if picture.silent:
             text = f"no output for {duration(picture.silent_for)}: {fold_ranks(picture.silent)}"
+            if picture.idle:
+                everyone = picture.idle == picture.silent
+                text += ", no CPU" if everyone else f"; no CPU: {fold_ranks(picture.idle)}"
             lines.append(Text(text, style="yellow"))
         if picture.pending and picture.stopping is None:
             names = harmless_text(fold(self._hosts[node] for node in picture.pending))

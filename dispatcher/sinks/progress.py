@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dispatcher.core import events as ev
+from dispatcher.core.samples import NodeSampled
 from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.sinks.shares import Shares
 
 #: states of a host, in the order in which they are passed
 WAITING, CONNECTING, CONNECTED, CHECKED, RUNNING, ENDED, LOST = range(7)
@@ -24,6 +26,7 @@ class Picture:
 
     ranks: ``running``, ``done`` and ``failed`` -> count. silent: ranks that have been
     reported as stalled and said nothing since, and for how many seconds the report said.
+    idle: those of them that were seen to use no CPU.
     """
 
     hosts: dict[int, int]
@@ -35,6 +38,7 @@ class Picture:
     silent: tuple[int, ...] = ()
     silent_for: float = 0.0
     stopping: str | None = None
+    idle: tuple[int, ...] = ()
 
 
 @dataclass
@@ -45,6 +49,7 @@ class _Run:
     last: float | None = None
     silent: dict[int, float] = field(default_factory=dict)
     stopping: str | None = None
+    shares: Shares = field(default_factory=Shares)
 
 
 class Progress(Sink):
@@ -79,7 +84,10 @@ class Progress(Sink):
                 run.nodes[node] = ENDED
             case ev.NodeLost(node):
                 run.nodes[node] = LOST
+            case NodeSampled():
+                run.shares.take(event)
             case ev.RankSpawned(node, rank):
+                run.shares.forget(rank)
                 run.nodes[node] = RUNNING
                 run.ranks[rank] = "running"
             case ev.RankFailedToStart(_, rank):
@@ -95,10 +103,6 @@ class Progress(Sink):
                 run.silent.clear()
             case ev.JobStopping(why):
                 run.stopping = why
-            case ev.RanksPlaced():  # again, perhaps
-                run.ranks.clear()
-                run.silent.clear()
-                run.stopping = None
 
     def picture(self) -> Picture:
         """The run as it stands now; from any thread."""
@@ -115,6 +119,7 @@ class Progress(Sink):
                 silent=silent,
                 silent_for=min(run.silent.values(), default=0.0),
                 stopping=run.stopping,
+                idle=tuple(rank for rank in silent if run.shares.is_idle(rank)),
             )
 
 

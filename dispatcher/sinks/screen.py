@@ -127,6 +127,10 @@ class Screen(Sink):
             again = again or self._folding.waiting > 0
         return self._outlet.refresh(now, self._live) or again
 
+    def hide(self) -> None:
+        """Take away what is drawn below the lines, until the next ``tick``."""
+        self._outlet.close()
+
     def close(self) -> None:
         for key in list(self._lines):
             self._finish(*key)

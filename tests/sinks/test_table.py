@@ -1,0 +1,316 @@
+"""The table of all ranks: what is known of each, how it looks, what keys change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from emulator import Emulator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.core import events as ev
+from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
+from dispatcher.sinks.base import Stamped
+from dispatcher.sinks.footer import drawn
+from dispatcher.sinks.table import LAST, Shot, Table
+from dispatcher.sinks.watch import HELP, SORTS, Look, Watch, chosen, keys
+from dispatcher.transport.base import Failure, Kind
+
+GIB = 1 << 30
+
+
+class Run:
+    """A run on n0 and n1 with two ranks each, by a clock that stands still."""
+
+    def __init__(self, slots: tuple[tuple[str, ...], ...] = ((), ())) -> None:
+        self.now = 100.0
+        self.table = Table(["n0", "n1"], slots, lambda: self.now)
+        self.happens(ev.RanksPlaced(4, "n0", 1))
+        for rank in range(4):
+            self.happens(ev.RankSpawned(rank // 2, rank, 1000 + rank))
+
+    def happens(self, event: ev.Event) -> None:
+        self.table.event(Stamped(1, 0.0, event))
+
+    def sample(
+        self, node: int, at: float, cpu: float, *gpus: GpuSample, late: bool = False
+    ) -> None:
+        ranks = tuple(
+            RankSample(rank, "R", cpu * (rank + 1), GIB, 2, 1) for rank in (2 * node, 2 * node + 1)
+        )
+        self.happens(NodeSampled(node, at, ranks, gpus, late))
+
+    def row(self, rank: int) -> Any:
+        (row,) = (row for row in self.table.shot().rows if row.rank == rank)
+        return row
+
+
+def test_a_rank_from_start_to_end() -> None:
+    run = Run()
+    assert (run.row(3).host, run.row(3).local, run.row(3).pid) == ("n1", 1, 1003)
+    assert run.row(3).state == "starts"
+    run.table.output(3, 1, b"one\ntwo\n")
+    run.now += 7
+    assert (run.row(3).last, run.row(3).silence) == ("two", 7.0)
+    run.sample(1, 50.0, 1.0)
+    assert (run.row(3).state, run.row(3).rss, run.row(3).cpu) == ("runs", GIB, None)
+    run.sample(1, 52.0, 1.25)
+    assert run.row(3).cpu == pytest.approx(50.0)  # a quarter second each of four, in two
+    run.happens(ev.RankExited(1, 3, -9))
+    assert (run.row(3).state, run.row(3).alive, run.row(3).cpu) == ("signal 9", False, None)
+    run.happens(ev.RankExited(1, 2, 0))
+    assert run.row(2).state == "done"
+    run.happens(ev.NodeLost(0, Failure(Kind.LOST, "why")))
+    assert run.row(0).state == "lost"
+    run.happens(ev.RanksPlaced(4, "n0", 1, 1))
+    assert run.table.shot().rows == ()
+
+
+def test_a_rank_that_is_started_again_has_no_share_of_its_old_process() -> None:
+    run = Run()
+    run.sample(0, 50.0, 100.0)
+    run.happens(ev.RankSpawned(0, 0, 2000))
+    run.sample(0, 52.0, 0.5)
+    assert run.row(0).cpu is None
+    assert run.row(1).cpu == 0.0  # less than before is nothing, not less
+
+
+@pytest.mark.parametrize(
+    ("slots", "seen"),
+    [((), [0, 1]), (("3", "1"), [3, 1]), (("GPU-4711", "1"), [None, 1]), (("1", "9"), [1, None])],
+)
+def test_which_gpu_is_a_ranks_own(slots: tuple[str, ...], seen: list[int | None]) -> None:
+    run = Run((slots, ()))
+    run.sample(0, 1.0, 1.0, *(GpuSample(i, float(i), 1024, 2048, None, 50.0) for i in range(4)))
+    for rank, gpu in enumerate(seen):
+        assert run.row(rank).gpu == (None if gpu is None else (float(gpu), 1024, None))
+
+
+def test_gpus_that_do_not_answer_are_named() -> None:
+    run = Run()
+    run.sample(1, 1.0, 1.0, late=True)
+    assert run.table.shot().late == ("n1",)
+    assert any("GPUs do not answer: n1" in line for line in picture(run.table.shot()))
+    run.sample(1, 2.0, 1.0)
+    assert run.table.shot().late == ()
+
+
+@pytest.mark.parametrize(
+    ("chunks", "last"),
+    [
+        ([b"a\nb"], "b"),
+        ([b"a\n\n\n"], "a"),
+        ([b"10%\r20%\r"], "20%"),
+        ([b"ab", b"cd"], "abcd"),
+        ([b"\x1b]52;c;x\x07hello"], "\\x1b]52;c;x\\x07hello"),
+        ([b"\xff\n"], "\\xff"),
+        ([b""], ""),
+        ([b"x" * 2 * LAST], "x" * LAST),
+    ],
+)
+def test_the_last_line_is_harmless(chunks: list[bytes], last: str) -> None:
+    run = Run()
+    for chunk in chunks:
+        run.table.output(0, 1, chunk)
+    assert run.row(0).last == last
+
+
+def test_words_that_come_before_the_news_of_the_start_are_kept() -> None:
+    run = Run()
+    run.table.output(9, 1, b"early\n")
+    run.happens(ev.RankSpawned(1, 9, 1009))
+    assert run.row(9).last == "early"
+
+
+def test_a_shot_survives_json() -> None:
+    run = Run()
+    run.table.output(0, 1, b"\xff\n")
+    run.sample(0, 1.0, 1.0, GpuSample(0, None, 1, 2, 3.5, 4.0))
+    shot = run.table.shot()
+    assert Shot.of_plain(json.loads(json.dumps(shot.plain()))) == shot
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(PLAIN, st.sampled_from(["picture", "rows", "late", "row"]))
+def test_anything_else_is_no_shot(value: Any, where: str) -> None:
+    plain = json.loads(json.dumps(Run().table.shot().plain()))
+    if where == "row":
+        plain["rows"][0] = value
+    else:
+        plain[where] = value
+    try:
+        assert isinstance(Shot.of_plain(plain), Shot)
+    except ValueError:
+        pass
+
+
+# -- what it looks like -------------------------------------------------------------
+
+
+def picture(
+    shot: Shot, look: Look | None = None, columns: int = 100, rows: int = 12, notes: Any = ()
+) -> list[str]:
+    """What a terminal shows, which nothing but text may reach."""
+    lines, _ = Watch(["n0", "n1"]).lines(shot, look or Look(), notes, columns, rows)
+    emulator = Emulator(columns + 1, rows)
+    emulator.feed(b"\r\n".join(line for line, _ in drawn(lines, columns)))
+    assert emulator.answers == []
+    return emulator.lines()
+
+
+def words(line: str) -> list[str]:
+    return line.split()
+
+
+def test_the_whole_picture() -> None:
+    run = Run()
+    run.table.output(1, 1, b"step 7\n")
+    run.now += 65
+    for at in (1.0, 3.0):
+        run.sample(0, at, at, GpuSample(0, 97.0, 40 * GIB, 80 * GIB, 612.4, 61.0))
+    lines = picture(run.table.shot(), notes=["note: hello"])
+    assert "2 hosts: 2 running · 4 ranks: 4 running" in lines[0]
+    assert lines[1].split() == [
+        "RANK", "HOST", "LOCAL", "PID", "STATE", "CPU", "RSS", "GPU", "GMEM", "POWER", "SILENCE",
+        "LAST", "LINE",
+    ]  # fmt: skip
+    assert lines[2].split() == [
+        "0",
+        "n0",
+        "0",
+        "1000",
+        "runs",
+        "100%",
+        "1.0G",
+        "97%",
+        "40G",
+        "612W",
+        "65",
+        "s",
+    ]
+    assert lines[3].split() == [
+        "1",
+        "n0",
+        "1",
+        "1001",
+        "runs",
+        "200%",
+        "1.0G",
+        "-",
+        "-",
+        "-",
+        "65",
+        "s",
+        "step",
+        "7",
+    ]
+    assert lines[4].split() == [
+        "2",
+        "n1",
+        "0",
+        "1002",
+        "starts",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "65",
+        "s",
+    ]
+    assert lines[-2] == "note: hello"
+    assert lines[-1] == f"1-4 of 4, by rank   {HELP}"
+
+
+def test_hostile_lines_and_markup_stay_text() -> None:
+    run = Run()
+    run.table.output(0, 1, b"[red]\x1b[2J\x1b]0;title\x07 \x1b[31mred\x1b[0m\ttab\n")
+    lines = picture(run.table.shot(), columns=140)
+    assert "[red]\\x1b[2J\\x1b]0;title\\x07 red" in lines[2]
+
+
+@pytest.mark.parametrize("columns", [1, 5, 40, 300])
+@pytest.mark.parametrize("rows", [1, 2, 3, 50])
+def test_it_fits_into_any_window(columns: int, rows: int) -> None:
+    run = Run()
+    run.table.output(0, 1, b"wide " * 100)
+    lines, _ = Watch(["n0", "n1"]).lines(run.table.shot(), Look(), ["n" * 500], columns, rows)
+    assert len(lines) <= rows
+    assert all(line.cell_len <= columns for line in lines)
+
+
+def test_scrolling_ends_where_the_rows_do() -> None:
+    watch, shot = Watch(["n0", "n1"]), Run().table.shot()
+    _, look = watch.lines(shot, Look(top=99), [], 80, 5)  # two rows of four
+    assert (look.top, watch.page) == (2, 2)
+    lines, _ = watch.lines(shot, look, [], 80, 5)
+    assert [line.plain.split()[0] for line in lines[2:4]] == ["2", "3"]
+
+
+def test_sorting_and_choosing() -> None:
+    run = Run()
+    for rank, pause in ((2, 5), (0, 3), (3, 2)):
+        run.table.output(rank, 1, b"x\n")
+        run.now += pause
+    rows = run.table.shot().rows
+    order = {sort: [row.rank for row in chosen(rows, Look(sort))] for sort in SORTS}
+    assert order["rank"] == [0, 1, 2, 3]
+    assert order["silence"] == [1, 2, 0, 3]
+    assert [row.rank for row in chosen(rows, Look(filter="n1"))] == [2, 3]
+    assert [row.rank for row in chosen(rows, Look(filter="1"))] == [1, 2, 3]  # n1, and rank 1
+    assert chosen(rows, Look(filter="gpu")) == []
+
+
+# -- keys ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (b"qs/", ["q", "s", "/"]),
+        (b"\x1b[A\x1b[B\x1bOA\x1bOB", ["up", "down", "up", "down"]),
+        (b"\x1b[5~\x1b[6~\x1b[H\x1b[F", ["page up", "page down", "home", "end"]),
+        (b"\r\x7f\x1b", ["enter", "back", "escape"]),
+        (b"\x1b[200~\x1b[1;5C\xc3\xa4\x00", []),  # pasting, Ctrl-Right, no ASCII
+    ],
+)
+def test_keys(data: bytes, names: list[str]) -> None:
+    assert keys(data) == names
+
+
+def pressed(*names: str, look: Look | None = None) -> Look:
+    look = look or Look()
+    for name in names:
+        look = look.pressed(name, 10)
+    return look
+
+
+def test_what_keys_do() -> None:
+    assert pressed("q").over
+    assert [pressed(*"s" * n).sort for n in range(5)] == ["rank", "silence", "cpu", "rss", "rank"]
+    assert pressed("down", "page down", "up").top == 10
+    assert pressed("up").top == 0
+    assert pressed("down", "home").top == 0
+    assert pressed("/", *"gq", "back", "0", "enter").filter == "g0"
+    assert pressed("/", *"gq").filter == ""
+    assert pressed("/", "g", "escape") == Look()
+    assert pressed("/", "g", "enter", "escape") == Look()
+    assert not pressed("/", "q").over
+
+
+@given(st.lists(st.binary(max_size=8)))
+def test_any_keys_leave_a_look_that_can_be_drawn(typed: list[bytes]) -> None:
+    watch, shot, look = Watch(["n0", "n1"]), Run().table.shot(), Look()
+    for data in typed:
+        for key in keys(data):
+            look = look.pressed(key, watch.page)
+        lines, look = watch.lines(shot, look, [], 60, 8)
+        assert len(lines) <= 8
