@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,20 @@ def test_teacher_and_students(cluster: Cluster) -> None:
 def test_no_python_at_all(cluster: Cluster) -> None:
     done = run(cluster, "--no-python", "bash", "-c", "echo $((RANK * 10)) of ${WORLD_SIZE}")
     assert sorted(done.stdout.splitlines()) == ["0 of 4", "10 of 4", "20 of 4", "30 of 4"]
+
+
+def test_a_c_program_with_mpi(cluster: Cluster) -> None:
+    compiler = Path(sys.executable).with_name("mpicc")
+    if not compiler.exists() or shutil.which("gcc") is None:
+        pytest.skip("needs gcc, and the mpicc of the mpich package")
+    binary = Path(cluster.shared, "sum")
+    subprocess.run([compiler, "-o", binary, HERE / "sum.c"], check=True, timeout=60)
+    network = {"MPIR_CVAR_CH4_NETMOD": "ofi", "LD_LIBRARY_PATH": str(Path(sys.prefix, "lib"))}
+    words = [f"-x{name}={value}" for name, value in network.items()]
+    done = run(cluster, *words, "--no-python", str(binary))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of 4: sum 6" for rank in range(4)]
+    assert run(cluster, *words, "--no-python", str(binary), "fail").returncode == 7
 
 
 def test_a_script_that_wants_its_local_rank(cluster: Cluster) -> None:
