@@ -24,7 +24,15 @@ from __future__ import annotations
 
 import os
 import select
-from _signal import SIGKILL, SIGTERM, signal  # type: ignore[import-not-found]
+from _signal import (  # type: ignore[import-not-found]
+    SIG_BLOCK,
+    SIG_DFL,
+    SIG_UNBLOCK,
+    SIGKILL,
+    SIGTERM,
+    pthread_sigmask,
+    signal,
+)
 from time import monotonic, time
 
 from .pack import pack, unpack
@@ -79,13 +87,17 @@ def survey(requests: list[list[Any]]) -> dict[str, list[Any]]:
     for name, kind, argument, seconds, most in spread(requests):
         found[name] = reading = Reading(seconds, most)
         out, into = os.pipe()
+        pthread_sigmask(SIG_BLOCK, [SIGTERM])  # ``stop`` must know of every child
         reading.pid = os.fork()
         if reading.pid == 0:
+            signal(SIGTERM, SIG_DFL)
+            pthread_sigmask(SIG_UNBLOCK, [SIGTERM])
             child(kind, argument, into, null, most)
         try:
             os.setpgid(reading.pid, reading.pid)
         except OSError:
             pass  # it did so itself, or is over
+        pthread_sigmask(SIG_UNBLOCK, [SIGTERM])
         os.close(into)
         poll.register(out, select.POLLIN | select.POLLHUP)
         open_ones[out] = reading
@@ -157,8 +169,10 @@ def end(reading: Reading) -> None:
 
 
 def kill(group: int) -> None:
+    """Kill a child's group; 0, which would be our own, is a child that was never started."""
     try:
-        os.killpg(group, SIGKILL)
+        if group > 0:
+            os.killpg(group, SIGKILL)
     except OSError:
         pass
 
