@@ -21,6 +21,7 @@ COMMANDS = {
     "attach": "attach",
     "logs": "logs",
     "stop": "stop",
+    "top": "top",
     "kill": "kill",
     "sweep": "sweep",
     "get": "get",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -62,17 +61,20 @@ class Enrolled:
             )
             self.sinks = [Phase(self._folder)]
             if word is not None:
+                from dispatcher.cli.overview import open_table
+                from dispatcher.core.samples import SamplesWanted
                 from dispatcher.jobs.control import Control
                 from dispatcher.sinks.distant import packed
                 from dispatcher.sinks.merged import PART
-                from dispatcher.sinks.progress import Progress
 
-                progress = Progress(len(plan.nodes) + len(plan.spares), time.monotonic)
+                table = open_table(plan)
                 self.control = Control(
-                    self._folder, self._stop, lambda: packed(progress.picture()),
+                    self._folder, self._stop, lambda: packed(table.picture()),
                     part=PART if flags["log_merge"] else 0,
+                    table=lambda: table.shot().plain(),
+                    sample=lambda seconds: tell(SamplesWanted(seconds)),
                 )  # fmt: skip
-                self.sinks += [progress, self.control, word]
+                self.sinks += [table, self.control, word]
         except (OSError, DispatchError) as error:
             if word is not None:
                 why = error.message if isinstance(error, DispatchError) else error.strerror

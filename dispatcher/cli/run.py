@@ -25,7 +25,7 @@ Other commands, each with its own --help:
   dispatch put     files to every host
   dispatch get     files from every host
   dispatch hosts   expand, fold, count and combine host lists
-  dispatch jobs, attach, logs, stop    jobs started with --detach
+  dispatch jobs, attach, top, logs, stop    jobs started with --detach
   dispatch kill, sweep                 end what a run left on its hosts
 """
 

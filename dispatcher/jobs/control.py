@@ -35,6 +35,8 @@ MOST_NOTES = 20
 FLUSH = 5.0
 #: seconds between two pictures of the run, for callers that draw a footer
 PICTURE = 0.25
+#: pictures to one table, which is larger
+TABLE = 2
 
 
 class Caller:
@@ -45,6 +47,7 @@ class Caller:
         self.heard = bytearray()
         self.wants_output = False
         self.wants_picture = False
+        self.wants_table = False
         self.attached = False
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -95,8 +98,9 @@ class Caller:
 class Control(Sink):
     """Listens at ``folder``/control. stop: called with "stop" or "kill" when a caller orders it.
 
-    picture: how far the run is, as plain values, or None for nothing to tell. part: see
-    ``Standing``.
+    picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
+    what each rank does. sample: called with seconds when somebody wants samples every so often.
+    part: see ``Standing``.
     Raises: OSError if the socket cannot be made.
     """
 
@@ -106,11 +110,17 @@ class Control(Sink):
         stop: Callable[[str], None],
         picture: Callable[[], Mapping[str, Any] | None] = lambda: None,
         part: int = 0,
+        *,
+        table: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        sample: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._folder = folder
         self._stop = stop
         self._picture = picture
+        self._table = table
+        self._sample = sample
         self._next_picture = 0.0
+        self._turns = 0
         self._lock = threading.Lock()
         self._callers: list[Caller] = []
         self._standing = Standing(part)
@@ -206,23 +216,28 @@ class Control(Sink):
         if self._leave_at is not None:
             return 0.1
         with self._lock:
-            looks = any(caller.wants_picture for caller in self._callers)
+            looks = any(caller.wants_picture or caller.wants_table for caller in self._callers)
         return max(0.0, self._next_picture - time.monotonic()) if looks else None
 
     def _show(self) -> None:
-        """Tell those who draw a footer how far the run is; who still reads the last one waits."""
+        """Tell those who look on how far the run is; who still reads the last picture waits."""
         now = time.monotonic()
-        if now < self._next_picture or not any(one.wants_picture for one in self._callers):
+        if now < self._next_picture:
             return
         self._next_picture = now + PICTURE
-        picture = self._picture()
-        if picture is None:
-            return
-        data = frame(type="picture", picture=picture)
+        self._turns += 1
         with self._lock:
-            for caller in self._callers:
-                if caller.wants_picture and caller.idle:
-                    caller.put(data)
+            pictures = [one for one in self._callers if one.wants_picture and one.idle]
+            tables = [one for one in self._callers if one.wants_table and one.idle]
+        if pictures and (picture := self._picture()) is not None:
+            self._put(pictures, frame(type="picture", picture=picture))
+        if tables and self._turns % TABLE == 0 and (table := self._table()) is not None:
+            self._put(tables, frame(type="table", table=table))
+
+    def _put(self, callers: Sequence[Caller], data: bytes) -> None:
+        with self._lock:
+            for caller in callers:
+                caller.put(data)
 
     def _over(self) -> bool:
         if self._leave_at is None:
@@ -280,10 +295,13 @@ class Control(Sink):
         return True
 
     def _greet(self, caller: Caller, order: Mapping[str, Any]) -> None:
-        output = protocol.wants_output(order)
+        output, every = protocol.wants_output(order), protocol.wants_table(order)
+        if every is not None:
+            self._sample(every)
         with self._lock:
             caller.attached, caller.wants_output = True, output
             caller.wants_picture = order.get("picture") is True
+            caller.wants_table = every is not None
             rests = self._standing.rests() if order.get("rests") is True else []
             caller.put(frame(type="hello", **self._standing.hello(), rests=len(rests)))
             for rank, stream, data in rests:

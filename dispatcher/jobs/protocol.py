@@ -3,7 +3,8 @@
 A caller sends one line, its order::
 
     {"order": "attach", "output": true}    output and notes from now on, then the verdict;
-                                       "rests": also lines begun before; "picture": pictures
+                                       "rests": also lines begun before; "picture": pictures;
+                                       "table": 2.0: tables, and samples every so many seconds
     {"order": "stop", "now": false}    as Ctrl-C, or as its second; then as attach, no output
 
 The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it says so::
@@ -17,6 +18,7 @@ The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it sa
     {"type": "ended", "rank": 3, "stream": 1}
     {"type": "placed", "world_size": 8, "restart": 0}    also when the ranks are started again
     {"type": "picture", "picture": {...}}       for a footer; see ``sinks.progress``
+    {"type": "table", "table": {...}}           see ``sinks.table``
     {"type": "say", "line": "note: ..."}
     {"type": "verdict", "exit_code": 0, "lines": []}
 
@@ -34,6 +36,9 @@ from typing import Any
 LONGEST_ORDER = 4096
 LONGEST_LINE = 64 << 20
 LARGEST = 64 << 20
+
+#: seconds between two samples
+LEAST_EVERY, MOST_EVERY = 0.2, 3600.0
 
 ORDERS = ("attach", "stop")
 
@@ -61,6 +66,14 @@ def parse_order(line: bytes) -> Mapping[str, Any]:
 def wants_output(order: Mapping[str, Any]) -> bool:
     """Whether the caller wants to see what the ranks write."""
     return order["order"] == "attach" and order.get("output") is not False
+
+
+def wants_table(order: Mapping[str, Any]) -> float | None:
+    """Seconds between the samples that the caller wants to see in a table; None for no table."""
+    seconds = order.get("table")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        return None
+    return float(seconds) if LEAST_EVERY <= seconds <= MOST_EVERY else None
 
 
 class Frames:

@@ -177,6 +177,10 @@ class Table(Sink):
                 self._hosts.gpus[event.node] = {gpu.index: gpu for gpu in event.gpus}
                 (self._hosts.late.add if event.late else self._hosts.late.discard)(event.node)
 
+    def picture(self) -> Picture:
+        """How far the run is; from any thread."""
+        return self._progress.picture()
+
     def shot(self) -> Shot:
         """The run as it stands now; from any thread."""
         picture = self._progress.picture()
