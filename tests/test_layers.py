@@ -49,6 +49,7 @@ MAY = {
         "sinks.base",
         "checks",
     ),
+    "kept": (*COMMON, "transport", "jobs.record"),
     "jobs": (*COMMON, "core.events", "sinks.base"),
     "comm": (),
 }

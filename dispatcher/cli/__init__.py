@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "run",
     "exec": "exec_",
     "check": "check",
+    "connect": "connect",
     "jobs": "jobs",
     "attach": "attach",
     "logs": "logs",

@@ -49,6 +49,7 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("--failed-to", metavar="FILE", help="Write the hosts that failed, as a hostfile.")
 @click.option("--retry-failed", metavar="FILE", help="Only those of FILE, and then update it.")
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
+@click.option("--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600].")
 @how_options
 def command(**flags: Any) -> int:
     """Run COMMAND once on every host, exactly as given, and show its lines labelled.
@@ -62,4 +63,6 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch exec`` with ``words``; the exit code."""
-    return enter(command, filled(command, words, {"--sudo": "root"}), "dispatch exec")
+    return enter(
+        command, filled(command, words, {"--sudo": "root", "--keep": "600"}), "dispatch exec"
+    )

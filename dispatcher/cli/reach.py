@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from dispatcher.cli import keeping
 from dispatcher.errors import UsageError
 from dispatcher.plan.host import Host
 from dispatcher.transport import rsh
@@ -30,6 +31,7 @@ class Reach:
     ) -> None:
         self._flags = flags
         self._keep = keep
+        keeping.judge(flags)
         self._ask = ask or ask_here
         self._template = _template(flags)
         self._chosen = "rsh" if flags.get("rsh") is not None else flags["transport"]
@@ -59,7 +61,10 @@ class Reach:
             return CommandTransport(self._template, name)
         from dispatcher.transport.paramiko_ import ParamikoTransport
 
-        return ParamikoTransport(config=config, host_keys=keys, ask=self._ask, keep=self._keep)
+        def direct() -> Transport:
+            return ParamikoTransport(config=config, host_keys=keys, ask=self._ask, keep=self._keep)
+
+        return keeping.transport(self._flags, direct)
 
     def __enter__(self) -> Reach:
         return self

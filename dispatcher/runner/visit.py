@@ -140,7 +140,7 @@ class Visit(threading.Thread):
             link = opened
             if self._stopping:  # given up meanwhile: the command must not start
                 return
-            self._tell(ev.NodeConnected(self._node, link.address, self._transport.name))
+            self._tell(ev.NodeConnected(self._node, link.address, link.by or self._transport.name))
             self._serve(link)
         except Exception as error:  # a bug here must not look like a silent host
             why = f"internal error: {type(error).__name__}: {error}"

@@ -93,6 +93,8 @@ class Link(abc.ABC):
     address: str | None = None
     #: (name, seconds) of each step it took to open this link, where the transport knows them
     steps: tuple[tuple[str, float], ...] = ()
+    #: the transport's name, where that is not the one that was asked
+    by: str | None = None
     #: whether ``ready`` is called too when ``gone`` turns true while the streams stay open
     tells_end = False
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from dispatcher.transport.host_config import HostConfig
@@ -58,14 +59,16 @@ class KeptSessions:
                 if session.active
             ]
 
-    def drop(self, seconds: float = 0.0) -> None:
-        """End the sessions that nobody has used for ``seconds``."""
+    def drop(self, seconds: float = 0.0, names: Collection[str] | None = None) -> None:
+        """End the sessions (to ``names`` only) that died, or that nobody used for ``seconds``."""
         limit = time.monotonic() - seconds
         old: list[Session] = []
         with self._lock:
             for route, idle in list(self._idle.items()):
-                old += [session for since, session in idle if since <= limit]
-                left = [(since, session) for since, session in idle if since > limit]
+                if names is not None and route[-1].name not in names:
+                    continue
+                left = [one for one in idle if one[0] > limit and one[1].active]
+                old += [session for since, session in idle if (since, session) not in left]
                 if left:
                     self._idle[route] = left
                 else:

@@ -73,7 +73,8 @@ class ParamikoTransport(Transport):
     config: as ``ssh -F``; ``None`` for the user's and the system's files.
     host_keys: ``strict`` or ``accept-new``; ``None`` for what the config says.
     ask: asks the user for a passphrase; ``None`` when nobody is there. keep:
-    connections whose command has ended serve the next one, until ``close``.
+    connections whose command has ended serve the next one, until ``close``; or they
+    go to and come from the caller's own.
     """
 
     name = "paramiko"
@@ -84,7 +85,7 @@ class ParamikoTransport(Transport):
         config: SshConfig | str | None = None,
         host_keys: str | None = None,
         ask: Ask | None = None,
-        keep: bool = False,
+        keep: bool | KeptSessions = False,
     ) -> None:
         if host_keys not in (None, "strict", "accept-new"):
             raise ValueError(f"host_keys: {host_keys!r}")
@@ -95,7 +96,8 @@ class ParamikoTransport(Transport):
         self._pump = Pump("transport:proxy:read")
         self._lock = threading.Lock()
         self._jump_hosts: dict[tuple[HostConfig, ...], JumpHost] = {}
-        self.kept = KeptSessions() if keep else None
+        self._owns_kept = keep is True
+        self.kept = keep if isinstance(keep, KeptSessions) else KeptSessions() if keep else None
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -128,6 +130,16 @@ class ParamikoTransport(Transport):
             started.steps = steps.taken()
         return started
 
+    def open_kept(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | None:
+        """As ``open``, but only over a connection that is there; else None."""
+        config = self._config.resolve(target)
+        route = config if isinstance(config, Failure) else self._route(config)
+        if isinstance(route, Failure):
+            return None
+        return self._reuse(route, command, deadline, window)
+
     def _reuse(
         self, route: Route, command: str, deadline: float, window: Window | None
     ) -> Link | None:
@@ -155,7 +167,7 @@ class ParamikoTransport(Transport):
         return _start(session, command, deadline, window, release)
 
     def close(self) -> None:
-        if self.kept is not None:
+        if self.kept is not None and self._owns_kept:
             self.kept.close()
         with self._lock:
             jump_hosts = list(self._jump_hosts.values())

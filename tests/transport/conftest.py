@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -12,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.kept import place
+from dispatcher.kept.frames import Frames, fields, frame
+from dispatcher.kept.link import KeptTransport
 from dispatcher.transport.base import Failure, Link, Target, Transport
 from dispatcher.transport.command import CommandTransport
 from dispatcher.transport.local import LocalTransport
@@ -109,17 +114,57 @@ def make_way(kind: str, sshd: Sshd) -> Way:
         if shutil.which("ssh") is None:
             pytest.skip("needs the ssh program")
         return Way(SshTransport(config=sshd.config()), "node")
+    if kind == "holder":
+        way = Way(KeptTransport(_nobody_else, keep=60.0, config=sshd.config()), "node")
+        place.call().close()
+        return way
     return Way(ParamikoTransport(config=sshd.config(), keep=kind == "kept"), "node")
 
 
-ALL = ("local", "command", "ssh", "paramiko", "kept")
-OVER_SSH = ("ssh", "paramiko", "kept")
+def _nobody_else() -> Transport:
+    raise AssertionError("the holder serves")
+
+
+@pytest.fixture(scope="session")
+def own_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A holder of connections for these tests alone, ended after them."""
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
+    yield
+    end_holder()
+    if before is None:
+        del os.environ["XDG_RUNTIME_DIR"]
+    else:
+        os.environ["XDG_RUNTIME_DIR"] = before
+
+
+def end_holder() -> None:
+    """End the holder there is, if any, and wait until it is gone."""
+    caller = place.dial()
+    if caller is None:
+        return
+    with caller:
+        caller.sendall(frame(b"L"))
+        frames, answers = Frames(), []
+        while not answers:
+            answers += frames.feed(caller.recv(65536))
+    pid = fields(answers[0][1])["pid"]
+    end = os.pidfd_open(pid)
+    signal.pidfd_send_signal(end, signal.SIGTERM)
+    select.select([end], [], [], 10)
+    os.close(end)
+
+
+ALL = ("local", "command", "ssh", "paramiko", "kept", "holder")
+OVER_SSH = ("ssh", "paramiko", "kept", "holder")
 
 
 @pytest.fixture(params=ALL)
 def way(request: pytest.FixtureRequest) -> Iterator[Way]:
     kind = request.param
     server = request.getfixturevalue("sshd") if kind in OVER_SSH else None
+    if kind == "holder":
+        request.getfixturevalue("own_holder")
     made = make_way(kind, server)
     made.kind = kind  # type: ignore[attr-defined]
     yield made

@@ -1,0 +1,208 @@
+"""Kept connections as a user meets them: ``dispatch connect``, and ``exec`` after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rig import Cluster, wait_for
+
+from dispatcher.errors import UsageError
+from dispatcher.kept import place
+from dispatcher.kept.frames import LARGEST, Frames, Malformed, frame, told
+
+DISPATCH = [sys.executable, "-m", "dispatcher"]
+ASK = ("--shell", "echo $PPID")
+
+
+class Home:
+    """A user's folder for the holder, and the cluster from whose ``login`` it is used."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+
+    def run(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        env = ["env", f"XDG_RUNTIME_DIR={self.folder}"]
+        return self.cluster.run([*env, *DISPATCH, *words], **options)
+
+    def holders(self) -> list[int]:
+        """The pids of living holders of this home, as this machine counts."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                mine = f"XDG_RUNTIME_DIR={self.folder}".encode() in (entry / "environ").read_bytes()
+                if mine and b"dispatcher.kept" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+
+@pytest.fixture
+def home(cluster: Cluster, isolated: None, tmp_path: Path) -> Iterator[Home]:
+    made = Home(cluster, tmp_path)
+    yield made
+    for pid in made.holders():
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not made.holders(), 10, "the holder is gone")
+
+
+def parents(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+def test_later_commands_find_the_connections(home: Home) -> None:
+    assert home.run("connect", "-w", "n[1-2]").returncode == 0
+    listed = home.run("connect", "--list")
+    assert listed.stdout == "n[1-2] (2), for 600 idle seconds\n", listed.stderr
+    first = home.run("exec", "-v", "-w", "n[1-3]", *ASK)
+    assert "n1: connected to " in first.stderr
+    assert first.stderr.count(" by kept") == 2
+    assert first.stderr.count(" by paramiko") == 1  # n3 was not asked to be kept
+    again = home.run("exec", "-w", "n[1-2]", *ASK)
+    assert parents(again) == parents(first)[:2]
+    home.run("connect", "--close", "-w", "n1")
+    assert home.run("connect", "--list").stdout.startswith("n2 (1)")
+    home.run("connect", "--close")
+    wait_for(lambda: not home.holders(), 15, "who holds nothing ends")
+    assert "no connection is kept" in home.run("connect", "--list").stderr
+
+
+def test_keep_with_the_first_command(home: Home) -> None:
+    first = home.run("exec", "--keep", "-w", "n1", *ASK)
+    assert parents(home.run("exec", "-w", "n1", *ASK)) == parents(first)
+
+
+def test_idle_connections_are_closed(home: Home) -> None:
+    home.run("exec", "--keep=1", "-w", "n1", *ASK)
+    wait_for(lambda: not home.holders(), 20, "the idle holder is gone")
+
+
+def test_a_holder_that_was_killed_is_done_without(home: Home) -> None:
+    home.run("connect", "-w", "n1")
+    for pid in home.holders():
+        os.kill(pid, signal.SIGKILL)
+    done = home.run("exec", "-v", "-w", "n1", *ASK)
+    assert done.returncode == 0
+    assert "by paramiko" in done.stderr
+
+
+def test_a_connection_that_broke_is_done_without(home: Home) -> None:
+    home.run("connect", "-w", "n1")
+    _, parent = parents(home.run("exec", "-w", "n1", *ASK))[0].split()
+    home.cluster.run(["kill", "-9", parent], host="n1")
+    done = home.run("exec", "-w", "n1", *ASK)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1] != parent
+
+
+def test_a_changed_configuration_holds_at_once(home: Home) -> None:
+    config = home.folder / "config"
+    config.write_text("Host a\n HostName n1\n HostKeyAlias n1\n")
+    words = ("exec", "--keep", "-F", str(config), "-w", "a", "hostname")
+    assert home.run(*words).stdout == "a: n1\n"
+    config.write_text("Host a\n HostName n2\n HostKeyAlias n2\n")
+    assert home.run(*words).stdout == "a: n2\n"
+    config.write_text("Host a\n HostName n2\n HostKeyAlias nobody\n")
+    refused = home.run(*words)
+    assert refused.returncode == 125
+    assert "host key unknown" in refused.stderr
+
+
+@pytest.mark.parametrize("how", ["killed", "too long"])
+def test_nothing_is_left_on_the_host(home: Home, how: str) -> None:
+    home.run("connect", "-w", "n1")
+    text = "trap '' TERM INT; (trap '' TERM INT; exec sleep 1000) & echo up; wait"
+    limit = ("-u", "1") if how == "too long" else ()
+    words = ("exec", "--grace", "0.3", *limit, "-w", "n1", "--shell", text)
+    env = ["env", f"XDG_RUNTIME_DIR={home.folder}"]
+    with home.cluster.popen(
+        [*env, *DISPATCH, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as one:  # fmt: skip
+        assert one.stdout is not None
+        assert one.stdout.readline() == "n1: up\n"
+        if how == "killed":
+            one.kill()
+        else:
+            assert one.wait(20) == 124
+        one.communicate()
+    wait_for(lambda: not home.cluster.on_hosts(), 15, lambda: home.cluster.on_hosts())
+
+
+def test_the_socket_is_ours_alone(home: Home) -> None:
+    home.run("connect", "-w", "n1")
+    sockets = [path for path in (home.folder / "dispatch").iterdir() if path.is_socket()]
+    assert [path.stat().st_mode & 0o777 for path in sockets] == [0o600]
+    assert (home.folder / "dispatch").stat().st_mode & 0o777 == 0o700
+    (home.folder / "dispatch").chmod(0o777)
+    refused = home.run("exec", "-w", "n1", "hostname")
+    assert refused.returncode == 2
+    assert "others may write there" in refused.stderr
+
+
+def test_one_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    first = place.listen()
+    assert isinstance(first, socket.socket)
+    assert place.listen() is None
+    caller = place.dial()
+    assert caller is not None
+    assert place.uid_of(caller) == os.geteuid()
+    caller.close()
+    first.close()
+    assert place.dial() is None
+
+
+def test_a_folder_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "dispatch").mkdir()
+    (tmp_path / "dispatch").chmod(0o777)
+    with pytest.raises(UsageError):
+        place.dial()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("exec", "--keep=0", "-w", "n1", "true"), "for how long"),
+        (("exec", "--keep=soon", "-w", "n1", "true"), "--keep: not a number"),
+        (("exec", "--keep", "--transport", "ssh", "-w", "n1", "true"), "ControlPersist"),
+        (("connect", "--list", "--close"), "exclude each other"),
+        (("connect",), "no hosts"),
+    ],
+)
+def test_usage(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*DISPATCH, *words], env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"D", b"1", b"e"]), st.binary(max_size=50))), st.data())
+def test_frames_in_any_pieces(parts: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+    stream = b"".join(frame(kind, body) for kind, body in parts)
+    frames, found = Frames(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        found += frames.feed(stream[:size])
+        stream = stream[size:]
+    assert found == parts
+
+
+def test_frames_are_bounded() -> None:
+    with pytest.raises(Malformed):
+        list(Frames().feed(b"D" + (LARGEST + 1).to_bytes(4, "big")))
+    assert list(Frames().feed(told(b"L", a=1))) == [(b"L", b'{"a": 1}')]
