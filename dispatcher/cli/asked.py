@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from dispatcher.cli.door import say
 from dispatcher.errors import UsageError
-from dispatcher.plan.fill import torchrun
 from dispatcher.plan.host import Hostlist
 from dispatcher.plan.hostfile import read_hosts
+from dispatcher.plan.per_node import torchrun
 from dispatcher.plan.request import (
     Limits,
     Nproc,

@@ -104,7 +104,7 @@ class JobPlan:
     restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
     local_rank_arg: str | None = None  # its first argument is this and =LOCAL_RANK
-    per_node: bool = False  # one process a node; its words have placeholders, see ``fill``
+    per_node: bool = False  # one process a node; its words have placeholders, see ``per_node``
     notices: tuple[str, ...] = ()
 
     @property

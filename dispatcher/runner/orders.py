@@ -21,8 +21,8 @@ from dispatcher.plan.environ import (
     omp_threads,
     rank_environment,
 )
-from dispatcher.plan.fill import PER_NODE, filled
 from dispatcher.plan.job import JobPlan, NodePlan
+from dispatcher.plan.per_node import PER_NODE, filled
 
 
 def prepare_order(

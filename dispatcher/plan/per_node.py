@@ -1,4 +1,4 @@
-"""Placeholders in a program's words: ``--node-rank {node_rank}`` becomes ``--node-rank 3``.
+"""One process a node, its place in its words: ``--node-rank {node_rank}``, ``--node-rank 3``.
 
 Only where the user asked for one process a node (``--per-node``): such programs
 are launchers themselves and want their place as arguments. Only the names below
