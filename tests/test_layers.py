@@ -37,7 +37,15 @@ MAY = {
     "lifeline": ("agent.wire",),
     "foreign": ("errors",),
     "timeline": ("errors",),
-    "copy": (*COMMON, "agent.pack", "bootstrap", "transport.base"),
+    "copy": (
+        *COMMON,
+        "agent.pack",
+        "agent.wire",
+        "bootstrap",
+        "lifeline",
+        "plan.host",
+        "transport.base",
+    ),
     "runner": (
         *COMMON,
         "plan",
@@ -63,8 +71,11 @@ AGENT_MODULES = {
 #: what a part loads that few runs need, and only in a process of its own
 PART_MODULES = {"agent.nvidia": {"ctypes"}}
 
-#: the same for a host's end of a copy; hashlib and shutil are loaded only where they must be
-COPY_MODULES = {"__future__", "_hashlib", "fcntl", "hashlib", "os", "shutil", "signal", "time"}
+#: the same for a host's end of a copy; those that cost most are loaded only where they must be
+COPY_MODULES = {
+    "__future__", "_hashlib", "errno", "fcntl", "hashlib", "os", "shutil", "signal", "subprocess",
+    "threading", "time",
+}  # fmt: skip
 
 #: what no part of the launcher may load or call: heavy, or able to run what a host sends
 HEAVY = {"torch", "mpi4py", "numpy"}

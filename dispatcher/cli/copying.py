@@ -11,19 +11,23 @@ from typing import Any
 from dispatcher.cli.door import say
 from dispatcher.cli.errand import limits
 from dispatcher.cli.launch import allow_open_files
-from dispatcher.cli.reach import Reach
+from dispatcher.cli.reach import LOCAL_NAMES, Reach
 from dispatcher.cli.sinks import may_draw
 from dispatcher.cli.targets import find_hosts
-from dispatcher.copy import program, scripts
+from dispatcher.copy import program, scripts, tree
 from dispatcher.copy.fetching import Fetching
 from dispatcher.copy.receiving import Group
 from dispatcher.copy.sending import Sending
+from dispatcher.copy.sources import Group as SourceGroup
 from dispatcher.copy.sources import Sources, names_of
+from dispatcher.copy.told import Told
 from dispatcher.core.events import SignalReceived
 from dispatcher.core.visits import (
+    Exited,
     Failed,
     Interrupted,
     NotCopied,
+    NotStarted,
     Outcome,
     TimedOut,
     exit_code,
@@ -32,12 +36,16 @@ from dispatcher.core.visits import (
 from dispatcher.errors import UsageError
 from dispatcher.plan import placeholders
 from dispatcher.plan.errand import Errand
+from dispatcher.plan.host import Host
+from dispatcher.plan.hostset import fold
 from dispatcher.plan.placeholders import HOST, RANK
+from dispatcher.plan.request import parse_count
 from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.errand import ErrandRunner
 from dispatcher.sinks.base import Sink
-from dispatcher.sinks.copying import Told, summary
+from dispatcher.sinks.copying import summary
 from dispatcher.sinks.errand import ErrandNotes, describe
+from dispatcher.sinks.harmless import harmless_text
 from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.screen import Screen, View
 from dispatcher.transport.base import Failure, Kind
@@ -61,13 +69,111 @@ def put(flags: Mapping[str, Any]) -> int:
         if paths not in listed:
             listed[paths] = Sources(groups, checksum=flags["checksum"])
         plans.append((listed[paths], groups))
-    sending = Sending(plans, checksum=flags["checksum"], resume=not flags["no_resume"])
-    tails = tuple((groups[0][0], *names_of(groups[0][1])) for groups in wanted)
-    words = program.words(scripts.PUT, ())
-    errand = Errand(hosts, words, stdin=True, limits=limits(flags), tails=tails)
+    told = [Told(wanted=files.size) for files, _ in plans]
+    shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
+    branches = _branches(flags["tree"], len(hosts), plans[0][0].size if shared else 0, shared)
+    job = Putting(flags, hosts, plans, told)
     began = time.monotonic()
-    outcomes = list(_run(errand, flags, [], sending, sending.told))
-    return _conclude(errand, outcomes, sending.told, time.monotonic() - began, "sent")
+    outcomes = job.by_tree(branches) if branches else job.flat(range(len(hosts)))
+    names = Errand(hosts, ("put",)).names
+    return _conclude(
+        names,
+        [outcomes[node] for node in range(len(hosts))],
+        told,
+        time.monotonic() - began,
+        "sent",
+    )
+
+
+def _branches(given: str | None, hosts: int, size: int, shared: bool) -> int:
+    """How many branches the tree has; 0 for none. given: of the flag, "" for no number."""
+    if given is None:
+        return tree.BRANCHES if shared and tree.pays(hosts, size) else 0
+    if not shared:
+        raise UsageError("--tree: every host must get the same files, and none be this machine")
+    count = parse_count(given, "--tree") if given else tree.BRANCHES
+    return count if hosts > 1 else 0
+
+
+class Putting:
+    """One ``put``: its hosts, what goes to each, and what is known of it."""
+
+    def __init__(
+        self,
+        flags: Mapping[str, Any],
+        hosts: Sequence[Host],
+        plans: Sequence[tuple[Sources, tuple[SourceGroup, ...]]],
+        told: Sequence[Told],
+    ) -> None:
+        self._flags = flags
+        self._hosts = hosts
+        self._plans = plans
+        self._told = told
+
+    def flat(self, nodes: Sequence[int]) -> dict[int, Outcome]:
+        """Serve ``nodes`` from here: node -> outcome."""
+        return self._serve(nodes, {})
+
+    def by_tree(self, branches: int) -> dict[int, Outcome]:
+        """Serve the heads of as many branches; whom they could not serve, from here."""
+        self._plans[0][0].add_digests()
+        found = tree.branches_of(range(len(self._hosts)), branches)
+        groups = [groups for _, groups in self._plans]
+        below = {
+            number: (
+                tree.instructions(branch, self._hosts, groups),
+                {node: self._told[node] for node in branch.below},
+            )
+            for number, branch in enumerate(found)
+            if branch.below
+        }
+        outcomes = self._serve([branch.head for branch in found], below)
+        left = []
+        stopped = [one for one in outcomes.values() if isinstance(one, Interrupted | TimedOut)]
+        for node in (node for branch in found for node in branch.below):
+            told = self._told[node]
+            if told.sent is not None or told.error is not None:
+                outcomes[node] = Exited(0 if told.error is None else 1)
+            elif stopped:
+                outcomes[node] = NotStarted("interrupted")
+            else:
+                left.append(node)
+        if left:
+            self._say_who(left)
+            outcomes |= self.flat(left)
+        return outcomes
+
+    def _say_who(self, nodes: Sequence[int]) -> None:
+        if not self._flags["verbose"]:
+            return
+        why: dict[str, list[str]] = {}
+        for node in nodes:
+            text = self._told[node].relay_error or "the host above it failed"
+            why.setdefault(harmless_text(text), []).append(self._hosts[node].name)
+        for text, names in why.items():
+            say(f"note: {fold(names)}: served from here: {text}")
+
+    def _serve(
+        self, nodes: Sequence[int], below: Mapping[int, tuple[dict[str, Any], dict[int, Told]]]
+    ) -> dict[int, Outcome]:
+        flags = self._flags
+        plans = [self._plans[node] for node in nodes]
+        sending = Sending(
+            plans,
+            checksum=flags["checksum"],
+            resume=not flags["no_resume"],
+            told=[self._told[node] for node in nodes],
+            below=below,
+        )
+        tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)
+        errand = Errand(
+            tuple(self._hosts[node] for node in nodes),
+            program.words(scripts.PUT, ()),
+            stdin=True,
+            limits=limits(flags),
+            tails=tails,
+        )
+        return dict(zip(nodes, _run(errand, flags, [], sending, self._told), strict=True))
 
 
 def get(flags: Mapping[str, Any]) -> int:
@@ -106,7 +212,7 @@ def get(flags: Mapping[str, Any]) -> int:
     for name, told in zip(names, fetching.told, strict=True):
         for left in told.left_out:
             say(f"note: {name}: left out {left}")
-    return _conclude(errand, outcomes, fetching.told, time.monotonic() - began, "fetched")
+    return _conclude(names, outcomes, fetching.told, time.monotonic() - began, "fetched")
 
 
 def _named(path: str) -> tuple[str, str]:
@@ -179,7 +285,7 @@ def _run(
 
 
 def _conclude(
-    errand: Errand, outcomes: list[Outcome], told: Sequence[Told], seconds: float, verb: str
+    names: Sequence[str], outcomes: list[Outcome], told: Sequence[Told], seconds: float, verb: str
 ) -> int:
     """Say what became of which hosts; the exit code."""
     for node, (outcome, one) in enumerate(zip(outcomes, told, strict=True)):
@@ -190,8 +296,8 @@ def _conclude(
             outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error)
         elif is_good(outcome) and one.python and one.sent is None:
             outcomes[node] = NotCopied("it ended before all was copied")
-    for line in describe(outcomes, errand.names):
+    for line in describe(outcomes, names):
         say(line)
-    for line in summary(errand.names, outcomes, told, seconds, verb):
+    for line in summary(names, outcomes, told, seconds, verb):
         say(line)
     return exit_code(outcomes)

@@ -30,6 +30,10 @@ Exit code: as dispatch exec.
 @click.option(
     "--no-resume", is_flag=True, help="Neither use nor keep what an interrupted copy left."
 )
+@click.option(
+    "--tree", is_flag=False, flag_value="", default=None, metavar="[K]",
+    help="Let hosts pass the files on, in K branches [8]; by itself from 64 hosts and 8 GiB on.",
+)  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @how_options
 def command(**flags: Any) -> int:
@@ -50,4 +54,6 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch put`` with ``words``; the exit code."""
+    # its number is optional, so what follows it after a blank is not the number
+    words = ["--tree=" if word == "--tree" else word for word in words]
     return enter(command, words, "dispatch put")

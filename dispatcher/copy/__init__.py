@@ -1,6 +1,7 @@
-"""Files to many hosts and back, as tar streams over the channel of one command.
+"""Files to many hosts and back, over the channel of one command a host.
 
-``pack`` makes the archive that ``put`` sends; ``unpack`` takes apart what ``get``
-received from a host that may be hostile; ``scripts`` is what runs there, in
-POSIX sh with ``tar``. A stream a host, no round trip a file, no Python there.
+``sources`` is what ``put`` sends and ``sending`` talks with the hosts about it; ``fetching``,
+``receiving`` and ``place`` are ``get``, from hosts that may be hostile. ``there`` is what
+travels, ``program`` how it gets there; ``tree`` lets hosts pass files on. ``pack``, ``unpack``
+and ``scripts`` are the way for hosts without Python: a tar, and POSIX sh.
 """

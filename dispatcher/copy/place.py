@@ -12,7 +12,7 @@ import os
 import posixpath
 from collections.abc import Collection
 
-from dispatcher.copy.there.take import STAGE_HERE, locked, sweep
+from dispatcher.copy.there.disk import STAGE_HERE, locked, sweep
 
 MOST_MEMBERS = 1_000_000
 MOST_DEPTH = 64

@@ -20,8 +20,12 @@ from collections.abc import Sequence
 PYTHON, SHELL = b"P\n", b"S\n"
 
 #: what travels, in the order of their imports
-_MODULES = ("agent.pack", "copy.there.frames", "copy.there.give", "copy.there.take",
-            "copy.there.main")  # fmt: skip
+_MODULES = (
+    "agent.pack", "copy.there.frames", "copy.there.give", "copy.there.disk", "copy.there.take",
+    "copy.there.main",
+)  # fmt: skip
+#: what follows where there is a tree
+_TREE = ("copy.there.relay",)
 _NEWER = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 
 #: arguments: the loader, the script for hosts without Python, then the script's own
@@ -49,8 +53,8 @@ def read(size):
         data += more
     return data
 import zlib
-source = zlib.decompress(read(int(read(8))))
-exec(source)
+packed = read(int(read(8)))
+exec(zlib.decompress(packed))
 """
 
 _START = """
@@ -67,7 +71,7 @@ for name in "dispatcher", "dispatcher.agent", "dispatcher.copy", "dispatcher.cop
     sys.modules[name] = type(sys)(name)
     sys.modules[name].__path__ = []
 from dispatcher.copy.there.main import main
-sys.exit(main())
+sys.exit(main(packed))
 """
 
 
@@ -77,9 +81,10 @@ def words(script: str, arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 @functools.cache
-def payload() -> bytes:
-    """What a host that said ``PYTHON`` is sent before the first frame."""
-    modules = {f"dispatcher.{name}": _source(name) for name in _MODULES}
+def payload(tree: bool = False) -> bytes:
+    """What a host that said ``PYTHON`` is sent before the first frame. tree: it passes files on."""
+    names = (*_MODULES, *_TREE) if tree else _MODULES
+    modules = {f"dispatcher.{name}": _source(name) for name in names}
     packed = zlib.compress(f"modules = {modules!r}\n{_START}".encode(), 9)
     return b"%08d" % len(packed) + packed
 

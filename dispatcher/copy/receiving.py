@@ -14,7 +14,8 @@ from typing import Any
 
 from dispatcher.copy.place import BadArchive, Place
 from dispatcher.copy.there import frames
-from dispatcher.copy.there.take import PART, WORTH, locked, same_time
+from dispatcher.copy.there.disk import PART, locked, same_time
+from dispatcher.copy.there.take import WORTH
 
 _CHUNK = 256 << 10
 

@@ -8,7 +8,7 @@ writer thread a host; what hosts say is parsed on their own threads, bounded and
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.copy import program
@@ -27,21 +27,30 @@ _CHUNK = 64 << 10
 class Sending:
     """Talks with the hosts (``runner.dialogue``): ``plans[node]`` goes to ``node``.
 
-    plans: sources, and the groups with that host's destinations.
+    plans: sources, and the groups with that host's destinations. told: written as it goes.
+    below: node -> what it is told to pass on (``tree.instructions``), and what is known
+    of those hosts, by the names it has for them.
     """
 
     hears = True
 
     def __init__(
-        self, plans: Sequence[tuple[Sources, tuple[Group, ...]]], *, checksum: bool, resume: bool
+        self,
+        plans: Sequence[tuple[Sources, tuple[Group, ...]]],
+        *,
+        checksum: bool,
+        resume: bool,
+        told: Sequence[Told],
+        below: Mapping[int, tuple[dict[str, Any], dict[int, Told]]] | None = None,
     ) -> None:
         self._plans = plans
+        self._below = below or {}
         self._checksum = checksum
         self._resume = resume
         self._orders: dict[tuple[int, tuple[Group, ...]], bytes] = {}
         self._lock = threading.Lock()
         self._hearing = [Hearing(_LARGEST) for _ in plans]
-        self.told = [Told(wanted=sources.size) for sources, _ in plans]
+        self.told = told
 
     def start(self, node: int, link: Link) -> None:
         self._hearing[node].talk(f"put:{node}", lambda: self._talk(node, link))
@@ -97,7 +106,7 @@ class Sending:
     def _by_python(self, node: int, link: Link) -> None:
         sources, _ = self._plans[node]
         told, hearing = self.told[node], self._hearing[node]
-        link.write(program.payload() + self._order(node))
+        link.write(program.payload(bool(self._below.get(node))) + self._order(node))
         answer = hearing.value()
         if _take_report(told, answer):
             return
@@ -109,10 +118,31 @@ class Sending:
                 told.bytes = min(told.wanted, told.bytes + len(piece))
         except LinkClosed:
             pass  # it may have said why
-        _take_report(told, hearing.value())
+        while "of" in (answer := hearing.value()):
+            self._take_message(node, answer)
+        _take_report(told, answer)
+
+    def _take_message(self, node: int, answer: dict[str, Any]) -> None:
+        """What an inner host says of those below it: it can say nothing of any other."""
+        _, below = self._below.get(node, ({}, {}))
+        nodes = answer.pop("of", None)
+        if not isinstance(nodes, list):
+            raise frames.BadFrame("a word of nobody")
+        for other in nodes:
+            told = below.get(other) if isinstance(other, int) else None
+            if told is None:
+                raise frames.BadFrame("a word of a host that is not below it")
+            told.python = True
+            if "failed" not in answer:
+                _take_report(told, answer)
+            else:
+                told.relay_error = str(answer["failed"])[:300]
 
     def _order(self, node: int) -> bytes:
         sources, groups = self._plans[node]
+        more, _ = self._below.get(node, (None, None))
+        if more:
+            return sources.order(groups, checksum=self._checksum, resume=self._resume, more=more)
         key = (id(sources), groups)
         with self._lock:
             if key not in self._orders:
@@ -129,16 +159,16 @@ def _take_report(told: Told, answer: dict[str, Any]) -> bool:
         told.error = error[:500]
     elif isinstance(sent, int) and isinstance(equal, int):
         told.sent, told.equal = sent, equal
-        told.found = told.wanted - _number(answer.get("bytes"), told.wanted)
-        told.bytes = told.wanted = told.wanted - told.found
+        told.bytes = told.wanted = _number(answer.get("bytes"))
+        told.found = _number(answer.get("found"))
     else:
         return False
     return True
 
 
-def _number(value: object, most: int) -> int:
-    """``value`` if it is a number from 0 to ``most``, else ``most``."""
-    return value if isinstance(value, int) and 0 <= value <= most else most
+def _number(value: object) -> int:
+    """``value`` if it is a number of bytes, else 0."""
+    return value if isinstance(value, int) and 0 <= value < 1 << 60 else 0
 
 
 def needs_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dispatcher.copy.pack import Packed, pack
@@ -50,9 +50,7 @@ class Sources:
             for number, (_, paths) in enumerate(self.groups):
                 self._add_group(number, paths)
             if checksum:
-                for entry, path in zip(self.entries, self._paths, strict=True):
-                    if entry.kind == frames.FILE:
-                        entry.more = digest(path)
+                self._add_digests()
             self._read_all()
         except NotGiven as error:
             raise UsageError(str(error)) from None
@@ -67,6 +65,19 @@ class Sources:
                     raise NotGiven(f"{place}: not a file, a folder or a link")
                 self.entries.append(entry)
                 self._paths.append(place)
+
+    def add_digests(self) -> None:
+        """Put every file's SHA-256 into the list. Raises: UsageError."""
+        try:
+            self._add_digests()
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise UsageError(f"{error.filename}: {why}") from None
+
+    def _add_digests(self) -> None:
+        for entry, path in zip(self.entries, self._paths, strict=True):
+            if entry.kind == frames.FILE:
+                entry.more = digest(path)
 
     def _read_all(self) -> None:
         """Keep the small files; see that the others can be read."""
@@ -95,18 +106,25 @@ class Sources:
         """Bytes of all files."""
         return sum(entry.size for entry in self.entries)
 
-    def order(self, groups: Sequence[Group], *, checksum: bool, resume: bool) -> bytes:
+    def order(
+        self,
+        groups: Sequence[Group],
+        *,
+        checksum: bool,
+        resume: bool,
+        more: Mapping[str, Any] | None = None,
+    ) -> bytes:
         """The first frame for a host. groups: as ours, with the destinations of that host."""
-        return frames.message(self._order(groups, checksum, resume))
-
-    def _order(self, groups: Sequence[Group], checksum: bool, resume: bool) -> dict[str, Any]:
-        return {
-            "do": "put",
-            "list": frames.columns(self.entries),
-            "groups": [[dest, names_of(paths)] for dest, paths in groups],
-            "checksum": checksum,
-            "resume": resume,
-        }
+        return frames.message(
+            {
+                "do": "put",
+                "list": frames.columns(self.entries),
+                "groups": [[dest, names_of(paths)] for dest, paths in groups],
+                "checksum": checksum,
+                "resume": resume,
+                **(more or {}),
+            }
+        )
 
     def pieces(self, needed: Sequence[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
         """Frames of the files ``needed``, rising indexes of entries.

@@ -12,7 +12,8 @@ class Told:
     python: whether its Python does the work; None until it is known. bytes: copied, of
     ``wanted``; ``found`` more were there from an interrupted copy. sent, equal: files,
     once it is done; error: why it is not, ``hostile`` when the host broke the rules.
-    left_out: what could not be copied, and why.
+    left_out: what could not be copied, and why. relay_error: why the host above it
+    in a tree did not serve it.
     """
 
     python: bool | None = None
@@ -24,3 +25,4 @@ class Told:
     error: str | None = None
     hostile: bool = False
     left_out: list[str] = field(default_factory=list)
+    relay_error: str | None = None

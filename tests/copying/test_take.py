@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from dispatcher.copy.sending import needs_of
 from dispatcher.copy.sources import Sources
+from dispatcher.copy.there.disk import PART, STAGE, NotTaken, same_time
 from dispatcher.copy.there.frames import BadFrame, Entry, Frames, columns, frame, message, rows
-from dispatcher.copy.there.take import PART, STAGE, WORTH, NotTaken, Taker, same_time
+from dispatcher.copy.there.take import WORTH, Taker
 
 BIG = random.Random(1).randbytes(3 * WORTH)
 
@@ -157,7 +158,7 @@ def test_a_tree_appears_in_one_step_and_is_swept_when_it_does_not(
     copy.taker._groups[0].stage = ""  # it is killed here
     copy.close(keep=True)
     os.utime(dest / stage, (1, 1))
-    assert Copy([tree], dest).all() == {"sent": 5, "equal": 0, "bytes": 5}
+    assert Copy([tree], dest).all() == {"sent": 5, "equal": 0, "bytes": 5, "found": 0}
     assert os.listdir(dest) == ["tree"]
 
 

@@ -12,8 +12,9 @@ import pytest
 from rig import Cluster, wait_for
 
 from dispatcher.copy.sources import Sources
+from dispatcher.copy.there.disk import PART, STAGE
 from dispatcher.copy.there.frames import Frames
-from dispatcher.copy.there.take import PART, STAGE, Taker
+from dispatcher.copy.there.take import Taker
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 PUT = [*DISPATCH, "put", "-w", "localhost"]

@@ -21,7 +21,7 @@ from dispatcher.copy.there.frames import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class NotGiven(Exception):
@@ -68,24 +68,31 @@ def digest(path: str, size: int = -1) -> str:
     return known.hexdigest()  # type: ignore[no-any-return]
 
 
-def give(path: str, size: int, start: int = 0, seen: str = "") -> Iterator[bytes]:
+def give(
+    path: str,
+    size: int,
+    start: int = 0,
+    seen: str = "",
+    more: Callable[[int], bool] = lambda at: True,
+) -> Iterator[bytes]:
     """The file at ``path`` in frames; it must have ``size`` bytes, as when it was listed.
 
     start, seen: how many bytes the other end has, and their SHA-256. Where it is not
-    ours the file is given from its beginning.
+    ours the file is given from its beginning. more: of a file that still grows, waits
+    until there are more bytes than these; False if there never will be.
     """
     fd = -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         known, at = sha256(), 0
-        while at < start and (data := os.read(fd, min(CHUNK, start - at))):
+        while at < start and more(at) and (data := os.read(fd, min(CHUNK, start - at))):
             known.update(data)
             at += len(data)
         if start and (at < start or known.hexdigest() != seen):
             known, at = sha256(), os.lseek(fd, 0, os.SEEK_SET)
         if start:
             yield frame(START, at.to_bytes(8, "big"))
-        while at < size and (data := os.read(fd, min(CHUNK, size - at))):
+        while at < size and more(at) and (data := os.read(fd, min(CHUNK, size - at))):
             known.update(data)
             at += len(data)
             yield frame(DATA, data)

@@ -11,6 +11,7 @@ import fcntl
 import os
 import signal
 
+from dispatcher.copy.there.disk import NotTaken
 from dispatcher.copy.there.frames import (
     CHUNK,
     FILE,
@@ -24,12 +25,14 @@ from dispatcher.copy.there.frames import (
     value_of,
 )  # fmt: skip
 from dispatcher.copy.there.give import NotGiven, digest, give, scan
-from dispatcher.copy.there.take import NotTaken, Taker
+from dispatcher.copy.there.take import Taker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
+
+    from dispatcher.copy.there.relay import Relay
 
 _MOST = 1 << 30  # bytes of a list; the launcher is trusted here
 _READ = 1 << 20
@@ -40,14 +43,14 @@ class _Ended(Exception):
     """The launcher is gone, or ends us."""
 
 
-def main() -> int:
-    """The exit code: 0 when the report says that all is in its place."""
+def main(packed: bytes) -> int:
+    """The exit code: 0 when the report says that all is in its place. packed: this program."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     come = _frames()
     try:
         order = value_of(*next(come))
-        return _put(order, come) if order["do"] == "put" else _get(order, come)
+        return _put(order, come, packed) if order["do"] == "put" else _get(order, come)
     except (BadFrame, NotGiven, NotTaken) as bad:
         return _fail(str(bad))
     except OSError as error:
@@ -57,17 +60,28 @@ def main() -> int:
         return 1
 
 
-def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
+def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], packed: bytes) -> int:
     entries = rows(order["list"])
     taker = Taker(entries, order["groups"], order["checksum"], order["resume"])
-    keep = False
+    keep, relay = False, None
     try:
         _say(taker.needs())
-        _receive(taker, come)
+        if order.get("below"):
+            from dispatcher.copy.there.relay import Relay
+
+            relay = Relay(order, packed, taker, _say)
+            relay.start()
+        _receive(taker, come, relay)
+        if relay is not None:
+            relay.fed()
         taker.commit()
+        if relay is not None:
+            relay.finish()
         _say(taker.report())
-    except _Ended:
-        keep = bool(order["resume"])
+    except BaseException as error:
+        keep = isinstance(error, _Ended) and bool(order["resume"])
+        if relay is not None:
+            relay.abandon()
         raise
     finally:
         taker.close(keep)
@@ -98,14 +112,19 @@ def _get(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
     return 0
 
 
-def _receive(taker: Taker, come: Iterator[tuple[bytes, bytes]]) -> None:
+def _receive(taker: Taker, come: Iterator[tuple[bytes, bytes]], relay: Relay | None) -> None:
     while not taker.done:
         kind, body = next(come)
         try:
-            taker.take(kind, body)
+            if relay is None:
+                taker.take(kind, body)
+                continue
+            with relay.grown:
+                taker.take(kind, body)
+                relay.grown.notify_all()
         except OSError as error:
             if error.filename is None:
-                error.filename = taker.now.path
+                error.filename = taker.now.path.partition("/")[2]
             raise
 
 

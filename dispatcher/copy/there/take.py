@@ -12,10 +12,21 @@ uses a name of its own, and what nobody holds any more is swept by the next copy
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 
+from dispatcher.copy.there.disk import (
+    PART,
+    STAGE,
+    NotTaken,
+    lock,
+    locked,
+    merge,
+    remove,
+    rename,
+    same_file,
+    same_time,
+    sweep,
+)  # fmt: skip
 from dispatcher.copy.there.frames import (
     BROKEN,
     DATA,
@@ -36,16 +47,7 @@ if TYPE_CHECKING:
 
 #: a file of so many bytes is worth going on with
 WORTH = 1 << 20
-STAGE, PART = ".dispatch-put-", ".dispatch-part-"
-#: the stage of ``get``
-STAGE_HERE = ".dispatch-get-"
-#: seconds after which a part that nobody goes on with is swept
-STALE = 7 * 86400
 _CHUNK = 1 << 20
-
-
-class NotTaken(Exception):
-    """The files cannot be put where they should be; the message says which and why."""
 
 
 class Group:
@@ -102,6 +104,8 @@ class Taker:
         self._path = ""
         self._known: Any = None
         self._size = 0
+        self._sure = False  # that the bytes before ``_size`` are those of this file
+        self._wants: set[int] = set()
         self._places: dict[int, str] = {}
         self.bytes = 0
 
@@ -109,11 +113,13 @@ class Taker:
 
     def needs(self) -> dict[str, Any]:
         """Which entries' bytes are to be sent, and what there is of them already."""
-        starts, seen = [], []
+        starts: list[int] = []
+        seen: list[str] = []
         for index, entry in enumerate(self._entries):
             if not self._wanted(entry):
                 continue
             self._needed.append(index)
+            self._wants.add(index)
             if self._resume and entry.size >= WORTH:
                 part = self._open_part(entry)
                 if part is not None:
@@ -205,6 +211,7 @@ class Taker:
         index = self._needed[self._turn]
         entry = self._entries[index]
         if self._fd < 0:
+            self._sure = False
             self._begin(index, entry)
         if kind == DATA:
             self._size += len(body)
@@ -215,11 +222,13 @@ class Taker:
             view = memoryview(body)
             while view:
                 view = view[os.write(self._fd, view) :]
+            self._sure = True
         elif kind == START:
             if int.from_bytes(body, "big") != self._size:  # it is not the same file
                 os.ftruncate(self._fd, 0)
                 os.lseek(self._fd, 0, os.SEEK_SET)
                 self._known, self._size = sha256(), 0
+            self._sure = True
         elif kind == END:
             self._end(index, entry, body)
         elif kind == BROKEN:
@@ -242,7 +251,8 @@ class Taker:
         self._known, self._size = sha256(), 0
 
     def _end(self, index: int, entry: Entry, told: bytes) -> None:
-        if self._size != entry.size or self._known.digest() != told:
+        listed = entry.more in ("", self._known.hexdigest())
+        if self._size != entry.size or self._known.digest() != told or not listed:
             if index in self._parts:
                 os.unlink(self._path)
             raise NotTaken(f"{entry.path}: came damaged, or changed while it was sent")
@@ -250,9 +260,30 @@ class Taker:
         os.utime(self._fd, ns=(entry.mtime, entry.mtime))
         if index not in self._parts:  # a part stays locked until it has its name
             os.close(self._fd)
-        self._fd = -1
         self._places[index] = self._path
+        self._fd = -1
         self._turn += 1
+
+    # -- for those whom we pass files on to ---------------------------------------------
+
+    def available(self, index: int) -> int:
+        """How many bytes of a file are here for certain; -1: it has not begun to come."""
+        if index in self._places or index not in self._wants:
+            return self._entries[index].size
+        coming = self._fd >= 0 and self._turn < len(self._needed)
+        if not coming or self._needed[self._turn] != index:
+            return -1
+        return self._size if self._sure else -1
+
+    def source(self, index: int) -> tuple[str, int]:
+        """Where a file is or comes, and its size; until ``commit``."""
+        entry = self._entries[index]
+        if index in self._places:
+            return self._places[index], entry.size
+        if index in self._wants:
+            return self._path, entry.size
+        group, top, rest = self._split(entry.path)
+        return group.final(top) + rest, entry.size
 
     # -- the names ----------------------------------------------------------------------
 
@@ -294,9 +325,15 @@ class Taker:
                 os.chmod(final, entry.mode)
 
     def report(self) -> dict[str, Any]:
-        """What was done: files sent and equal, bytes received."""
+        """What was done: files sent and equal; bytes received, and found from another time."""
         files = sum(entry.kind == FILE for entry in self._entries)
-        return {"sent": len(self._needed), "equal": files - len(self._needed), "bytes": self.bytes}
+        needed = sum(self._entries[index].size for index in self._needed)
+        return {
+            "sent": len(self._needed),
+            "equal": files - len(self._needed),
+            "bytes": self.bytes,
+            "found": max(0, needed - self.bytes),
+        }
 
     def close(self, keep: bool) -> None:
         """Leave nothing but, if ``keep``, the parts of files that have not arrived."""
@@ -310,111 +347,3 @@ class Taker:
         self._fd = -1
         for group in self._groups:
             group.close()
-
-
-def same_time(there: int, here: int) -> bool:
-    """Whether two times in nanoseconds mean one; ``there`` may have been kept in whole seconds."""
-    second = 10**9
-    return there == here or (there % second == 0 and there // second == here // second)
-
-
-def merge(staged: str, final: str) -> None:
-    """Give ``staged`` the name ``final``; into a folder that is there, file by file.
-
-    Raises: NotTaken where a folder stands in the place of a file; OSError.
-    """
-    if os.path.isdir(staged) and not os.path.islink(staged):
-        if not os.path.isdir(final):
-            try:
-                return rename(staged, final)
-            except OSError:
-                if not os.path.isdir(final):  # another copy has just made it
-                    raise
-        for name in os.listdir(staged):
-            merge(os.path.join(staged, name), os.path.join(final, name))
-    elif os.path.isdir(final) and not os.path.islink(final):
-        raise NotTaken(f"{final}: is a directory")
-    else:
-        rename(staged, final)
-    return None
-
-
-def rename(path: str, final: str) -> None:
-    """Move by renaming; across a mount point by a copy beside ``final``, then renamed."""
-    try:
-        os.rename(path, final)
-    except OSError as error:
-        if error.errno != 18:  # EXDEV
-            raise
-        import shutil
-
-        beside = os.path.join(os.path.dirname(final), STAGE + os.urandom(6).hex())
-        try:
-            shutil.copy2(path, beside, follow_symlinks=False)
-            os.rename(beside, final)
-        except BaseException:
-            if os.path.lexists(beside):
-                os.unlink(beside)
-            raise
-
-
-def locked(fd: int) -> bool:
-    """Lock ``fd`` for us alone; whether it is. A file system without locks counts as not."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def lock(path: str) -> int:
-    """A descriptor that holds ``path`` locked where the file system can."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    locked(fd)
-    return fd
-
-
-def same_file(fd: int, path: str) -> bool:
-    """Whether ``path`` is still the open file ``fd``."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except OSError:
-        return False
-
-
-def sweep(folder: str) -> None:
-    """Remove the stages of copies that are dead, and parts that nobody has wanted for long."""
-    for name in os.listdir(folder):
-        if not name.startswith((STAGE, PART, STAGE_HERE)):
-            continue
-        path = os.path.join(folder, name)
-        try:
-            fd = lock_or_none(path)
-            if fd is None:
-                continue
-            age = time.time() - os.fstat(fd).st_mtime
-            if age > (STALE if name.startswith(PART) else 60):
-                remove(path)
-            os.close(fd)
-        except OSError:
-            continue  # another user's, or just gone
-
-
-def lock_or_none(path: str) -> int | None:
-    """A descriptor that holds ``path`` locked, or None."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    if locked(fd):
-        return fd
-    os.close(fd)
-    return None
-
-
-def remove(path: str) -> None:
-    """Remove a file, or a tree of our own making."""
-    if os.path.islink(path) or not os.path.isdir(path):
-        os.unlink(path)
-        return
-    os.chmod(path, 0o700)
-    for name in os.listdir(path):
-        remove(os.path.join(path, name))
-    os.rmdir(path)
