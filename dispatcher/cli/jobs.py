@@ -21,7 +21,14 @@ WIDEST = 32
 RECENT = 7 * 86400
 
 
-@click.command("jobs", context_settings=MIXED)
+EPILOG = """\b
+Examples:
+  dispatch jobs
+  dispatch jobs -a --json | jq -r '.[] | select(.state == "dead").id'
+"""
+
+
+@click.command("jobs", context_settings=MIXED, epilog=EPILOG)
 @click.option(
     "-a", "--all", "everything", is_flag=True, help="Also runs of the foreground, and older ones."
 )

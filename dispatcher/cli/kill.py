@@ -18,7 +18,14 @@ from dispatcher.jobs import record
 LAUNCHER = 10.0
 
 
-@click.command("kill", context_settings=MIXED)
+EPILOG = """\b
+Examples:
+  dispatch kill k3f9x2
+  dispatch kill --all
+"""
+
+
+@click.command("kill", context_settings=MIXED, epilog=EPILOG)
 @click.argument("job", required=False)
 @click.option("--all", "everything", is_flag=True, help="All jobs that run here, and dead ones.")
 def command(job: str | None, everything: bool) -> int:

@@ -13,8 +13,14 @@ from dispatcher.cli.watching import Watch, follow, tell_end
 from dispatcher.jobs import record
 from dispatcher.jobs.caller import Call
 
+EPILOG = """\b
+Examples:
+  dispatch stop              the only job that runs
+  dispatch stop latest --now
+"""
 
-@click.command("stop", context_settings=MIXED)
+
+@click.command("stop", context_settings=MIXED, epilog=EPILOG)
 @click.argument("job", required=False)
 @click.option("--now", is_flag=True, help="Kill at once, as a second Ctrl-C.")
 def command(job: str | None, now: bool) -> int:

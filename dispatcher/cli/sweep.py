@@ -12,8 +12,15 @@ from dispatcher.cli.targets import find_hosts, how_options, where_options
 from dispatcher.errors import UsageError
 from dispatcher.jobs import record
 
+EPILOG = """\b
+Examples:
+  dispatch sweep -H hostfile
+  dispatch sweep -w 'n[01-16]' --kill
+  dispatch sweep 20260131-142501-k3f9x2 -H hostfile --kill
+"""
 
-@click.command("sweep", context_settings=MIXED)
+
+@click.command("sweep", context_settings=MIXED, epilog=EPILOG)
 @click.argument("run_id", required=False, metavar="[RUN_ID]")
 @where_options
 @click.option("--kill", "kills", is_flag=True, help="Kill what is listed as left over.")
