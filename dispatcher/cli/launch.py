@@ -77,6 +77,7 @@ def _run(
     import signal
 
     from dispatcher.cli import sinks as told
+    from dispatcher.cli.aftermath import Aftermath
     from dispatcher.cli.enrolled import Enrolled
     from dispatcher.cli.labels import RankLabels
     from dispatcher.cli.seen import Seen
@@ -105,7 +106,8 @@ def _run(
         showing, RankLabels(showing.label, lambda: runner), hosts, on_broken=nobody_reads,
         files_keep_all=told.files_keep_all(showing, paths), over=seen.over,
     )  # fmt: skip
-    sinks: list[Sink] = [tail, pids, *seen.sinks]
+    aftermath = Aftermath([node.host for node in (*plan.nodes, *plan.spares)])
+    sinks: list[Sink] = [tail, pids, aftermath, *seen.sinks]
     if progress is not None:
         sinks.append(progress)
     if showing.stall_after is not None:
@@ -152,9 +154,9 @@ def _run(
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_IGN)
         verdict = runner.run(decision.verdict)
-    lines = (
-        decision.lines + history(verdict) + describe(verdict, runner.plan, pids.by_rank, tail.last)
-    )
+        cleaned = aftermath.clean(plan.run_id, reach.transport_for)
+    told_of = describe(verdict, runner.plan, pids.by_rank, tail.last)
+    lines = decision.lines + history(verdict) + told_of + cleaned
     if paths is not None:
         seconds = time.monotonic() - began
         try:

@@ -9,14 +9,17 @@ from typing import Any
 from dispatcher.cli.reach import Reach
 from dispatcher.core.visits import is_good
 from dispatcher.jobs import tags
-from dispatcher.plan.errand import Errand
+from dispatcher.plan.errand import Errand, ErrandLimits
 from dispatcher.plan.host import Host
 from dispatcher.plan.hostset import fold
 from dispatcher.runner.errand import ErrandRunner
 from dispatcher.sinks.base import Sink
 from dispatcher.sinks.errand import describe
 from dispatcher.sinks.harmless import harmless_text
+from dispatcher.transport.base import Transport
 
+#: a host that does not even say who it is would hold everybody up
+LIMITS = ErrandLimits(command=60.0)
 #: bytes of a host's answer that are kept
 MOST = 1 << 20
 
@@ -47,10 +50,21 @@ def look(
     """Find (``kill``: and kill) the processes of ``run_ids`` on ``hosts``; [] for any run's."""
     # under a rank we would carry its run id to what we start here
     os.environ.pop("DISPATCH_RUN_ID", None)
-    errand = Errand(tuple(hosts), tags.words(run_ids, kill=kill))
-    answers = Answers()
     with Reach(reach) as transports:
-        outcomes = ErrandRunner(errand, transports.transport_for, [answers]).run()
+        return look_by(transports.transport_for, hosts, run_ids, kill=kill)
+
+
+def look_by(
+    transport_for: Callable[[Host], Transport],
+    hosts: Sequence[Host],
+    run_ids: Sequence[str],
+    *,
+    kill: bool,
+) -> Look:
+    """``look``, with transports that are there already."""
+    errand = Errand(tuple(hosts), tags.words(run_ids, kill=kill), limits=LIMITS)
+    answers = Answers()
+    outcomes = ErrandRunner(errand, transport_for, [answers]).run()
     found = {
         name: tags.parse(bytes(answers.text.get(node, b"")))
         for node, name in enumerate(errand.names)

@@ -35,6 +35,9 @@ ERRORS_LIMIT = 64 << 10
 #: seconds that the end of a link may come after it has ceased to take our frames
 LAST_WORDS = 2.0
 
+#: how a host is lost on which nobody is left above the ranks: not even the agent's guardian
+AGENT_KILLED = "agent killed by SIG"
+
 #: inbox items that are not bytes to send
 _READABLE = object()
 _INPUT = object()
@@ -332,6 +335,8 @@ class Host(threading.Thread):
                 self._target.host, noise, bytes(self._errors), status.code
             )
         how = "the link ended" if status.code is None else f"agent ended with {status.code}"
+        if status.signal is not None:
+            how = f"{AGENT_KILLED}{status.signal}"
         said = bytes(self._errors).decode("utf-8", "backslashreplace").strip().splitlines()
         return Failure(Kind.LOST, how + (f"; it said: {said[-1][-400:]}" if said else ""))
 

@@ -154,11 +154,13 @@ class TestAgents:
         run.clean(2.0)
 
     def test_both_are_killed_at_once(self, job: Start) -> None:  # row 19
-        run = job("sleep").up()
+        run = job("stray").up()
         run.began = time.monotonic()
         for pid in run.agents("n2"):
             os.kill(pid, signal.SIGKILL)
-        assert "error: n2 (ranks 2-3): host lost" in run.ends(125, 2 + SLACK)
+        said = run.ends(125, 2 + SLACK)
+        assert "error: n2 (ranks 2-3): host lost: agent killed by SIGKILL" in said
+        assert re.search(r"note: n2: killed \d process", said), said  # by a new connection
         run.clean(2.0)
 
     def test_a_stopped_agent(self, job: Start) -> None:  # row 20
