@@ -33,6 +33,7 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("-S", "--max-code", is_flag=True, help="Exit with the largest exit code of all.")
 @click.option("-N", "--no-label", is_flag=True, help="Do not label lines.")
 @click.option("-b", "--gather", is_flag=True, help="Show equal output once, hosts folded.")
+@click.option("-B", "--gather-all", is_flag=True, help="As -b, and standard error so as well.")
 @click.option("--diff", is_flag=True, help="Show how output differs from that of most hosts.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a host, at its end.")
 @click.option("-T", "--timestamps", is_flag=True, help="Put the time before every line.")

@@ -129,7 +129,8 @@ class Shell:
 #: the flags of exec that the shell does not have
 UNASKED: Mapping[str, Any] = {
     "stdin": False, "no_stdin": True, "pty": False, "max_code": False, "no_label": False,
-    "diff": False, "as_json": False, "timestamps": False, "output_dir": None, "error_dir": None,
+    "gather_all": False, "diff": False, "as_json": False, "timestamps": False,
+    "output_dir": None, "error_dir": None,
     "screen_overflow": "auto", "events": None, "failed_to": None, "retry_failed": None,
 }  # fmt: skip
 

@@ -15,7 +15,16 @@ from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand
 
 #: flags that say how lines are shown: with one of these, lines are wanted
-_OF_LINES = ("gather", "diff", "as_json", "timestamps", "output_dir", "error_dir", "no_stdin")
+_OF_LINES = (
+    "gather",
+    "gather_all",
+    "diff",
+    "as_json",
+    "timestamps",
+    "output_dir",
+    "error_dir",
+    "no_stdin",
+)
 USUAL = (80, 24)
 
 

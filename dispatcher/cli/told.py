@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from dispatcher.errors import UsageError
 from dispatcher.sinks.base import Sink
 from dispatcher.sinks.blocks import Kept, blocks_of, differences, gathered, record
 from dispatcher.sinks.choice import OnlyStreams
+from dispatcher.sinks.early import Early
 from dispatcher.sinks.errand import ErrandNotes, describe, words
 from dispatcher.sinks.files import write_all
 from dispatcher.sinks.hostfiles import HostFiles
@@ -45,20 +47,26 @@ class Telling:
         *,
         through: bool = False,
     ) -> None:
-        if flags["as_json"] and (flags["gather"] or flags["diff"]):
-            raise UsageError("--json goes with neither -b nor --diff")
+        gather = flags["gather"] or flags["gather_all"]
+        if flags["as_json"] and (gather or flags["diff"]):
+            raise UsageError("--json goes with none of -b, -B and --diff")
         self._flags = flags
         self._names = names
         self._say = say
-        whole = flags["gather"] or flags["diff"]
-        kept = BOTH if flags["as_json"] else frozenset({1}) if whole else frozenset()
+        whole = gather or flags["diff"]
+        both = flags["as_json"] or flags["gather_all"]
+        kept = BOTH if both else frozenset({1}) if whole else frozenset()
         self._kept = Kept(kept)
+        label = not flags["no_label"]
+        self._early = Early(self._kept, names, _to_output, label=label) if gather else None
         files = self._files(lambda line: screen.say(line))
         screen: Sink = (
             Through(STDOUT, nobody_reads) if through else self._screen(BOTH - kept, nobody_reads)
         )
         notes = ErrandNotes(names, screen.say, verbose=flags["verbose"])
         self.sinks: list[Sink] = [notes, self._kept, *files, screen]
+        if self._early is not None:
+            self.sinks.append(self._early)
 
     def _files(self, say: Callable[[str], None]) -> list[Sink]:
         found: list[Sink] = []
@@ -113,9 +121,20 @@ class Telling:
 
     def _show_blocks(self) -> None:
         flags, blocks = self._flags, blocks_of(self._kept, self._names)
-        if flags["gather"]:
-            for piece in gathered(blocks, label=not flags["no_label"]):
+        label = not flags["no_label"]
+        if self._early is not None:
+            for piece in gathered(blocks, label=label, shown=self._early.shown):
                 write_all(1, piece)
+        if flags["gather_all"]:
+            said = blocks_of(self._kept, self._names, STDERR)
+            for piece in gathered(said, label=label, what=", standard error"):
+                write_all(2, piece)
         if flags["diff"]:
             for piece in differences(blocks):
                 write_all(1, piece)
+
+
+def _to_output(text: bytes) -> None:
+    """Write ``text`` to standard output, if anybody still reads there."""
+    with contextlib.suppress(OSError):
+        write_all(STDOUT, text)

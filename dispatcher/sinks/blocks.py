@@ -60,15 +60,34 @@ class Kept(Sink):
         return self._dropped.get((node, stream), 0)
 
 
-def gathered(blocks: Mapping[str, bytes], *, label: bool = True) -> Iterator[bytes]:
+def gathered(
+    blocks: Mapping[str, bytes],
+    *,
+    label: bool = True,
+    what: str = "",
+    shown: tuple[bytes, frozenset[str]] | None = None,
+) -> Iterator[bytes]:
     """Each different block once, below the folded names of its hosts; most hosts first.
 
-    blocks: host name -> what it said. Hosts that said nothing are left out.
+    blocks: host name -> what it said. Hosts that said nothing are left out. what: is
+    said behind the names. shown: the block that stands there already, and whose it is.
     """
     for names, block in _by_size(blocks):
-        if label:
-            yield b"%s\n%s (%d)\n%s\n" % (_RULE, fold(names).encode(), len(names), _RULE)
-        yield b"".join(line + b"\n" for line in _lines(block))
+        if shown is not None and block == shown[0]:
+            late = [name for name in names if name not in shown[1]]
+            if late and label:
+                yield headed(late, b"as above\n")
+            continue
+        yield headed(names, block, label=label, what=what)
+
+
+def headed(
+    names: Sequence[str], block: bytes, *, label: bool = True, what: str = "", of: int | None = None
+) -> bytes:
+    """``block`` below the names of its hosts, harmless for a terminal. of: how many there are."""
+    count = f"{len(names)} of {of}" if of is not None else str(len(names))
+    head = f"{_RULE.decode()}\n{fold(names)} ({count}){what}\n{_RULE.decode()}\n" if label else ""
+    return head.encode() + b"".join(line + b"\n" for line in _lines(block))
 
 
 def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:

@@ -24,6 +24,9 @@ import start
 
 CLUSTER = start.CLUSTER
 REFERENCE = "pdsh"
+#: where the holder of connections is found, by the turns of "dispatch, kept" alone
+HOLDER = f"/tmp/bench-exec-{os.getpid()}"
+KEPT = ["env", f"XDG_RUNTIME_DIR={HOLDER}"]
 
 PARAMIKO = """
 import sys, paramiko
@@ -51,6 +54,7 @@ def commands(hosts: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     fast = ["-o", "KexAlgorithms=curve25519-sha256"]
     wanted = {
         "dispatch": [*peers.dispatch(), "exec", "-w", names, "--", "hostname"],
+        "dispatch, kept": [*KEPT, *peers.dispatch(), "exec", "-w", names, "--", "hostname"],
         "pdsh": ["pdsh", "-R", "ssh", "-f", "64", "-w", names, "hostname"],
         "pssh": ["parallel-ssh", "-i", "-p", "64", "-H", " ".join(hosts), "hostname"],
         "clush": ["clush", "-f", "64", "-o", " ".join(fast), "-w", names, "hostname"],
@@ -66,6 +70,16 @@ def commands(hosts: list[str]) -> tuple[dict[str, list[str]], list[str]]:
 
 def measure(hosts: list[str], repeat: int) -> dict[str, object]:
     """Turns of every peer; runs on the login host."""
+    os.makedirs(HOLDER, mode=0o700, exist_ok=True)
+    connect = [*KEPT, *peers.dispatch(), "connect"]
+    subprocess.run([*connect, "-w", ",".join(hosts)], check=True)
+    try:
+        return _measure(hosts, repeat)
+    finally:
+        subprocess.run([*connect, "--close"], check=False)
+
+
+def _measure(hosts: list[str], repeat: int) -> dict[str, object]:
     found, missing = commands(hosts)
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in found}
     failed = {}

@@ -1,0 +1,66 @@
+"""The usual block comes early, the others at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core.visits import Exited, HostDone
+from dispatcher.sinks.base import Stamped
+from dispatcher.sinks.blocks import Kept, gathered
+from dispatcher.sinks.early import WAIT, Early
+
+NAMES = ["n1", "n2", "n3", "n4", "n5"]
+
+
+class Table:
+    def __init__(self) -> None:
+        self.kept = Kept(frozenset({1}))
+        self.written: list[bytes] = []
+        self.early = Early(self.kept, NAMES, self.written.append, label=True)
+
+    def done(self, node: int, text: bytes) -> None:
+        self.kept.output(node, 1, text) if text else None
+        for sink in (self.kept, self.early):
+            sink.event(Stamped(1, 0.0, HostDone(node, Exited(0))))
+
+    def rest(self) -> bytes:
+        self.early.close()
+        blocks = {name: self.kept.block(node, 1) for node, name in enumerate(NAMES)}
+        return b"".join(gathered(blocks, shown=self.early.shown))
+
+
+def test_most_hosts_first_and_the_rest_at_the_end() -> None:
+    table = Table()
+    for node in (0, 1, 2):
+        table.done(node, b"same\n")
+    assert table.early.tick(10.0)
+    assert not table.written
+    table.early.tick(10.0 + WAIT)
+    table.done(3, b"same\n")
+    table.done(4, b"other\n")
+    rule = b"-" * 15 + b"\n"
+    assert table.rest() == (
+        rule + b"n4 (1)\n" + rule + b"as above\n" + rule + b"n5 (1)\n" + rule + b"other\n"
+    )
+    assert table.written == [rule + b"n[1-3] (3 of 5)\n" + rule + b"same\n"]
+
+
+@pytest.mark.parametrize("said", [[b"a\n", b"a\n"], [b"a\n", b"b\n", b"a\n", b"b\n"], [b""] * 4])
+def test_no_block_that_may_not_be_the_usual_one(said: list[bytes]) -> None:
+    table = Table()
+    for node, text in enumerate(said):
+        table.done(node, text)
+    for now in (1.0, 5.0, 100.0):
+        table.early.tick(now)
+    table.rest()
+    assert not table.written
+
+
+def test_a_quick_errand_shows_whole_groups() -> None:
+    table = Table()
+    for node in range(5):
+        table.done(node, b"same\n")
+        table.early.tick(node * WAIT / 10)
+    table.early.tick(100.0)
+    assert b"n[1-5] (5)" in table.rest()
+    assert not table.written
