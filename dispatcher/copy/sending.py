@@ -77,7 +77,7 @@ class Sending:
             elif first == program.SHELL:
                 self._by_tar(node, link)
             else:
-                told.error = "it did not say how it takes files"
+                told.error, told.hostile = "it did not say how it takes files", True
                 link.close()
             link.end_input()
         except (LinkClosed, Ended):

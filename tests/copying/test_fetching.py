@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,37 +15,10 @@ from dispatcher.copy.receiving import Group, Receiving
 from dispatcher.copy.there import frames
 from dispatcher.copy.there.frames import Entry, frame
 from dispatcher.copy.told import Told
-from dispatcher.transport.base import Link
+
+from .wire import Wire
 
 LIMIT = 1 << 20
-
-
-class Wire(Link):
-    """A link to a host that says what it is told to."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.closed = False
-
-    def watch(self, ready: Callable[[], None]) -> None: ...
-    def read(self, limit: int) -> bytes | None: ...
-    def read_errors(self, limit: int) -> bytes:
-        return b""
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def end_input(self) -> None: ...
-    def gone(self) -> bool:
-        return False
-
-    def errors_ended(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
-
-    def ending(self, timeout: float) -> Any: ...
 
 
 def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[Told, Wire]:

@@ -1,0 +1,67 @@
+"""How far a copy is, as a terminal shows it."""
+
+from __future__ import annotations
+
+import re
+
+from dispatcher.copy.told import Told
+from dispatcher.core import visits as vi
+from dispatcher.sinks.base import Stamped
+from dispatcher.sinks.copy_progress import CopyProgress
+from dispatcher.sinks.copying import size, summary
+
+MIB = 1 << 20
+
+
+def shown(progress: CopyProgress, columns: int = 100) -> str:
+    ((line, width),) = progress.lines(columns)
+    assert width <= columns
+    return re.sub(r"\x1b\[[\d;]*m", "", line.decode()).strip()
+
+
+def test_hosts_bytes_rate_and_what_is_left() -> None:
+    now = 100.0
+    told = [Told(wanted=30 * MIB), Told(wanted=30 * MIB)]
+    progress = CopyProgress(told, lambda: now)
+    assert "0 of 2 hosts" in shown(progress)
+    assert "0 B of 60.0 MiB" in shown(progress)
+    assert "left" not in shown(progress)
+    now = 102.0
+    told[0].bytes = 30 * MIB
+    progress.event(Stamped(1, 0.0, vi.HostDone(0, vi.Exited(0))))
+    progress.event(Stamped(2, 0.0, vi.HostDone(1, vi.NotCopied("no space"))))
+    text = shown(progress)
+    assert "2 of 2 hosts (1 failed)" in text
+    assert "30.0 MiB of 60.0 MiB" in text
+    assert "15.0 MiB/s" in text
+    assert "0:00:02 left" in text
+
+
+def test_a_narrow_terminal() -> None:
+    progress = CopyProgress([Told(wanted=1)])
+    assert len(shown(progress, 24)) > 0
+
+
+def test_sizes() -> None:
+    assert [size(n) for n in (0, 1023, 1024, 1536 * 1024, 1 << 50)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.5 MiB", "1024.0 TiB",
+    ]  # fmt: skip
+
+
+def test_hosts_served_alike_are_one_line() -> None:
+    names = [f"n{i}" for i in range(1, 6)]
+    good, bad = vi.Exited(0), vi.NotCopied("no space left on device")
+    told = [
+        Told(True, 10, 10, 0, 1, 2), Told(True, 10, 10, 0, 1, 2), Told(True, 0, 0, 0, 0, 3),
+        Told(False, 10, 10), Told(True, 5, 10),
+    ]  # fmt: skip
+    assert summary(names, [good, good, good, good, bad], told, 2.04, "sent") == [
+        "n[1-2]: 1 file sent, 2 equal",
+        "n3: 0 files sent, 3 equal",
+        "n4: all sent, by tar; 35 B in 2.0 s",
+    ]
+    told[0].found = MIB
+    assert summary(names[:1], [good], told[:1], 1.0, "fetched") == [
+        "n1: 1 file fetched, 2 equal, 1.0 MiB were there from an interrupted copy; 10 B in 1.0 s"
+    ]
+    assert summary(names[:1], [bad], told[:1], 1.0, "sent") == []
