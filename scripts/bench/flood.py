@@ -7,8 +7,9 @@
 Every host writes the same file of 100-byte lines, each with its number and an md5 of itself, as
 fast as it can. ``to a pipe``: labelled lines to one program that only reads. ``to files``: one
 file a host. Then every line is checked: ``broken`` are lines that no host wrote, ``lost`` the
-bytes that are missing. ``cpu`` is that of the launcher and its ssh children, ``rss`` that of its
-largest process. ``slow reader``: the program takes 20 MB/s; nothing may be lost then either.
+bytes of lines that did not come whole. ``cpu`` is that of the launcher and its ssh children,
+``rss`` that of its largest process. With ``--rate 20`` the program takes 20 MB/s only; nothing
+may be lost then either.
 
 Not a test: it prints, the tests judge.
 """
