@@ -5,11 +5,19 @@ lines and puts the footer back, so a line is never torn. No mode of the terminal
 is changed, the cursor stays visible, no other screen is used: so there is nothing
 to restore, however dispatch ends, even by SIGKILL. The cursor always stands at the
 start of the line below the footer.
+
+Unless the user presses Enter: the terminal echoes a line end, and the footer stands one line
+higher than we left it. Since nobody reads what is typed, the number of whole lines that wait
+to be read (FIONREAD) tells us; rather too few of them than too many, for to wipe a line
+too many would take one of the ranks'.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
+import termios
 from collections.abc import Callable, Mapping
 
 from dispatcher.sinks.outlet import Live, Outlet
@@ -22,10 +30,24 @@ ROWS_LEFT, LEAST = 4, 20
 STOPPED = 2.0
 
 
+def typed(fd: int) -> int:
+    """Bytes of the whole lines that were typed at the terminal ``fd``, echoed, and not yet read.
+
+    0 where that is not known.
+    """
+    line_wise = termios.ICANON | termios.ECHO
+    try:
+        if termios.tcgetattr(fd)[3] & line_wise != line_wise:
+            return 0
+        return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0])
+    except (OSError, termios.error):
+        return 0
+
+
 class Terminal(Outlet):
     """Like ``Outlet``; ``streams`` are those that end in the terminal ``fd``.
 
-    size: gives (columns, rows).
+    size: gives (columns, rows). typed: see ``typed``.
     """
 
     def __init__(
@@ -35,19 +57,23 @@ class Terminal(Outlet):
         fds: Mapping[int, int] | None = None,
         on_broken: Callable[[], None] = lambda: None,
         size: Callable[[int], tuple[int, int]] = os.get_terminal_size,
+        typed: Callable[[int], int] = typed,
     ) -> None:
         super().__init__(fds, on_broken)
         self._streams = streams
         self._fd = fd
         self._size = size
+        self._typed = typed
+        self._known = 0  # bytes typed when the footer was drawn
         self._drawn: list[tuple[bytes, int]] = []  # lines of the footer and their columns
         self._next: float | None = None
         self._last = 0.0
 
     def write(self, stream: int, batch: bytes) -> None:
         if stream in self._streams and self._drawn:
-            batch = self._wipe() + batch + self._text()
-        super().write(stream, batch)
+            self._replace(stream, batch)
+        else:
+            super().write(stream, batch)
 
     def refresh(self, now: float, live: Live) -> bool:
         if self._next is None:
@@ -55,6 +81,8 @@ class Terminal(Outlet):
         if now - self._last > STOPPED:
             self._drawn = []  # it is not below us any more
         self._last = now
+        if self._drawn and self._typed(self._fd) > self._known:
+            self._put(self._drawn, again=True)
         if now >= self._next:
             self._next = now + EVERY
             self._draw(live)
@@ -74,12 +102,24 @@ class Terminal(Outlet):
         # a full line may leave the cursor in either of two places
         self._put(live(columns - 1)[: rows - ROWS_LEFT])
 
-    def _put(self, lines: list[tuple[bytes, int]]) -> None:
-        if lines == self._drawn:
+    def _put(self, lines: list[tuple[bytes, int]], *, again: bool = False) -> None:
+        if lines == self._drawn and not again:
             return
-        wipe, self._drawn = self._wipe(), lines
-        stream = min(self._streams, default=0)
-        super().write(stream, wipe + self._text())
+        self._replace(min(self._streams, default=0), b"", lines)
+
+    def _replace(
+        self, stream: int, batch: bytes, lines: list[tuple[bytes, int]] | None = None
+    ) -> None:
+        """Put ``batch`` where the footer stands, and below it the footer; ``lines`` if it changes.
+
+        What is typed just now may be echoed before our bytes or after them: then a line of the
+        old footer stays, but none of the ranks' is taken away.
+        """
+        wipe = self._wipe()
+        if lines is not None:
+            self._drawn = lines
+        super().write(stream, wipe + batch + self._text())
+        self._known = self._typed(self._fd)
 
     def _wipe(self) -> bytes:
         """What takes the footer away; a terminal made narrower has wrapped its lines."""
@@ -90,6 +130,7 @@ class Terminal(Outlet):
         except OSError:
             columns = 1 << 16
         rows = sum(max(1, -(-width // columns)) for _, width in self._drawn)
+        rows += self._typed(self._fd) > self._known  # one Enter at least; two so soon are rare
         return b"\r\x1b[%dA\x1b[J" % rows
 
     def _text(self) -> bytes:

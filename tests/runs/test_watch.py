@@ -15,7 +15,7 @@ import pytest
 from rig import wait_for
 
 from .conftest import Desk
-from .seat import Seat
+from .seat import SIGN, Seat, status_of
 
 #: says a line a rank, then waits
 PROGRAM = ("--no-python", "sh", "-c", "echo hello from $RANK; exec sleep 1000")
@@ -147,6 +147,25 @@ def test_a_paused_terminal_holds_nobody(chair: Chair, desk: Desk) -> None:
     code, _ = chair.end()  # it is given back all the same
     assert code == 0
     assert chair.is_as_before
+
+
+def test_enter_leaves_nothing_of_a_footer(chair: Chair) -> None:
+    text = "[ $RANK = 0 ] || exec sleep 1000; while :; do echo line; sleep 0.3; done"
+    chair.start(*HOSTS, "--no-python", "sh", "-c", text)
+    chair.until(lambda lines: "2 running" in status_of(lines))
+    for _ in range(4):
+        wanted = len(chair.emulator.lines()) + 3
+        chair.press(b"text\r")
+        lines = chair.until(
+            lambda lines, wanted=wanted: len(lines) >= wanted and status_of(lines) != ""
+        )
+    # one may be echoed in the very moment in which the footer is drawn
+    assert sum(line.startswith(SIGN) for line in lines) <= 2
+    shown = [line for line in lines if not line.startswith(SIGN)]
+    assert shown.count("[0] line") >= len(shown) - 4
+    chair.press(b"\x03")
+    code, _ = chair.end()
+    assert code == 128 + signal.SIGINT
 
 
 @pytest.mark.parametrize(

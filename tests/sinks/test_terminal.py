@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -43,9 +43,9 @@ class Tty:
     def size(self, fd: int) -> tuple[int, int]:
         return self.columns, self.rows
 
-    def terminal(self) -> Terminal:
+    def terminal(self, typed: Callable[[int], int] = lambda fd: 0) -> Terminal:
         end = self.ends[1]
-        return Terminal(frozenset({1, 2}), end, {1: end, 2: end}, size=self.size)
+        return Terminal(frozenset({1, 2}), end, {1: end, 2: end}, size=self.size, typed=typed)
 
     def drain(self) -> None:
         try:
@@ -175,6 +175,29 @@ def test_a_terminal_made_narrower(tty: Tty) -> None:
     terminal.write(1, b"x\n")
     data = os.read(tty.ends[0], 4096)
     assert data.startswith(b"\r\x1b[4A\x1b[J" + b"x\n")
+
+
+def test_enter_below_the_footer(tty: Tty) -> None:
+    count = 0
+    terminal = tty.terminal(typed=lambda fd: count)
+    for tick in range(3):
+        terminal.refresh(100.0 + tick, lambda columns: [(b"footer", 6)])
+    for text in (b"one\n", b"two\n"):
+        terminal.write(1, text)
+        os.write(tty.ends[1], b"typed\n")  # as the terminal echoes it
+        count += 6
+        terminal.refresh(102.1, lambda columns: [(b"footer", 6)])
+        assert tty.look()[-2:] == [text.decode().strip(), "footer"]
+    terminal.close()
+    assert tty.look() == ["one", "two"]
+
+
+def test_what_was_typed_before_the_footer_came_is_nothing_to_it(tty: Tty) -> None:
+    terminal = tty.terminal(typed=lambda fd: 7)
+    terminal.write(1, b"kept\n")
+    for tick in range(3):
+        terminal.refresh(100.0 + tick, lambda columns, tick=tick: [(b"footer %d" % tick, 8)])
+    assert tty.look() == ["kept", "footer 2"]
 
 
 def test_after_a_stop_the_shell_keeps_its_lines(tty: Tty) -> None:
