@@ -129,6 +129,7 @@ def _run(
             sinks.append(Trace(flags["trace"], hosts, _age(), screen.say))
         except OSError as error:
             raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
+    sinks += seen.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
     enrolled = Enrolled(plan, flags, paths, word, lambda event: runner.tell(event))
     if not showing.quiet:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.cli.showing import Showing
+from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan
-from dispatcher.sinks.base import Sink
+from dispatcher.sinks.base import BEAT, Sink
 from dispatcher.sinks.screen import Screen
 
 if TYPE_CHECKING:
     from dispatcher.cli.overview import Watched
+    from dispatcher.sinks.table import Table
 
 
 class Seen:
@@ -25,12 +27,32 @@ class Seen:
     def __init__(self, plan: JobPlan, showing: Showing, hosts: Sequence[str]) -> None:
         self.sinks: list[Sink] = []
         self._watched: Watched | None = None
-        if showing.watch:
+        self._table: Table | None = None
+        self._showing = showing
+        self._run_id = plan.run_id
+        if showing.watch or showing.metrics is not None:
             from dispatcher.cli.overview import Watched, open_table
 
-            table = open_table(plan)
-            self.sinks.append(table)
-            self._watched = Watched(hosts, table)
+            self._table = open_table(plan)
+            self.sinks.append(self._table)
+            if showing.watch:
+                self._watched = Watched(hosts, self._table)
+
+    def metrics(self, warn: Callable[[str], None]) -> list[Sink]:
+        """What writes them down, if anything does. Raises: UsageError if that cannot be begun."""
+        table, path = self._table, self._showing.metrics
+        if table is None or path is None:
+            return []
+        from dispatcher.sinks.behind import Behind
+        from dispatcher.sinks.metrics import Metrics, exposition
+
+        every = self._showing.sample or BEAT
+        try:
+            sink = Metrics(lambda: exposition(table.shot(), self._run_id), warn, every, path)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise UsageError(f"--metrics {path}: {why}") from None
+        return [Behind(sink, "metrics")]  # a slow disk or caller holds nobody
 
     def over(self, screen: Screen) -> Sink:
         """What stands before the lines, else the lines."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: bytes of a piece of a log file at least
 SMALLEST = 4096
 
-#: seconds between two samples: with --watch, and at least
-WATCH_EVERY, LEAST_EVERY = 2.0, 0.2
+#: seconds between two samples: with --watch, with --metrics, and at least
+WATCH_EVERY, METRICS_EVERY, LEAST_EVERY = 2.0, 5.0, 0.2
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -60,8 +60,13 @@ _RUN = (
     click.option(
         "--sample",
         metavar="S",
-        help="Every S seconds see what CPU, memory and GPUs the ranks use: for the journal and "
-        "--watch [2 with --watch, else not at all].",
+        help="Every S seconds see what CPU, memory and GPUs the ranks use: for the journal, "
+        "--watch and --metrics [2 with --watch, 5 with --metrics, else not at all].",
+    ),
+    click.option(
+        "--metrics",
+        metavar="PATH",
+        help="Keep a file of what each rank does, for Prometheus; unix:PATH answers at a socket.",
     ),
     click.option(
         "--screen-overflow",
@@ -89,8 +94,9 @@ _RUN = (
 _USUAL = {
     "label": "rank", "timestamps": False, "only_ranks": None, "rank0": False, "fold": False,
     "fold_numbers": False, "grep": None, "partial_after": None, "stall_after": None, "sample": None,
-    "watch": False, "screen_overflow": "auto", "log_dir": None, "log_overflow": "block",
-    "log_merge": False, "log_size": None, "log_keep": None, "quiet": False, "verbose": False,
+    "watch": False, "metrics": None, "screen_overflow": "auto", "log_dir": None,
+    "log_overflow": "block", "log_merge": False, "log_size": None, "log_keep": None,
+    "quiet": False, "verbose": False,
 }  # fmt: skip
 
 
@@ -123,6 +129,7 @@ class Showing:
     stall_after: float | None
     sample: float | None
     watch: bool
+    metrics: str | None
     partial_after: float | None
     screen_overflow: str
     log_overflow: str
@@ -155,6 +162,7 @@ def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
         stall_after=None if stall is None else parse_seconds(stall, "--stall-after") or None,
         sample=_sample(flags),
         watch=flags["watch"],
+        metrics=flags["metrics"],
         partial_after=None if partial is None else parse_seconds(partial, "--partial-after"),
         screen_overflow=flags["screen_overflow"],
         log_overflow=flags["log_overflow"],
@@ -177,7 +185,9 @@ def _alone(flags: Mapping[str, Any]) -> None:
 def _sample(flags: Mapping[str, Any]) -> float | None:
     """Seconds between two samples; None for none."""
     if flags["sample"] is None:
-        return WATCH_EVERY if flags["watch"] else None
+        if flags["watch"]:
+            return WATCH_EVERY
+        return METRICS_EVERY if flags["metrics"] else None
     from dispatcher.plan.request import parse_seconds
 
     seconds = parse_seconds(flags["sample"], "--sample")

@@ -90,3 +90,16 @@ def test_a_launcher_that_dies(chair: Chair, desk: Desk, state: Path) -> None:
     assert code == 125
     assert any("was killed: no verdict" in line for line in lines)
     assert chair.is_as_before
+
+
+def test_metrics_of_a_run(desk: Desk) -> None:
+    done = desk.run(
+        *HOSTS, "--metrics", "prom", "--sample", "0.2", "--no-python", "sh", "-c",
+        "sleep 1; exit $RANK",
+    )  # fmt: skip
+    assert done.returncode == 1
+    text = (desk.folder / "prom").read_text()
+    assert 'rank="1",host="localhost",local_rank="1"} 0' in text
+    refused = desk.run(*HOSTS, "--metrics", "no/where", "--no-python", "true")
+    assert refused.returncode == 2
+    assert "--metrics no/where: no such file or directory" in refused.stderr
