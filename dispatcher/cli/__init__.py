@@ -60,6 +60,11 @@ def console() -> None:
         code = main()
     except KeyboardInterrupt:  # Ctrl-C while we were still being loaded
         code = 128 + 2
+    except Exception:  # noqa: BLE001 - a bug of ours must not wait for threads that are stuck
+        import traceback
+
+        traceback.print_exc()
+        code = 125  # as ``exitcodes`` has it
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -8,6 +8,7 @@ loop itself never writes to a disk, a terminal or a socket.
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import signal
@@ -40,6 +41,9 @@ CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
 
 #: seconds the threads of all hosts together may take to end
 JOIN_LIMIT = 2.0
+
+#: seconds that sinks may take to show what they have when the loop itself has failed
+FAILED_LIMIT = 3.0
 
 #: a wake-up this late (s) means that dispatch itself was stopped (^Z, a frozen machine)
 OVERSLEPT = 1.0
@@ -151,7 +155,9 @@ class Runner:
                 end = time.monotonic() + JOIN_LIMIT
                 for host in self._hosts.values():
                     host.join(timeout=max(0.0, end - time.monotonic()))
-                self._feed.finish(self._signalled_again)
+                # after a bug of ours nobody may be there to be waited for, or to ask us to leave
+                late = end + FAILED_LIMIT if self._verdict is None else math.inf
+                self._feed.finish(lambda: self._signalled_again() or time.monotonic() > late)
         return self._verdict
 
     def _signalled_again(self) -> bool:
