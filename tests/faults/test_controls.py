@@ -1,0 +1,214 @@
+"""Controls: a row of the fault matrix whose mechanism is switched off must fail.
+
+A control *is* the row's own test, run with a ``dispatch`` that lacks one mechanism
+(``without.py``); it passes when that test fails in the way that is expected. One a mechanism;
+docs/design/faults.md says which rows lean on it, and a test reads that page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import agent.test_guardian as guardians
+import pytest
+import runner.test_host as hosts_threads
+import runner.test_reports as reports
+import runs.conftest as desks
+import runs.test_hosts as over_hosts
+import runs.test_local as local
+from agent.driver import Agent
+from core import test_run as restarts
+
+from dispatcher import bootstrap
+
+from . import conftest, test_matrix, test_scarce
+from .without import AGENT, FAULTS, LAUNCHER, switch_off
+
+WITHOUT = str(Path(__file__).with_name("without.py"))
+PAGE = Path(__file__).parents[2] / "docs/design/faults.md"
+#: how a row fails
+FAILURES = (
+    AssertionError, subprocess.TimeoutExpired, OSError, queue.Empty, pytest.fail.Exception,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Control:
+    """row: a test, a method of a fresh object or a function. told: how its failure reads (a
+    pattern; any by default). fields: its arguments that are no fixtures. here: it runs in this
+    process."""
+
+    row: Callable[..., None]
+    told: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    here: bool = False
+
+
+RANKS, AGENTS = test_matrix.TestRanks(), test_matrix.TestAgents()
+NETWORK, ENDING = test_matrix.TestNetwork(), local.TestEnding()
+LOGINS = test_matrix.TestLogins()
+AGAIN, LOST = restarts.TestRestart(), restarts.TestLostHosts()
+LEFT = "nothing is left; there is"
+RUNS_ON = "it runs on"
+inside = partial(Control, here=True)
+
+CONTROLS = {
+    "first failure": Control(
+        RANKS.test_a_failure_ends_all, RUNS_ON, {"kind": "exit", "code": 3, "how": ""}
+    ),
+    "waiting": Control(RANKS.test_an_early_success_is_waited_on),
+    "grace": Control(RANKS.test_stubborn_ranks_get_their_grace_and_no_more, RUNS_ON),
+    "sweep": Control(RANKS.test_strays_go_with_the_job, "killed 1 process left behind"),
+    "subreaper": Control(RANKS.test_strays_go_with_the_job, "killed 1 process left behind"),
+    "continuing": Control(RANKS.test_a_stopped_rank_ends_with_the_others, RUNS_ON),
+    "exit by wait": Control(RANKS.test_who_closed_its_output_has_not_ended, "is None"),
+    "drain limit": Control(RANKS.test_a_child_that_holds_the_output_is_cut_off, "not in"),
+    "autopsy": Control(
+        ENDING.test_the_error_file_is_in_the_verdict_and_the_report, "its traceback"
+    ),
+    "program check": Control(test_matrix.test_one_host_lacks_the_program),
+    "port check": Control(local.TestEnvironment().test_a_fixed_port_is_kept_or_refused, "125"),
+    "sweep limit": Control(test_matrix.test_a_rank_that_cannot_be_killed_is_named),
+    "guardian": Control(AGENTS.test_one_is_killed, LEFT, {"whom": "agent"}),
+    "agent's death signal": Control(
+        guardians.TestKilled().test_guardian, "waited", {"after": "exec sleep 300"}, here=True
+    ),
+    "ranks' death signal": Control(AGENTS.test_both_and_the_launcher_are_killed_at_once, LEFT),
+    "heartbeats": Control(AGENTS.test_a_stopped_agent, RUNS_ON),
+    "lease": Control(NETWORK.test_a_lost_login_host, LEFT, {"how": "cut"}),
+    "lifeline": Control(
+        ENDING.test_the_launchers_end_leaves_nothing,
+        "no process is left",
+        {"signum": signal.SIGKILL, "code": -9, "text": local.SLEEP},
+    ),
+    "end of link": Control(AGENTS.test_one_is_killed, RUNS_ON, {"whom": "session"}),
+    "patience": Control(NETWORK.test_short_cuts_are_survived, "is None"),
+    "connect limit": Control(NETWORK.test_a_host_that_is_down_from_the_start, RUNS_ON),
+    "monotonic clock": Control(test_scarce.test_clocks_that_differ_and_jump, "host lost"),
+    "sync marker": Control(over_hosts.test_noise_before_the_agent_is_skipped_and_quoted_on_failure),
+    "host keys": Control(LOGINS.test_a_changed_host_key),
+    "final failures": Control(LOGINS.test_all_that_refuse_are_told_at_once, RUNS_ON),
+    "retrying": inside(hosts_threads.test_dropped_connections_are_tried_again),
+    "own ranks": inside(
+        reports.test_a_lie_is_refused,
+        "DID NOT RAISE",
+        {"type": "exited", "fields": {"rank": 3, "status": 0}},
+    ),
+    "byte count": Control(RANKS.test_output_that_was_lost_is_an_error, "== 125"),
+    "signals": Control(
+        ENDING.test_the_launchers_end_leaves_nothing,
+        "timed out",
+        {"signum": signal.SIGTERM, "code": 143, "text": local.SLEEP},
+    ),
+    "second signal": Control(ENDING.test_second_ctrl_c_kills_at_once, "second Ctrl-C"),
+    "resting lease": Control(ENDING.test_ctrl_z_stops_the_ranks_for_longer_than_their_lease),
+    "leaving reader": Control(local.TestLines().test_a_reader_that_leaves_ends_the_job, "SIGPIPE"),
+    "untouched terminal": Control(test_matrix.test_the_terminal_is_as_it_was, "=="),
+    "fence": inside(LOST.test_a_spare_takes_the_seat_when_the_lease_has_run_out),
+    "attempt numbers": inside(AGAIN.test_words_of_an_old_attempt_change_nothing),
+    "vacancy": inside(LOST.test_without_a_spare_the_verdict_says_so),
+    "progress": inside(AGAIN.test_three_attempts_without_progress_are_enough),
+    "lemons": inside(LOST.test_a_host_where_attempts_end_is_left_out),
+}
+
+
+#: those that take more than five seconds, most of them the row's own bound
+SLOW = {"agent's death signal", "connect limit", "drain limit", "final failures", "grace",
+        "heartbeats", "leaving reader", "monotonic clock", "patience", "retrying",
+        "second signal", "signals", "sweep limit", "waiting"}  # fmt: skip
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[desks.Desk]:
+    """A desk after which whatever is left is killed: a row that fails leaves things."""
+    desk = desks.Desk(tmp_path)
+    yield desk
+    with contextlib.suppress(AssertionError):
+        desk.close()
+    while left := desk.left():
+        for pid, _ in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    """An agent on pipes, whose link does not end with its guardian."""
+    agent = Agent(sys.executable, payload=bootstrap.payload_of(bootstrap.sources()))
+    yield agent
+    with contextlib.suppress(ProcessLookupError):  # its ranks end one after the other
+        agent.close()
+
+
+watch = hosts_threads.watch
+frozen = test_matrix.frozen
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("mechanism", CONTROLS)
+def test_without(
+    mechanism: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = CONTROLS[mechanism]
+    if mechanism in SLOW and "FAULTS_ALL" not in os.environ:
+        pytest.skip("slow: set FAULTS_ALL=1 to run it")
+    if control.here:
+        switch_off(mechanism, monkeypatch.setattr)
+    names = [n for n in inspect.signature(control.row).parameters if n not in control.fields]
+    fixtures = {name: request.getfixturevalue(name) for name in names}
+    for module in (test_matrix, test_scarce):
+        monkeypatch.setattr(module, "SLACK", 2.0)
+    weak = [sys.executable, WITHOUT, mechanism]
+    for module, name in ((conftest, "DISPATCH"), (over_hosts, "DISPATCH"), (desks, "PROGRAM")):
+        monkeypatch.setattr(module, name, weak)
+    with pytest.raises(FAILURES, match=control.told):
+        control.row(**fixtures, **control.fields)
+
+
+def test_every_mechanism_has_its_control() -> None:
+    assert set(CONTROLS) == (set(AGENT) | set(LAUNCHER)) - FAULTS
+
+
+#: the rows that must be proved
+ROWS = {*range(1, 13), *range(15, 22), *range(23, 32), *range(36, 44), *range(46, 53),
+        *range(55, 64), 65, 66}  # fmt: skip
+TESTS = Path(__file__).parents[1]
+
+
+def table() -> list[tuple[set[int], list[str], list[str]]]:
+    """The rows of the page: their numbers, the tests named and the controls named."""
+    found = []
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and re.fullmatch(r"[\d, ]+", cells[0]):
+            numbers = {int(number) for number in cells[0].split(",")}
+            found.append((numbers, cells[4].split("; "), cells[5].split(", ")))
+    return found
+
+
+def test_every_row_is_on_the_page() -> None:
+    assert set().union(*(numbers for numbers, _, _ in table())) >= ROWS
+
+
+@pytest.mark.parametrize(("numbers", "tests", "controls"), table(), ids=lambda x: str(x)[:20])
+def test_what_the_page_names_is_there(
+    numbers: set[int], tests: list[str], controls: list[str]
+) -> None:
+    for named in tests:
+        file, _, name = named.replace("`", "").partition(": ")
+        text = (TESTS / f"{file}.py").read_text()
+        assert re.search(rf"^\s*def test_{name}\(|^class {name}\b", text, re.M) or not name, named
+    for control in controls:
+        assert control in CONTROLS or control.startswith("none: "), control

@@ -1,0 +1,380 @@
+"""``dispatch`` with mechanisms switched off: what a control runs in place of the real one.
+
+    without.py MECHANISM[,MECHANISM...] [ARGUMENTS OF DISPATCH]
+
+A control is a row of the fault matrix that must fail when the row's mechanism is missing. The
+product has no switch for that: here the agent's source is changed on its way to the host, and
+parts of the launcher are replaced before it starts. A text or a name that is no longer there is
+an error, so that a control cannot quietly lose its point.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+#: puts a value in place of an attribute, as ``setattr`` does
+Put = Callable[[Any, str, Any], object]
+
+#: mechanism -> (module of the agent, text, what stands there instead), ...
+AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "subreaper": (("family", "_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)", "pass"),),
+    "sweep": (("family", "    me = os.getpid()\n", "    return set(), []\n    me = 0\n"),),
+    "sweep limit": (("family", "limit: float = 5.0", "limit: float = 1e6"),),
+    "drain limit": (("node", "DRAIN = 2.0", "DRAIN = 1e6"),),
+    # the end of its output is taken for the end of a rank
+    "exit by wait": (
+        (
+            "loop",
+            "        if not member.pipes and member.status is not None:\n",
+            "        if not member.pipes and member.status is None:\n"
+            "            family.signal_group(member.pid, SIGKILL)\n"
+            "        if not member.pipes and member.status is not None:\n",
+        ),
+    ),
+    "program check": (("loop", 'facts.look(message["check"], self.cwd, path)', "[]"),),
+    "port check": (("loop", 'problems.append(["port", ', '(["port", '),),
+    "autopsy": (("loop", "if not member.status or not self.innocent:", "if True:"),),
+    "guardian": (("guardian", "family.kill_all(_reap_all)", "pass"),),
+    "ranks' death signal": (
+        ("process", "if not family.signal_with_parent(parent, SIGKILL):", "if False:"),
+    ),
+    "agent's death signal": (
+        ("guarded", "if not family.signal_with_parent(guardian, SIGTERM):", "if False:"),
+    ),
+    "lifeline": (("loop", '        self.tell(("lifeline", self.guarded.why()))\n', ""),),
+    "lease": (("node", 'if name == "lease":\n', 'if name == "lease":\n            return []\n'),),
+    "resting lease": (
+        ("node", 'self.paused = True\n            self.deadlines.pop("lease", None)', "pass"),
+    ),
+    "monotonic clock": tuple(
+        (module, "from time import monotonic\n", "from time import time as monotonic\n")
+        for module in ("loop", "guardian")
+    ),
+    # a fault rather than a mechanism: an agent that sends less than it read
+    "whole output": (("loop", "encode(OUTPUT, data, ", "encode(OUTPUT, data[1:], "),),
+}
+
+
+def _handler(put: Put, event: str, change: Callable[[Any], Any]) -> None:
+    """Have the job's rule for ``event`` see ``change(event)``."""
+    from dispatcher.core import events, job
+
+    kind = getattr(events, event)
+    rule = job._HANDLERS[kind]
+    changed = {kind: lambda self, event, now: rule(self, change(event), now)}
+    put(job, "_HANDLERS", {**job._HANDLERS, **changed})
+
+
+def _first_failure(put: Put) -> None:
+    """A rank's failure is no reason to end the others."""
+    _handler(put, "RankExited", lambda event: replace(event, status=0))
+
+
+def _waiting(put: Put) -> None:
+    """Any rank's end ends the job."""
+    _handler(put, "RankExited", lambda event: replace(event, status=event.status or 1))
+
+
+def _byte_count(put: Put) -> None:
+    _handler(put, "OutputEnded", lambda event: replace(event, received=event.sent))
+
+
+def _grace(put: Put) -> None:
+    """TERM is waited on for ever."""
+    from dispatcher.core import policy
+
+    put(policy, "ladder", lambda cause, grace: (policy.Rung(signal.SIGTERM, 1e6),))
+
+
+def _continuing(put: Put) -> None:
+    from dispatcher.core.job import Job
+
+    send = Job._signal_all
+    put(Job, "_signal_all", lambda self, n: [] if n == signal.SIGCONT else send(self, n))
+
+
+def _second_signal(put: Put) -> None:
+    """Each Ctrl-C is taken for the first."""
+    from dispatcher.core import events, job
+
+    rule: Any = job.Job._on_signal
+
+    def first(self: Any, event: Any, now: float) -> Any:
+        self.n_signals = 0
+        return rule(self, event, now)
+
+    put(job, "_HANDLERS", {**job._HANDLERS, events.SignalReceived: first})
+
+
+def _signals(put: Put) -> None:
+    from dispatcher.runner import loop
+
+    put(loop, "HANDLED", ())
+
+
+def _heartbeats(put: Put) -> None:
+    from dispatcher.core.job import Job
+
+    put(Job, "_hear", lambda self, node, now: None)
+
+
+def _patience(put: Put) -> None:
+    """One beat that is late is enough to give a host up."""
+    from dispatcher.core.job import Job
+
+    def hear(self: Any, node: int, now: float) -> None:
+        self.deadlines["silent", node] = now + self.plan.limits.heartbeat
+
+    put(Job, "_hear", hear)
+
+
+def _end_of_link(put: Put) -> None:
+    from dispatcher.runner.host import Host
+
+    put(Host, "_end_of", lambda self, link: None)
+
+
+def _connect_limit(put: Put) -> None:
+    from dispatcher.runner.host import Host
+
+    begin: Any = Host.__init__
+    put(Host, "__init__", lambda self, **f: begin(self, **{**f, "connect_timeout": 1e6}))
+
+
+def _retrying(put: Put) -> None:
+    """What a busy sshd drops is given up."""
+    from dispatcher.runner.host import Host
+
+    def once(self: Any) -> Any:
+        return self._transport.open(self._target, self._command, float("inf"))
+
+    put(Host, "_connect", once)
+
+
+def _final_failures(put: Put) -> None:
+    """Whatever fails is tried again until the time is up."""
+    from dispatcher.transport.base import Failure
+    from dispatcher.transport.paramiko_ import ParamikoTransport
+
+    reach: Any = ParamikoTransport.open
+
+    def again(self: Any, *arguments: Any) -> Any:
+        opened = reach(self, *arguments)
+        return replace(opened, retryable=True) if isinstance(opened, Failure) else opened
+
+    put(ParamikoTransport, "open", again)
+
+
+def _host_keys(put: Put) -> None:
+    from dispatcher.transport.host_keys import HostKeyCheck
+
+    put(HostKeyCheck, "judge", lambda self, blob, kind: None)
+
+
+def _sync_marker(put: Put) -> None:
+    """All that a host says is taken for frames."""
+    from dispatcher.agent.wire import SYNC
+    from dispatcher.bootstrap import SyncScanner
+
+    put(SyncScanner, "feed", lambda self, data: data.removeprefix(SYNC))
+
+
+def _own_ranks(put: Put) -> None:
+    """A host is believed what it says of the ranks of others."""
+    from dispatcher.runner import reports
+
+    put(reports._Fields, "own", lambda self, value: value)
+
+
+def _sweep_limit(put: Put) -> None:
+    from dispatcher.core import job
+
+    put(job, "SWEEP_LIMIT", 1e6)
+
+
+def _monotonic_clock(put: Put) -> None:
+    import time
+
+    put(time, "monotonic", time.time)
+
+
+def _leaving_reader(put: Put) -> None:
+    """Nobody asks why standard output takes nothing any more."""
+    from dispatcher.cli import told
+
+    show: Any = told.open_screen
+    put(told, "open_screen", lambda *a, **f: show(*a, **{**f, "on_broken": lambda: None}))
+
+
+def _untouched_terminal(put: Put) -> None:
+    """Keys are read one by one while the job runs, and nobody restores that."""
+    import tty
+
+    from dispatcher.runner.loop import Runner
+
+    run: Any = Runner.run
+
+    def raw(self: Any) -> Any:
+        tty.setcbreak(2)
+        return run(self)
+
+    put(Runner, "run", raw)
+
+
+def _fence(put: Put) -> None:
+    """The next attempt does not wait for a host that was given up."""
+    from dispatcher.core import restart
+
+    put(restart, "fence", lambda limits: 0.0)
+
+
+def _attempt_numbers(put: Put) -> None:
+    """What is said of an earlier attempt counts."""
+    from dispatcher.core.run import Run
+
+    handle: Any = Run.handle
+
+    def now(self: Any, event: Any, when: float) -> Any:
+        late = hasattr(event, "attempt")
+        return handle(self, replace(event, attempt=self.attempt) if late else event, when)
+
+    put(Run, "handle", now)
+
+
+def _vacancy(put: Put) -> None:
+    """A seat that nobody can take is waited for."""
+    from dispatcher.core import run
+
+    take: Any = run.take_seats
+    put(run, "take_seats", lambda *a, **f: replace(take(*a, **f), awaited=True))
+
+
+def _progress(put: Put) -> None:
+    """Attempts that come no further are not counted."""
+    from dispatcher.core.account import Account
+
+    put(Account, "verdict", None)
+
+
+def _lemons(put: Put) -> None:
+    """A host is used again however many attempts ended there."""
+    from dispatcher.core import run
+
+    take: Any = run.take_seats
+    put(run, "take_seats", lambda *a, **f: take(*a, **{**f, "lemons": set()}))
+
+
+def _known_events(put: Put) -> None:
+    """A fault rather than a mechanism: the job has no rule for what happens."""
+    from dispatcher.core import events
+
+    _after_start(put, type("Unknown", (events.RankSpawned,), {}))
+
+
+def _sound_core(put: Put) -> None:
+    """Another fault: the core raises what nobody expects."""
+    from dispatcher.core import events
+    from dispatcher.core.run import Run
+
+    odd = type("Odd", (events.RankSpawned,), {})
+    handle: Any = Run.handle
+
+    def broken(self: Any, event: Any, now: float) -> Any:
+        if isinstance(event, odd):
+            raise KeyError("odd")
+        return handle(self, event, now)
+
+    put(Run, "handle", broken)
+    _after_start(put, odd)
+
+
+def _after_start(put: Put, kind: Any) -> None:
+    """An event of ``kind`` happens when the first rank has said something."""
+    from dispatcher.runner.loop import Runner
+
+    begin: Any = Runner.__init__
+
+    def listen(self: Any, *arguments: Any, **fields: Any) -> None:
+        begin(self, *arguments, **fields)
+        output, said = self._output, []
+
+        def heard(node: int, rank: int, stream: int, data: bytes) -> None:
+            output(node, rank, stream, data)
+            if not said:
+                said.append(True)
+                self.tell(kind(node, rank, 1))
+
+        self._output = heard
+
+    put(Runner, "__init__", listen)
+
+
+#: mechanism -> what switches it off in the launcher
+LAUNCHER: dict[str, Callable[[Put], None]] = {
+    "first failure": _first_failure,
+    "waiting": _waiting,
+    "byte count": _byte_count,
+    "grace": _grace,
+    "continuing": _continuing,
+    "second signal": _second_signal,
+    "signals": _signals,
+    "heartbeats": _heartbeats,
+    "patience": _patience,
+    "end of link": _end_of_link,
+    "connect limit": _connect_limit,
+    "retrying": _retrying,
+    "final failures": _final_failures,
+    "host keys": _host_keys,
+    "sync marker": _sync_marker,
+    "own ranks": _own_ranks,
+    "sweep limit": _sweep_limit,
+    "monotonic clock": _monotonic_clock,
+    "leaving reader": _leaving_reader,
+    "untouched terminal": _untouched_terminal,
+    "fence": _fence,
+    "attempt numbers": _attempt_numbers,
+    "vacancy": _vacancy,
+    "progress": _progress,
+    "lemons": _lemons,
+    "known events": _known_events,
+    "sound core": _sound_core,
+}
+
+#: what is a fault and no mechanism; it has a row instead of a control
+FAULTS = {"whole output", "known events", "sound core"}
+
+
+def switch_off(names: str, put: Put = setattr) -> None:
+    """Change this process so that ``dispatch`` has none of ``names``, told apart by commas."""
+    patches: list[tuple[str, str, str]] = []
+    for name in names.split(","):
+        if name not in AGENT and name not in LAUNCHER:
+            raise ValueError(f"there is no {name!r}")
+        patches += AGENT.get(name, ())
+        if name in LAUNCHER:
+            LAUNCHER[name](put)
+    from dispatcher import bootstrap
+
+    source = bootstrap._source
+
+    def weakened(module: str) -> str:
+        text = source(module)
+        for where, old, new in patches:
+            if where == module:
+                if old not in text:
+                    raise ValueError(f"{module} has no longer {old!r}")
+                text = text.replace(old, new)
+        return text
+
+    put(bootstrap, "_source", weakened)
+
+
+if __name__ == "__main__":
+    switch_off(sys.argv.pop(1))
+    from dispatcher.cli import console
+
+    console()
