@@ -4,7 +4,8 @@
     scripts/bench/exec.py --hosts 64 --repeat 5
 
 All take turns in one run on one cluster (scripts/cluster), each turn in another order. A turn
-counts only when it exits 0 with a line a host. Wall time, and CPU of the client's process tree;
+counts only when it exits 0 with a line a host. Wall time, and CPU of the client's process tree
+("kept" is over connections made before, without the CPU of their holder);
 ratios to pdsh are the medians of the ratios within a turn. Not a test: times depend on the
 machine. Peers that are not installed are left out and named.
 """
