@@ -250,12 +250,15 @@ class KeptLink(Link):
         left = memoryview(whole)
         with self._write_lock:
             while left:
-                if self._out < 0 or self._over.is_set() or not self._input_open:
+                fd = self._out  # open as long as we have the lock
+                if fd < 0 or self._over.is_set() or not self._input_open:
                     raise LinkClosed("link closed")
                 try:
-                    left = left[os.write(self._out, left) :]
+                    left = left[os.write(fd, left) :]
                 except BlockingIOError:
-                    select.select([], [self._out], [], 0.1) if self._out >= 0 else None
+                    poller = select.poll()  # not select: it knows no number beyond 1024
+                    poller.register(fd, select.POLLOUT)
+                    poller.poll(100)  # then look whether the link was closed meanwhile
                 except OSError:
                     raise LinkClosed("the holder is gone") from None
 

@@ -123,6 +123,23 @@ def test_big_errors_do_not_stop_output(way: Way) -> None:
     assert len(errors) == 3_000_000
 
 
+def test_descriptors_beyond_1024(way: Way) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < 2000:
+        pytest.skip("the system allows no such number")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        size = 5_000_000  # more than fits anywhere on the way: the writer has to wait
+        link = way.open(f"sleep 0.2; head -c {size} | wc -c")
+        link.write(b"x" * size)
+        assert int(gather(link)[0]) == size
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_far_end_closing_its_input_is_no_harm(way: Way) -> None:
     link = way.open("exec <&-; echo closed; cat /dev/null; sleep 0; exec cat /etc/hostname")
     output, _ = gather(link)
