@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def gather(iface: bytes | None = None) -> dict[str, Any]:
+def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
     """The facts of this host as a dict of plain values.
 
-    iface: the one network interface whose addresses count; None for all.
+    check: see ``look``; with an ``iface`` only the addresses of that one count.
     """
+    iface = check.get("iface")
     return {
         "hostname": os.uname().nodename,
         "pid": os.getpid(),
@@ -31,7 +32,30 @@ def gather(iface: bytes | None = None) -> dict[str, Any]:
         "gpus": count_gpus(),
         "addresses": addresses() if iface is None else addresses_of(iface),
         "machine": identity(),
+        "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
+        "tmp": room(os.environb.get(b"TMPDIR") or b"/tmp"),
+        "shm": room(b"/dev/shm"),
     }
+
+
+def summed(path: bytes) -> int | None:
+    """CRC-32 of the beginning of a file; None where it cannot be read."""
+    from zlib import crc32
+
+    try:
+        with open(path, "rb") as file:
+            return crc32(file.read(1 << 20))
+    except OSError:
+        return None
+
+
+def room(folder: bytes) -> int | None:
+    """Bytes that are free in the file system of ``folder``; None where that is not known."""
+    try:
+        there = os.statvfs(folder)
+    except OSError:
+        return None
+    return there.f_bavail * there.f_frsize if there.f_blocks else None
 
 
 def identity() -> str:

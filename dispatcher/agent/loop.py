@@ -192,7 +192,7 @@ class Loop:
         self.error_folder = folder.make(message["run_id"])
         self.innocent = True
         self.wireup = None
-        found = facts.gather(message["check"].get("iface"))
+        found = facts.gather(message["check"], self.cwd)
         found["error_folder"] = self.error_folder
         path = message["path"]
         if path is None:  # then the ranks get this host's own

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from dispatcher.core import events as ev
 from dispatcher.core import policy
+from dispatcher.core.doubts import doubts
 from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan
 from dispatcher.transport.base import Failure, Kind
@@ -73,6 +74,11 @@ class Check:
     def hostnames(self) -> dict[int, str]:
         """node -> what the host calls itself, of all that have answered."""
         return {node: facts.hostname for node, facts in self._facts.items()}
+
+    @property
+    def doubts(self) -> list[tuple[int, str]]:
+        """(node, what is odd about it) of hosts that are good enough to start on."""
+        return doubts(self._facts) if self._prove else []
 
     def ready(self, event: ev.NodeReady) -> Answer:
         """A node's agent has looked at its host."""

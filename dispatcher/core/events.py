@@ -14,31 +14,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dispatcher.core.error_file import ErrorFile
+from dispatcher.core.facts import Facts as Facts
 from dispatcher.core.policy import Cause
 from dispatcher.core.values import Value, value
 from dispatcher.transport.base import Failure
-
-
-@value
-class Facts(Value):
-    """What an agent says about its host; ``core`` judges it, nobody trusts it further.
-
-    port: the port node 0 keeps free for MASTER_PORT, else None.
-    error_folder: where ranks may write error files on that host, None if nowhere.
-    machine: equal for two agents only if they run on the same machine.
-    mark: when the progress file was last changed, in ns; None where there is none.
-    """
-
-    hostname: str
-    pid: int
-    python: str
-    cores: int
-    gpus: int
-    addresses: tuple[str, ...]
-    machine: str
-    error_folder: str | None = None
-    port: int | None = None
-    mark: int | None = None
 
 
 @value

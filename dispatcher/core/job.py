@@ -151,7 +151,8 @@ class Job:
                 self.deadlines["probe"] = now + seconds + PROBE_SLACK
                 return [Probe(node, addresses, port, seconds) for node in nodes]
             case Go(plan, address, port):
-                return self._start(plan, address, port)
+                odd = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.doubts]
+                return odd + self._start(plan, address, port)
         return self._stop(answer, now)
 
     def _start(self, plan: JobPlan, address: str, port: int) -> list[Action]:

@@ -228,7 +228,7 @@ class Run:
                 for rank, node in enumerate(nodes):
                     self._homes[first + rank] = (self._seats[node], rank)
                 return replace(event, nodes=tuple(self._seats[node] for node in nodes))
-            case ev.SpawnRefused(node):
+            case ev.SpawnRefused(node) | ev.NodeNoticed(node):
                 return replace(event, node=self._seats[node])
         return event
 

@@ -143,6 +143,11 @@ def _ready(fields: _Fields, node: int) -> list[ev.Event]:
                 error_folder=facts.optional_text("error_folder"),
                 port=facts.optional_integer("port", 1, 65535),
                 mark=facts.optional_integer("mark", 0, 1 << 63),
+                script=facts.optional_integer("script", 0, (1 << 32) - 1),
+                room=(
+                    facts.optional_integer("tmp", 0, 1 << 63),
+                    facts.optional_integer("shm", 0, 1 << 63),
+                ),
             ),
             tuple(problems),
             attempt=fields.optional_integer("attempt", 0, 1 << 16) or 0,

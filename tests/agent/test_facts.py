@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,8 @@ def test_what_would_keep_ranks_from_starting(folder: Path, check, problems) -> N
 
 
 def test_addresses_of_one_interface() -> None:
-    assert facts.gather(b"lo")["addresses"][0] == "127.0.0.1"
-    assert facts.gather(b"eth99")["addresses"] == []
+    assert facts.gather({"iface": b"lo"}, b"/")["addresses"][0] == "127.0.0.1"
+    assert facts.gather({"iface": b"eth99"}, b"/")["addresses"] == []
     [[_, why]] = facts.look({"iface": b"eth99"}, b"/", None)
     assert why.startswith("no interface eth99 with an address; there is: ")
     assert " lo" in why
@@ -67,3 +68,13 @@ def test_a_folder_that_is_not_there_is_all_that_is_said() -> None:
 def test_a_name_that_is_no_text_is_shown_all_the_same(folder: Path) -> None:
     [[what, why]] = facts.look({"program": b"\xff"}, os.fsencode(folder), b"/nowhere")
     assert (what, why) == ("missing", "\\xff: not found")
+
+
+def test_the_script_and_the_room_are_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    found = facts.gather({"script": b"train.py"}, os.fsencode(tmp_path))
+    assert found["script"] == zlib.crc32(b"pass")
+    assert found["tmp"] > 0
+    assert facts.gather({"script": b"no.py"}, os.fsencode(tmp_path))["script"] is None
+    assert facts.gather({}, b"/")["script"] is None
+    assert facts.room(b"/no/where") is None

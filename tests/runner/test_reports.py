@@ -20,7 +20,8 @@ RANKS = frozenset({4, 5})
 FACTS: dict[str, Any] = {
     "hostname": "gpu01", "pid": 7, "user": 0, "python": "3.8.18", "executable": "/usr/bin/python3",
     "cores": 64, "gpus": 8, "addresses": ["10.0.0.1", "fd00::1"], "machine": "boot net pid",
-    "error_folder": "/tmp/d", "port": 4000,
+    "error_folder": "/tmp/d", "port": 4000, "script": 7,
+    "tmp": 1 << 40, "shm": None,
 }  # fmt: skip
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -60,7 +61,7 @@ EVENTS: dict[str, list[ev.Event]] = {
             ev.Facts(
                 hostname="gpu01", pid=7, python="3.8.18", cores=64, gpus=8,
                 addresses=("10.0.0.1", "fd00::1"), machine="boot net pid", error_folder="/tmp/d",
-                port=4000,
+                port=4000, script=7, room=(1 << 40, None),
             ),
             (("missing", "x: not found"),),
         )
@@ -137,6 +138,8 @@ WRONG = [
 FINE: dict[str, list[Any]] = {
     "error_folder": [None, "word"],
     "port": [None],
+    "script": [None],
+    **{name: [None, (1 << 63) - 1] for name in ("tmp", "shm")},
     "error": [None, b"bytes"],
     "hint": [None, "word"],
     "left": [[1]],

@@ -178,3 +178,16 @@ def test_the_throttled_host_and_the_cut_one_are_found(new_cluster: Callable[...,
     assert (done.returncode, said["problems"]) == (1, {}), done
     assert said["culprits"] == ["n3", "n5"], said
     assert picture.read_text().startswith("<svg ")
+
+
+def test_a_run_itself_notes_a_stale_script(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(3)
+    folder = Path(cluster.shared) / "job"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('new')\n")
+    hide(cluster, "n3", folder)
+    stale = f"echo \"print('old')\" > {folder}/train.py"
+    assert cluster.run(["sh", "-c", stale], host="n3").returncode == 0
+    done = dispatch(cluster, "-H", "n1,n2,n3", "train.py", cwd=folder)
+    assert sorted(done.stdout.split()[1::2]) == ["new", "new", "old"], done
+    assert done.stderr == "note: n3: its script is not the one that most hosts have\n"
