@@ -92,7 +92,7 @@ class Job:
         return [p.outer for p in self.cluster.census([host]) if PROGRAM in p.command]
 
     def launcher(self) -> int:
-        found = [p.outer for p in self.cluster.census(["login"]) if "dispatcher" in p.command]
+        found = [p.outer for p in self.cluster.census(["login"]) if self.logs in p.command]
         return min(found)
 
     def ends(self, code: int, limit: float) -> str:
