@@ -42,7 +42,7 @@ def command(**flags: Any) -> int:
     {host} in a name is the host's, {rank} each rank of the host in turn, as slots in the
     hostfile give them. Where DIR has one of them it is the whole name of the folder.
     """
-    from dispatcher.cli.copying import get
+    from dispatcher.cli.getting import get
 
     return get(flags)
 

@@ -47,7 +47,7 @@ def command(**flags: Any) -> int:
     {host} in a name is the host's; {rank} is each rank of the host in turn, as slots in the
     hostfile give them: in SRC that many files, in DEST a place for each rank's.
     """
-    from dispatcher.cli.copying import put
+    from dispatcher.cli.putting import put
 
     return put(flags)
 

@@ -133,6 +133,7 @@ def test_what_a_tree_cannot_do(tmp_path: Path) -> None:
         ["-w", "n1,n2", f"{tmp_path}/a-{{host}}"],
         ["-w", "n1,localhost", f"{tmp_path}/a-n1"],
         ["-w", "n1,n2", "--tree=0", f"{tmp_path}/a-n1"],
+        ["-w", "n1,n2", "--serial", "1", f"{tmp_path}/a-n1"],
     ):
         done = subprocess.run(
             [*DISPATCH, "put", "--tree", *words, "/tmp/"],
