@@ -16,7 +16,7 @@ from typist import Typist
 
 from dispatcher.runner.keyboard import Keys
 
-EXEC = [sys.executable, "-m", "dispatcher", "exec"]
+EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "60"]
 TWO = ("-w", "localhost,127.0.0.1")
 
 

@@ -39,7 +39,7 @@ import pytest
 from rig import Cluster, wait_for
 from typist import Typist
 
-EXEC = [sys.executable, "-m", "dispatcher", "exec"]
+EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "60"]
 HERE = Path(__file__).parent
 
 

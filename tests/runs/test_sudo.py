@@ -18,7 +18,7 @@ import pytest
 from rig import wait_for
 from typist import Typist
 
-EXEC = [sys.executable, "-m", "dispatcher", "exec"]
+EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "60"]
 PASSWORD = "geheim wort"
 STAND_IN = f"""#!/bin/sh
 [ "$1 $2 $4 $6" = "-S -p -u --" ] || exit 99
