@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.cli.asked import request
 from dispatcher.cli.door import say
-from dispatcher.cli.preflight import preflight, wants
 from dispatcher.cli.reach import Reach, judge
 from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan, plan_job
@@ -39,11 +38,12 @@ def launch(flags: Mapping[str, Any]) -> int:
         return 0
     if flags["as_json"]:
         raise UsageError("--json goes with --dry-run")
-    wants(flags)
     from dispatcher import bootstrap
+    from dispatcher.cli.preflight import wants
     from dispatcher.cli.showing import settings
     from dispatcher.paths import RunPaths
 
+    wants(flags)
     allow_open_files(len(plan.nodes) + len(plan.spares))
     if flags["agent_python"] is not None:
         bootstrap.command(first=[flags["agent_python"]])  # judge it while no host is touched
@@ -80,6 +80,7 @@ def _run(
     from dispatcher.cli.aftermath import Aftermath
     from dispatcher.cli.enrolled import Enrolled
     from dispatcher.cli.labels import RankLabels
+    from dispatcher.cli.preflight import preflight
     from dispatcher.cli.seen import Seen
     from dispatcher.core.events import SignalReceived
     from dispatcher.runner.loop import Runner
