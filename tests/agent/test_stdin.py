@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.driver import Agent
 from dispatcher.agent.stdin import PORTION, Stdin, unread
-from dispatcher.agent.wire import COUNT, INPUT, TAKEN, encode
+from dispatcher.agent.wire import COUNT, INPUT, OUTPUT_LIMIT, TAKEN, encode
 
 
 class Readers:
@@ -166,14 +166,14 @@ def test_only_readers_are_given_it_and_the_end_is_the_end(agent: Agent) -> None:
 def test_orders_pass_a_reader_that_takes_nothing(agent: Agent) -> None:
     start(agent, [0], ["sleep", "300"])
     for _ in range(8):
-        agent.write(encode(INPUT, bytes(1 << 16)))
+        agent.write(encode(INPUT, bytes(OUTPUT_LIMIT)))
     agent.order("odd")
     agent.report("notice")
-    assert credit(agent) < 8 << 16
+    assert credit(agent) < 8 * OUTPUT_LIMIT
     agent.order("signal", ranks=None, signum=15)
     assert agent.status() == -15
     assert agent.report("input_closed") == {"type": "input_closed", "rank": 0, "taken": 0}
-    agent.until(lambda: credit(agent) == 8 << 16)
+    agent.until(lambda: credit(agent) == 8 * OUTPUT_LIMIT)
     agent.finish()
 
 

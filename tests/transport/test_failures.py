@@ -16,13 +16,13 @@ from dispatcher.transport.openssh import SshTransport, classify
 from dispatcher.transport.paramiko_ import ParamikoTransport
 
 from . import hostile
-from .conftest import OVER_SSH, Way, gather
+from .conftest import Way, gather
 from .sshd import ADDRESS, Sshd, free_port, keygen, start_sshd
 
 Try = Callable[..., Failure]
 
 
-@pytest.fixture(params=OVER_SSH)
+@pytest.fixture(params=["ssh", "paramiko"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
