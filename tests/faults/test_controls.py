@@ -192,7 +192,7 @@ def table() -> list[tuple[set[int], list[str], list[str]]]:
     found = []
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("| ") and re.fullmatch(r"[\d, ]+", cells[0]):
+        if len(cells) == 6 and re.fullmatch(r"[\d, ]+", cells[0]):
             numbers = {int(number) for number in cells[0].split(",")}
             found.append((numbers, cells[4].split("; "), cells[5].split(", ")))
     return found
