@@ -130,7 +130,7 @@ class Table(Sink):
         self._slots = slots
         self._clock = clock
         self._ranks: dict[int, _Rank] = {}
-        self._tails: dict[int, bytes] = {}
+        self._tails: dict[int, tuple[int, bytes]] = {}  # rank -> its last stream, and what it said
         self._shares = Shares()
         self._lock = threading.Lock()
         self._progress = Progress(len(hosts), clock)
@@ -138,8 +138,10 @@ class Table(Sink):
     def output(self, rank: int, stream: int, data: bytes) -> None:
         self._progress.output(rank, stream, data)
         with self._lock:  # the first words of a rank may be here before the news of its start
-            before = b"" if len(data) >= LAST else self._tails.get(rank, b"")
-            self._tails[rank] = (before + data)[-LAST:]
+            last, before = self._tails.get(rank, (stream, b""))
+            if last != stream:
+                before = b""  # a bar on one, a line on the other: they are not one line
+            self._tails[rank] = (stream, (before + data)[-LAST:])
             if rank in self._ranks:
                 self._ranks[rank].since = self._clock()
 
@@ -205,7 +207,7 @@ class Table(Sink):
             rss=None if sample is None else sample.rss,
             gpu=self._gpu(known.node, local) if known.alive else None,
             silence=now - known.since if known.alive else None,
-            last=_last_line(self._tails.get(rank, b"")),
+            last=_last_line(self._tails.get(rank, (0, b""))[1]),
             alive=known.alive,
         )  # fmt: skip
 

@@ -117,6 +117,13 @@ def test_the_last_line_is_harmless(chunks: list[bytes], last: str) -> None:
     assert run.row(0).last == last
 
 
+def test_a_bar_and_a_line_are_two() -> None:
+    run = Run()
+    run.table.output(0, 2, b"\rstep 4 of 4")
+    run.table.output(0, 1, b"saved\n")
+    assert run.row(0).last == "saved"
+
+
 def test_words_that_come_before_the_news_of_the_start_are_kept() -> None:
     run = Run()
     run.table.output(9, 1, b"early\n")
