@@ -76,7 +76,9 @@ CONTROLS = {
     "exit by wait": Control(RANKS.test_who_closed_its_output_has_not_ended, "is None"),
     "drain limit": Control(RANKS.test_a_child_that_holds_the_output_is_cut_off, "not in"),
     "autopsy": Control(
-        ENDING.test_the_error_file_is_in_the_verdict_and_the_report, "its traceback"
+        ENDING.test_the_error_file_is_in_the_verdict_and_the_report,
+        "its traceback",
+        {"how": "exit", "said": "exit code 9"},
     ),
     "program check": Control(test_matrix.test_one_host_lacks_the_program),
     "port check": Control(local.TestEnvironment().test_a_fixed_port_is_kept_or_refused, "125"),
