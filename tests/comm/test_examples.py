@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(mpi: str, count: int, *command: str) -> list[str]:
+    # unbuffered, a line is two writes, and mpiexec puts another rank's between them
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     ended = subprocess.run(
         [mpi, "-n", str(count), sys.executable, str(EXAMPLES / command[0]), *command[1:]],
         capture_output=True,
         text=True,
         timeout=100,
+        env=environ,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
