@@ -20,13 +20,16 @@ Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usag
 125 a host failed; 126/127 program not executable/not found; 130 Ctrl-C.
 \b
 Other commands, each with its own --help:
-  dispatch exec    a command once on every host, without ranks
-  dispatch check   which hosts are fit for a job, and why not; what NCCL should be told
-  dispatch put     files to every host
-  dispatch get     files from every host
-  dispatch hosts   expand, fold, count and combine host lists
+  dispatch exec      a command once on every host, without ranks; shell: a prompt for them
+  dispatch put, get  files to and from every host
+  dispatch connect   keep connections, so that the next exec is quick
+  dispatch check     which hosts are fit for a job, and why not; what NCCL should be told
+  dispatch hosts     expand, fold, count and combine host lists; fold: labelled lines
   dispatch jobs, attach, top, logs, stop    jobs started with --detach
-  dispatch kill, sweep                 end what a run left on its hosts
+  dispatch kill, sweep    end what a run left on its hosts
+  dispatch report    where the time of a run went, from --trace
+  dispatch import    torchrun's, deepspeed's and mpirun's lines as dispatch's
+  dispatch config, completion    defaults from dispatch.toml; what your shell loads
 """
 
 
