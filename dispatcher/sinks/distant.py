@@ -42,7 +42,7 @@ def unpacked(plain: Any) -> Picture | None:
             idle=tuple(map(int, plain["idle"])),
             stopping=None if plain["stopping"] is None else str(plain["stopping"]),
         )
-    except (TypeError, ValueError, KeyError, AttributeError):
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return None
 
 

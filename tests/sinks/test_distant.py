@@ -22,7 +22,7 @@ def test_it_arrives_as_it_was_sent(picture: Picture) -> None:
 
 WRONG: list[dict[str, Any]] = [
     {"hosts": [[99, 1]]}, {"hosts": 3}, {"pending": ["x"]}, {"ranks": []}, {"lines": None},
-    {"since_line": []}, {"more": 1},
+    {"since_line": []}, {"more": 1}, {"lines": float("inf")}, {"hosts": [[float("inf"), 1]]},
 ]  # fmt: skip
 
 
