@@ -73,7 +73,9 @@ CONTROLS = {
     "sweep": Control(RANKS.test_strays_go_with_the_job, "killed 1 process left behind"),
     "subreaper": Control(RANKS.test_strays_go_with_the_job, "killed 1 process left behind"),
     "continuing": Control(RANKS.test_a_stopped_rank_ends_with_the_others, RUNS_ON),
-    "exit by wait": Control(RANKS.test_who_closed_its_output_has_not_ended, "is None"),
+    "exit by wait": Control(
+        RANKS.test_who_closed_its_output_has_not_ended, "is None|killed by SIGKILL"
+    ),
     "drain limit": Control(RANKS.test_a_child_that_holds_the_output_is_cut_off, "not in"),
     "autopsy": Control(
         ENDING.test_the_error_file_is_in_the_verdict_and_the_report,
