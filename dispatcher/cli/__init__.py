@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 #: command -> the module of this package that has its ``main``; loaded when it is called
@@ -36,14 +38,29 @@ COMMANDS = {
     "shell": "shell",
 }
 
+_LEFT_DEAF = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line ``arguments`` (default: the process's own); returns the exit code."""
+    """Run the command line ``arguments`` (default: the process's own); the exit code.
+
+    Handlers of signals, which some commands leave deaf to the end of the process,
+    are afterwards as they were.
+    """
+    before = {number: signal.getsignal(number) for number in _LEFT_DEAF}
+    try:
+        return _call(list(sys.argv[1:] if arguments is None else arguments))
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _call(words: list[str]) -> int:
     if "_DISPATCH_COMPLETE" in os.environ:  # a shell asks what may follow
         from dispatcher.cli.completion import answer
 
         return answer(os.environ["_DISPATCH_COMPLETE"])
-    words = list(sys.argv[1:] if arguments is None else arguments)
     command = words.pop(0) if words and words[0] in COMMANDS else "run"
     module = importlib.import_module(f"dispatcher.cli.{COMMANDS[command]}")
     code: int = module.main(words)
@@ -57,7 +74,7 @@ def console() -> None:
     apart the modules of a crypto library would only cost another 30 ms.
     """
     try:
-        code = main()
+        code = _call(sys.argv[1:])
     except KeyboardInterrupt:  # Ctrl-C while we were still being loaded
         code = 128 + 2
     except Exception:  # noqa: BLE001 - a bug of ours must not wait for threads that are stuck

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,13 +125,19 @@ def test_help_loads_nothing_heavy() -> None:
 def test_ctrl_c_before_the_run_leaves_no_traceback() -> None:
     probe = (
         "from dispatcher import cli\n"
-        "def main(): raise KeyboardInterrupt\n"
-        "cli.main = main\ncli.console()\n"
+        "def call(words): raise KeyboardInterrupt\n"
+        "cli._call = call\ncli.console()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_caller_keeps_its_handlers() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert cli.main(["-H", "localhost", "--quiet", "--no-python", "true"]) == 0
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_more_hosts_than_open_files(tmp_path: Path) -> None:
