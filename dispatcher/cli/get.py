@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.targets import how_options, time_options, where_options
+from dispatcher.cli.targets import copy_options, how_options, time_options, where_options
 
 EPILOG = """\b
 Examples:
@@ -23,14 +23,8 @@ Exit code: as dispatch exec.
 @click.argument("paths", nargs=-1, metavar="REMOTE... DIR")
 @where_options
 @time_options
-@click.option(
-    "--checksum", is_flag=True, help="A file is equal if its SHA-256 is, not its size and time."
-)
-@click.option(
-    "--no-resume", is_flag=True, help="Neither use nor keep what an interrupted copy left."
-)
+@copy_options
 @click.option("--max-size", default="16G", metavar="N[K|M|G]", help="Most bytes of one host [16G].")
-@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @how_options
 def command(**flags: Any) -> int:
     """Copy files and trees REMOTE of every host to DIR/HOST/.

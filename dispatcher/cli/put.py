@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.targets import how_options, time_options, where_options
+from dispatcher.cli.targets import copy_options, how_options, time_options, where_options
 
 EPILOG = """\b
 Examples:
@@ -24,17 +24,11 @@ Exit code: as dispatch exec.
 @click.argument("paths", nargs=-1, metavar="SRC... DEST")
 @where_options
 @time_options
-@click.option(
-    "--checksum", is_flag=True, help="A file is equal if its SHA-256 is, not its size and time."
-)
-@click.option(
-    "--no-resume", is_flag=True, help="Neither use nor keep what an interrupted copy left."
-)
+@copy_options
 @click.option(
     "--tree", is_flag=False, flag_value="", default=None, metavar="[K]",
     help="Let hosts pass the files on, in K branches [8]; by itself from 64 hosts and 8 GiB on.",
 )  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @how_options
 def command(**flags: Any) -> int:
     """Copy files and trees SRC to DEST on every host.

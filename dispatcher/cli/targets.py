@@ -82,6 +82,24 @@ _SUDO = (
 )
 
 
+_COPY = (
+    click.option(
+        "--checksum", is_flag=True, help="A file is equal if its SHA-256 is, not its size and time."
+    ),
+    click.option(
+        "--no-resume", is_flag=True, help="Neither use nor keep what an interrupted copy left."
+    ),
+    click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error."),
+)
+
+
+def copy_options(function: Function) -> Function:
+    """Add what ``put`` and ``get`` share."""
+    for option in reversed(_COPY):
+        function = option(function)
+    return function
+
+
 def where_options(function: Function) -> Function:
     """Add ``-H -w -x``."""
     for option in reversed(_WHERE):
