@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from dispatcher.copy import program
-from dispatcher.copy.hearing import Ended, Hearing
+from dispatcher.copy.hearing import Ended
 from dispatcher.copy.place import MOST_MEMBERS, BadArchive
 from dispatcher.copy.receiving import Group, Receiving
+from dispatcher.copy.talking import Talking
 from dispatcher.copy.there import frames
 from dispatcher.copy.told import Told
 from dispatcher.copy.unpack import unpack
-from dispatcher.transport.base import Link, LinkClosed
+from dispatcher.transport.base import Link
 
 #: bytes of one list
 _LARGEST = 256 << 20
@@ -28,37 +29,21 @@ _LARGEST = 256 << 20
 _TAR_ROOM = 1 << 30
 
 
-class Fetching:
+class Fetching(Talking):
     """Talks with the hosts (``runner.dialogue``): ``plans[node]`` comes from ``node``.
 
     limit: bytes that one host's files may have together.
     """
 
-    hears = True
-
     def __init__(
         self, plans: Sequence[tuple[Group, ...]], *, limit: int, checksum: bool, resume: bool
     ) -> None:
+        super().__init__("get", _LARGEST, [Told() for _ in plans])
         self._plans = plans
         self._limit = limit
         self._checksum = checksum
         self._resume = resume
-        self._hearing = [Hearing(_LARGEST) for _ in plans]
         self._archives: dict[int, BinaryIO] = {}
-        self.told = [Told() for _ in plans]
-
-    def start(self, node: int, link: Link) -> None:
-        self._hearing[node].talk(f"get:{node}", lambda: self._talk(node, link))
-
-    def heard(self, node: int, data: bytes) -> None:
-        self._hearing[node].put(data)
-
-    def finish(self, node: int) -> None:
-        self._hearing[node].finish()
-
-    def close(self) -> None:
-        for hearing in self._hearing:
-            hearing.stop()
 
     def unpack(self, node: int) -> None:
         """Take apart the tar of a host without Python, whose command ended well."""
@@ -79,31 +64,6 @@ class Fetching:
             told.bytes = told.wanted = done.bytes
 
     # -- one host ---------------------------------------------------------------------------
-
-    def _talk(self, node: int, link: Link) -> None:
-        told, hearing = self.told[node], self._hearing[node]
-        try:
-            first = hearing.line(len(program.PYTHON))
-            told.python = first == program.PYTHON
-            if told.python:
-                self._by_python(node, link)
-            elif first == program.SHELL:
-                self._by_tar(node, link)
-            else:
-                told.error, told.hostile = "it did not say how it gives files", True
-                link.close()
-            link.end_input()
-        except (LinkClosed, Ended):
-            pass  # the end of its command says more
-        except (frames.BadFrame, BadArchive) as bad:
-            told.error, told.hostile = str(bad), True
-            link.close()
-        except OSError as error:
-            name = f"{error.filename}: " if error.filename is not None else ""
-            told.error = name + (error.strerror or str(error)).lower()
-            link.close()
-        finally:
-            hearing.stop()
 
     def _by_tar(self, node: int, link: Link) -> None:
         if len(self._plans[node]) > 1:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.copy import program
-from dispatcher.copy.hearing import Ended, Hearing
 from dispatcher.copy.sources import Group, Sources
+from dispatcher.copy.talking import Talking
 from dispatcher.copy.there import frames
 from dispatcher.copy.told import Told
 from dispatcher.errors import UsageError
@@ -24,15 +24,13 @@ _LARGEST = 64 << 20
 _CHUNK = 64 << 10
 
 
-class Sending:
+class Sending(Talking):
     """Talks with the hosts (``runner.dialogue``): ``plans[node]`` goes to ``node``.
 
     plans: sources, and the groups with that host's destinations. told: written as it goes.
     below: node -> what it is told to pass on (``tree.instructions``), and what is known
     of those hosts, by the names it has for them.
     """
-
-    hears = True
 
     def __init__(
         self,
@@ -43,53 +41,15 @@ class Sending:
         told: Sequence[Told],
         below: Mapping[int, tuple[dict[str, Any], dict[int, Told]]] | None = None,
     ) -> None:
+        super().__init__("put", _LARGEST, told)
         self._plans = plans
         self._below = below or {}
         self._checksum = checksum
         self._resume = resume
         self._orders: dict[tuple[int, tuple[Group, ...]], bytes] = {}
         self._lock = threading.Lock()
-        self._hearing = [Hearing(_LARGEST) for _ in plans]
-        self.told = told
-
-    def start(self, node: int, link: Link) -> None:
-        self._hearing[node].talk(f"put:{node}", lambda: self._talk(node, link))
-
-    def heard(self, node: int, data: bytes) -> None:
-        self._hearing[node].put(data)
-
-    def finish(self, node: int) -> None:
-        self._hearing[node].finish()
-
-    def close(self) -> None:
-        for hearing in self._hearing:
-            hearing.stop()
 
     # -- one host ---------------------------------------------------------------------------
-
-    def _talk(self, node: int, link: Link) -> None:
-        told, hearing = self.told[node], self._hearing[node]
-        try:
-            first = hearing.line(len(program.PYTHON))
-            told.python = first == program.PYTHON
-            if told.python:
-                self._by_python(node, link)
-            elif first == program.SHELL:
-                self._by_tar(node, link)
-            else:
-                told.error, told.hostile = "it did not say how it takes files", True
-                link.close()
-            link.end_input()
-        except (LinkClosed, Ended):
-            pass  # the end of its command says more
-        except frames.BadFrame as bad:
-            told.error, told.hostile = str(bad), True
-            link.close()
-        except UsageError as error:
-            told.error = str(error)
-            link.close()
-        finally:
-            hearing.stop()
 
     def _by_tar(self, node: int, link: Link) -> None:
         sources, groups = self._plans[node]
