@@ -24,6 +24,8 @@ from dispatcher.jobs.record import private, state_folder
 #: seconds that a new holder may take to listen
 START_LIMIT = 10.0
 _BACKLOG = 1024
+#: the folder that has our own package in it
+_HOUSE = Path(__file__).parents[2]
 
 
 def folder() -> Path:
@@ -72,6 +74,7 @@ def call() -> socket.socket:
         return link
     holder = subprocess.Popen(
         [sys.executable, "-m", "dispatcher.kept"],
+        cwd=_HOUSE,  # python -m looks there first, and the user's folder may hold anything
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

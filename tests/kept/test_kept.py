@@ -164,6 +164,22 @@ def test_one_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place.dial() is None
 
 
+def test_nothing_of_the_current_folder_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dispatcher" / "kept").mkdir(parents=True)
+    for trap in ("dispatcher/__init__.py", "dispatcher/kept/__init__.py", "json.py"):
+        (tmp_path / trap).write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with place.call() as link:
+        who = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    holder = int.from_bytes(who[:4], sys.byteorder)
+    os.kill(holder, signal.SIGTERM)
+    os.waitpid(holder, 0)
+    assert not (tmp_path / "sprung").exists()
+
+
 def test_a_folder_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "dispatch").mkdir()
