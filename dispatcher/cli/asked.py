@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from dispatcher.api.here import cwd_of, python_of
 from dispatcher.cli.door import say
 from dispatcher.errors import UsageError
 from dispatcher.plan.host import Hostlist
@@ -75,7 +76,7 @@ def request(flags: Mapping[str, Any]) -> Request:
 
 
 def _allocated() -> Hostlist:
-    from dispatcher.cli.surroundings import allocated
+    from dispatcher.api.surroundings import allocated
 
     found = allocated()
     if found is None:
@@ -114,28 +115,6 @@ def _kind(flags: Mapping[str, Any]) -> Literal["script", "module", "command"]:
     if flags["module"]:
         return "module"
     return "command" if flags["no_python"] else "script"
-
-
-def cwd_of(chdir: str | None) -> str:
-    """The folder the ranks start in, by the name the user's shell gives it.
-
-    A home directory may be a link that leads elsewhere on other hosts, so the
-    logical path is kept where it is this folder.
-    """
-    here = os.getcwd()
-    logical = os.environ.get("PWD", "")
-    if logical.startswith("/") and os.path.realpath(logical) == os.path.realpath(here):
-        here = logical
-    return here if chdir is None else os.path.join(here, chdir)
-
-
-def python_of(environ: Mapping[str, str]) -> str:
-    """The ranks' Python: the active environment's, else the one dispatch runs in."""
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        folder = environ.get(name)
-        if folder and os.access(path := os.path.join(folder, "bin", "python"), os.X_OK):
-            return path
-    return sys.executable or "python3"
 
 
 def _count(flags: Mapping[str, Any], name: str, flag: str, high: int | None = None) -> int | None:

@@ -34,9 +34,9 @@ def command(**flags: Any) -> int:
     """Connect to all hosts, and keep the connections for the commands to come."""
     if flags["listing"] or flags["closing"]:
         return _ask(flags)
+    from dispatcher.api.here import allow_open_files
     from dispatcher.cli.door import say
     from dispatcher.cli.errand import carry_out, limits
-    from dispatcher.cli.launch import allow_open_files
     from dispatcher.cli.prompt import UNASKED
     from dispatcher.cli.reach import Reach
     from dispatcher.cli.targets import find_hosts

@@ -7,8 +7,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dispatcher.api.here import allow_open_files
 from dispatcher.cli.door import say
-from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.sinks import may_draw
 from dispatcher.copy.told import Told

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.api.here import allow_open_files
 from dispatcher.cli import again, becoming, terminal
 from dispatcher.cli.door import say
-from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand, ErrandLimits

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatcher import exitcodes
+from dispatcher.api.here import allow_open_files, cwd_of, python_of
 from dispatcher.checks import catalog
 from dispatcher.checks.ruling import Ruling
 from dispatcher.checks.seen import Asked, Check
 from dispatcher.checks.xid import parse_table
 from dispatcher.cli import matrix
-from dispatcher.cli.asked import cwd_of, python_of
 from dispatcher.cli.door import say
-from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dispatcher.api.here import allow_open_files
 from dispatcher.checks import nccl_log
 from dispatcher.checks.finding import Level
 from dispatcher.checks.nccl_advice import Advice, HostNet, Message, advise
 from dispatcher.checks.nccl_hosts import READINGS, from_text, text_of
 from dispatcher.cli.door import say
-from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand

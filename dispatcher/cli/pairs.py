@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher import exitcodes
+from dispatcher.api.here import allow_open_files
 from dispatcher.checks.pairs import Judgement, Pair, doubtful, judge, next_round, tournament
 from dispatcher.cli import heatmap
 from dispatcher.cli.door import say
-from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError

@@ -17,12 +17,12 @@ from dispatcher.core import policy
 from dispatcher.errors import UsageError
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.job import JobPlan
+from dispatcher.sinks.attempts import left_out
 from dispatcher.sinks.harmless import harmless_text
 from dispatcher.transport.base import Failure, Kind
 
 if TYPE_CHECKING:
     from dispatcher.checks.ruling import Ruling
-    from dispatcher.core.events import Event
     from dispatcher.plan.fitness import Exclusion, Fitness
 
 
@@ -36,44 +36,18 @@ class Decision:
     ruling: Ruling | None = None
 
     @property
-    def events(self) -> list[Event]:
-        """What the journal is told before anything else."""
-        if self.verdict is not None or not self.excluded:
-            return []
-        from dispatcher.core.exclusion import HostExcluded
-
-        return [HostExcluded(one.host, one.why, one.by) for one in self.excluded]
-
-    @property
-    def lines(self) -> list[str]:
-        """For the verdict."""
-        if self.verdict is not None:
-            return []
-        return [f"note: {line(one.host, one.why, one.by)}" for one in self.excluded]
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """For the report."""
-        return {"excluded": [vars(one) for one in self.excluded]}
-
-    @property
     def notes(self) -> list[str]:
         """For the start: who is left out, and what is not quite right with the others."""
         if self.ruling is None:
             return []
         from dispatcher.checks.finding import Level
 
-        return self.lines + [
+        lines = left_out(self.excluded) if self.verdict is None else []
+        return lines + [
             f"note: {fold(hosts)}: {check}: {harmless_text(one.text)}"
             for level, check, one, hosts in self.ruling.sections
             if level == Level.WARN
         ]
-
-
-def line(host: str, why: str, by: str | None) -> str:
-    """What was decided about one host, in words."""
-    instead = f"; {by} takes its place" if by else ""
-    return f"{host}: left out, not fit: {harmless_text(why)}{instead}"
 
 
 def wants(flags: Mapping[str, Any]) -> bool:

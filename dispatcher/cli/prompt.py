@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dispatcher.api.here import allow_open_files
 from dispatcher.cli import becoming, shell_lines
 from dispatcher.cli.door import complain, say
 from dispatcher.cli.errand import carry_out, limits
-from dispatcher.cli.launch import allow_open_files
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.targets import find_hosts, login
 from dispatcher.errors import DispatchError

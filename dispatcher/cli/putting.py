@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dispatcher.api.reach import LOCAL_NAMES
 from dispatcher.cli.copying import conclude, run, there
 from dispatcher.cli.door import say
 from dispatcher.cli.errand import limits
-from dispatcher.cli.reach import LOCAL_NAMES
 from dispatcher.cli.targets import find_hosts
 from dispatcher.copy import program, scripts, tree
 from dispatcher.copy.sending import Sending

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -132,7 +132,7 @@ class Showing:
     metrics: str | None
     partial_after: float | None
     screen_overflow: str
-    log_overflow: str
+    log_overflow: Literal["block", "spool", "drop"]
     log_merge: bool
     rotation: Rotation
     quiet: bool

@@ -29,9 +29,7 @@ from dispatcher.sinks.outlet import Outlet, can_pause, same_file
 from dispatcher.sinks.screen import PARTIAL_ELSEWHERE, PARTIAL_TERMINAL, Screen, View
 
 if TYPE_CHECKING:
-    from dispatcher.core.policy import Verdict
     from dispatcher.paths import RunPaths
-    from dispatcher.plan.job import JobPlan
     from dispatcher.sinks.footer import Footer
     from dispatcher.sinks.progress import Picture, Progress
 
@@ -133,13 +131,6 @@ def may_draw(environ: Mapping[str, str]) -> bool:
     return same_file(STDOUT, STDERR) or (not os.isatty(STDOUT) and not can_pause(STDOUT))
 
 
-def close_on_terminal(
-    lines: Sequence[str], verdict: Verdict, plan: JobPlan, seconds: float
-) -> None:
-    """``close_panel`` for a verdict of our own."""
-    close_panel(lines, verdict.exit_code, len(plan.nodes), verdict.world_size, seconds)
-
-
 def close_panel(
     lines: Sequence[str], exit_code: int, hosts: int, ranks: int, seconds: float
 ) -> None:
@@ -186,27 +177,6 @@ def _folding(showing: Showing) -> Callable[[int], Folding[int]]:
         return Folding(speakers, mask=showing.fold_numbers)
 
     return fold
-
-
-def open_files(showing: Showing, paths: RunPaths, say: Callable[[str], None]) -> list[Sink]:
-    """Journal and the ranks' output. Raises: OSError."""
-    from dispatcher.sinks.journal import Journal
-
-    files: Sink
-    if showing.log_merge:
-        from dispatcher.sinks.merged import Merged
-
-        files = Merged(paths.merged, say, showing.rotation)
-    else:
-        from dispatcher.sinks.logs import RankFiles
-
-        files = RankFiles(paths.folder, say, showing.rotation)
-    if showing.log_overflow != "block":
-        from dispatcher.sinks.behind import Behind
-        from dispatcher.sinks.spool import Spool
-
-        files = Behind(files, "files", spool=Spool() if showing.log_overflow == "spool" else None)
-    return [Journal(paths.journal, say), files]
 
 
 def files_keep_all(showing: Showing, paths: RunPaths | None) -> bool:

@@ -32,7 +32,8 @@ def command(run_id: str | None, kills: bool, **flags: Any) -> int:
     are looked at. What runs that were started on another machine left is listed, but
     killed only if you give its RUN_ID.
     """
-    from dispatcher.cli.tagged import Look, look, summary, tell
+    from dispatcher.api.tagged import Look, summary
+    from dispatcher.cli.tagged import look, tell
 
     if run_id is not None and not record.is_run_id(run_id):
         raise UsageError(f"not a run id: {run_id!r}", hint="dispatch sweep lists them")

@@ -154,7 +154,7 @@ def find_hosts(
 
 
 def _allocated() -> list[Hostlist]:
-    from dispatcher.cli.surroundings import allocated
+    from dispatcher.api.surroundings import allocated
 
     found = allocated()
     return [] if found is None else [found]

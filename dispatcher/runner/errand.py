@@ -82,10 +82,10 @@ class ErrandRunner:
         """Put ``event`` into the inbox; from any thread or signal handler."""
         self._inbox.put(event)
 
-    def run(self) -> tuple[Outcome, ...]:
-        """Run to the end; one outcome a host, in the hosts' order."""
+    def run(self, handled: Sequence[signal.Signals] = HANDLED) -> tuple[Outcome, ...]:
+        """Run to the end; one outcome a host, in the hosts' order. handled: see ``Runner``."""
         self._feed.start()
-        with signals.told(lambda signum: self.tell(ev.SignalReceived(signum)), HANDLED):
+        with signals.told(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
                 self._do(self._rounds.begin(time.monotonic()))
                 while self._outcomes is None:

@@ -1,6 +1,6 @@
 """The one loop of a run: events from the inbox, decisions from the core, actions to the edges.
 
-Threads: this loop (the caller's, which must be the main thread for signals),
+Threads: this loop (the caller's, which must be the main thread to be told of signals),
 one ``link:HOST`` each, one ``sinks``, one ``stdin`` if ranks read it. All are
 started and joined here. Signal handlers only put an event into the inbox; the
 loop itself never writes to a disk, a terminal or a socket.
@@ -127,8 +127,12 @@ class Runner:
         """Put ``event`` into the inbox; from any thread or signal handler."""
         self._inbox.put(event)
 
-    def run(self, verdict: Verdict | None = None) -> Verdict:
+    def run(
+        self, verdict: Verdict | None = None, handled: Sequence[signal.Signals] = HANDLED
+    ) -> Verdict:
         """Run to the end; the verdict. With one given nothing is run, and the sinks are told that.
+
+        handled: the signals that are the run's; () outside the main thread.
 
         Every thread has ended by then, but those nobody can wait for: one that
         writes to a paused terminal when the user wants to leave, and one that is
@@ -136,7 +140,7 @@ class Runner:
         """
         self._began = time.monotonic()
         self._feed.start()
-        with signals.told(lambda signum: self.tell(ev.SignalReceived(signum)), HANDLED):
+        with signals.told(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
                 for event in self._known:
                     self._record(event)

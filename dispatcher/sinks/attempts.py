@@ -8,6 +8,7 @@ from typing import Any
 
 from dispatcher.core import events as ev
 from dispatcher.core import policy
+from dispatcher.plan.fitness import Exclusion
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.harmless import harmless_text
@@ -65,6 +66,15 @@ def note(event: ev.Event, hosts: Sequence[str]) -> str | None:
 def _rank_map(nodes: Sequence[int], counts: Sequence[int], hosts: Sequence[str]) -> str:
     shown = [f"{hosts[node]}:{count}" for node, count in zip(nodes, counts, strict=True)]
     return ", ".join(shown[:MOST_SHOWN]) + (", ..." if len(shown) > MOST_SHOWN else "")
+
+
+def left_out(excluded: Sequence[Exclusion]) -> list[str]:
+    """Lines about hosts that were found unfit before anything was started."""
+    lines = []
+    for one in excluded:
+        instead = f"; {one.by} takes its place" if one.by else ""
+        lines.append(f"note: {one.host}: left out, not fit: {harmless_text(one.why)}{instead}")
+    return lines
 
 
 def history(verdict: policy.Verdict) -> list[str]:

@@ -11,6 +11,7 @@ Not covered: a launcher that is killed in the same moment; for that there is ``d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from signal import Signals
 
 from dispatcher.core import events as ev
 from dispatcher.plan.host import Host
@@ -38,12 +39,20 @@ class Aftermath(Sink):
                 if failure.why.startswith(AGENT_KILLED):
                     self.hosts.append(self._all[host])
 
-    def clean(self, run_id: str, transport_for: Callable[[Host], Transport]) -> list[str]:
-        """End what the run has left on these hosts; what was done, in words."""
+    def clean(
+        self,
+        run_id: str,
+        transport_for: Callable[[Host], Transport],
+        handled: Sequence[Signals],
+    ) -> list[str]:
+        """End what the run has left on these hosts; what was done, in words.
+
+        handled: the signals that end this.
+        """
         if not self.hosts:
             return []
-        from dispatcher.cli.tagged import look_by, summary
+        from dispatcher.api.tagged import look_by, summary
 
-        seen = look_by(transport_for, self.hosts, [run_id], kill=True)
+        seen = look_by(transport_for, self.hosts, [run_id], kill=True, handled=handled)
         killed = [f"note: {line}, left behind" for line in summary(seen.found, "killed", "killed")]
         return [*killed, *summary(seen.found, "left", "error: could not kill"), *seen.failures]

@@ -1,0 +1,128 @@
+"""``Course``: one run of a plan, from the first connection to its ``Report``.
+
+The one path: the command line takes it with the sinks of its screen, ``dispatcher.run`` with
+those of a program. Whoever takes it says how hosts are reached, who is told, and which
+signals are the run's.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from dispatcher.api.aftermath import Aftermath
+from dispatcher.api.endings import Endings
+from dispatcher.api.report import Report, report, write_json
+from dispatcher.core.events import Event, SignalReceived
+from dispatcher.core.exclusion import HostExcluded
+from dispatcher.core.policy import Verdict
+from dispatcher.paths import RunPaths
+from dispatcher.plan.fitness import Exclusion
+from dispatcher.plan.host import Host
+from dispatcher.plan.job import JobPlan
+from dispatcher.runner.loop import Runner
+from dispatcher.sinks.attempts import history, left_out
+from dispatcher.sinks.base import Sink
+from dispatcher.sinks.tail import Tail
+from dispatcher.sinks.verdict import describe
+from dispatcher.transport.base import Transport
+
+
+class Course:
+    """The run of ``plan``; ``run`` carries it out, once.
+
+    transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the
+    user. paths: of the run's files, for the report. excluded: hosts left out of the plan since
+    they are not fit. verdict: with one given nothing is run, and the sinks are told that.
+    The others are as ``Runner`` has them.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        transport_for: Callable[[Host], Transport],
+        sinks: Sequence[Sink],
+        *,
+        say: Callable[[str], None],
+        paths: RunPaths | None = None,
+        excluded: Sequence[Exclusion] = (),
+        verdict: Verdict | None = None,
+        check: bool = True,
+        agent_python: str | None = None,
+        sample_every: float | None = None,
+        lent: Callable[[], AbstractContextManager[None]] = nullcontext,
+        sink_failed: Callable[[Sink, Exception], None] | None = None,
+    ) -> None:
+        places = (*plan.nodes, *plan.spares)
+        self._hosts = [node.host.name for node in places]
+        self._transport_for = transport_for
+        self._say = say
+        self._paths = paths
+        self._excluded = excluded
+        self._verdict = verdict
+        self._orders = 0
+        self._tail, self._endings = Tail(), Endings()
+        self._aftermath = Aftermath([node.host for node in places])
+        self._runner = Runner(
+            plan,
+            transport_for,
+            [self._tail, self._endings, self._aftermath, *sinks],
+            check=check,
+            agent_python=agent_python,
+            known=[] if verdict else [HostExcluded(e.host, e.why, e.by) for e in excluded],
+            sample_every=sample_every,
+            lent=lent,
+            sink_failed=sink_failed or self._told_of,
+        )
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan as it stands: closed once the hosts' GPUs were counted."""
+        return self._runner.plan
+
+    def home(self, rank: int) -> tuple[int, int]:
+        """Number of the host where ``rank`` runs or ran, and its number there."""
+        return self._runner.home(rank)
+
+    def host_of(self, rank: int) -> str:
+        """The name of that host."""
+        return self._runner.host_of(rank)
+
+    def tell(self, event: Event) -> None:
+        """Let the run know of ``event``; from any thread or signal handler."""
+        self._runner.tell(event)
+
+    def stop(self, *, now: bool = False) -> None:
+        """As Ctrl-C; now: as the second one, which may be the first that comes. Never a third,
+        which would leave before the ranks are seen to be dead."""
+        wanted = 2 if now else 1
+        while self._orders < wanted:
+            self._orders += 1
+            self.tell(SignalReceived(signal.SIGINT))
+
+    def run(self, handled: Sequence[signal.Signals]) -> Report:
+        """Run to the end; how it ended. handled: signals that are the run's, () for none.
+
+        Raises: UsageError for ways to the hosts that this machine does not have.
+        """
+        began, at = time.time(), time.monotonic()
+        verdict = self._runner.run(self._verdict, handled)
+        plan, last = self.plan, self._tail.last
+        cleaned = self._aftermath.clean(plan.run_id, self._transport_for, handled)
+        lines = [] if self._verdict else left_out(self._excluded)
+        lines += history(verdict) + describe(verdict, plan, self._endings.pids, last) + cleaned
+        ended = report(
+            verdict, plan, lines, began, time.monotonic() - at, self._endings, last,
+            self._hosts, self._excluded, None if self._paths is None else self._paths.folder,
+        )  # fmt: skip
+        if self._paths is not None:
+            try:
+                write_json(self._paths.report, ended.plain())
+            except OSError as error:  # the report itself is worth more than the file
+                self._say(f"error: {self._paths.report}: {(error.strerror or '').lower()}")
+        return ended
+
+    def _told_of(self, sink: Sink, error: Exception) -> None:
+        self._say(f"error: {type(sink).__name__}: {error}")

@@ -1,0 +1,40 @@
+"""What became of every rank: a fold over the events, for the report."""
+
+from __future__ import annotations
+
+from dispatcher.core.events import RankExited, RankSpawned, RanksPlaced, WorldPlaced
+from dispatcher.sinks.base import Sink, Stamped
+
+
+class Endings(Sink):
+    """Of the ranks of the present attempt, by rank.
+
+    pids: its process id. nodes: the number of its host. began, ended: seconds since the run
+    began. sizes: (rank, stream) -> bytes that came. spawned: the worlds that ranks spawned.
+    """
+
+    def __init__(self) -> None:
+        self.pids: dict[int, int] = {}
+        self.nodes: dict[int, int] = {}
+        self.began: dict[int, float] = {}
+        self.ended: dict[int, float] = {}
+        self.sizes: dict[tuple[int, int], int] = {}
+        self.spawned: list[WorldPlaced] = []
+
+    def event(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case RanksPlaced():  # of another attempt than what is known
+                for known in (self.pids, self.nodes, self.began, self.ended, self.sizes):
+                    known.clear()
+                self.spawned.clear()
+            case RankSpawned(node, rank, pid):
+                self.pids[rank], self.nodes[rank] = pid, node
+                self.began[rank] = stamped.t
+            case RankExited(_, rank):
+                self.ended[rank] = stamped.t
+            case WorldPlaced():
+                self.spawned.append(stamped.event)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        key = (rank, stream)
+        self.sizes[key] = self.sizes.get(key, 0) + len(data)

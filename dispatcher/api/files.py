@@ -1,0 +1,62 @@
+"""The files of a run: its plan, the journal, and what the ranks wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from dispatcher.api.report import write_json
+from dispatcher.errors import UsageError
+from dispatcher.paths import RunPaths
+from dispatcher.plan.job import JobPlan
+from dispatcher.sinks.base import Sink
+from dispatcher.sinks.journal import Journal
+from dispatcher.sinks.rotation import Rotation
+
+Overflow = Literal["block", "spool", "drop"]
+
+
+def open_files(
+    plan: JobPlan,
+    paths: RunPaths,
+    say: Callable[[str], None],
+    *,
+    merge: bool = False,
+    overflow: Overflow = "block",
+    rotation: Rotation | None = None,
+) -> list[Sink]:
+    """The sinks that write them; the plan is written at once.
+
+    say: writes a line to the user. merge: one file for all ranks. overflow: what is to happen
+    when the disk is slower than the ranks. Raises: UsageError.
+    """
+    rotation = rotation or Rotation()
+    try:
+        write_json(paths.plan, plan.describe())
+        return [Journal(paths.journal, say), _output(paths, say, merge, overflow, rotation)]
+    except OSError as error:
+        raise UsageError(f"--log-dir {paths.folder.parent}: {error.strerror}") from None
+
+
+def _output(
+    paths: RunPaths,
+    say: Callable[[str], None],
+    merge: bool,
+    overflow: Overflow,
+    rotation: Rotation,
+) -> Sink:
+    files: Sink
+    if merge:
+        from dispatcher.sinks.merged import Merged
+
+        files = Merged(paths.merged, say, rotation)
+    else:
+        from dispatcher.sinks.logs import RankFiles
+
+        files = RankFiles(paths.folder, say, rotation)
+    if overflow != "block":
+        from dispatcher.sinks.behind import Behind
+        from dispatcher.sinks.spool import Spool
+
+        files = Behind(files, "files", spool=Spool() if overflow == "spool" else None)
+    return files

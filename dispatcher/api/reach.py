@@ -1,0 +1,133 @@
+"""How hosts are reached: ``Ways`` says it, ``Reach`` makes each transport once and shares it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from dispatcher.errors import UsageError
+from dispatcher.plan.host import Host
+from dispatcher.transport import rsh
+from dispatcher.transport.base import Transport
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: names that mean this machine; reached without SSH unless the user says how
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+#: prompt -> the secret, None where there is nobody to ask
+Ask = Callable[[str], str | None]
+
+
+def nobody(prompt: str) -> str | None:
+    """An ``Ask`` without an answer."""
+    return None
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What the options of the same names say; None is as ssh_config has it.
+
+    Raises: UsageError for options that contradict each other.
+    """
+
+    transport: Literal["auto", "paramiko", "ssh", "slurm"] = "auto"
+    rsh: str | None = None
+    ssh_config: str | None = None
+    host_keys: Literal["strict", "accept-new"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rsh is not None and self.transport != "auto":
+            raise UsageError("--rsh and --transport exclude each other")
+
+    @property
+    def chosen(self) -> str:
+        """The transport that is meant: ``rsh``, or the word itself."""
+        return "rsh" if self.rsh is not None else self.transport
+
+    def template(self) -> tuple[str, ...] | None:
+        """The command that reaches hosts, if there is one. Raises: UsageError."""
+        if self.rsh is None:
+            return rsh.SRUN if self.transport == "slurm" else None
+        return rsh.template(self.rsh)
+
+
+class Reach:
+    """Transports by host; closes them all at the end of the context.
+
+    ask: asks for a passphrase; called on the thread of a link.
+    """
+
+    def __init__(self, ways: Ways, ask: Ask = nobody) -> None:
+        self._ways = ways
+        self._ask = ask
+        self._template = ways.template()
+        self._made: dict[str, Transport] = {}
+
+    def transport_for(self, host: Host) -> Transport:
+        """What reaches ``host``."""
+        choice = self._ways.chosen
+        local = host.name in LOCAL_NAMES and host.user is None and host.port is None
+        name = choice if choice != "auto" else ("local" if local else "paramiko")
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Transport:
+        ways = self._ways
+        if name == "local":
+            from dispatcher.transport.local import LocalTransport
+
+            return LocalTransport()
+        if name == "ssh":
+            from dispatcher.transport.openssh import SshTransport
+
+            return SshTransport(config=ways.ssh_config, accept_new=ways.host_keys == "accept-new")
+        if self._template is not None:
+            from dispatcher.transport.command import CommandTransport
+
+            return CommandTransport(self._template, name)
+        return self.in_process()
+
+    def in_process(self, *, keep: bool = False) -> Transport:
+        """SSH spoken by ourselves. keep: connections stay for what comes next here."""
+        from dispatcher.transport.paramiko_ import ParamikoTransport
+
+        return ParamikoTransport(
+            config=self._ways.ssh_config,
+            host_keys=self._ways.host_keys,
+            ask=self._ask,
+            keep=keep,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for transport in self._made.values():
+            transport.close()
+
+
+def judge(ways: Ways, hosts: Iterable[Host]) -> None:
+    """Nothing, if ``ways`` can reach ``hosts`` as these want it. Raises: UsageError."""
+    template = ways.template()
+    if template is None:
+        return
+    flag = "--rsh" if ways.rsh is not None else "--transport slurm"
+    if ways.host_keys is not None:
+        raise UsageError(f"--host-keys is for SSH: {flag} has its own ways")
+    for host in hosts:
+        for field, said in (("user", host.user), ("port", host.port)):
+            if said is not None and not any(f"{{{field}}}" in word for word in template):
+                raise UsageError(
+                    f"{host.name}: {field} {said} is asked for, which {flag} does not use",
+                    hint=f"--rsh '... {{{field}}} ... {{host}}'",
+                )

@@ -1,0 +1,249 @@
+"""``Report``: how a run ended, as frozen values, and as the text of ``report.json``.
+
+The facts are those of the verdict on the screen. Hosts stand by name, ranks by their
+names as well: ``3``, or ``1.0`` for one that was spawned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dispatcher.agent.wire import STDERR, STDOUT
+from dispatcher.api.endings import Endings
+from dispatcher.core.policy import MpiAborted, RankFailed, Verdict
+from dispatcher.plan import worlds
+from dispatcher.plan.fitness import Exclusion
+from dispatcher.plan.job import JobPlan
+from dispatcher.sinks import attempts
+from dispatcher.sinks.files import create, write_all
+from dispatcher.sinks.verdict import Last, alike
+from dispatcher.transport.base import Failure
+
+
+@dataclass(frozen=True)
+class HostFailure:
+    """Why a host could not be used: ``kind`` is one word (``unreachable``, ``lost``, ...)."""
+
+    kind: str
+    why: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """What ended the run.
+
+    kind: RankFailed, MpiAborted, RankNotStarted, NodeFailed, Rejected, Impossible, OutputLost
+    or Interrupted. rank, host: where, as far as it was at one place. last_lines: what that
+    rank said last. facts: all that ``report.json`` has of it.
+    """
+
+    kind: str
+    rank: str | None = None
+    host: str | None = None
+    last_lines: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class RankEnding:
+    """One rank: exit code or -n for signal n, None if it was not seen to end.
+
+    stdout, stderr: bytes that came. began, ended: seconds since the run began.
+    """
+
+    rank: str
+    host: str
+    pid: int | None
+    status: int | None
+    stdout: int
+    stderr: int
+    began: float | None
+    ended: float | None
+
+
+@dataclass(frozen=True)
+class SpawnedWorld:
+    """Ranks that rank ``by`` spawned over MPI, and on which hosts."""
+
+    world: int
+    by: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """An attempt to run the ranks before the last one; started: whether ranks were."""
+
+    restart: int
+    started: bool
+    world_size: int
+    hosts: tuple[str, ...]
+    cause: str
+    what: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a run ended.
+
+    exit_code: as dispatch's own. verdict: what dispatch says at the end, [] for a run that
+    went as planned. began: seconds since 1970. seconds: how long it took. ranks: of the last
+    attempt, with those that were spawned. lost: hosts that could not be used to the end.
+    unkillable: pids that survived SIGKILL, by host; stuck: where they hang. swept: processes
+    left behind by ranks, and killed. left_out: hosts not used any more, and why. no_restart:
+    why there was no further attempt. log_dir: the folder of the run's files.
+    """
+
+    run_id: str
+    exit_code: int
+    cause: FirstFailure | None
+    verdict: tuple[str, ...]
+    began: float
+    seconds: float
+    world_size: int
+    ranks: tuple[RankEnding, ...] = ()
+    spawned: tuple[SpawnedWorld, ...] = ()
+    lost: Mapping[str, HostFailure] = field(default_factory=dict)
+    unkillable: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    stuck: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    attempts: tuple[FailedAttempt, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    no_restart: str | None = None
+    swept: Mapping[str, int] = field(default_factory=dict)
+    excluded: tuple[Exclusion, ...] = ()
+    log_dir: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every planned rank ran and exited with 0."""
+        return self.cause is None
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Rank -> exit code or -n, of every rank that was seen to end."""
+        return {one.rank: one.status for one in self.ranks if one.status is not None}
+
+    def plain(self) -> dict[str, Any]:
+        """The value of ``report.json``."""
+        told = {name: value for name, value in asdict(self).items() if name != "log_dir"}
+        cause = self.cause
+        return {
+            **told,
+            "ok": self.ok,
+            "cause": None if cause is None else {"kind": cause.kind, **cause.facts},
+            "statuses": self.statuses,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def report(
+    verdict: Verdict,
+    plan: JobPlan,
+    lines: Iterable[str],
+    began: float,
+    seconds: float,
+    endings: Endings,
+    last: Last,
+    hosts: Sequence[str],
+    excluded: Sequence[Exclusion] = (),
+    folder: Path | None = None,
+) -> Report:
+    """The report on ``verdict``, which is ``lines`` in words.
+
+    endings: of the ranks, and the worlds they spawned. last: see ``describe``. hosts: name of
+    each host by its number in events. excluded: hosts that were left out before. folder: of
+    its files.
+    """
+    names = [node.host.name for node in plan.nodes]
+    return Report(
+        run_id=plan.run_id,
+        exit_code=verdict.exit_code,
+        cause=None if verdict.ok else _cause(verdict, names, endings, last),
+        verdict=tuple(lines),
+        began=began,
+        seconds=seconds,
+        world_size=verdict.world_size,
+        ranks=_ranks(verdict, plan, endings, hosts),
+        spawned=tuple(
+            SpawnedWorld(one.world, worlds.name(one.by), tuple(hosts[node] for node in one.nodes))
+            for one in endings.spawned
+        ),
+        lost={names[node]: _failure(failure) for node, failure in verdict.lost.items()},
+        unkillable={names[node]: pids for node, pids in verdict.unkillable.items()},
+        stuck={names[node]: texts for node, texts in verdict.stuck.items()},
+        attempts=tuple(
+            FailedAttempt(**{**one, "hosts": tuple(one["hosts"])})
+            for one in attempts.record(verdict)["attempts"]
+        ),
+        left_out=dict(verdict.left_out),
+        no_restart=verdict.no_restart,
+        swept={names[node]: count for node, count in verdict.swept.items()},
+        excluded=tuple(excluded),
+        log_dir=folder,
+    )
+
+
+def _cause(verdict: Verdict, names: Sequence[str], endings: Endings, last: Last) -> FirstFailure:
+    cause = verdict.cause
+    facts = dict(vars(cause))
+    if "failure" in facts:
+        facts["failure"] = asdict(_failure(facts["failure"]))
+    if "failures" in facts:
+        facts["failures"] = {
+            names[node]: asdict(_failure(one)) for node, one in facts["failures"].items()
+        }
+    rank = None if "rank" not in facts else worlds.name(facts["rank"])
+    if rank is not None and facts["rank"] >= worlds.FIRST:
+        facts["rank"] = rank
+    host = names[facts.pop("node")] if "node" in facts else None
+    if host is not None:
+        facts["host"] = host
+    said: Sequence[str] = ()
+    if isinstance(cause, (RankFailed, MpiAborted)):
+        said = last(cause.rank)[1]
+        facts["pid"] = endings.pids.get(cause.rank)
+        facts["error"] = None if cause.error is None else vars(cause.error)
+        facts["last_lines"] = list(said)
+    if isinstance(cause, RankFailed):
+        facts["same"] = alike(cause, verdict.statuses, last)
+    return FirstFailure(type(cause).__name__, rank, host, tuple(said), facts)
+
+
+def _ranks(
+    verdict: Verdict, plan: JobPlan, endings: Endings, hosts: Sequence[str]
+) -> tuple[RankEnding, ...]:
+    seated = {place.rank: plan.nodes[place.node].host.name for place in plan.ranks}
+    seated.update((rank, hosts[node]) for rank, node in endings.nodes.items())
+    return tuple(
+        RankEnding(
+            worlds.name(rank),
+            host,
+            endings.pids.get(rank),
+            verdict.statuses.get(rank),
+            endings.sizes.get((rank, STDOUT), 0),
+            endings.sizes.get((rank, STDERR), 0),
+            endings.began.get(rank),
+            endings.ended.get(rank),
+        )
+        for rank, host in sorted(seated.items())
+    )
+
+
+def _failure(failure: Failure) -> HostFailure:
+    return HostFailure(failure.kind.value, failure.why, failure.hint)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` to the new file ``path``, mode 0600. Raises: OSError."""
+    fd = create(path)
+    try:
+        write_all(fd, (json.dumps(value, indent=2) + "\n").encode())
+    finally:
+        os.close(fd)
