@@ -2,10 +2,18 @@
 
 The receive window is enforced (paramiko would buffer all that a peer sends beyond
 it), and ``exit-signal`` is understood as well as ``exit-status``.
+
+What a channel says goes out in the order in which it was decided. paramiko decides
+under a lock and sends after it, so that a write may overtake the close it raced
+with; sshd ends the whole connection for data on a channel that is closed ("data
+packet referred to nonexistent channel"), and with it every other channel: behind a
+jump host, all hosts.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +44,63 @@ class Pipe(Channel):  # type: ignore[misc]
         self.on_status: Callable[[], None] = lambda: None
         self._granted = window  # grown before the peer is told: see acknowledge
         self._received = 0
+        self._unsent: deque[Message] = deque()
+        self._sending = threading.Lock()
+
+    # -- what is sent ------------------------------------------------------------
+
+    def say(self, message: Any) -> bool:
+        """Send a message about this channel, unless it is closed: then False."""
+        with self.lock:
+            if self.closed:
+                return False
+            self._unsent.append(message)
+        self._send_in_turn()
+        return True
+
+    def shutdown_write(self) -> None:
+        with self.lock:
+            end = None if self.closed else self._send_eof()
+            if end is not None:
+                self._unsent.append(end)
+        self._send_in_turn()
+
+    def close(self) -> None:
+        with self.lock:
+            self._unsent.extend(last for last in self._close_internal() if last is not None)
+        self._send_in_turn()
+
+    def _handle_close(self, m: Any) -> None:
+        with self.lock:
+            self._unsent.extend(last for last in self._close_internal() if last is not None)
+            self.transport._unlink_channel(self.chanid)
+        self._send_in_turn()
+
+    def _send(self, s: bytes, m: Any) -> int:
+        with self.lock:
+            if self.closed:
+                raise OSError("socket is closed")
+            size = int(self._wait_for_send_window(len(s)))
+            if size:
+                m.add_string(s[:size])
+                self._unsent.append(m)
+        self._send_in_turn()
+        return size
+
+    def _send_in_turn(self) -> None:
+        """Send what is unsent; whoever sends already goes on with what others add.
+
+        The channel's lock is not held: its reader needs it, also while a writer waits
+        for new keys.
+        """
+        while self._unsent and self._sending.acquire(blocking=False):
+            try:
+                while self._unsent:
+                    self.transport._send_user_message(self._unsent.popleft())
+            finally:
+                self._sending.release()
+
+    # -- what has come -----------------------------------------------------------
 
     def take(self, stream: Arrived, limit: int) -> bytes | None:
         """Up to ``limit`` bytes of a stream; ``None``: none now; ``b""``: the end."""
@@ -60,7 +125,7 @@ class Pipe(Channel):  # type: ignore[misc]
             message.add_int(self.remote_chanid)
             message.add_int(grant)
             try:
-                self.transport._send_user_message(message)
+                self.say(message)
             except (EOFError, OSError, SSHException):
                 pass  # the connection is gone; the end is in the buffer already
 
@@ -93,7 +158,7 @@ class Pipe(Channel):  # type: ignore[misc]
             reply = Message()
             reply.add_byte(cMSG_CHANNEL_FAILURE)
             reply.add_int(self.remote_chanid)
-            self.transport._send_user_message(reply)
+            self.say(reply)
 
     def _end_is_known(self) -> None:
         self.status_event.set()

@@ -173,7 +173,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         message = request(pipe, "window-change", wants_reply=False)
         for value in (window.columns, window.rows, 0, 0):
             message.add_int(value)
-        self._send(message)
+        self._say(pipe, message)
 
     def execute(self, pipe: Pipe, command: str, deadline: float) -> str:
         """``""`` when the command runs, or ``late``, ``gone`` or ``refused``."""
@@ -183,7 +183,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
 
     def _ask(self, pipe: Pipe, message: Any, deadline: float) -> str:
         pipe._event_pending()
-        if not self._send(message):
+        if not self._say(pipe, message):
             return "gone"
         if not self._wait(pipe.event, deadline):
             return "late"
@@ -268,6 +268,12 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         except (EOFError, OSError, SSHException):
             return False
         return bool(self.active)
+
+    def _say(self, pipe: Pipe, message: Any) -> bool:
+        try:
+            return pipe.say(message) and bool(self.active)
+        except (EOFError, OSError, SSHException):
+            return False
 
     @staticmethod
     def _wait(event: threading.Event, deadline: float) -> bool:

@@ -1,0 +1,112 @@
+"""What a channel sends, and in which order, when several threads use it at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher.transport import paramiko_
+
+paramiko_.preload()
+from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
+
+from dispatcher.transport.channel import WINDOW, Pipe, request  # noqa: E402
+
+DATA, EOF, CLOSE, REQUEST = 94, 96, 97, 98
+
+
+class Slow:
+    """A connection whose first message takes until ``go``."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.began, self.go = threading.Event(), threading.Event()
+        self.unlinked: list[int] = []
+
+    def get_log_channel(self) -> str:
+        return "paramiko.test"
+
+    def _sanitize_packet_size(self, size: int) -> int:
+        return size
+
+    def _send_user_message(self, message: Any) -> None:
+        if not self.began.is_set():
+            self.began.set()
+            assert self.go.wait(10)
+        self.sent.append(message.asbytes()[0])
+
+    def _unlink_channel(self, number: int) -> None:
+        self.unlinked.append(number)
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def pipe(slow: Slow) -> Pipe:
+    pipe = Pipe(0, WINDOW)
+    pipe._set_transport(slow)
+    pipe._set_window(WINDOW, 32768)
+    pipe._set_remote_channel(0, WINDOW, 32768)
+    return pipe
+
+
+def during(slow: Slow, first: Callable[[], object], then: Callable[[], object]) -> None:
+    """``then`` happens while ``first`` is still being sent by another thread."""
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert slow.began.wait(10)
+    then()
+    slow.go.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_close_comes_after_what_is_being_written(slow: Slow, pipe: Pipe, ours: bool) -> None:
+    close = pipe.close if ours else lambda: pipe._handle_close(Message())
+    during(slow, lambda: pipe.send(b"x"), close)
+    assert slow.sent == [DATA, EOF, CLOSE]
+    assert slow.unlinked == ([] if ours else [0])
+
+
+def test_nothing_follows_a_close(slow: Slow, pipe: Pipe) -> None:
+
+    def more() -> None:
+        with pytest.raises(OSError, match="closed"):
+            pipe.send(b"x")
+        pipe.shutdown_write()
+        pipe.close()
+        assert not pipe.say(request(pipe, "window-change", wants_reply=False))
+
+    during(slow, pipe.close, more)
+    assert slow.sent == [EOF, CLOSE]
+
+
+def test_no_data_after_the_end_of_input(slow: Slow, pipe: Pipe) -> None:
+    during(slow, pipe.shutdown_write, lambda: pipe.send(b"x"))
+    assert slow.sent == [EOF]
+
+
+def test_what_others_add_is_sent_by_who_sends(slow: Slow, pipe: Pipe) -> None:
+    ask = request(pipe, "exec", wants_reply=True)
+    during(slow, lambda: pipe.send(b"x"), lambda: [pipe.say(ask), pipe.send(b"y")])
+    assert slow.sent == [DATA, REQUEST, DATA]
+
+
+def test_all_of_many_writers_is_sent(pipe: Pipe, slow: Slow) -> None:
+    slow.began.set()
+    threads = [
+        threading.Thread(target=lambda: [pipe.send(b"x") for _ in range(200)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    pipe.close()
+    assert slow.sent == [DATA] * 800 + [EOF, CLOSE]
