@@ -20,6 +20,7 @@ from dispatcher.transport.paramiko_ import ParamikoTransport, preload
 
 from . import hostile
 from .conftest import gather
+from .open_files import open_files
 from .sshd import ADDRESS, Sshd, start_sshd
 
 
@@ -215,18 +216,16 @@ def test_idle_links_cost_next_to_nothing(sshd: Sshd) -> None:
 
 
 def test_one_thread_and_one_descriptor_a_link(sshd: Sshd) -> None:
-    import os
-
     transport = ParamikoTransport(config=sshd.config())
     first = transport.open(Target("node"), "cat", time.monotonic() + 20)
-    before = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    threads, files = set(threading.enumerate()), open_files()
     links = [transport.open(Target("node"), "cat", time.monotonic() + 20) for _ in range(4)]
-    after = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    threads, files = set(threading.enumerate()) - threads, open_files() - files
     for link in (first, *links):
         assert isinstance(link, Link)
         link.close()
     transport.close()
-    assert after == (before[0] + 4, before[1] + 4)
+    assert (len(threads), len(files)) == (4, 4)
 
 
 def _run(code: str) -> str:

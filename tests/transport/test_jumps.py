@@ -17,6 +17,7 @@ from dispatcher.transport.paramiko_ import ParamikoTransport
 from dispatcher.transport.pump import Pump
 
 from .conftest import gather
+from .open_files import open_files
 from .sshd import ADDRESS, Sshd, free_port, start_sshd
 
 RELAY = """
@@ -186,7 +187,7 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
     relay.write_text(RELAY)
     transport = ParamikoTransport(config=proxy(own, f"{sys.executable} {relay} %h %p"))
     transports.append(transport)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for _ in range(3):
         link = transport.open(Target("node"), "echo in; cat", time.monotonic() + 20)
         assert isinstance(link, Link), link
@@ -194,7 +195,7 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
         link.close()
         assert time.monotonic() - started < 3
     transport.close()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert open_files() <= before
     assert not _zombies()
 
 
