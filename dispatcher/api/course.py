@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dispatcher.api.aftermath import Aftermath
 from dispatcher.api.endings import Endings
 from dispatcher.api.report import Report, report, write_json
-from dispatcher.core.events import Event, SignalReceived
+from dispatcher.core.events import Event
 from dispatcher.core.exclusion import HostExcluded
 from dispatcher.core.policy import Verdict
 from dispatcher.paths import RunPaths
@@ -62,7 +62,6 @@ class Course:
         self._paths = paths
         self._excluded = excluded
         self._verdict = verdict
-        self._orders = 0
         self._tail, self._endings = Tail(), Endings()
         self._aftermath = Aftermath([node.host for node in places])
         self._runner = Runner(
@@ -93,14 +92,6 @@ class Course:
     def tell(self, event: Event) -> None:
         """Let the run know of ``event``; from any thread or signal handler."""
         self._runner.tell(event)
-
-    def stop(self, *, now: bool = False) -> None:
-        """As Ctrl-C; now: as the second one, which may be the first that comes. Never a third,
-        which would leave before the ranks are seen to be dead."""
-        wanted = 2 if now else 1
-        while self._orders < wanted:
-            self._orders += 1
-            self.tell(SignalReceived(signal.SIGINT))
 
     def run(self, handled: Sequence[signal.Signals]) -> Report:
         """Run to the end; how it ended. handled: signals that are the run's, () for none.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dispatcher import exitcodes
-from dispatcher.core.events import Event, SignalReceived
+from dispatcher.core.events import Event
 from dispatcher.errors import DispatchError, UsageError
 from dispatcher.jobs import record
 from dispatcher.jobs.phase import Phase
@@ -44,8 +43,6 @@ class Enrolled:
         self.control: Control | None = None
         self.sinks: list[Sink] = []
         self._folder = None
-        self._orders = 0
-        self._tell = tell
         try:
             self._folder = record.enroll(
                 plan.run_id,
@@ -64,12 +61,15 @@ class Enrolled:
                 from dispatcher.cli.overview import open_table
                 from dispatcher.core.samples import SamplesWanted
                 from dispatcher.jobs.control import Control
+                from dispatcher.runner.signals import Stop
                 from dispatcher.sinks.distant import packed
                 from dispatcher.sinks.merged import PART
 
+                stop = Stop(tell)
                 table = open_table(plan)
                 self.control = Control(
-                    self._folder, self._stop, lambda: packed(table.picture()),
+                    self._folder, lambda how: stop(now=how == "kill"),
+                    lambda: packed(table.picture()),
                     part=PART if flags["log_merge"] else 0,
                     table=lambda: table.shot().plain(),
                     sample=lambda seconds: tell(SamplesWanted(seconds)),
@@ -114,11 +114,3 @@ class Enrolled:
                 record.conclude(self._folder, exit_code, lines)
         if self.control is not None:
             self.control.finish(exit_code, lines)
-
-    def _stop(self, how: str) -> None:
-        """As Ctrl-C; "kill": as the second one, which may be the first that comes. Never a third,
-        which would leave before the ranks are seen to be dead."""
-        wanted = 2 if how == "kill" else 1
-        while self._orders < wanted:
-            self._orders += 1
-            self._tell(SignalReceived(signal.SIGINT))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from dispatcher.core.events import SignalReceived
+
 #: longest wait (s) of a loop that is told of signals: the kernel may give one to any thread,
 #: while its Python handler runs in the main one, and only when that wakes
 LOOK = 0.25
@@ -32,3 +34,21 @@ def told(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iter
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+class Stop:
+    """Ctrl-C by a program: ``stop()``, or ``stop(now=True)`` as the second one, which kills.
+
+    tell: puts an event into the inbox. That second one may be the first that comes; there is
+    never a third, which would leave before the ranks are seen to be dead.
+    """
+
+    def __init__(self, tell: Callable[[SignalReceived], None]) -> None:
+        self._tell = tell
+        self._orders = 0
+
+    def __call__(self, *, now: bool = False) -> None:
+        wanted = 2 if now else 1
+        while self._orders < wanted:
+            self._orders += 1
+            self._tell(SignalReceived(signal.SIGINT))
