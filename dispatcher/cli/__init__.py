@@ -31,6 +31,7 @@ COMMANDS = {
     "report": "report",
     "config": "config",
     "completion": "completion",
+    "man": "man",
     "hosts": "hosts",
     "import": "import_",
     "fold": "fold",

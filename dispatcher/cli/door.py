@@ -24,12 +24,8 @@ MIXED = {**CONTEXT, "allow_interspersed_args": True}
 
 def enter(command: click.Command, words: Sequence[str], name: str) -> int:
     """Run ``command``, called ``name`` in its help, with ``words``; the exit code."""
-    from dispatcher.cli.defaults import option
-
-    if not any(parameter.name == "profile" for parameter in command.params):
-        command.params.append(option())
     try:
-        code = command.main(args=list(words), prog_name=name, standalone_mode=False)
+        code = profiled(command).main(args=list(words), prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:
         return exitcodes.SIGNAL_BASE + 2
     except click.ClickException as error:
@@ -40,6 +36,15 @@ def enter(command: click.Command, words: Sequence[str], name: str) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads; keep the exit quiet
         return exitcodes.SIGNAL_BASE + 13
     return code if isinstance(code, int) else 0
+
+
+def profiled(command: click.Command) -> click.Command:
+    """``command`` with the option that all have, ``--profile``."""
+    from dispatcher.cli.defaults import option
+
+    if not any(parameter.name == "profile" for parameter in command.params):
+        command.params.append(option())
+    return command
 
 
 def complain(error: DispatchError) -> int:

@@ -29,7 +29,7 @@ Other commands, each with its own --help:
   dispatch kill, sweep    end what a run left on its hosts
   dispatch report    where the time of a run went, from --trace
   dispatch import    torchrun's, deepspeed's and mpirun's lines as dispatch's
-  dispatch config, completion    defaults from dispatch.toml; what your shell loads
+  dispatch config, completion, man    defaults from dispatch.toml; what your shell and man load
 """
 
 
