@@ -160,6 +160,10 @@ class Pipe(Channel):  # type: ignore[misc]
             reply.add_int(self.remote_chanid)
             self.say(reply)
 
+    def _set_closed(self) -> None:
+        super()._set_closed()
+        self.on_status()  # the buffers rang before the end was known
+
     def _end_is_known(self) -> None:
         self.status_event.set()
         self.on_status()

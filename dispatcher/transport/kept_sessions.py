@@ -14,6 +14,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from dispatcher.transport.host_config import HostConfig
+from dispatcher.transport.keepalive import INTERVAL
 
 if TYPE_CHECKING:
     from dispatcher.transport.session import Session
@@ -29,12 +30,15 @@ class KeptSessions:
         self._idle: dict[Route, list[tuple[float, Session]]] = {}
         self._closed = False
 
-    def take(self, route: Route) -> Session | None:
-        """A living session that leads there and is nobody else's from now on, or None."""
+    def take(self, route: Route, command: str | None = None) -> Session | None:
+        """A living session that leads there and is nobody else's from now on, or None.
+
+        command: only one where that has started already.
+        """
         while True:
             with self._lock:
                 idle = self._idle.get(route)
-                if not idle:
+                if not idle or (command is not None and not idle[-1][1].at_hand(command)):
                     return None
                 _, session = idle.pop()
             if session.active:
@@ -43,11 +47,19 @@ class KeptSessions:
 
     def give(self, route: Route, session: Session) -> None:
         """Keep ``session``, whose command has ended."""
+        session.alive_interval = INTERVAL  # whatever its last user wanted
         with self._lock:
             if session.active and not self._closed:
                 self._idle.setdefault(route, []).append((time.monotonic(), session))
                 return
         session.end()
+
+    def stand_by(self, command: str) -> None:
+        """Start ``command`` over each idle session, ahead of who will want it; returns at once."""
+        with self._lock:
+            idle = [session for sessions in self._idle.values() for _, session in sessions]
+        for session in idle:
+            session.stand_by(command)
 
     def names(self) -> list[str]:
         """The hosts that idle sessions lead to, as they were named."""

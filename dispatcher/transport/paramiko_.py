@@ -74,7 +74,8 @@ class ParamikoTransport(Transport):
     host_keys: ``strict`` or ``accept-new``; ``None`` for what the config says.
     ask: asks the user for a passphrase; ``None`` when nobody is there. keep:
     connections whose command has ended serve the next one, until ``close``; or they
-    go to and come from the caller's own.
+    go to and come from the caller's own. alive: seconds of silence after which a host is
+    asked whether it lives (see ``keepalive``); 0: never, somebody else watches.
     """
 
     name = "paramiko"
@@ -86,11 +87,13 @@ class ParamikoTransport(Transport):
         host_keys: str | None = None,
         ask: Ask | None = None,
         keep: bool | KeptSessions = False,
+        alive: float = 0.0,
     ) -> None:
         if host_keys not in (None, "strict", "accept-new"):
             raise ValueError(f"host_keys: {host_keys!r}")
         self._config = config if isinstance(config, SshConfig) else SshConfig(config)
         self._host_keys = host_keys
+        self._alive = alive
         self._known_hosts = KnownHostsFiles()
         self._identities = Identities(ask)
         self._pump = Pump("transport:proxy:read")
@@ -140,6 +143,21 @@ class ParamikoTransport(Transport):
             return None
         return self._reuse(route, command, deadline, window)
 
+    def open_at_hand(self, target: Target, command: str) -> Link | None:
+        """As ``open_kept``, but only where ``command`` has started already: without waiting."""
+        config = self._config.resolve(target)
+        route = config if isinstance(config, Failure) else self._route(config)
+        if isinstance(route, Failure) or self.kept is None:
+            return None
+        session = self.kept.take(route, command)
+        if session is None:
+            return None
+        link = self._start(route, session, command, time.monotonic(), None)
+        if isinstance(link, Link):
+            return link
+        session.end()  # it died this very moment
+        return None
+
     def _reuse(
         self, route: Route, command: str, deadline: float, window: Window | None
     ) -> Link | None:
@@ -162,6 +180,7 @@ class ParamikoTransport(Transport):
         deadline: float,
         window: Window | None,
     ) -> Link | Failure:
+        session.alive_interval = self._alive
         kept = self.kept
         release = None if kept is None else lambda ended: kept.give(route, ended)
         return _start(session, command, deadline, window, release)
@@ -301,6 +320,8 @@ def _start(
     from dispatcher.transport.paramiko_link import ParamikoLink
 
     session.steps.enter("channel")
+    if window is None and (ready := session.take_standby(command, deadline)) is not None:
+        return ParamikoLink(session, ready, release)
     pipe, problem = session.open_pipe(deadline)
     if pipe is None:
         if problem in ("late", "gone"):

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import paramiko
@@ -28,18 +29,23 @@ from paramiko.common import (
     MSG_CHANNEL_EXTENDED_DATA,
     MSG_CHANNEL_REQUEST,
     cMSG_CHANNEL_OPEN,
+    cMSG_GLOBAL_REQUEST,
 )
 from paramiko.message import Message
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import PartialAuthentication, SSHException
 
-from dispatcher.transport import algorithms
+from dispatcher.transport import algorithms, keepalive
 from dispatcher.transport.base import Failure, Window
 from dispatcher.transport.channel import WINDOW, Misbehaved, Pipe, request
 from dispatcher.transport.host_keys import HostKeyCheck
+from dispatcher.transport.standby import Standby
 from dispatcher.transport.steps import Steps
 from dispatcher.transport.wire import Wire, read_identification
 
+#: seconds for which a connection counts as alive after it was heard: longer than idle ones,
+#: which are asked every ``keepalive.INTERVAL``, are silent
+FRESH = keepalive.INTERVAL + 10.0
 _MAX_PACKET = 32768
 _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
 _STACK = 512 * 1024
@@ -56,10 +62,19 @@ class HostKeyRefused(SSHException):  # type: ignore[misc]
 
 
 class _Packets(Packetizer):  # type: ignore[misc]
+    heard = 0.0  # when the last bytes came
+    silent: Callable[[float], None]
+
     def read_all(self, n: int, check_rekey: bool = False) -> Any:
         if n > _MAX_READ:
             raise Misbehaved(f"it announces a packet of {n} bytes")
-        return super().read_all(n, check_rekey)
+        found = super().read_all(n, check_rekey)
+        self.heard = time.monotonic()
+        return found
+
+    def _check_keepalive(self) -> None:
+        """paramiko calls it when nothing came for ``_active_check_timeout``."""
+        self.silent(time.monotonic() - self.heard)
 
     def start_handshake(self, timeout: float) -> None:
         """Nothing: deadlines are the caller's, and a timer would be a thread more."""
@@ -71,6 +86,8 @@ class _Packets(Packetizer):  # type: ignore[misc]
 class Session(paramiko.Transport):  # type: ignore[misc]
     """One SSH connection: key exchange, login, channels, each by a deadline."""
 
+    #: seconds of silence until the host is asked whether it lives; 0: it never is
+    alive_interval = 0.0
     _active_check_timeout = 5.0
     _channel_handler_table = {  # noqa: RUF012 - paramiko's own way: message number -> function
         **paramiko.Transport._channel_handler_table,
@@ -95,6 +112,10 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         self._preferred_macs = offers["macs"]
         self._preferred_kex = offers["kex"]
         self._preferred_pubkeys = offers["pubkeys"]
+        self._standby: Standby | None = None
+        self._answered = threading.Event()
+        self._questions = 0  # that the present silence was met with
+        self.packetizer.silent = self._on_silence
         self._wanted_keys = check.wanted(offers["host_keys"])
 
     @property
@@ -133,31 +154,68 @@ class Session(paramiko.Transport):  # type: ignore[misc]
 
         forward: the address a jump host shall connect to; otherwise a command channel.
         """
-        message = Message()
-        with self.lock:
-            number = self._next_channel()
-            pipe = Pipe(number, WINDOW)
-            self._channels.put(number, pipe)
-            self.channel_events[number] = opened = threading.Event()
-            self.channels_seen[number] = True
-            pipe._set_transport(self)
-            pipe._set_window(WINDOW, _MAX_PACKET)
-            pipe.in_window_threshold = WINDOW // 4  # fewer packets than with paramiko's tenth
-        message.add_byte(cMSG_CHANNEL_OPEN)
-        message.add_string("direct-tcpip" if forward else "session")
-        for value in (number, WINDOW, _MAX_PACKET):
-            message.add_int(value)
-        if forward:
-            for host, port in (forward, ("127.0.0.1", 0)):
-                message.add_string(host)
-                message.add_int(port)
-        if not self._send(message):
+        opened = threading.Event()
+        pipe = self.new_pipe(opened)
+        if not self.ask_for(pipe, forward):
             return None, "gone"
         if not self._wait(opened, deadline):
             return None, "late"
         if pipe.refusal:
             return None, pipe.refusal
         return (pipe, "") if pipe.active and self.active else (None, "gone")
+
+    def new_pipe(self, opened: Any) -> Pipe:
+        """A channel to be asked for; ``opened.set`` is called, on our thread, with the answer."""
+        with self.lock:
+            number = self._next_channel()
+            pipe = Pipe(number, WINDOW)
+            self._channels.put(number, pipe)
+            self.channel_events[number] = opened
+            self.channels_seen[number] = True
+            pipe._set_transport(self)
+            pipe._set_window(WINDOW, _MAX_PACKET)
+            pipe.in_window_threshold = WINDOW // 4  # fewer packets than with paramiko's tenth
+        return pipe
+
+    def ask_for(self, pipe: Pipe, forward: tuple[str, int] | None = None) -> bool:
+        """Ask the host to open ``pipe``; False when the connection is gone."""
+        message = Message()
+        message.add_byte(cMSG_CHANNEL_OPEN)
+        message.add_string("direct-tcpip" if forward else "session")
+        for value in (pipe.chanid, WINDOW, _MAX_PACKET):
+            message.add_int(value)
+        if forward:
+            for host, port in (forward, ("127.0.0.1", 0)):
+                message.add_string(host)
+                message.add_int(port)
+        return self.send(message)
+
+    def stand_by(self, command: str) -> None:
+        """Start ``command`` on a channel for ``take_standby``; returns at once."""
+        if self._standby is None:
+            self._standby = Standby(self, command)
+            self._standby.begin()
+
+    def take_standby(self, command: str, deadline: float) -> Pipe | None:
+        """A channel where ``command`` has started already, for its one user; or None."""
+        standby = self._standby
+        if standby is None or not standby.serves(command) or not self.answers(deadline):
+            return None
+        self._standby = None
+        return standby.take(deadline)
+
+    def at_hand(self, command: str) -> bool:
+        """Whether ``take_standby`` gives a channel without waiting."""
+        standby = self._standby
+        fresh = time.monotonic() - self.packetizer.heard < FRESH
+        return fresh and standby is not None and standby.serves(command) and standby.ready()
+
+    def answers(self, deadline: float) -> bool:
+        """Whether the host lives: it was heard just now, or answers by ``deadline``."""
+        if time.monotonic() - self.packetizer.heard < FRESH:
+            return True
+        self._answered.clear()
+        return self._question() and self._wait(self._answered, deadline)
 
     def give_terminal(self, pipe: Pipe, window: Window, deadline: float) -> str:
         """``""`` when the channel has a terminal, or ``late``, ``gone`` or ``refused``."""
@@ -173,7 +231,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         message = request(pipe, "window-change", wants_reply=False)
         for value in (window.columns, window.rows, 0, 0):
             message.add_int(value)
-        self._say(pipe, message)
+        self.say(pipe, message)
 
     def execute(self, pipe: Pipe, command: str, deadline: float) -> str:
         """``""`` when the command runs, or ``late``, ``gone`` or ``refused``."""
@@ -183,7 +241,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
 
     def _ask(self, pipe: Pipe, message: Any, deadline: float) -> str:
         pipe._event_pending()
-        if not self._say(pipe, message):
+        if not self.say(pipe, message):
             return "gone"
         if not self._wait(pipe.event, deadline):
             return "late"
@@ -239,6 +297,30 @@ class Session(paramiko.Transport):  # type: ignore[misc]
             raise HostKeyRefused(failure)
         self._host_key_blob = host_key
 
+    def _on_silence(self, seconds: float) -> None:
+        """Nothing was heard for so long: ask whether the host lives, or give it up."""
+        if not self.clear_to_send.is_set() or not self.is_authenticated():
+            return  # what is due by a deadline is waited for elsewhere
+        due = keepalive.due(seconds, self.alive_interval, keepalive.MOST)
+        if due is None:
+            raise SSHException(f"no answer for {seconds:.0f} s")
+        if due > self._questions:
+            self._question()
+        self._questions = due
+
+    def _question(self) -> bool:
+        """Ask what has to be answered, be it with a refusal."""
+        message = Message()
+        message.add_byte(cMSG_GLOBAL_REQUEST)
+        message.add_string("keepalive@openssh.com")
+        message.add_boolean(True)
+        return self.send(message)
+
+    def _parse_request_success(self, m: Any) -> None:
+        self._answered.set()
+
+    _parse_request_failure = _parse_request_success  # sshd knows no such request, and says so
+
     def _parse_disconnect(self, m: Any) -> None:
         m.get_int()
         text = m.get_string().decode("utf-8", "replace")
@@ -262,14 +344,16 @@ class Session(paramiko.Transport):  # type: ignore[misc]
 
     # -- small things ------------------------------------------------------------
 
-    def _send(self, message: Any) -> bool:
+    def send(self, message: Any) -> bool:
+        """Whether the connection still stood when ``message`` was sent."""
         try:
             self._send_user_message(message)
         except (EOFError, OSError, SSHException):
             return False
         return bool(self.active)
 
-    def _say(self, pipe: Pipe, message: Any) -> bool:
+    def say(self, pipe: Pipe, message: Any) -> bool:
+        """As ``send``, but not after the channel's close."""
         try:
             return pipe.say(message) and bool(self.active)
         except (EOFError, OSError, SSHException):
