@@ -69,7 +69,7 @@ MAY = {
         "sinks",
         "transport",
     ),
-    "kept": (*COMMON, "transport", "jobs.record"),
+    "kept": (*COMMON, "lifeline", "transport", "jobs.record"),
     "jobs": (*COMMON, "core.events", "sinks.base"),
     "comm": (),
 }

@@ -10,7 +10,7 @@ import click
 
 from dispatcher.cli.door import MIXED, enter
 from dispatcher.cli.targets import how_options, time_options, where_options
-from dispatcher.errors import UsageError
+from dispatcher.errors import DispatchError, UsageError
 
 EPILOG = """\b
 Examples:
@@ -53,8 +53,8 @@ def _ask(flags: dict[str, Any]) -> int:
     """List, or close; prints the hosts to which connections are open."""
     from dispatcher.cli.door import say
     from dispatcher.cli.targets import find_hosts
-    from dispatcher.kept import place
-    from dispatcher.kept.frames import Frames, fields, frame, told
+    from dispatcher.kept.asking import ask
+    from dispatcher.kept.frames import Malformed, frame, told
     from dispatcher.plan.hostset import fold
 
     if flags["listing"] and flags["closing"]:
@@ -63,26 +63,17 @@ def _ask(flags: dict[str, Any]) -> int:
     order = frame(b"L")
     if flags["closing"]:
         hosts = [host.name for host in find_hosts(flags, say)] if named else None
-        order = told(b"C", hosts=hosts)
-    caller = place.dial()
-    if caller is None:
+        order = told(b"C", 0, hosts=hosts)
+    try:
+        said = ask(order)
+    except (OSError, Malformed) as error:
+        raise DispatchError(f"the process that holds connections: {error}") from None
+    names = sorted(map(str, said["hosts"])) if said is not None else []
+    if said is None or (flags["listing"] and not names):
         say("note: no connection is kept")
-        return 0
-    with caller:
-        caller.settimeout(10.0)
-        caller.sendall(order)
-        frames = Frames()
-        answers: list[tuple[bytes, bytes]] = []
-        while not answers and (data := caller.recv(1 << 16)):
-            answers += frames.feed(data)
-    if answers and flags["listing"]:
-        said = fields(answers[0][1])
-        names = sorted(map(str, said["hosts"]))
-        if names:
-            print(f"{fold(names)} ({len(names)}), for {said['idle']:g} idle seconds")
-        else:
-            say("note: no connection is kept")
-    return os.EX_OK if answers else 1
+    elif flags["listing"]:
+        print(f"{fold(names)} ({len(names)}), for {said['idle']:g} idle seconds")
+    return os.EX_OK
 
 
 def main(words: Sequence[str]) -> int:

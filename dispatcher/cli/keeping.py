@@ -46,7 +46,7 @@ def transport(flags: Mapping[str, Any], direct: Callable[[], Transport]) -> Tran
     keep = seconds(flags)
     if keep is None and not place.there():
         return direct()
-    from dispatcher.kept.link import KeptTransport
+    from dispatcher.kept.transport import KeptTransport
 
     if keep is not None:
         place.call().close()

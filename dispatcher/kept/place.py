@@ -20,6 +20,7 @@ from pathlib import Path
 
 from dispatcher.errors import DispatchError
 from dispatcher.jobs.record import private, state_folder
+from dispatcher.kept.frames import PROTOCOL
 
 #: seconds that a new holder may take to listen
 START_LIMIT = 10.0
@@ -40,7 +41,7 @@ def folder() -> Path:
 def name() -> str:
     """The socket's name in it."""
     node = "".join(c if c.isalnum() or c in "-." else "_" for c in os.uname().nodename)
-    return f"holder-{node[:64]}"
+    return f"holder{PROTOCOL}-{node[:64]}"
 
 
 def there() -> bool:

@@ -21,6 +21,7 @@ from dispatcher.kept import place
 from dispatcher.kept.frames import LARGEST, Frames, Malformed, frame, told
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
+WAITS = """-c IFS= read -r s;eval "$s\""""
 ASK = ("--shell", "echo $PPID")
 
 
@@ -45,6 +46,10 @@ class Home:
             except OSError:
                 continue
         return found
+
+    def waiting(self) -> list[tuple[str, int, str]]:
+        """The shells on the hosts that wait for a command."""
+        return [one for one in self.cluster.on_hosts() if one[2].endswith(WAITS)]
 
 
 @pytest.fixture
@@ -137,7 +142,22 @@ def test_nothing_is_left_on_the_host(home: Home, how: str) -> None:
         else:
             assert one.wait(20) == 124
         one.communicate()
+    # what ended by our order ended: its connection stays, and a shell waits for the next command
+    waiting = 1 if how == "too long" else 0
+    wait_for(lambda: len(home.waiting()) == waiting, 15, lambda: home.cluster.on_hosts())
+    wait_for(lambda: home.waiting() == home.cluster.on_hosts(), 15, home.cluster.on_hosts)
+    home.run("connect", "--close")
     wait_for(lambda: not home.cluster.on_hosts(), 15, lambda: home.cluster.on_hosts())
+
+
+def test_the_next_command_is_the_shell_that_waits(home: Home) -> None:
+    home.run("connect", "-w", "n1")
+    for _ in range(2):
+        wait_for(lambda: len(home.waiting()) == 1, 15, "a shell waits")
+        ((_, pid, _),) = home.waiting()
+        done = home.run("exec", "-w", "n1", "--shell", "echo $$; pwd; cat; exit 3")
+        assert done.stdout == f"n1: {pid}\nn1: /root\n", done.stderr
+        assert "exit code 3" in done.stderr
 
 
 def test_the_socket_is_ours_alone(home: Home) -> None:
@@ -207,9 +227,14 @@ def test_usage(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@given(st.lists(st.tuples(st.sampled_from([b"D", b"1", b"e"]), st.binary(max_size=50))), st.data())
-def test_frames_in_any_pieces(parts: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
-    stream = b"".join(frame(kind, body) for kind, body in parts)
+PARTS = st.tuples(
+    st.sampled_from([b"D", b"1", b"e"]), st.integers(0, 2**32 - 1), st.binary(max_size=50)
+)
+
+
+@given(st.lists(PARTS), st.data())
+def test_frames_in_any_pieces(parts: list[tuple[bytes, int, bytes]], data: st.DataObject) -> None:
+    stream = b"".join(frame(kind, channel, body) for kind, channel, body in parts)
     frames, found = Frames(), []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
@@ -220,5 +245,5 @@ def test_frames_in_any_pieces(parts: list[tuple[bytes, bytes]], data: st.DataObj
 
 def test_frames_are_bounded() -> None:
     with pytest.raises(Malformed):
-        list(Frames().feed(b"D" + (LARGEST + 1).to_bytes(4, "big")))
-    assert list(Frames().feed(told(b"L", a=1))) == [(b"L", b'{"a": 1}')]
+        list(Frames().feed(b"D" + bytes(4) + (LARGEST + 1).to_bytes(4, "big")))
+    assert list(Frames().feed(told(b"L", 7, a=1))) == [(b"L", 7, b'{"a": 1}')]

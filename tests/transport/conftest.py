@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher.kept import place
-from dispatcher.kept.frames import Frames, fields, frame
-from dispatcher.kept.link import KeptTransport
+from dispatcher.kept.asking import ask
+from dispatcher.kept.frames import frame
+from dispatcher.kept.transport import KeptTransport
 from dispatcher.transport.base import Failure, Link, Target, Transport
 from dispatcher.transport.command import CommandTransport
 from dispatcher.transport.local import LocalTransport
@@ -140,15 +141,10 @@ def own_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def end_holder() -> None:
     """End the holder there is, if any, and wait until it is gone."""
-    caller = place.dial()
-    if caller is None:
+    said = ask(frame(b"L"))
+    if said is None:
         return
-    with caller:
-        caller.sendall(frame(b"L"))
-        frames, answers = Frames(), []
-        while not answers:
-            answers += frames.feed(caller.recv(65536))
-    pid = fields(answers[0][1])["pid"]
+    pid = said["pid"]
     end = os.pidfd_open(pid)
     signal.pidfd_send_signal(end, signal.SIGTERM)
     select.select([end], [], [], 10)
