@@ -6,7 +6,14 @@ See ``guardian`` for what the other process does; only that process loads it.
 from __future__ import annotations
 
 import os
-from _signal import SIGCONT, SIGTERM  # type: ignore[import-not-found]
+from _signal import (  # type: ignore[import-not-found]
+    SIG_BLOCK,
+    SIGCONT,
+    SIGHUP,
+    SIGINT,
+    SIGTERM,
+    pthread_sigmask,
+)
 
 from . import family
 
@@ -60,6 +67,8 @@ def divide(link: int) -> Guarded:
     guardian = os.getpid()
     pid = os.fork()
     if pid:
+        # until ``watch`` can pass them on: what has told its first word may be told to end
+        pthread_sigmask(SIG_BLOCK, (SIGTERM, SIGHUP, SIGINT))
         os.close(tell)
         code = 1
         try:

@@ -92,4 +92,5 @@ def test_without_a_guardian_strays_stay(boot: object) -> None:
     agent: Agent = boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator]
     os.kill(settle(agent), signal.SIGKILL)
     agent.exit(5.0)
+    wait_for(lambda: len(agent.living()) <= 2, what="the ranks' end, by their parent's")
     assert len(agent.living()) == 2
