@@ -70,6 +70,7 @@ MAY = {
         "transport",
     ),
     "kept": (*COMMON, "lifeline", "transport", "jobs.record"),
+    "tree": (*COMMON, "transport", "bootstrap", "agent.wire", "plan.topology", "plan.hostset"),
     "jobs": (*COMMON, "core.events", "sinks.base"),
     "comm": (),
 }
@@ -171,6 +172,11 @@ def test_what_travels_for_a_copy_needs_little(name: str) -> None:
         full for full in names_imported(name) if not full.startswith("dispatcher.copy.there")
     }
     assert outside <= {"dispatcher.agent.pack", *COPY_MODULES}
+
+
+def test_what_travels_for_a_tree_stands_alone() -> None:
+    outside = {name for name in names_imported("tree.there") if not name.startswith("dispatcher")}
+    assert names_imported("tree.there") == outside <= AGENT_MODULES | {"ctypes"}
 
 
 @pytest.mark.parametrize("name", [n for n in MODULES if not within(n, "cli") and n != "__main__"])

@@ -155,7 +155,8 @@ class Link(abc.ABC):
         """Tell the far side's terminal its new size, where the transport can; never blocks long."""
 
     def failure(self, timeout: float) -> Failure | None:
-        """Why the host was never reached, when the stream ended before any byte came.
+        """Why the host was never reached, when the stream ended before any byte came;
+        or which other host, through which it was reached, has taken it along.
 
         Some transports start a program (``ssh``) that connects later: their
         ``open`` succeeds as soon as the program lives, and its end tells what

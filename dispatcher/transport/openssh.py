@@ -29,7 +29,7 @@ from dispatcher.transport.host_names import bad_target
 from dispatcher.transport.pump import Pump
 
 #: What ssh itself exits with when the connection failed or broke.
-_SSH_FAILED = 255
+SSH_FAILED = 255
 
 _RULES: tuple[tuple[str, Kind, bool], ...] = (
     (r"Could not resolve hostname.*(Temporary failure|try again)", Kind.DNS, True),
@@ -105,7 +105,7 @@ class SshLink(ChildLink):
         one ended by a signal. It is no status when ssh told of a failure.
         """
         ending = super().ending(timeout)
-        if ending.code == _SSH_FAILED:
+        if ending.code == SSH_FAILED:
             words = self._first_errors(0.1).decode("utf-8", "replace")
             if words.strip() and classify(words, self.host).kind is not Kind.LOST:
                 return Ending(None)
@@ -113,7 +113,7 @@ class SshLink(ChildLink):
 
     def failure(self, timeout: float) -> Failure | None:
         deadline = time.monotonic() + timeout
-        if self._heard or self._wait(timeout) != _SSH_FAILED:
+        if self._heard or self._wait(timeout) != SSH_FAILED:
             return None
         words = self._first_errors(min(1.0, max(0.1, deadline - time.monotonic())))
         return classify(words.decode("utf-8", "replace"), self.host)

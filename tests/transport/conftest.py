@@ -14,16 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher import bootstrap
 from dispatcher.kept import place
 from dispatcher.kept.asking import ask
 from dispatcher.kept.frames import frame
 from dispatcher.kept.transport import KeptTransport
+from dispatcher.plan.topology import Topology
 from dispatcher.transport.base import Failure, Link, Target, Transport
 from dispatcher.transport.command import CommandTransport
 from dispatcher.transport.local import LocalTransport
 from dispatcher.transport.openssh import SshTransport
 from dispatcher.transport.paramiko_ import ParamikoTransport
 from dispatcher.transport.rsh import template
+from dispatcher.tree.transport import TreeTransport
 
 from .sshd import Sshd, start_sshd
 
@@ -103,6 +106,8 @@ class Reader:
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server = start_sshd(tmp_path_factory.mktemp("sshd"))
     yield server
+    for tree in _trees:
+        tree.close()
     server.stop()
 
 
@@ -115,11 +120,41 @@ def make_way(kind: str, sshd: Sshd) -> Way:
         if shutil.which("ssh") is None:
             pytest.skip("needs the ssh program")
         return Way(SshTransport(config=sshd.config()), "node")
+    if kind == "tree":
+        return SharedWay(tree_to(sshd), "leaf")
     if kind == "holder":
         way = Way(KeptTransport(_nobody_else, keep=60.0, config=sshd.config()), "node")
         place.call().close()
         return way
     return Way(ParamikoTransport(config=sshd.config(), keep=kind == "kept"), "node")
+
+
+class SharedWay(Way):
+    """A way whose transport other tests use as well."""
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+
+
+_trees: list[TreeTransport] = []
+
+
+def tree_to(sshd: Sshd) -> TreeTransport:
+    """A host that is reached through another, both the same sshd; one tree for many tests."""
+    if _trees and not _trees[-1].closed:
+        return _trees[-1]
+    config = sshd.config("head leaf")
+    transport = TreeTransport(
+        [Target("head"), Target("leaf")],
+        Topology((None, 0)),
+        ParamikoTransport(config=config),
+        command=bootstrap.command(),
+        config=config,
+        program=("ssh", "-F", config),
+    )
+    _trees.append(transport)
+    return transport
 
 
 def _nobody_else() -> Transport:
@@ -151,8 +186,8 @@ def end_holder() -> None:
     os.close(end)
 
 
-ALL = ("local", "command", "ssh", "paramiko", "kept", "holder")
-OVER_SSH = ("ssh", "paramiko", "kept", "holder")
+ALL = ("local", "command", "ssh", "paramiko", "kept", "holder", "tree")
+OVER_SSH = ("ssh", "paramiko", "kept", "holder", "tree")
 
 
 @pytest.fixture(params=ALL)

@@ -1,0 +1,227 @@
+"""Our end of the link to one inner host: the thread that reads and writes it.
+
+Owners of streams never touch the link. What they send waits here, orders before input, and
+is bounded by each stream's credit; what comes in is given to the streams at once, which hold
+no more than they granted. So a link that stands still delays only what is behind it.
+
+When the link ends, so do all its streams: that of the inner host itself with the reason,
+those behind it with its name.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from dispatcher import bootstrap
+from dispatcher.transport.base import Failure, Kind, Link, LinkClosed
+from dispatcher.tree import there
+from dispatcher.tree.stream import Stream
+
+_READ_SIZE = 256 << 10
+_WRITE_SIZE = 64 << 10
+_ERRORS_LIMIT = 8192
+#: reads before what waits to be written has its turn
+_READS = 8
+#: seconds that the end of a link may come after it has ceased to take our frames
+_LAST_WORDS = 2.0
+_URGENT = frozenset({there.OPEN, there.CLOSE, there.MORE_OUTPUT, there.MORE_ERRORS})
+
+
+class Branch:
+    """One inner host. name: what it is called in messages. payload: the relay's source.
+
+    open_link: gives the link on which it is started; called once, by the branch's thread.
+    """
+
+    def __init__(self, name: str, payload: bytes, open_link: Callable[[], Link | Failure]) -> None:
+        self.name = name
+        #: why there is no relay (any more), and whether the host itself was never reached
+        self.failure: Failure | None = None
+        self.unreached = False
+        self.address: str | None = None
+        self._payload = payload
+        self._open_link = open_link
+        self._link: Link | None = None
+        self._lock = threading.Lock()
+        self._streams: dict[int, Stream] = {}
+        self._number = 0
+        self._orders: deque[bytes] = deque()
+        self._input: deque[bytes] = deque()
+        self._rang = threading.Event()
+        self._settled = threading.Event()  # the relay has answered, or never will
+        self._closing = False
+        self._scanner: bootstrap.SyncScanner | None = bootstrap.SyncScanner()
+        self._frames = there.Frames()
+        self._errors = b""
+        self._thread = threading.Thread(target=self._run, name=f"tree:{name}", daemon=True)
+        self._thread.start()
+
+    # -- any thread -------------------------------------------------------------------------
+
+    def stream(self, words: Sequence[str], host: str, known: str = "") -> Stream:
+        """The link of a command there; it may be written to before the relay has answered.
+
+        known: lines for known_hosts; the command is then an ``ssh`` to ``host``.
+        """
+        with self._lock:
+            self._number += 1
+            stream = Stream(self, self._number, host, by_ssh=bool(known))
+            lost = self.failure
+            if lost is None:
+                self._streams[self._number] = stream
+                body = "\0".join((known, *words)).encode("utf-8", "surrogateescape")
+                self._orders.append(there.frame(self._number, there.OPEN, body))
+        if lost is not None:
+            stream.lose(self._as_seen_by(stream, lost))
+        self._rang.set()
+        return stream
+
+    def send(self, number: int, kind: int, body: bytes = b"") -> None:
+        """Send a frame of a stream; returns at once."""
+        with self._lock:
+            if number in self._streams:
+                lane = self._orders if kind in _URGENT else self._input
+                lane.append(there.frame(number, kind, body))
+        self._rang.set()
+
+    def forget(self, number: int) -> None:
+        """Close a stream."""
+        self.send(number, there.CLOSE)
+        with self._lock:
+            self._streams.pop(number, None)
+
+    def wait(self, seconds: float) -> Failure | None:
+        """None once the relay has answered; else why it has not, or does not any more."""
+        if not self._settled.wait(max(0.0, seconds)):
+            return Failure(Kind.TIMEOUT, f"no answer from {self.name} in time")
+        return self.failure
+
+    def close(self) -> None:
+        """End the relay, and with it all behind it; idempotent."""
+        self._closing = True
+        self._rang.set()
+        link = self._link
+        if link is not None:
+            link.close()  # who writes to it is freed
+        self._thread.join(1.0)
+
+    # -- the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failure = Failure(Kind.PROTOCOL, "internal error")
+        try:
+            opened = self._open_link()
+            if isinstance(opened, Failure):
+                failure, self.unreached = opened, True
+                return
+            self._link, self.address = opened, opened.address
+            failure = self._serve(opened)
+        finally:
+            if self._link is not None:
+                self._link.close()
+            with self._lock:
+                self.failure = failure
+                streams = list(self._streams.values())
+                self._streams.clear()
+            self._settled.set()
+            for stream in sorted(streams, key=Stream.is_behind):
+                stream.lose(self._as_seen_by(stream, failure))
+
+    def _as_seen_by(self, stream: Stream, failure: Failure) -> Failure:
+        if not stream.is_behind():
+            return failure
+        how = f"{self.name}, through which it was reached, is gone"
+        if self._scanner is not None:
+            how = f"{self.name} was not reached" if self.unreached else f"no relay on {self.name}"
+        return Failure(Kind.LOST, f"{how}: {failure.why}")
+
+    def _serve(self, link: Link) -> Failure:
+        """Carry frames until the link ends; why it did."""
+        frames = self._payload
+        link.watch(self._rang.set)
+        while not self._closing:
+            self._rang.clear()
+            failure = self._read(link)
+            if failure is not None:
+                return failure
+            frames = frames or self._next()
+            if not frames:
+                self._rang.wait()
+                continue
+            try:
+                link.write(frames)
+            except LinkClosed:
+                return self._last_words(link)
+            frames = b""
+        return Failure(Kind.LOST, "closed")
+
+    def _next(self) -> bytes:
+        """Frames to write, orders first."""
+        frames: list[bytes] = []
+        size = 0
+        with self._lock:
+            while size < _WRITE_SIZE and (lane := self._orders or self._input):
+                frames.append(lane.popleft())
+                size += len(frames[-1])
+        return b"".join(frames)
+
+    def _read(self, link: Link) -> Failure | None:
+        """Take what is there; a Failure when the link ended or broke the protocol."""
+        for _ in range(_READS):
+            while errors := link.read_errors(_READ_SIZE):
+                self._errors = (self._errors + errors)[-_ERRORS_LIMIT:]
+            data = link.read(_READ_SIZE)
+            if data is None:
+                return None
+            if not data:
+                return self._end_of(link)
+            if self._scanner is not None:
+                rest = self._scanner.feed(data)
+                if rest is None:
+                    continue
+                self._scanner = None
+                self._settled.set()
+                data = rest
+            try:
+                for number, kind, body in self._frames.feed(data):
+                    with self._lock:
+                        stream = self._streams.get(number)
+                    if stream is not None:  # else it was closed meanwhile
+                        stream.take(kind, body)
+            except there.Malformed as error:
+                return Failure(Kind.PROTOCOL, f"{self.name} passes on: {error}")
+        self._rang.set()  # there may be more, after what waits to be written
+        return None
+
+    def _last_words(self, link: Link) -> Failure:
+        """The link takes nothing any more: read why."""
+        deadline = time.monotonic() + _LAST_WORDS
+        while (left := deadline - time.monotonic()) > 0:
+            self._rang.clear()
+            failure = self._read(link)
+            if failure is not None:
+                return failure
+            self._rang.wait(left)
+        return Failure(Kind.LOST, "the link was closed")
+
+    def _end_of(self, link: Link) -> Failure:
+        """Why the stream of frames ended."""
+        status = link.ending(1.0)
+        while errors := link.read_errors(_READ_SIZE):
+            self._errors = (self._errors + errors)[-_ERRORS_LIMIT:]
+        known = link.failure(0.0)
+        if known is not None:
+            self.unreached = self._scanner is not None
+            return known
+        if self._scanner is not None:
+            return bootstrap.boot_failure(
+                self.name, self._scanner.finish(), self._errors, status.code
+            )
+        how = "the link ended" if status.code is None else f"its relay ended with {status.code}"
+        if status.signal is not None:
+            how = f"its relay was killed by SIG{status.signal}"
+        said = self._errors.decode("utf-8", "backslashreplace").strip().splitlines()
+        return Failure(Kind.LOST, how + (f"; it said: {said[-1][-400:]}" if said else ""))

@@ -1,0 +1,239 @@
+"""A command on a host of the tree, as a ``Link``: one stream among those of a branch.
+
+``take`` and ``lose`` are called by the branch's thread, the rest by the link's owner. What is
+read gives the far side credit for more; what is written waits for credit of its own, so a
+stream that nobody reads, or whose command does not read, holds back nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dispatcher import bootstrap
+from dispatcher.agent.wire import SYNC
+from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed
+from dispatcher.transport.child import signal_name
+from dispatcher.transport.openssh import SSH_FAILED, classify
+from dispatcher.tree import there
+
+if TYPE_CHECKING:
+    from dispatcher.tree.branch import Branch
+
+_PIECE = 32 << 10
+_KEPT_ERRORS = 8192  # enough of the first error bytes to tell why a host was not reached
+_CREDIT = {there.OUTPUT: there.MORE_OUTPUT, there.ERRORS: there.MORE_ERRORS}
+_WINDOW = {there.OUTPUT: there.OUTPUT_WINDOW, there.ERRORS: there.ERRORS_WINDOW}
+
+
+class Stream(Link):
+    """See ``Link`` for the contract.
+
+    host: where the command runs. by_ssh: it is reached by ``ssh`` from the inner host, whose
+    end says of a failure what ssh's does; its output begins with a marker (``arrived``).
+    """
+
+    tells_end = True
+    by = "tree"
+
+    def __init__(self, branch: Branch, number: int, host: str, *, by_ssh: bool) -> None:
+        self._branch = branch
+        self._number = number
+        self._host = host
+        self._by_ssh = by_ssh
+        self._scanner = bootstrap.SyncScanner() if by_ssh else None
+        self._arrived = not by_ssh
+        self._changed = threading.Condition()
+        self._held = {there.OUTPUT: bytearray(), there.ERRORS: bytearray()}
+        self._ended = {there.OUTPUT: False, there.ERRORS: False}
+        self._granted = dict(_WINDOW)  # bytes that the far side may still send
+        self._taken = {there.OUTPUT: 0, there.ERRORS: 0}  # and not yet given back as credit
+        self._room = there.INPUT_WINDOW
+        self._first_errors = b""
+        self._ending = Ending(None)
+        self._over = False
+        self._closed = False
+        self._input_open = True
+        self._lost: Failure | None = None
+        self._ready: Callable[[], None] | None = None
+
+    def is_behind(self) -> bool:
+        """Whether the command is on another host than the inner one."""
+        return self._by_ssh
+
+    # -- the branch's thread ------------------------------------------------------------------
+
+    def take(self, kind: int, body: bytes) -> None:
+        """A frame of ours. Raises: Malformed for what the far side must not say."""
+        with self._changed:
+            if kind in self._held:
+                self._take_bytes(kind, body)
+            elif kind in (there.OUTPUT_END, there.ERRORS_END):
+                self._ended[kind - there.OUTPUT_END + there.OUTPUT] = True
+                self._no_marker()
+            elif kind == there.TAKEN and len(body) == there.COUNT.size:
+                self._room += there.COUNT.unpack(body)[0]
+                if self._room > there.INPUT_WINDOW:
+                    raise there.Malformed("credit for input that it was not sent")
+            elif kind == there.ENDED and len(body) == there.STATUS.size:
+                self._end(there.STATUS.unpack(body)[0])
+            else:
+                raise there.Malformed(f"a frame of kind {kind}, {len(body)} bytes")
+            self._changed.notify_all()
+        self._tell()
+
+    def _take_bytes(self, kind: int, body: bytes) -> None:
+        self._granted[kind] -= len(body)
+        if self._granted[kind] < 0 or self._ended[kind]:
+            raise there.Malformed("output that nobody asked for")
+        if kind == there.ERRORS:
+            self._first_errors += body[: _KEPT_ERRORS - len(self._first_errors)]
+        elif self._scanner is not None:
+            rest = self._scanner.feed(body)
+            size = len(self._scanner.noise)
+            if rest is None:
+                if size + len(body) > bootstrap.NOISE_LIMIT:
+                    raise there.Malformed("nothing but noise")
+                return
+            # what came before it is the owner's to judge
+            body = self._scanner.finish() + rest
+            self._taken[kind] += len(SYNC)
+            self._scanner = None
+            self._arrived = True
+        self._held[kind] += body
+
+    def _no_marker(self) -> None:
+        """At the end of output: what was taken for the beginning of a marker was none."""
+        if self._scanner is not None and self._ended[there.OUTPUT]:
+            self._held[there.OUTPUT] += self._scanner.finish()
+            self._scanner = None
+
+    def _end(self, status: int) -> None:
+        self._ending = Ending(None, signal_name(-status)) if status < 0 else Ending(status)
+        self._over = True
+
+    def lose(self, failure: Failure) -> None:
+        """The branch is gone, and the stream with it."""
+        with self._changed:
+            if not self._over:
+                self._lost = failure
+            self._over = True
+            for kind in self._ended:
+                self._ended[kind] = True
+            self._changed.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        ready = self._ready
+        if ready is not None:
+            ready()
+
+    # -- the owner ------------------------------------------------------------------------------
+
+    def arrived(self, deadline: float) -> Failure | None:
+        """None once the host's shell runs the command; else why it does not."""
+        with self._changed:
+            while not self._arrived and not self._over:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return Failure(Kind.TIMEOUT, f"{self._branch.name} did not reach it in time")
+                self._changed.wait(left)
+            if self._arrived or self._lost is not None:
+                return None if self._arrived else self._lost
+        if self._ending.code == SSH_FAILED:
+            return classify(self._words(1.0), self._host)
+        return Failure(Kind.BOOT, "the login there ended before its shell answered")
+
+    def _words(self, seconds: float) -> str:
+        """What came first on standard error, once all of it or ``seconds`` are over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended[there.ERRORS], seconds)
+            return self._first_errors.decode("utf-8", "replace")
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        self._ready = ready
+        ready()
+
+    def read(self, limit: int) -> bytes | None:
+        data = self._drain(there.OUTPUT, limit)
+        if data:
+            return data
+        with self._changed:
+            over = self._ended[there.OUTPUT] and not self._held[there.OUTPUT]
+            return b"" if over else None
+
+    def read_errors(self, limit: int) -> bytes:
+        return self._drain(there.ERRORS, limit)
+
+    def _drain(self, kind: int, limit: int) -> bytes:
+        count = 0
+        with self._changed:
+            held = self._held[kind]
+            data = bytes(held[:limit])
+            del held[:limit]
+            self._taken[kind] += len(data)
+            if self._taken[kind] >= _WINDOW[kind] // 2 and not self._ended[kind]:
+                count, self._taken[kind] = self._taken[kind], 0
+                self._granted[kind] += count
+        if count:
+            self._branch.send(self._number, _CREDIT[kind], there.COUNT.pack(count))
+        return data
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            with self._changed:
+                while self._open() and not self._room:
+                    self._changed.wait()
+                if not self._open():
+                    raise LinkClosed("link closed")
+                size = min(len(left), self._room, _PIECE)
+                self._room -= size
+            self._branch.send(self._number, there.INPUT, bytes(left[:size]))
+            left = left[size:]
+
+    def _open(self) -> bool:
+        return self._input_open and not self._over and not self._closed
+
+    def end_input(self) -> None:
+        with self._changed:
+            was_open, self._input_open = self._open(), False
+            self._changed.notify_all()
+        if was_open:
+            self._branch.send(self._number, there.INPUT_END)
+
+    def gone(self) -> bool:
+        return self._over
+
+    def errors_ended(self) -> bool:
+        with self._changed:
+            return self._ended[there.ERRORS] and not self._held[there.ERRORS]
+
+    def close(self) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = self._over = True
+            for kind in self._ended:
+                self._ended[kind] = True
+                self._held[kind].clear()
+            self._changed.notify_all()
+        self._branch.forget(self._number)
+        self._tell()
+
+    def ending(self, timeout: float) -> Ending:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over, max(0.0, timeout))
+            ending = self._ending
+        if self._by_ssh and ending.code == SSH_FAILED:
+            words = self._words(0.1)
+            if words.strip() and classify(words, self._host).kind is not Kind.LOST:
+                return Ending(None)  # ssh's own failure, not the command's
+        return ending
+
+    def failure(self, timeout: float) -> Failure | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over, max(0.0, timeout))
+            return self._lost

@@ -1,0 +1,173 @@
+"""What an inner host may say, and what is made of what it must not say."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.agent.wire import SYNC
+from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed
+from dispatcher.tree import there
+from dispatcher.tree.branch import Branch
+from dispatcher.tree.detours import Detours, told
+from dispatcher.tree.there import Frames, frame
+
+BODIES = st.lists(
+    st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary(max_size=300)), max_size=8
+)
+
+
+@given(BODIES, st.data())
+def test_any_split_gives_the_same_frames(
+    said: list[tuple[int, int, bytes]], data: st.DataObject
+) -> None:
+    text = b"".join(frame(*one) for one in said)
+    frames, found = Frames(), []
+    while text:
+        size = data.draw(st.integers(1, len(text)))
+        found += frames.feed(text[:size])
+        text = text[size:]
+    assert found == said
+
+
+class Far(Link):
+    """A link whose far side is the test: ``say`` what it says, look at what was ``written``."""
+
+    address = "10.0.0.9"
+
+    def __init__(self) -> None:
+        self.written = b""
+        self._said = bytearray()
+        self._ended = threading.Event()
+        self._ready = threading.Event().set
+
+    def say(self, data: bytes) -> None:
+        self._said += data
+        self._ready()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._ready()
+
+    def watch(self, ready: object) -> None:
+        assert callable(ready)
+        self._ready = ready
+        ready()
+
+    def read(self, limit: int) -> bytes | None:
+        data = bytes(self._said[:limit])
+        del self._said[:limit]
+        return data or (b"" if self._ended.is_set() else None)
+
+    def read_errors(self, limit: int) -> bytes:
+        return b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def end_input(self) -> None: ...
+
+    def gone(self) -> bool:
+        return self._ended.is_set()
+
+    def errors_ended(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.end()
+
+    def ending(self, timeout: float) -> Ending:
+        return Ending(None)
+
+
+@pytest.fixture
+def far() -> Far:
+    return Far()
+
+
+def branch_to(far: Far) -> Branch:
+    branch = Branch("n1", b"", lambda: far)
+    far.say(b"Welcome!\n" + SYNC)
+    assert branch.wait(10) is None
+    return branch
+
+
+def ended(branch: Branch, seconds: float = 10) -> Failure:
+    """Why the branch ended, which it does soon."""
+    deadline = time.monotonic() + seconds
+    while branch.failure is None:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
+    return branch.failure
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        there.HEADER.pack(1, there.OUTPUT, there.LARGEST + 1),
+        frame(1, there.OUTPUT, b"x" * there.LARGEST) * 17,
+        frame(1, there.ERRORS, b"x" * there.LARGEST) * 5,
+        frame(1, there.TAKEN, there.COUNT.pack(1)),
+        frame(1, there.TAKEN, b"x"),
+        frame(1, there.ENDED, b""),
+        frame(1, there.OPEN, b"x"),
+        frame(1, 99),
+        frame(1, there.OUTPUT_END) + frame(1, there.OUTPUT, b"more"),
+    ],
+)
+def test_whoever_breaks_the_rules_is_left(far: Far, said: bytes) -> None:
+    branch = branch_to(far)
+    stream = branch.stream(["cat"], "n1")
+    far.say(said)
+    assert ended(branch).kind is Kind.PROTOCOL
+    with pytest.raises(LinkClosed):
+        stream.write(b"x")
+    assert stream.failure(0.0) == branch.failure
+    branch.close()
+
+
+def test_frames_of_streams_that_are_closed_are_nothing(far: Far) -> None:
+    branch = branch_to(far)
+    branch.stream(["cat"], "n1").close()
+    other = branch.stream(["cat"], "n1")
+    far.say(frame(1, 99) + frame(77, there.OUTPUT, b"?") + frame(2, there.OUTPUT, b"hello"))
+    deadline = time.monotonic() + 10
+    while (data := other.read(100)) is None and time.monotonic() < deadline:
+        threading.Event().wait(0.005)
+    assert data == b"hello"
+    assert branch.failure is None
+    branch.close()
+
+
+def test_those_behind_a_lost_host_name_it(far: Far) -> None:
+    branch = branch_to(far)
+    own, behind = branch.stream(["cat"], "n1"), branch.stream(["ssh"], "n2", "n2 key\n")
+    far.end()
+    ended(branch)
+    assert behind.arrived(time.monotonic() + 10) == Failure(
+        Kind.LOST, "n1, through which it was reached, is gone: the link ended"
+    )
+    assert own.failure(10) == Failure(Kind.LOST, "the link ended")
+    assert branch.stream(["cat"], "n1").read(1) == b""
+    branch.close()
+
+
+def test_detours_are_told_together(far: Far) -> None:
+    said: list[str] = []
+    detours = Detours(said.append)
+    refused = Failure(Kind.AUTH, "ssh says: root@n2: Permission denied")
+    with detours.under_way():
+        for host in ("n2", "n3"):
+            with detours.under_way():
+                detours.add(host, "n1", refused)
+        assert not said
+    assert said == told(Kind.AUTH, [("n2", "n1", refused), ("n3", "n1", refused)])
+    assert said[0] == f"note: n[2-3]: connected from here, not through n1: {refused.why}"
+    assert said[1].startswith("  hint: ssh n1 ssh n2 true")
+    with detours.under_way():
+        pass
+    assert len(said) == 2
