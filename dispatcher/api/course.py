@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from dispatcher.api.aftermath import Aftermath
@@ -25,6 +25,7 @@ from dispatcher.plan.job import JobPlan
 from dispatcher.runner.loop import Runner
 from dispatcher.sinks.attempts import history, left_out
 from dispatcher.sinks.base import Sink
+from dispatcher.sinks.blame import blamed, words
 from dispatcher.sinks.tail import Tail
 from dispatcher.sinks.verdict import describe
 from dispatcher.transport.base import Transport
@@ -36,7 +37,8 @@ class Course:
     transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the
     user. paths: of the run's files, for the report. excluded: hosts left out of the plan since
     they are not fit. verdict: with one given nothing is run, and the sinks are told that.
-    The others are as ``Runner`` has them.
+    above: hosts, and by the index of each those it is reached through, nearest first; None: all
+    are reached from here. The others are as ``Runner`` has them.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Course:
         sample_every: float | None = None,
         lent: Callable[[], AbstractContextManager[None]] = nullcontext,
         sink_failed: Callable[[Sink, Exception], None] | None = None,
+        above: Callable[[Sequence[Host]], Mapping[int, Sequence[int]]] | None = None,
     ) -> None:
         places = (*plan.nodes, *plan.spares)
         self._hosts = [node.host.name for node in places]
@@ -62,6 +65,7 @@ class Course:
         self._paths = paths
         self._excluded = excluded
         self._verdict = verdict
+        self._above = above
         self._tail, self._endings = Tail(), Endings()
         self._aftermath = Aftermath([node.host for node in places])
         self._runner = Runner(
@@ -102,8 +106,14 @@ class Course:
         verdict = self._runner.run(self._verdict, handled)
         plan, last = self.plan, self._tail.last
         cleaned = self._aftermath.clean(plan.run_id, self._transport_for, handled)
+        behind: list[str] = []
+        if self._above is not None:
+            hosts = [node.host for node in plan.nodes]
+            verdict, lost = blamed(verdict, self._above(hosts))
+            behind = words(verdict, [host.name for host in hosts], lost)
         lines = [] if self._verdict else left_out(self._excluded)
-        lines += history(verdict) + describe(verdict, plan, self._endings.pids, last) + cleaned
+        lines += history(verdict) + describe(verdict, plan, self._endings.pids, last)
+        lines += behind + cleaned
         ended = report(
             verdict, plan, lines, began, time.monotonic() - at, self._endings, last,
             self._hosts, self._excluded, None if self._paths is None else self._paths.folder,

@@ -70,8 +70,7 @@ class Reach:
     def transport_for(self, host: Host) -> Transport:
         """What reaches ``host``."""
         choice = self._ways.chosen
-        local = host.name in LOCAL_NAMES and host.user is None and host.port is None
-        name = choice if choice != "auto" else ("local" if local else "paramiko")
+        name = choice if choice != "auto" else ("local" if is_local(host) else "paramiko")
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name]
@@ -114,6 +113,11 @@ class Reach:
     ) -> None:
         for transport in self._made.values():
             transport.close()
+
+
+def is_local(host: Host) -> bool:
+    """Whether ``host`` is this machine, by a name that needs no SSH."""
+    return host.name in LOCAL_NAMES and host.user is None and host.port is None
 
 
 def judge(ways: Ways, hosts: Iterable[Host]) -> None:

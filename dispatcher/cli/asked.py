@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from dispatcher.api.here import cwd_of, python_of
 from dispatcher.cli.door import say
+from dispatcher.cli.fanout import WINDOW
 from dispatcher.errors import UsageError
 from dispatcher.plan.host import Hostlist
 from dispatcher.plan.hostfile import read_hosts
@@ -193,6 +194,8 @@ def _limits(flags: Mapping[str, Any]) -> Limits:
         count = _count(flags, name, "--" + name.replace("_", "-"))
         if count is not None:
             given[field] = count
+    if flags["fanout_tree"] is not None:
+        given.setdefault("connect_window", WINDOW)
     if "lease" not in given:
         # slower heartbeats need a lease that still outlives the missed ones
         lost = given.get("heartbeat", Limits.heartbeat) * given.get("beats_lost", Limits.beats_lost)

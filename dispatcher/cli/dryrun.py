@@ -6,14 +6,21 @@ import io
 import json
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 from dispatcher.plan.job import JobPlan
 
+if TYPE_CHECKING:
+    from dispatcher.cli.fanout import Fanout
 
-def show(plan: JobPlan, *, as_json: bool) -> None:
-    """Print the plan on standard output, secrets hidden."""
+
+def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
+    """Print the plan on standard output, secrets hidden. tree: who is reached through whom."""
     if as_json:
-        sys.stdout.write(json.dumps(plan.describe(), indent=2) + "\n")
+        told = plan.describe()
+        if tree is not None:
+            told["parents"] = tree.parents()
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
         return
     if isinstance(sys.stdout, io.TextIOWrapper):  # arguments may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -46,6 +53,8 @@ def show(plan: JobPlan, *, as_json: bool) -> None:
     console.print(table)
     size = plan.world_size or "counted at the start"
     console.print(f"world size  {size}")
+    for line in tree.lines() if tree is not None else ():
+        console.print(escape(line))
     console.print(f"folder      {escape(plan.cwd)}")
     if plan.ranks:
         console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.api.here import allow_open_files
 from dispatcher.cli import again, becoming, terminal
 from dispatcher.cli.door import say
+from dispatcher.cli.fanout import WINDOW, fanout
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand, ErrandLimits
@@ -46,10 +47,11 @@ def run(flags: Mapping[str, Any]) -> int:
         sudo=becoming.user(flags),
         terminal=terminal.size(flags),
     )
+    tree = fanout(flags, errand.hosts)
     allow_open_files(len(errand.hosts))
     from dispatcher.cli.reach import Reach
 
-    with Reach(flags) as reach:
+    with Reach(flags, tree=tree) as reach:
         return carry_out(errand, flags, reach)
 
 
@@ -81,6 +83,8 @@ def limits(flags: Mapping[str, Any]) -> ErrandLimits:
     for name in ("fan_out", "serial", "stop_after"):
         if flags[name] is not None:
             given[name] = parse_count(flags[name], "--" + name.replace("_", "-"))
+    if flags.get("fanout_tree") is not None:
+        given.setdefault("fan_out", WINDOW)
     return ErrandLimits(**given)
 
 

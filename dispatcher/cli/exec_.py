@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.optional import filled
+from dispatcher.cli.optional import fanout_option, filled
 from dispatcher.cli.targets import how_options, sudo_options, time_options, where_options
 
 EPILOG = """\b
@@ -50,6 +50,7 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("--failed-to", metavar="FILE", help="Write the hosts that failed, as a hostfile.")
 @click.option("--retry-failed", metavar="FILE", help="Only those of FILE, and then update it.")
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
+@fanout_option
 @click.option("--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600].")
 @how_options
 def command(**flags: Any) -> int:
@@ -64,6 +65,5 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch exec`` with ``words``; the exit code."""
-    return enter(
-        command, filled(command, words, {"--sudo": "root", "--keep": "600"}), "dispatch exec"
-    )
+    bare = {"--sudo": "root", "--keep": "600", "--fanout-tree": "auto"}
+    return enter(command, filled(command, words, bare), "dispatch exec")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.api.here import allow_open_files
 from dispatcher.cli.asked import request
 from dispatcher.cli.door import say
+from dispatcher.cli.fanout import fanout
 from dispatcher.cli.reach import Reach, judge
 from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan, plan_job
@@ -27,12 +28,13 @@ def launch(flags: Mapping[str, Any]) -> int:
     """
     plan = plan_job(request(flags), _run_id())
     judge(flags, [node.host for node in (*plan.nodes, *plan.spares)])
+    tree = fanout(flags, [node.host for node in plan.nodes])
     for notice in plan.notices:
         say(f"note: {notice}")
     if flags["dry_run"]:
         from dispatcher.cli.dryrun import show
 
-        show(plan, as_json=flags["as_json"])
+        show(plan, tree, as_json=flags["as_json"])
         return 0
     if flags["as_json"]:
         raise UsageError("--json goes with --dry-run")
@@ -129,7 +131,9 @@ def _run(
         sinks.append(Notes(hosts, enrolled.also_told(screen.say), verbose=showing.verbose))
     sinks += [screen, *enrolled.sinks]
 
-    with enrolled, seen, Reach(flags, None if word is None else word.ask) as reach:
+    tree = fanout(flags, [node.host for node in plan.nodes], plan.run_id)
+    ask = None if word is None else word.ask
+    with enrolled, seen, Reach(flags, ask, tree=tree, say=screen.say) as reach:
         course = Course(
             plan,
             reach.transport_for,
@@ -142,6 +146,7 @@ def _run(
             agent_python=flags["agent_python"],
             sample_every=showing.sample,
             lent=seen.lent,
+            above=None if tree is None else tree.above,
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
                 f"error: {type(sink).__name__}: {error}"
             ),

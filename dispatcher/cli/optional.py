@@ -10,6 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+fanout_option = click.option(
+    "--fanout-tree",
+    metavar="[=K]",
+    help="Reach hosts through hosts: each opens K others at most, by its own ssh [=K for two "
+    "levels].",
+)
+
 
 def filled(command: click.Command, words: Sequence[str], defaults: Mapping[str, str]) -> list[str]:
     """``words`` where each bare option of ``defaults`` has its value behind ``=``."""

@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.api import reach
 from dispatcher.api.reach import Ask, Ways
 from dispatcher.cli import keeping
+from dispatcher.cli.door import say
 from dispatcher.plan.host import Host
 from dispatcher.transport.base import Transport
+
+if TYPE_CHECKING:
+    from dispatcher.cli.fanout import Fanout
 
 
 class Reach(reach.Reach):
     """Transports by host; closes them all at the end of the context.
 
     ask: asks for a secret; by default at our terminal. keep: connections are used
-    again by the next command. Raises: UsageError.
+    again by the next command. tree: who is reached through whom, if not all from here;
+    say: shows a line about it. Raises: UsageError.
     """
 
     def __init__(
-        self, flags: Mapping[str, Any], ask: Ask | None = None, *, keep: bool = False
+        self,
+        flags: Mapping[str, Any],
+        ask: Ask | None = None,
+        *,
+        keep: bool = False,
+        tree: Fanout | None = None,
+        say: Callable[[str], None] = say,
     ) -> None:
         keeping.judge(flags)
         super().__init__(ways(flags), ask or ask_here)
         self._flags = flags
         self._keep = keep
+        self._tree = tree
+        self._say = say
+        self._by_tree: Transport | None = None
+
+    def transport_for(self, host: Host) -> Transport:
+        direct = super().transport_for(host)
+        if self._tree is None or direct.name == "local":
+            return direct
+        if self._by_tree is None:
+            self._by_tree = self._tree.transport(self._flags, direct, self._say)
+        return self._by_tree
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._by_tree is not None:
+            self._by_tree.close()
+        super().__exit__(kind, error, trace)
 
     def in_process(self, *, keep: bool = False) -> Transport:
         return keeping.transport(

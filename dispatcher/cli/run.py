@@ -10,6 +10,7 @@ import click
 from dispatcher import __version__
 from dispatcher.cli import showing
 from dispatcher.cli.door import CONTEXT, enter
+from dispatcher.cli.optional import fanout_option, filled
 
 EPILOG = """\b
 Examples:
@@ -207,6 +208,7 @@ Other commands, each with its own --help:
     "--mpi-patience", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."
 )
 @click.option("--fan-out", metavar="N", help="Hosts connecting at once [64].")
+@fanout_option
 # starting again
 @click.option("--max-restarts", metavar="N", help="Start all ranks again N times at most [0].")
 @click.option(
@@ -251,4 +253,4 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch`` with ``words``; the exit code. Errors are told here, in one form."""
-    return enter(command, words, "dispatch")
+    return enter(command, filled(command, words, {"--fanout-tree": "auto"}), "dispatch")

@@ -151,7 +151,8 @@ class Host(threading.Thread):
                 self._lose(opened)
                 return
             link = opened
-            self._tell(ev.NodeConnected(self.node, link.address, self._transport.name, link.steps))
+            by = link.by or self._transport.name
+            self._tell(ev.NodeConnected(self.node, link.address, by, link.steps))
             failure = self._serve(link)
             if failure is not None:
                 self._lose(failure)
@@ -326,10 +327,10 @@ class Host(threading.Thread):
         """Why the stream ended."""
         status = link.ending(1.0)
         self._take_errors(link)
+        known = link.failure(0.0)
+        if known is not None:
+            return known
         if not self._synced:
-            known = link.failure(0.0)
-            if known is not None:
-                return known
             noise = self._scanner.finish()
             return bootstrap.boot_failure(
                 self._target.host, noise, bytes(self._errors), status.code

@@ -310,8 +310,8 @@ class Visit(threading.Thread):
             return ev.NodeLost(self._node, self._not_started(link))
         ending = link.ending(0.0)
         if ending.code is None and ending.signal is None:
-            why = "the connection ended while the command ran"
-            return ev.NodeLost(self._node, Failure(Kind.LOST, why))
+            lost = Failure(Kind.LOST, "the connection ended while the command ran")
+            return ev.NodeLost(self._node, link.failure(0.0) or lost)
         return CommandEnded(self._node, ending.code, ending.signal, held_open=not ended)
 
     def _too_late(self) -> Failure:
