@@ -177,8 +177,12 @@ def test_stop_from_another_shell(desk: Desk, state: Path, now: bool) -> None:
 def test_what_it_is_doing(desk: Desk, state: Path) -> None:
     ignores = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     fails_then_waits = """
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == "1":
-    sys.exit(7)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if rank == "0":
+        open("ignores", "w").close()
+    while rank == "1":
+        if os.path.exists("ignores"):
+            sys.exit(7)
 """
     text = ignores + WAITS.replace("end =", fails_then_waits + "end =", 1)
     words = ("--max-restarts", "1", "--grace", "60", script(desk.folder, text), "0")

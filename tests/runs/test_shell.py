@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,10 +86,11 @@ def test_commands_and_the_last_code() -> None:
 def test_ctrl_c_ends_the_command_and_not_the_shell(sit: Any) -> None:
     one = sit("-w", "localhost")
     one.until("localhost> ")
-    one.type("sleep 1000\n")
-    one.until("sleep 1000\r\n")
+    command = f"sleep 1000.{os.getpid()}"  # nobody else's
+    one.type(f"{command}\n")
+    one.until(f"{command}\r\n")
     # what the terminal does with the key before the command runs is the prompt's affair
-    wait_for(lambda: one.process.poll() is None and _runs("sleep 1000"), 20, "it runs")
+    wait_for(lambda: one.process.poll() is None and _runs(command), 20, "it runs")
     one.type("\x03")
     one.until("interrupted by SIGINT")
     one.until("localhost> ")
