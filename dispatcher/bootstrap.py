@@ -42,7 +42,7 @@ MODULES = (
 )  # fmt: skip
 
 #: what few runs need; it follows in the ``prepare`` order of those that do
-PARTS = ("door", "stdin", "senses", "pair", "survey", "sampler", "usage", "nvidia")
+PARTS = ("door", "stdin", "senses", "pair", "survey", "sampler", "usage", "nvidia", "stacks")
 
 #: what the far side says, before any SYNC, when it found nothing to run us with
 NO_PYTHON_MARK = "dispatch: no python: "

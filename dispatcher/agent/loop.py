@@ -288,7 +288,7 @@ class Loop:
         self.sampler = self.sampler or Sampler(self.poll)
         ranks = {rank: member.pid for rank, member in self.ranks.items()}
         try:
-            self.sampler.begin(message["seconds"], ranks)
+            self.sampler.begin(message, ranks, self.error_folder, self.mark)
         except OSError as error:
             self.do_send("notice", {"text": "nothing is sampled: %s" % error.strerror})
 

@@ -21,7 +21,8 @@ start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environmen
 spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
            its folder and where to look for its program (both may be empty), and ``pmi`` has
            ``apps`` (ranks of each program) and ``preput`` (keys and values in turn)
-sample     from now on report ``sample`` every ``seconds``; ``parts`` as in ``prepare``
+sample     from now on report ``sample`` every ``seconds``; ``parts`` as in ``prepare``. stacks:
+           if given, tell first, within its ``seconds``, ``stacks`` with its ``number``
 signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
 pause      stop all ranks, let the lease rest, answer ``paused``; ``resume`` ends that
 sweep      kill every process below the agent now, without grace
@@ -63,7 +64,11 @@ pmi_waiting
            ``absent`` from a barrier
 sample     what was seen ``at`` a time of the host's own clock: ``ranks``, each [rank, state,
            CPU seconds, RSS, threads, processes], and ``gpus``, each [index, utilisation in %,
-           bytes used, bytes there are, watts, degrees Celsius]; ``late``: they do not answer
+           bytes used, bytes there are, watts, degrees Celsius]; ``late``: they do not answer;
+           ``mark``: when the file that shows progress was changed, or None
+stacks     gathering ``number``: ``ranks``, each [rank, pid, state, what says it, its text],
+           ``ras``: what NCCL's RAS says, ``flights``: torch's dumps, each [rank, path, size,
+           bytes]
 swept      ``killed``: processes that had to be killed at the end; ``left``: unkillable ones,
            ``stuck``: where the first of these hang (``autopsy.where``)
 notice     text for the user

@@ -60,13 +60,22 @@ class Sampler:
         self.seconds = 0.0
         self.decoder = Decoder()
 
-    def begin(self, seconds: float, ranks: dict[int, int]) -> None:
-        """Sample ``ranks`` (rank -> pid) every ``seconds`` from now on, and no others.
+    def begin(
+        self,
+        order: dict[str, Any],
+        ranks: dict[int, int],
+        folder: str | None = None,
+        mark: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """Sample ``ranks`` (rank -> pid) every ``seconds`` of the order from now on, and no others.
 
+        With ``stacks`` in the order, tell first where they are; with 0 seconds, no more than that.
+        folder: where ranks put their stacks. mark: see ``Loop``.
         Raises: OSError.
         """
         self.stop()
-        self.seconds = seconds
+        self.seconds = seconds = order["seconds"]
+        stacks = order.get("stacks")
         agent = os.getpid()
         out, into = os.pipe()
         try:
@@ -77,7 +86,7 @@ class Sampler:
             raise
         if self.pid == 0:
             os.setpgid(0, 0)
-            become(agent, into, lambda pipe: sample(pipe, seconds, ranks))
+            become(agent, into, lambda pipe: work(pipe, seconds, ranks, folder, mark, stacks))
         os.close(into)
         os.set_blocking(out, False)
         self.fd = out
@@ -89,12 +98,15 @@ class Sampler:
             data = os.read(self.fd, 65536)
             if data:
                 bodies = [unpack(frame.body) for frame in self.decoder.feed(data)]
-                return [] if drop else [("send", body.pop("type"), body) for body in bodies]
+                kept = [body for body in bodies if not drop or body["type"] != "sample"]
+                return [("send", body.pop("type"), body) for body in kept]
         except BlockingIOError:
             return []
         except (OSError, WireError, PackError):
             pass
         self.stop()
+        if not self.seconds:
+            return []  # it has told what it was asked
         return [("send", "notice", {"text": "the sampler ended; nothing is sampled any more"})]
 
     def stop(self) -> set[int]:
@@ -131,7 +143,29 @@ def become(parent: int, into: int, work: Callable[[int], None]) -> None:
         os._exit(1)
 
 
-def sample(out: int, seconds: float, ranks: dict[int, int]) -> None:
+def work(
+    out: int,
+    seconds: float,
+    ranks: dict[int, int],
+    folder: str | None,
+    mark: Callable[[], int | None],
+    stacks: dict[str, Any] | None,
+) -> None:
+    """What ``Sampler.begin`` was asked for, written to ``out``."""
+    if stacks is not None:
+        from .stacks import gather
+
+        write(out, gather(stacks, ranks, folder))
+    if seconds:
+        sample(out, seconds, ranks, mark)
+
+
+def write(out: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(out, data) :]
+
+
+def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], int | None]) -> None:
     """Write a sample to ``out`` every ``seconds``, until nobody reads."""
     from . import usage
 
@@ -140,9 +174,8 @@ def sample(out: int, seconds: float, ranks: dict[int, int]) -> None:
     while True:
         now = monotonic()
         found = of_ranks.of(usage.look())
-        data = control("sample", at=now, ranks=found, gpus=gpus.latest(now), late=gpus.late)
-        while data:
-            data = data[os.write(out, data) :]
+        seen = gpus.latest(now)
+        write(out, control("sample", at=now, ranks=found, gpus=seen, late=gpus.late, mark=mark()))
         due = max(due + seconds, now)
         gpus.wait(due)
 

@@ -33,9 +33,15 @@ def open_files(
     rotation = rotation or Rotation()
     try:
         write_json(paths.plan, plan.describe())
-        return [Journal(paths.journal, say), _output(paths, say, merge, overflow, rotation)]
+        found = [Journal(paths.journal, say), _output(paths, say, merge, overflow, rotation)]
     except OSError as error:
         raise UsageError(f"--log-dir {paths.folder.parent}: {error.strerror}") from None
+    if plan.limits.hang_timeout:
+        from dispatcher.sinks.stacks import Stacks
+
+        hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
+        found.append(Stacks(hosts, paths.folder, lambda lines: None, say))
+    return found
 
 
 def _output(

@@ -15,7 +15,7 @@ from typing import Any
 
 from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.api.endings import Endings
-from dispatcher.core.policy import MpiAborted, RankFailed, Verdict
+from dispatcher.core.policy import Hung, MpiAborted, RankFailed, Verdict
 from dispatcher.plan import worlds
 from dispatcher.plan.fitness import Exclusion
 from dispatcher.plan.job import JobPlan
@@ -23,6 +23,10 @@ from dispatcher.sinks import attempts
 from dispatcher.sinks.files import create, write_all
 from dispatcher.sinks.verdict import Last, alike
 from dispatcher.transport.base import Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.core.frames import Group
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class HostFailure:
 class FirstFailure:
     """What ended the run.
 
-    kind: RankFailed, MpiAborted, RankNotStarted, NodeFailed, Rejected, Impossible, OutputLost
-    or Interrupted. rank, host: where, as far as it was at one place. last_lines: what that
+    kind: RankFailed, MpiAborted, RankNotStarted, NodeFailed, Rejected, Impossible, OutputLost,
+    Hung or Interrupted. rank, host: where, as far as it was at one place. last_lines: what that
     rank said last. facts: all that ``report.json`` has of it.
     """
 
@@ -193,6 +197,10 @@ def report(
 def _cause(verdict: Verdict, names: Sequence[str], endings: Endings, last: Last) -> FirstFailure:
     cause = verdict.cause
     facts = dict(vars(cause))
+    if isinstance(cause, Hung):
+        facts["groups"] = [_group(group) for group in cause.groups]
+        if cause.rank is None:
+            del facts["rank"], facts["node"]
     if "failure" in facts:
         facts["failure"] = asdict(_failure(facts["failure"]))
     if "failures" in facts:
@@ -234,6 +242,12 @@ def _ranks(
         )
         for rank, host in sorted(seated.items())
     )
+
+
+def _group(group: Group) -> dict[str, Any]:
+    frames = [vars(frame) for frame in group.frames]
+    ranks = [worlds.name(rank) for rank in group.ranks]
+    return {**vars(group), "ranks": ranks, "frames": frames, "place": group.place}
 
 
 def _failure(failure: Failure) -> HostFailure:

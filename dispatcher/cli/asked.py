@@ -187,7 +187,10 @@ def _text(path: str, who: str) -> bytes:
 
 def _limits(flags: Mapping[str, Any]) -> Limits:
     given: dict[str, Any] = {}
-    for name in ("connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_patience"):
+    for name in (
+        "connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_patience",
+        "hang_timeout",
+    ):  # fmt: skip
         if flags[name] is not None:
             given[name] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
     for name, field in (("beats_lost", "beats_lost"), ("fan_out", "connect_window")):

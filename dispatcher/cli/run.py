@@ -207,6 +207,12 @@ Other commands, each with its own --help:
 @click.option(
     "--mpi-patience", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."
 )
+@click.option(
+    "--hang-timeout",
+    metavar="S",
+    help="End a job of which no rank has written, computed or used its GPU for S seconds, and say "
+    "where each was; with --progress-line or -file: one without progress for S [never].",
+)
 @click.option("--fan-out", metavar="N", help="Hosts connecting at once [64].")
 @fanout_option
 # starting again

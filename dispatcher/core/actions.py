@@ -132,6 +132,15 @@ class AskWaiting(Action):
 
 
 @value
+class GatherStacks(Action):
+    """Have the node tell within ``seconds`` where its living ranks are: gathering ``number``."""
+
+    node: int
+    number: int
+    seconds: float
+
+
+@value
 class Finish(Action):
     """The node's part is over: let its agent sweep, answer and exit."""
 

@@ -153,7 +153,7 @@ class Job:
             case Go(plan, address, port):
                 odd = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.doubts]
                 return odd + self._start(plan, address, port)
-        return self._stop(answer, now)
+        return self.stop(answer, now)
 
     def _start(self, plan: JobPlan, address: str, port: int) -> list[Action]:
         self.state = RUNNING
@@ -184,14 +184,14 @@ class Job:
         if refused is not None:  # J-9
             return refused + self._conclude(now)
         cause = policy.RankNotStarted(event.node, event.rank, event.errno, event.step, event.what)
-        return self._stop(cause, now)
+        return self.stop(cause, now)
 
     def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
         if self._mpi is None or not self._roll.exited(event.rank, event.node, event.status):
             return []
         freed = self._mpi.ended(event.rank, event.status)
         if event.status != 0 and freed is not None:  # J-9
-            return self._stop(
+            return self.stop(
                 policy.RankFailed(event.node, event.rank, event.status, event.error, event.hint),
                 now,
             )
@@ -201,7 +201,7 @@ class Job:
         if not self._roll.stream_ended(event.rank):
             return []
         if event.received != event.sent:
-            return self._stop(
+            return self.stop(
                 policy.OutputLost(event.node, event.rank, event.received, event.sent), now
             )
         return self._conclude(now)
@@ -222,7 +222,7 @@ class Job:
         self._lost.setdefault(node, event.failure)
         self._roll.lose(node)
         self._waiting.discard(node)
-        return [CloseLink(node), *self._stop(policy.NodeFailed(node, event.failure), now)]
+        return [CloseLink(node), *self.stop(policy.NodeFailed(node, event.failure), now)]
 
     def _on_node_dying(self, event: ev.NodeDying, now: float) -> list[Action]:
         failure = Failure(Kind.LOST, event.why)
@@ -231,14 +231,14 @@ class Job:
         if event.node not in self._live:
             return []
         self._lost.setdefault(event.node, failure)  # the link's end will say less
-        return self._stop(policy.NodeFailed(event.node, failure), now)
+        return self.stop(policy.NodeFailed(event.node, failure), now)
 
     def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
         if event.signum in PASSED_SIGNALS:
             return self._signal_all(event.signum) if self.state in (RUNNING, STOPPING) else []
         self.n_signals += 1
         if self.n_signals == 1:
-            return self._stop(policy.Interrupted(event.signum), now)
+            return self.stop(policy.Interrupted(event.signum), now)
         if self.n_signals == 2 and self.state == STOPPING:
             self._rungs = []
             return self._climb(now)
@@ -277,7 +277,7 @@ class Job:
         if not self._roll.is_alive(event.rank, event.node):
             return []
         cause = policy.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
-        return self._stop(cause, now)
+        return self.stop(cause, now)
 
     def _on_pmi_asked(self, event: ev.PmiAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.ask(event)
@@ -287,7 +287,7 @@ class Job:
 
     # -- the end ---------------------------------------------------------------------
 
-    def _stop(self, cause: policy.Cause, now: float) -> list[Action]:
+    def stop(self, cause: policy.Cause, now: float) -> list[Action]:
         """Note the cause (J-3) and begin to end the job, unless that is under way."""
         actions: list[Action] = []
         if self.cause is None:

@@ -16,6 +16,10 @@ from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.values import Value, value
 from dispatcher.transport.base import Failure, Kind
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.core.frames import Group
+
 
 @value
 class RankFailed(Value):
@@ -88,6 +92,19 @@ class OutputLost(Value):
 
 
 @value
+class Hung(Value):
+    """No rank had shown a sign of life for ``seconds``; groups: where they were then.
+
+    node, rank: the one rank that is elsewhere than all others, if there is such a one.
+    """
+
+    seconds: float
+    groups: tuple[Group, ...] = ()
+    node: int | None = None
+    rank: int | None = None
+
+
+@value
 class Interrupted(Value):
     """dispatch was told to stop by signal ``signum``."""
 
@@ -102,6 +119,7 @@ Cause = (
     | Rejected
     | Impossible
     | OutputLost
+    | Hung
     | Interrupted
 )
 
@@ -169,6 +187,8 @@ def exit_code(cause: Cause | None) -> int:
             return code
         case Impossible():
             return exitcodes.USAGE
+        case Hung():
+            return exitcodes.TIME_LIMIT
     return exitcodes.CLUSTER
 
 

@@ -36,6 +36,17 @@ def refusal(cause: policy.Cause) -> str | None:
     return None
 
 
+def why_not(cause: policy.Cause | None, most: int, interrupted: bool) -> str | None:
+    """Why no restart follows ``cause``, where the user allowed ``most`` of them."""
+    if not most or cause is None or isinstance(cause, policy.Interrupted):
+        return None
+    if interrupted:
+        return "it was interrupted"
+    if isinstance(cause, policy.Rejected):
+        return None
+    return refusal(cause) or exhausted(most)
+
+
 def exhausted(most: int) -> str:
     """Why there is no restart after ``most`` of them."""
     return f"{most} restart{'s were' if most != 1 else ' was'} made, which is the most"

@@ -317,8 +317,9 @@ class Run:
         blamed = restart.blamed(cause)
         if blamed is not None:
             self.pool.faults[self._seats[blamed]] += 1
+        why_not = restart.why_not(self._job.cause, self._rules.most, bool(self._job.n_signals))
         if not self._may_go_on() or cause is None:
-            return actions + self._close(ENDED, self._why_not(), now)
+            return actions + self._close(ENDED, why_not, now)
         self._account.failed(now)
         if self._account.verdict is not None:
             return actions + self._close(ENDED, self._account.verdict, now)
@@ -333,17 +334,6 @@ class Run:
         announced = self._announce(cause, now)
         following = self._resume(now)
         return actions + (announced if self.state in (PAUSED, TRYING) else []) + following
-
-    def _why_not(self) -> str | None:
-        """Why no restart follows, where the user allowed some."""
-        cause = self._job.cause
-        if not self._rules.most or cause is None or isinstance(cause, policy.Interrupted):
-            return None
-        if self._job.n_signals:
-            return "it was interrupted"
-        if isinstance(cause, policy.Rejected):
-            return None
-        return restart.refusal(cause) or restart.exhausted(self._rules.most)
 
     def _announce(self, cause: policy.Cause, now: float) -> list[Action]:
         if self._account.began is None:

@@ -44,7 +44,8 @@ class GpuSample(Value):
 class NodeSampled(OfAttempt):
     """What was seen ``at`` a time of the host's own clock (s).
 
-    late: the GPUs of this host do not answer.
+    late: the GPUs of this host do not answer. mark: when the file that shows progress was
+    changed, in ns; None where there is none.
     """
 
     node: int
@@ -52,6 +53,19 @@ class NodeSampled(OfAttempt):
     ranks: tuple[RankSample, ...]
     gpus: tuple[GpuSample, ...] = ()
     late: bool = False
+    mark: int | None = None
+
+
+@value
+class RanksHung(Event):
+    """No rank has shown a sign of life for ``seconds`` (see ``hang``); where are they?"""
+
+    seconds: float
+
+
+@value
+class StacksWanted(Event):
+    """Somebody wants to know where in its program every rank is; ``stacks`` has the answers."""
 
 
 @value

@@ -11,7 +11,11 @@ from __future__ import annotations
 _CALLS = {
     "x86_64": {
         0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat",
+        7: "poll",
         9: "mmap", 11: "munmap", 16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv",
+        23: "select", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom",
+        46: "sendmsg", 47: "recvmsg", 230: "clock_nanosleep", 232: "epoll_wait", 270: "pselect6",
+        271: "ppoll", 281: "epoll_pwait", 288: "accept4",
         20: "writev", 56: "clone", 57: "fork", 58: "vfork", 59: "execve", 61: "wait4",
         74: "fsync", 75: "fdatasync", 82: "rename", 83: "mkdir", 87: "unlink", 137: "statfs",
         162: "sync", 166: "umount2", 202: "futex", 217: "getdents64", 231: "exit_group",
@@ -19,6 +23,8 @@ _CALLS = {
         435: "clone3",
     },
     "aarch64": {
+        22: "epoll_pwait", 72: "pselect6", 73: "ppoll", 101: "nanosleep", 115: "clock_nanosleep",
+        203: "connect", 206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg",
         29: "ioctl", 34: "mkdirat", 35: "unlinkat", 39: "umount2", 43: "statfs", 56: "openat",
         57: "close", 61: "getdents64", 63: "read", 64: "write", 65: "readv", 66: "writev",
         67: "pread64", 68: "pwrite64", 79: "newfstatat", 80: "fstat", 81: "sync", 82: "fsync",

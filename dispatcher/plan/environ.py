@@ -22,6 +22,7 @@ should be reached. A spawned rank gets the same, without what would lie to it (s
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -163,6 +164,8 @@ def rank_environment(
         env["MASTER_PORT"] = str(bound.master_port)
         if bound.error_file is not None:
             env["TORCHELASTIC_ERROR_FILE"] = bound.error_file
+            if plan.limits.hang_timeout:
+                env["DISPATCH_STACKS"] = posixpath.dirname(bound.error_file)
     return env
 
 

@@ -30,6 +30,7 @@ Stdin = int | Literal["none", "all"]
 
 
 LONGEST = 10**7  # seconds; four months
+SHORTEST_HANG = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,20 @@ class Limits:
     grace: float = 10.0  # TERM to KILL
     lifeline_grace: float = 1.0  # TERM to KILL when the master is gone
     mpi_patience: float = 30.0  # ranks awaited by others in MPI are named after this
+    hang_timeout: float = 0.0  # ranks without a sign of life are ended after this; 0 never
     connect_window: int = 64  # hosts being connected at once
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             least = 1 if name in ("beats_lost", "connect_window") else 0
-            positive = value > 0 or name in ("grace", "lifeline_grace")
+            positive = value > 0 or name in ("grace", "lifeline_grace", "hang_timeout")
             if not (least <= value < LONGEST and positive):  # also refuses nan
                 raise UsageError(f"{name}: {value} is not a sensible limit")
+        if 0 < self.hang_timeout < SHORTEST_HANG:
+            raise UsageError(
+                f"hang_timeout: {self.hang_timeout:g} s: every job is silent for so long",
+                hint="--hang-timeout 600",
+            )
         if self.lease * (1 + 1e-9) < self.heartbeat * self.beats_lost:  # 3 x 0.2 is above 0.6
             raise UsageError(
                 f"lease of {self.lease} s is shorter than {self.beats_lost} heartbeats"

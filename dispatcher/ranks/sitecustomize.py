@@ -10,6 +10,11 @@ the launcher does the rest. Success goes the usual way.
 manager, and each rank would believe it is a world of its own. Importing
 ``mpi4py.MPI`` then fails, and says why.
 
+**Stacks.** Where dispatch names a folder (``DISPATCH_STACKS``, with ``--hang-timeout``) the stacks
+of all threads are written to a file there when a signal asks for them, by faulthandler: in C,
+also while the interpreter is stuck. The variable is taken away, so that only the first
+Python of a rank does so.
+
 The file travels to the hosts and lies in a private folder that is first in
 PYTHONPATH. It takes itself out of ``sys.path`` and PYTHONPATH and loads the
 ``sitecustomize`` it stands before, so neither the program nor its children find
@@ -187,8 +192,21 @@ def judge(mpi: Any) -> None:
         )
 
 
+def show_stacks(folder: str, signum: int = 62) -> None:
+    """Write our stacks to ``folder``/stack-PID at each ``signum``; see ``agent.stacks``."""
+    import faulthandler
+
+    try:
+        file = open(os.path.join(folder, f"stack-{os.getpid()}"), "xb", buffering=0)  # noqa: SIM115
+        faulthandler.register(signum, file, all_threads=True)
+    except (OSError, ValueError, AttributeError):
+        pass  # nobody can ask us then
+
+
 if __name__ == "sitecustomize":
     Ending().watch()
+    if "DISPATCH_STACKS" in os.environ:
+        show_stacks(os.environ.pop("DISPATCH_STACKS"))
     if "PMI_FD" in os.environ or "PMI_PORT" in os.environ:
         sys.meta_path.insert(0, Gate())
     step_aside()

@@ -23,8 +23,8 @@ from dispatcher.agent.messages import control
 from dispatcher.core import actions as act
 from dispatcher.core import events as ev
 from dispatcher.core.policy import Verdict
-from dispatcher.core.run import Run
-from dispatcher.core.samples import NodeSampled, SamplesWanted
+from dispatcher.core.samples import SamplesWanted
+from dispatcher.core.watched import Watched
 from dispatcher.plan.host import Host as PlanHost
 from dispatcher.plan.job import JobPlan
 from dispatcher.runner import signals
@@ -36,11 +36,18 @@ from dispatcher.runner.stdin import Stdin
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.transport.base import Target, Transport
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.runner.flow import Flow
+
 #: output bytes all agents together may have under way, and one of them at most and at least
 CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
 
 #: seconds the threads of all hosts together may take to end
 JOIN_LIMIT = 2.0
+
+#: takes (node, rank, stream, data)
+Output = Callable[[int, int, int, bytes], None]
 
 #: seconds that sinks may take to show what they have when the loop itself has failed
 FAILED_LIMIT = 3.0
@@ -82,15 +89,24 @@ class Runner:
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._plan = plan
-        self._core = Run(plan, check=check)
+        self._core = Watched(plan, check=check)
         self._transport_for = transport_for
         self._feed = Feed(sinks, self._taken, sink_failed)
-        self._output = self._feed.output
+        self._output: Output = self._feed.output
         if plan.restarts.progress_line is not None:
             from dispatcher.runner.progress_line import ProgressLine
 
             self._progress = ProgressLine(plan.restarts.progress_line, self._progressed)
             self._output = self._watched
+        self._flow: Flow | None = None
+        if plan.limits.hang_timeout:
+            from dispatcher.core.hang import every
+            from dispatcher.runner.flow import Flow
+
+            self._flow = Flow()
+            self._output = self._counted(self._output)
+            often = every(plan.limits.hang_timeout)
+            sample_every = often if sample_every is None else min(sample_every, often)
         self._agent_python = agent_python
         self._known = known
         self._lent = lent
@@ -173,6 +189,7 @@ class Runner:
 
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
+        self._tell_flow()
         due = self._core.next_deadline()
         now = time.monotonic()
         wait = signals.LOOK if due is None else min(max(0.0, due - now), signals.LOOK)
@@ -182,6 +199,7 @@ class Runner:
             woke = time.monotonic()
             if due is not None and woke - due > OVERSLEPT:
                 self._core.excuse(woke - due)
+            self._tell_flow()
             self._do(self._core.tick(time.monotonic()))
             return
         # what has arrived goes before what is due, so that nobody is late for our own delay
@@ -190,7 +208,17 @@ class Runner:
             if self._verdict is None:
                 self._observe(event)
         if self._verdict is None:
+            self._tell_flow()
             self._do(self._core.tick(time.monotonic()))
+
+    def _tell_flow(self) -> None:
+        """Output is no event, so it is told when the core would else think that there was none."""
+        now = time.monotonic()
+        if self._flow is not None and self._core.is_quiet(now):
+            from dispatcher.core.stacks import OutputSeen
+
+            for ago, progress in self._flow.news(now):
+                self._observe(OutputSeen(ago, progress))
 
     def _suspend(self) -> None:
         """Stop here until SIGCONT; the whole process stops, its threads too."""
@@ -202,8 +230,6 @@ class Runner:
 
     def _observe(self, event: ev.Event) -> None:
         self._record(event)
-        if isinstance(event, NodeSampled):
-            return  # nobody decides on it
         if isinstance(event, SamplesWanted):
             self._sampling.ask(event.seconds)
             return
@@ -219,6 +245,18 @@ class Runner:
 
     def _taken(self, node: int, nbytes: int) -> None:
         self._hosts[node].taken(nbytes)
+        if self._flow is not None:
+            self._flow.taken(nbytes)
+
+    def _counted(self, output: Output) -> Output:
+        flow = self._flow
+        assert flow is not None
+
+        def counted(node: int, rank: int, stream: int, data: bytes) -> None:
+            flow.given(node, len(data))
+            output(node, rank, stream, data)
+
+        return counted
 
     def _send_input(self, node: int, frame: bytes) -> None:
         self._hosts[node].send_input(frame)
@@ -228,6 +266,8 @@ class Runner:
         self._feed.output(node, rank, stream, data)
 
     def _progressed(self, node: int, rank: int) -> None:
+        if self._flow is not None:
+            self._flow.progressed()
         attempt = self._hosts[node].attempt
         if attempt > self._seen_in:
             self._seen_in = attempt
@@ -271,6 +311,8 @@ class Runner:
                     self._send(
                         node, "pmi_who", world=world, fence=fence, epoch=epoch, seconds=seconds
                     )
+                case act.GatherStacks(node, number, seconds):
+                    self._sampling.gather(self._hosts[node], number, seconds)
                 case act.Finish(node):
                     self._hosts[node].finish()
                 case act.CloseLink(node):

@@ -45,10 +45,10 @@ def read(node: int, ranks: frozenset[int], body: bytes) -> list[ev.Event]:
     reader = _READERS.get(message["type"])
     if reader is None:
         raise ReportError(f"unknown report {message['type'][:40]!r}")
-    return reader(_Fields(message, ranks), node)
+    return reader(Fields(message, ranks), node)
 
 
-class _Fields:
+class Fields:
     """Checked access to a report's fields."""
 
     def __init__(self, fields: dict[str, Any], ranks: frozenset[int]) -> None:
@@ -103,11 +103,11 @@ class _Fields:
             raise ReportError(f"report about rank {rank}, which runs elsewhere")
         return rank
 
-    def fields(self, name: str) -> _Fields:
+    def fields(self, name: str) -> Fields:
         value = self._fields.get(name)
         if not isinstance(value, dict):
             raise ReportError(f"{name}: not a dict")
-        return _Fields(value, self._ranks)
+        return Fields(value, self._ranks)
 
 
 def _integer(value: Any, name: str, low: int, high: int) -> int:
@@ -122,7 +122,7 @@ def _text(value: Any, name: str) -> str:
     return value[:TEXT_LIMIT]
 
 
-def _ready(fields: _Fields, node: int) -> list[ev.Event]:
+def _ready(fields: Fields, node: int) -> list[ev.Event]:
     facts = fields.fields("facts")
     problems = []
     for item in fields.items("problems"):
@@ -155,11 +155,11 @@ def _ready(fields: _Fields, node: int) -> list[ev.Event]:
     ]
 
 
-def _probed(fields: _Fields, node: int) -> list[ev.Event]:
+def _probed(fields: Fields, node: int) -> list[ev.Event]:
     return [ev.NodeProbed(node, tuple(_text(i, "address") for i in fields.items("reached")))]
 
 
-def _spawned(fields: _Fields, node: int) -> list[ev.Event]:
+def _spawned(fields: Fields, node: int) -> list[ev.Event]:
     events: list[ev.Event] = []
     for item in fields.items("pids"):
         if not isinstance(item, list) or len(item) != 2:
@@ -170,23 +170,23 @@ def _spawned(fields: _Fields, node: int) -> list[ev.Event]:
     return events
 
 
-def _failed(fields: _Fields, node: int) -> list[ev.Event]:
+def _failed(fields: Fields, node: int) -> list[ev.Event]:
     number = fields.integer("errno", 0, 4095)
     step, what = fields.text("step"), fields.text("what")
     return [ev.RankFailedToStart(node, fields.rank(), number, step, what)]
 
 
-def _exited(fields: _Fields, node: int) -> list[ev.Event]:
+def _exited(fields: Fields, node: int) -> list[ev.Event]:
     status = fields.integer("status", -64, 255)
     hint = fields.optional_text("hint") or ""
     return [ev.RankExited(node, fields.rank(), status, _error(fields), hint)]
 
 
-def _error(fields: _Fields) -> error_file.ErrorFile | None:
+def _error(fields: Fields) -> error_file.ErrorFile | None:
     return error_file.read(fields.bytes("error", ERROR_LIMIT)) if fields.has("error") else None
 
 
-def _swept(fields: _Fields, node: int) -> list[ev.Event]:
+def _swept(fields: Fields, node: int) -> list[ev.Event]:
     left = tuple(_integer(pid, "pid", 1, 1 << 32) for pid in fields.items("left"))
     mark = fields.optional_integer("mark", 0, 1 << 63)
     where = fields.items("stuck") if fields.has("stuck") else []
@@ -194,7 +194,7 @@ def _swept(fields: _Fields, node: int) -> list[ev.Event]:
     return [ev.NodeSwept(node, fields.integer("killed"), left, mark, stuck)]
 
 
-def _sample(fields: _Fields, node: int) -> list[ev.Event]:
+def _sample(fields: Fields, node: int) -> list[ev.Event]:
     ranks, gpus = [], []
     for item in fields.items("ranks"):
         if not isinstance(item, list) or len(item) != 6:
@@ -215,7 +215,14 @@ def _sample(fields: _Fields, node: int) -> list[ev.Event]:
         number = _integer(index, "gpu", 0, 1 << 10)
         gpus.append(GpuSample(number, percent, used, memory, watts, degrees))
     at, late = fields.number("at"), fields.flag("late")
-    return [NodeSampled(node, at, tuple(ranks), tuple(gpus), late)]
+    mark = fields.optional_integer("mark", 0, 1 << 63)
+    return [NodeSampled(node, at, tuple(ranks), tuple(gpus), late, mark)]
+
+
+def _stacks(fields: Fields, node: int) -> list[ev.Event]:
+    from dispatcher.runner.stacks import read_stacks  # most runs never ask where ranks are
+
+    return [read_stacks(fields, node)]
 
 
 def _number(value: Any, name: str) -> float:
@@ -224,18 +231,18 @@ def _number(value: Any, name: str) -> float:
     return float(value)
 
 
-def _pmi_fence(fields: _Fields, node: int) -> list[ev.Event]:
+def _pmi_fence(fields: Fields, node: int) -> list[ev.Event]:
     world, epoch = fields.integer("world"), fields.integer("epoch")
     keys = fields.bytes("keys", BODY_LIMIT)
     return [ev.PmiCommitted(node, world, fields.text("fence"), epoch, keys)]
 
 
-def _pmi_abort(fields: _Fields, node: int) -> list[ev.Event]:
+def _pmi_abort(fields: Fields, node: int) -> list[ev.Event]:
     code = fields.integer("code", 0, 255)
     return [ev.PmiAborted(node, fields.rank(), code, fields.text("text"), _error(fields))]
 
 
-def _pmi_name(fields: _Fields, node: int) -> list[ev.Event]:
+def _pmi_name(fields: Fields, node: int) -> list[ev.Event]:
     verb = fields.text("verb")
     if verb not in ("publish", "lookup", "unpublish"):
         raise ReportError("verb: not one of a name service")
@@ -245,7 +252,7 @@ def _pmi_name(fields: _Fields, node: int) -> list[ev.Event]:
     return [ev.PmiAsked(node, fields.rank(), verb, service, port)]
 
 
-def _pmi_spawn(fields: _Fields, node: int) -> list[ev.Event]:
+def _pmi_spawn(fields: Fields, node: int) -> list[ev.Event]:
     segments = []
     for item in fields.items("segments"):
         if not isinstance(item, list) or len(item) != 3:
@@ -277,14 +284,14 @@ def _pairs(value: Any) -> tuple[tuple[bytes, bytes], ...]:
     return tuple((key, value) for key, value in pairs)
 
 
-def _pmi_waiting(fields: _Fields, node: int) -> list[ev.Event]:
+def _pmi_waiting(fields: Fields, node: int) -> list[ev.Event]:
     never, absent = (
         tuple(fields.own(rank) for rank in fields.items(name)) for name in ("never", "absent")
     )
     return [ev.PmiWaiting(node, never, absent, fields.number("seconds"))]
 
 
-_READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
+_READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "ready": _ready,
     "probed": _probed,
     "spawned": _spawned,
@@ -303,6 +310,7 @@ _READERS: dict[str, Callable[[_Fields, int], list[ev.Event]]] = {
     "pmi_spawn": _pmi_spawn,
     "pmi_waiting": _pmi_waiting,
     "sample": _sample,
+    "stacks": _stacks,
     "swept": _swept,
     "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
 }

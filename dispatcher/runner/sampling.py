@@ -1,4 +1,8 @@
-"""Who asks the agents for samples: at the start of their ranks, or later when somebody looks."""
+"""Who asks the agents for samples: at the start of their ranks, or later when somebody looks.
+
+The one who samples also finds out where the ranks are, when that is asked for: then he gets
+the modules for it and begins anew.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,12 @@ class Sampling:
             self._every = seconds
             for host in self._started.values():
                 self._order(host)
+
+    def gather(self, host: Host, number: int, seconds: float) -> None:
+        """Have ``host`` tell within ``seconds`` where its ranks are; see ``NodeStacks``."""
+        order = {"number": number, "seconds": seconds}
+        parts = bootstrap.parts((*PARTS, "stacks"))
+        host.send(control("sample", seconds=self._every or 0.0, parts=parts, stacks=order))
 
     def _order(self, host: Host) -> None:
         parts = bootstrap.parts(PARTS)

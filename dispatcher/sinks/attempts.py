@@ -35,6 +35,8 @@ def headline(cause: policy.Cause, names: Sequence[str]) -> str:
             return f"{fold(names[node] for node in failures)} cannot be used"
         case policy.OutputLost(node, rank):
             return f"rank {name(rank)} on {names[node]}: output lost"
+        case policy.Hung(seconds):
+            return f"no sign of life for {seconds:.0f} s"
         case policy.Impossible(message):
             return message
         case policy.Interrupted(signum):

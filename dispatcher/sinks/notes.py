@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dispatcher.core import events as ev
+from dispatcher.core.samples import RanksHung
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
 from dispatcher.sinks import attempts
@@ -56,6 +57,8 @@ class Notes(Sink):
                 return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
             case ev.RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
+            case RanksHung(seconds):
+                return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
             case ev.SpawnRefused(node, rank, why):
                 who = f"rank {name(rank)} on {self._hosts[node]}"
                 return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"

@@ -92,6 +92,14 @@ def describe(
                 f"error: rank {name(rank)} on {names[node]}: output lost: "
                 f"{received} of {sent} bytes arrived"
             )
+        case policy.Hung(seconds, groups):
+            from dispatcher.sinks.stacks import words  # which needs what is here
+
+            homes = {rank: host for host, node in zip(names, plan.nodes, strict=True)
+                     for rank in node.ranks}  # fmt: skip
+            lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
+            found = words(groups, lambda rank: homes.get(rank, "another host"))
+            lines += ["  " + line for line in found]
         case policy.Interrupted(signal.SIGPIPE):
             lines.append(
                 "error: nobody reads standard output any more; --log-dir keeps a run going"

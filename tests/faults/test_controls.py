@@ -29,6 +29,7 @@ import runs.conftest as desks
 import runs.test_hosts as over_hosts
 import runs.test_local as local
 from agent.driver import Agent
+from core import test_hang as hanging
 from core import test_run as restarts
 
 from dispatcher import bootstrap
@@ -59,6 +60,7 @@ class Control:
 RANKS, AGENTS = test_matrix.TestRanks(), test_matrix.TestAgents()
 NETWORK, ENDING = test_matrix.TestNetwork(), local.TestEnding()
 LOGINS = test_matrix.TestLogins()
+VIGIL = hanging.TestVigil()
 AGAIN, LOST = restarts.TestRestart(), restarts.TestLostHosts()
 LEFT = "nothing is left; there is"
 RUNS_ON = "it runs on"
@@ -143,6 +145,7 @@ CONTROLS = {
     "lemons": inside(
         LOST.test_a_host_where_attempts_end_is_left_out, "HostReplaced.*2 attempts ended there"
     ),
+    "sign of life": inside(VIGIL.test_ranks_that_hang_are_ended, "== .*GatherStacks"),
 }
 
 

@@ -79,6 +79,14 @@ class TestRanks:
         run.ends(143, 2 + SLACK)
         run.clean(1.0)
 
+    def test_ranks_that_hang_are_ended(self, job: Start) -> None:  # row 7
+        run = job("stop", "--hang-timeout", "2", "--grace", "1").up()
+        said = run.ends(124, 2 + 0.4 + 10 + 1 + SLACK)
+        assert re.search(r"^  rank 3 on n2 is in .* \(stopped\)$", said, re.M), said
+        assert "  ranks 0-2,4-7 on n[1-4] are in " in said
+        run.clean(1.0)
+        assert run.report()["cause"]["host"] == "n2"
+
     def test_a_child_that_holds_the_output_is_cut_off(self, job: Start) -> None:  # row 9
         run = job("hold").up()
         cut = "held its output open"

@@ -187,7 +187,7 @@ def _own_ranks(put: Put) -> None:
     """A host is believed what it says of the ranks of others."""
     from dispatcher.runner import reports
 
-    put(reports._Fields, "own", lambda self, value: value)
+    put(reports.Fields, "own", lambda self, value: value)
 
 
 def _sweep_limit(put: Put) -> None:
@@ -268,6 +268,13 @@ def _lemons(put: Put) -> None:
     put(run, "take_seats", lambda *a, **f: take(*a, **{**f, "lemons": set()}))
 
 
+def _sign_of_life(put: Put) -> None:
+    """Nobody judges whether the ranks hang."""
+    from dispatcher.core.hang import Hang
+
+    put(Hang, "hangs", lambda self, now: False)
+
+
 def _known_events(put: Put) -> None:
     """A fault rather than a mechanism: the job has no rule for what happens."""
     from dispatcher.core import events
@@ -340,6 +347,7 @@ LAUNCHER: dict[str, Callable[[Put], None]] = {
     "vacancy": _vacancy,
     "progress": _progress,
     "lemons": _lemons,
+    "sign of life": _sign_of_life,
     "known events": _known_events,
     "sound core": _sound_core,
 }

@@ -12,6 +12,7 @@ from dispatcher.agent.pack import pack
 from dispatcher.core import events as ev
 from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
+from dispatcher.core.stacks import Flight, NodeStacks, RankStack
 from dispatcher.runner import reports
 from dispatcher.runner.reports import LIST_LIMIT, TEXT_LIMIT, ReportError
 
@@ -42,6 +43,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "ranks": [[4, "R", 2.5, 4096, 3, 2]],
         "late": False,
         "gpus": [[0, 97.0, 1024, 2048, 300.5, 61.0], [1, None, None, None, None, None]],
+    },
+    "stacks": {
+        "number": 2,
+        "ranks": [[4, 100, "S", "py-spy", b"Thread"], [5, 101, "-", "proc", b""]],
+        "ras": b"ok",
+        "flights": [[5, "/tmp/nccl_trace_rank_5", 9, b""]],
     },
     "pmi_fence": {"world": 1, "fence": "WORLD:0", "epoch": 2, "keys": b"packet"},
     "pmi_abort": {"rank": 4, "code": 7, "text": "why"},
@@ -80,6 +87,13 @@ EVENTS: dict[str, list[ev.Event]] = {
             3, 7.5, (RankSample(4, "R", 2.5, 4096, 3, 2),),
             (GpuSample(0, 97.0, 1024, 2048, 300.5, 61.0),
              GpuSample(1, None, None, None, None, None)),
+        )
+    ],
+    "stacks": [
+        NodeStacks(
+            3, 2,
+            (RankStack(4, 100, "S", "py-spy", b"Thread"), RankStack(5, 101, "-", "proc", b"")),
+            b"ok", (Flight(5, "/tmp/nccl_trace_rank_5", 9, b""),),
         )
     ],
     "swept": [ev.NodeSwept(3, 2, (9, 8), None, ("state D in x, system call fsync",))],
@@ -147,7 +161,7 @@ FINE: dict[str, list[Any]] = {
     "seconds": [1.5],
     "at": [1.5],
     "late": [True],
-    **{name: [b"bytes"] for name in ("keys", "service", "address")},
+    **{name: [b"bytes"] for name in ("keys", "service", "address", "ras")},
     **{
         name: ["word"]
         for name in ("hostname", "python", "machine", "step", "what", "why", "text", "fence")

@@ -1,0 +1,364 @@
+"""When a job hangs, from tables of what was seen; and what follows. No clock: seconds are told."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dispatcher.core import events as ev
+from dispatcher.core import policy
+from dispatcher.core.actions import GatherStacks, SignalRanks, Tell
+from dispatcher.core.frames import Frame, grouped, read
+from dispatcher.core.hang import Hang
+from dispatcher.core.samples import (
+    GpuSample,
+    NodeSampled,
+    RankSample,
+    RanksHung,
+    StacksWanted,
+)
+from dispatcher.core.stacks import NodeStacks, OutputSeen, RankStack, StacksGathered
+from dispatcher.core.vigil import GATHER
+from dispatcher.core.watched import Watched
+from dispatcher.plan.request import Limits
+from dispatcher.plan.restarts import Restarts
+
+from .conftest import facts, make_plan
+
+#: the limit of all jobs here, in seconds
+S = 10
+
+
+def seen(
+    node: int, at: float, cpu: dict[int, float], gpus: tuple[GpuSample, ...] = (), **more: object
+) -> NodeSampled:
+    ranks = tuple(RankSample(rank, "S", used, 1, 1, 1) for rank, used in cpu.items())
+    # the host's own clock shows something else
+    return NodeSampled(node, at + 1000, ranks, gpus, **more)  # type: ignore[arg-type]
+
+
+def gpu(used: float, watts: float | None) -> tuple[GpuSample, ...]:
+    return (GpuSample(0, used, 1.0, 2.0, watts, 40.0),)
+
+
+class TestRule:
+    """Two ranks on two hosts, a look every second; when a hang is seen first, if it is."""
+
+    def first(
+        self,
+        cpu: object,
+        *,
+        gpus: object = lambda t: (),
+        wrote: tuple[float, ...] = (),
+        until: int = 40,
+        **more: bool,
+    ) -> int | None:
+        hang = Hang(S, 0.0, **more)
+        for rank in (0, 1):
+            hang.began(rank, rank, 0.0)
+        for t in range(until):
+            for when in wrote:
+                if t - 1 < when <= t:
+                    hang.wrote(when, progress=when % 1 == 0.5)
+            for rank in (0, 1):
+                hang.sampled(seen(rank, t, {rank: cpu(rank, t)}, gpus(t)), float(t))  # type: ignore[operator]
+            if hang.hangs(float(t)):
+                return t
+        return None
+
+    @pytest.mark.parametrize(
+        ("cpu", "when"),
+        [
+            (lambda rank, t: 5.0, 10),  # all sleep from the start
+            (lambda rank, t: 0.01 * t, 10),  # threads that look at the clock
+            (lambda rank, t: min(t, 7), 17),  # all worked at first
+            (lambda rank, t: t, None),  # all compute, or spin
+            (lambda rank, t: t * rank, None),  # one computes
+            (lambda rank, t: t * rank / 20, None),  # one does little: a twentieth of a CPU
+            (lambda rank, t: t // 8 if rank else 0, None),  # one wakes now and then
+            (lambda rank, t: min(t, 20) if rank else 0, 30),  # one went on for a while
+        ],
+    )  # fmt: skip
+    def test_cpu(self, cpu: object, when: int | None) -> None:
+        assert self.first(cpu) == when
+
+    @pytest.mark.parametrize(
+        ("wrote", "when"),
+        [((3.0,), 13), ((3.0, 12.9), 23), ((9.9, 19.8, 29.7, 39.6), None), ((3.25, 3.75), 14)],
+    )
+    def test_output(self, wrote: tuple[float, ...], when: int | None) -> None:
+        assert self.first(lambda rank, t: 0.0, wrote=wrote) == when
+
+    @pytest.mark.parametrize(
+        ("cpu", "gpus", "when"),
+        [
+            (0.0, lambda t: gpu(90, 600), None),  # ranks sleep while their GPUs work
+            (0.0, lambda t: gpu(0, 70), 10),
+            (
+                1.0,
+                lambda t: gpu(100, 600 if t < 5 else 90),
+                15,
+            ),  # kernels that wait, CPUs that spin
+            (1.0, lambda t: gpu(100, 90), None),  # nobody knows what it draws at work
+            (1.0, lambda t: gpu(100, None), None),
+            (1.0, lambda t: gpu(100 if t < 5 else 0, 600), None),  # computes on the CPU instead
+            (1.0, lambda t: gpu(100, 600 if t % 7 == 0 else 90), None),  # it works now and then
+        ],
+    )
+    def test_gpus(self, cpu: float, gpus: object, when: int | None) -> None:
+        assert self.first(lambda rank, t: cpu * t, gpus=gpus) == when
+
+    def test_progress_counts_alone_once_it_is_shown(self) -> None:
+        def busy(rank: int, t: int) -> float:
+            return float(t)
+
+        lines = tuple(float(t) for t in range(40))
+        assert self.first(busy, wrote=lines, shows_progress=True) is None
+        assert self.first(busy, wrote=(4.5, *lines), shows_progress=True) == 15
+        assert self.first(busy, wrote=(4.5, 12.5, *lines), shows_progress=True) == 23
+
+    def test_a_file_that_changes_is_progress(self) -> None:
+        hang = Hang(S, 0.0, shows_progress=True)
+        hang.began(0, 0, 0.0)
+        for t in range(30):
+            hang.sampled(seen(0, t, {0: t}, mark=min(t, 12)), float(t))
+            assert hang.hangs(float(t)) == (t >= 22)
+
+    def test_who_is_not_seen_is_not_still(self) -> None:
+        hang = Hang(S, 0.0)
+        hang.began(0, 0, 0.0)
+        hang.began(1, 1, 0.0)
+        for t in range(20):
+            hang.sampled(seen(0, t, {0: 0.0}), float(t))
+            assert not hang.hangs(float(t))
+        for t in range(20, 31):
+            hang.sampled(seen(0, t, {0: 0.0}), float(t))
+            hang.sampled(seen(1, t, {1: 0.0}), float(t))
+        assert hang.hangs(30.0)
+        assert not hang.hangs(40.0)  # its host has fallen silent
+        hang.ended(1, 41.0)
+        assert hang.due == 51.0
+
+    def test_frequent_samples_cost_no_memory(self) -> None:
+        hang = Hang(S, 0.0)
+        hang.began(0, 0, 0.0)
+        for t in range(5000):
+            hang.sampled(seen(0, t / 100, {0: 0.0}), t / 100)
+        assert len(hang._used[0]) < 20
+        assert hang.hangs(50.0)
+
+
+SPY = b"""Process 12: python train.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread 12 (idle): "MainThread"
+    wait (threading.py:324)
+    load_batch (app/data.py:88)
+    <module> (train.py:9)
+Thread 14 (active): "worker"
+    run (<frozen x>:3)
+    native_thing (libtorch.so)
+"""
+FAULT = b"""Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "app/data.py", line 88 in load_batch
+  File "train.py", line 9 in <module>
+"""
+MAIN = (
+    ("wait", 324), ("load_batch", 88), ("<module>", 9),
+)  # fmt: skip
+
+
+class TestFrames:
+    @pytest.mark.parametrize(("how", "text"), [("py-spy", SPY), ("faulthandler", FAULT)])
+    def test_the_main_thread_is_read(self, how: str, text: bytes) -> None:
+        found = read(how, text)
+        assert tuple((frame.function, frame.line) for frame in found) == MAIN
+        assert found[1].words == "load_batch at data.py:88"
+
+    def test_what_the_kernel_says(self) -> None:
+        text = b"S ep_poll 232 x86_64 python\n    ep_poll+0x1/0x2\nS x 0 x86_64 worker\n"
+        (frame,) = read("proc", text)
+        assert frame.words == "state S in ep_poll, system call epoll_wait (python)"
+        assert read("proc", b"- - - x86_64 a") == ()
+
+    @pytest.mark.parametrize("how", ["py-spy", "faulthandler", "proc"])
+    @pytest.mark.parametrize("text", [b"", b"\xff\n\n", b"Thread 0x1\nx", b"a (b)\n" * 9999])
+    def test_other_texts_have_no_frames(self, how: str, text: bytes) -> None:
+        assert read(how, text) == ()
+
+    @pytest.mark.parametrize(
+        ("places", "states", "odd"),
+        [
+            ("wwwl", "SSSS", {3}),  # the others wait in a collective
+            ("wl", "SS", {1}),
+            ("wvl", "SSS", {2}),  # in two of them
+            ("llll", "SSSS", set()),
+            ("lm", "SS", set()),  # nobody can tell which
+            ("lllm", "SSSS", {3}),
+            ("wwwv", "SSSS", {3}),  # all wait, one elsewhere
+            ("llmm", "SSSS", set()),
+            ("llll", "SSTS", {2}),
+            ("wwwl", "STSS", {1}),
+        ],
+    )
+    def test_who_is_odd(self, places: str, states: str, odd: set[int]) -> None:
+        known = {
+            "w": (Frame("all_reduce", "/x/site-packages/torch/d.py", 1), Frame("step", "t.py", 2)),
+            "v": (Frame("x", "/x/site-packages/y.py", 1), Frame("barrier", "d.py", 7)),
+            "l": (Frame("wait", "/usr/lib/python3.11/t.py", 1), Frame("load", "t.py", 5)),
+            "m": (Frame("load", "t.py", 6),),
+        }
+        groups = grouped({n: ("py-spy", states[n], known[place]) for n, place in enumerate(places)})
+        assert {rank for group in groups if group.odd for rank in group.ranks} == odd
+        by_rank = {rank: group for group in groups for rank in group.ranks}
+        names = {"w": "all_reduce at d.py:1", "v": "barrier at d.py:7", "l": "load at t.py:5",
+                 "m": "load at t.py:6"}  # fmt: skip
+        for rank, place in enumerate(places):
+            assert by_rank[rank].place == names[place]
+
+
+class Played:
+    """Two hosts with two ranks each; all ranks sleep unless it is said that they do not."""
+
+    def __init__(self, hang: float = S, restarts: int = 0) -> None:
+        limits = Limits(hang_timeout=hang)
+        plan = make_plan(2, limits=limits, restarts=Restarts(most=restarts))
+        self.run = Watched(plan)
+        self.run.begin()
+        self.attempt = 0
+        self.now = 0.0
+        self.start()
+
+    def start(self) -> None:
+        for node in (0, 1):
+            self.at(ev.NodeReady(node, facts(node, port=4000 + self.attempt), attempt=self.attempt))
+        self.at(ev.NodeProbed(1, ("10.0.0.1",), attempt=self.attempt))
+        for rank in range(4):
+            self.at(ev.RankSpawned(rank // 2, rank, 100 + rank, attempt=self.attempt))
+
+    def at(self, event: ev.Event) -> list[object]:
+        return list(self.run.handle(event, self.now))
+
+    def sleep(self, seconds: int) -> list[object]:
+        """Time passes, with samples and ticks every second; what is ordered meanwhile."""
+        done: list[object] = []
+        for _ in range(seconds):
+            self.now += 1.0
+            for node in (0, 1):
+                done += self.at(ev.NodeHeard(node))
+                cpu = {2 * node: 0.0, 2 * node + 1: 0.0}
+                sample = seen(node, self.now, cpu)
+                done += self.at(NodeSampled(node, sample.at, sample.ranks, attempt=self.attempt))
+            done += self.run.tick(self.now)
+        return done
+
+    def answer(self, node: int, number: int = 1) -> list[object]:
+        waits = b"Thread 1\n  barrier (d.py:1)\n"
+        stacks = tuple(
+            RankStack(rank, 100 + rank, "S", "py-spy", SPY if rank == 3 else waits)
+            for rank in (2 * node, 2 * node + 1)
+        )
+        return self.at(NodeStacks(node, number, stacks, attempt=self.attempt))
+
+
+def told(actions: list[object], kind: type) -> list[object]:
+    return [a.event for a in actions if isinstance(a, Tell) and isinstance(a.event, kind)]
+
+
+class TestVigil:
+    def test_ranks_that_hang_are_ended(self) -> None:
+        world = Played()
+        assert not told(world.sleep(S - 1), RanksHung)
+        done = world.sleep(3)
+        assert [a for a in done if isinstance(a, GatherStacks)] == [
+            GatherStacks(0, 1, 6.0), GatherStacks(1, 1, 6.0)
+        ]  # fmt: skip
+        assert len(told(done, RanksHung)) == 1
+        assert world.answer(0) == []
+        done = world.answer(1)
+        (gathered,) = told(done, StacksGathered)
+        assert [(group.ranks, group.odd) for group in gathered.groups] == [  # type: ignore[attr-defined]
+            ((3,), True), ((0, 1, 2), False)
+        ]  # fmt: skip
+        assert SignalRanks(0, signal.SIGTERM) in done
+        cause = world.run._job.cause
+        assert isinstance(cause, policy.Hung)
+        assert (cause.rank, cause.node) == (3, 1)
+        assert policy.exit_code(cause) == 124
+
+    def test_a_host_that_does_not_answer_is_not_waited_for(self) -> None:
+        world = Played()
+        world.sleep(S + 1)
+        world.answer(0)
+        done = world.sleep(int(GATHER))
+        assert told(done, StacksGathered)[0].late == (1,)  # type: ignore[attr-defined]
+        assert isinstance(world.run._job.cause, policy.Hung)
+
+    def test_who_comes_back_meanwhile_is_not_ended(self) -> None:
+        world = Played()
+        world.sleep(S + 1)
+        assert world.run.is_quiet(world.now)
+        world.at(OutputSeen(0.5))
+        world.answer(0)
+        assert told(world.answer(1), StacksGathered)
+        assert world.run._job.cause is None
+        assert told(world.sleep(S + 2), RanksHung)
+
+    @pytest.mark.parametrize("how", ["excused", "paused"])
+    def test_time_in_which_all_was_stopped_does_not_count(self, how: str) -> None:
+        world = Played()
+        world.sleep(S - 1)
+        if how == "paused":
+            world.at(ev.NodePaused(0))
+        else:
+            world.run.excuse(60.0)
+            world.now += 60.0
+        assert not told(world.sleep(S - 1), RanksHung)
+        assert told(world.sleep(3), RanksHung)
+
+    def test_no_deadline_lies_in_the_past(self) -> None:
+        """A loop that waits for it would spin while the ranks compute in silence."""
+        world = Played()
+        world.at(NodeSampled(0, 1000.0, (RankSample(0, "R", 0.0, 1, 1, 1),)))
+        world.now = S + 1.0
+        for node in (0, 1):
+            world.at(ev.NodeHeard(node))
+        world.run.tick(world.now)
+        due = world.run.next_deadline()
+        assert due is not None
+        assert due > world.now
+
+    def test_a_hang_is_a_failure_that_is_tried_again(self) -> None:
+        world = Played(restarts=1)
+        world.sleep(S + 2)
+        world.answer(0)
+        world.answer(1)
+        for rank in range(4):
+            world.at(ev.RankExited(rank // 2, rank, -15))
+            for stream in (1, 2):
+                world.at(ev.OutputEnded(rank // 2, rank, stream, 0, 0))
+        for node in (0, 1):
+            world.at(ev.NodeSwept(node, 0))
+        world.run.tick(world.now)
+        assert world.run.attempt == 1
+        world.attempt = 1
+        world.start()
+        assert not told(world.sleep(S - 1), RanksHung)
+        done = world.sleep(3)
+        assert GatherStacks(0, 2, 6.0) in done
+        assert told(done, RanksHung)
+
+    def test_whoever_asks_is_answered_in_a_run_without_limit(self) -> None:
+        world = Played(hang=0.0)
+        done = world.at(StacksWanted())
+        assert [a for a in done if isinstance(a, GatherStacks)] == done
+        assert world.at(StacksWanted()) == []
+        world.answer(0)
+        assert told(world.answer(1), StacksGathered)
+        assert world.answer(1) == []
+        assert not told(world.sleep(100), RanksHung)
