@@ -42,7 +42,10 @@ MODULES = (
 )  # fmt: skip
 
 #: what few runs need; it follows in the ``prepare`` order of those that do
-PARTS = ("door", "stdin", "senses", "pair", "survey", "sampler", "usage", "nvidia", "stacks")
+PARTS = (
+    "door", "stdin", "senses", "pair", "survey", "sampler", "usage", "nvidia", "stacks",
+    "rendezvous", "pmix", "libpmix", "libraries",
+)  # fmt: skip
 
 #: what the far side says, before any SYNC, when it found nothing to run us with
 NO_PYTHON_MARK = "dispatch: no python: "
@@ -125,16 +128,20 @@ def alone(main: str, names: Sequence[str]) -> str:
 
 
 def lean(source: str) -> str:
-    """``source`` with docstrings and whole-line comments left empty, every line in its place.
+    """``source`` without docstrings, whole-line comments and what only type checkers read.
 
-    A line of the agent's code that begins with three quotes begins a docstring;
-    a test holds the agent to that.
+    Every other line stays in its place. A line of the agent's code that begins with three
+    quotes begins a docstring, and what is below ``if TYPE_CHECKING:`` runs to the next line
+    that is not indented; a test holds the agent to that.
     """
     lines = []
-    inside = False
+    inside = for_checkers = False
     for line in source.split("\n"):
         text = line.strip()
-        if inside:
+        for_checkers = line == "if TYPE_CHECKING:" or (for_checkers and line[:1] in ("", " "))
+        if for_checkers or line == "TYPE_CHECKING = False":
+            lines.append("")
+        elif inside:
             inside = not text.endswith(_QUOTES)
             lines.append("")
         elif text.startswith(_QUOTES):

@@ -27,6 +27,7 @@ MAY = {
         "core.events",
         "core.policy",
         "core.frames",
+        "core.pmix",
         "core.samples",
         "core.stacks",
         "core.visits",
@@ -84,7 +85,11 @@ AGENT_MODULES = {
 }  # fmt: skip
 
 #: what a part loads that few runs need, and only in a process of its own
-PART_MODULES = {"agent.nvidia": {"ctypes"}}
+PART_MODULES = {
+    "agent.nvidia": {"ctypes"},
+    "agent.libpmix": {"ctypes"},
+    "agent.pmix": {"_thread", "ctypes", "re"},
+}
 
 #: the same for a host's end of a copy; those that cost most are loaded only where they must be
 COPY_MODULES = {

@@ -45,15 +45,16 @@ class Door:
         self.listener.listen(1024)
         self.listener.setblocking(False)
         self.place = self.listener.getsockname()
-        poll.register(self.listener.fileno(), select.EPOLLIN)
+        self._register(self.listener.fileno())
 
     def expect(self, rank: int) -> dict[bytes, bytes]:
         """Variables by which ``rank`` finds its way here."""
         self.awaited.add(rank)
         return {b"PMI_PORT": b"127.0.0.1:%d" % self.place[1], b"PMI_ID": b"%d" % rank}
 
-    def __contains__(self, fd: int) -> bool:
-        return fd in self.strangers or fd == self.listener.fileno()
+    def _register(self, fd: int) -> None:
+        self.poll.register(fd, select.EPOLLIN)
+        self.wireup.others[fd] = self.hear
 
     def hear(self, fd: int, now: float) -> list[Action]:
         """``fd``, the listener or a stranger, has something for us."""
@@ -76,7 +77,7 @@ class Door:
         rank = int(name)
         if rank not in self.awaited or rank not in self.wireup.homes:
             return self._refuse(fd, "nobody is awaited as PMI_ID %d (any more)" % rank)
-        del self.strangers[fd]
+        del self.strangers[fd], self.wireup.others[fd]
         self.awaited.remove(rank)
         if not self.awaited:
             self.close()
@@ -88,6 +89,7 @@ class Door:
             self._send_away(fd)
         if self.listener.fileno() >= 0:
             self.poll.unregister(self.listener.fileno())
+            del self.wireup.others[self.listener.fileno()]
             self.listener.close()
 
     def _greet(self) -> list[Action]:
@@ -96,7 +98,7 @@ class Door:
         except OSError:
             return []
         os.set_blocking(fd, False)
-        self.poll.register(fd, select.EPOLLIN)
+        self._register(fd)
         self.strangers[fd] = b""
         user = owner(peer, self.place)
         if user != os.geteuid():
@@ -117,7 +119,7 @@ class Door:
         return [("send", "notice", {"text": text})]
 
     def _send_away(self, fd: int) -> None:
-        del self.strangers[fd]
+        del self.strangers[fd], self.wireup.others[fd]
         self.poll.unregister(fd)
         os.close(fd)
 

@@ -1,4 +1,4 @@
-"""The one folder an agent makes on its host: private, flat, gone at the end."""
+"""The one folder an agent makes on its host: private, gone at the end with all that is in it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,24 @@ def make(run_id: str) -> str | None:
     return None
 
 
+def shared(path: str) -> str:
+    """Where Open MPI's ranks keep shared memory: named after our folder, gone with it."""
+    return "/dev/shm/" + os.path.basename(path)  # noqa: S108 - our own name, mode 0700
+
+
 def remove(path: str) -> None:
-    """Remove our own flat folder; what the ranks may have put below it in folders stays."""
+    """Remove our own folder and ``shared``, with what Python and MPI put below; follows no link."""
+    for place in (path, shared(path)):
+        _remove(place)
+
+
+def _remove(path: str) -> None:
     try:
-        for name in os.listdir(path):
-            try:
-                os.unlink(os.path.join(path, name))
-            except OSError:
-                pass
-        os.rmdir(path)
+        if os.path.isdir(path) and not os.path.islink(path):
+            for name in os.listdir(path):
+                _remove(os.path.join(path, name))
+            os.rmdir(path)
+        else:
+            os.unlink(path)
     except OSError:
         pass

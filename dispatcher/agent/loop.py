@@ -141,12 +141,8 @@ class Loop:
                     self.read_rank(fd)
                 elif self.wireup is not None and fd in self.wireup.fds:
                     self.act(self.wireup.read(self.wireup.fds[fd], monotonic()))
-                elif (
-                    self.wireup is not None
-                    and self.wireup.door is not None
-                    and fd in self.wireup.door
-                ):
-                    self.act(self.wireup.door.hear(fd, monotonic()))
+                elif self.wireup is not None and fd in self.wireup.others:
+                    self.act(self.wireup.others[fd](fd, monotonic()))
                 elif self.stdin is not None and fd in self.stdin.fds:
                     self.act(self.stdin.ready(fd, event))
                 elif self.meeting is not None and fd == self.meeting.fileno():
@@ -322,6 +318,14 @@ class Loop:
         if self.wireup is not None:
             self.act(self.wireup.order(message))
 
+    def do_mpi(self, rank: int) -> None:
+        """``rank`` is the first that speaks to the PMI server: say which MPI it has loaded."""
+        from .shared import library
+
+        if rank in self.ranks:
+            found = library(self.ranks[rank].pid)
+            self.do_send("mpi", {"library": found, "served": "PMI-1"})
+
     def do_break(self, rank: int, why: str) -> None:
         """End a rank whose words to the PMI server make no sense."""
         name = self.wireup.name(rank) if self.wireup is not None else rank
@@ -349,6 +353,8 @@ class Loop:
         if self.sampler is not None:
             ended |= self.sampler.stop()
             self.sampler = None
+        if self.wireup is not None and self.wireup.rendezvous is not None:
+            ended.add(self.wireup.rendezvous.pid)
         killed, left = family.kill_all(self.reap)
         if self.wireup is not None and not left:
             self.wireup.remove_segments()

@@ -15,7 +15,8 @@ probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by 
 start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
            scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``.
            pmi: None, or what the PMI server needs (world, first, name, size, universe, mapping,
-           patience; ``port``: whether ranks come to a port), and ``hook``: source that Python
+           patience; ``port``: whether ranks come to a port; ``pmix``: variables that lead to
+           the port of PMIx), and ``hook``: source that Python
            ranks load first, or None.
            stdin: the ranks that read what INPUT frames bring; the others read /dev/null
 spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
@@ -33,6 +34,7 @@ pmi_release
 pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name`` or ``pmi_spawn``
 pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``world`` in ``epoch``;
            others have waited ``seconds``
+pmix       serve PMIx by ``parts``; hosts: [name, its ranks] of each node, this one is ``node``
 finish     the job is over: kill whatever is left, answer ``swept`` and exit
 =========  ==================================================================
 
@@ -59,6 +61,11 @@ pmi_name   ``rank`` wants to publish, lookup or unpublish (``verb``) ``service``
            answered by ``pmi_answer``
 pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, info pairs];
            ``preput``: its first keys and values in turn; answered by ``pmi_answer``
+mpi        the ranks use the MPI ``library`` (a path, perhaps ""), ``served`` by that
+pmix_wanted
+           a rank has come to where PMIx is offered; answered by ``pmix``
+pmix_failed
+           MPI ``library`` cannot be served, after what was ``tried``; both empty: no longer
 pmi_waiting
            the others have waited ``seconds`` for ranks that ``never`` called MPI_Init, or are
            ``absent`` from a barrier

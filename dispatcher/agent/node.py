@@ -133,7 +133,7 @@ class Node:
             return [("signal", sorted(self.alive), SIGCONT), ("send", "beat", {})]
         if kind == "sample" and self.state == RUNNING:
             return [("sample", message)]
-        if kind in ("pmi_release", "pmi_answer", "pmi_who") and self.state == RUNNING:
+        if kind in ("pmi_release", "pmi_answer", "pmi_who", "pmix") and self.state == RUNNING:
             return [("pmi", message)]
         if kind == "finish":
             self.state = OVER

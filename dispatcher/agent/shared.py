@@ -30,6 +30,18 @@ def mapped(pids: list[int]) -> set[bytes]:
     return found
 
 
+def library(pid: int) -> str:
+    """The MPI library that process ``pid`` has loaded; "" if it has none of its own."""
+    try:
+        with open("/proc/%d/maps" % pid) as file:
+            for line in file:
+                if "/libmpi" in line and ".so" in line:
+                    return line[line.index("/") :].rstrip()
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
 def remove(paths: set[bytes]) -> None:
     """Remove those of ``paths`` that are still there."""
     for path in paths:

@@ -1,7 +1,8 @@
 """The ranks' PMI connections: a socket each, read and answered by ``pmi.Server``.
 
 Each rank inherits one end of a socket pair and finds its number in ``PMI_FD``; or it
-comes to a port, if the user wants that (``door``).
+comes to a port, if the user wants that (``door``). One whose MPI speaks PMIx finds
+the port of a listener; what serves it comes when it knocks there (``rendezvous``).
 The server is loaded when a rank speaks for the first time, so a job without MPI
 pays for a socket pair and nothing else.
 
@@ -18,14 +19,18 @@ from __future__ import annotations
 
 import os
 import select
-from _socket import socketpair
+from _socket import AF_INET, SOCK_STREAM, socket, socketpair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .door import Door
     from .pmi import Action, Server
+    from .rendezvous import Rendezvous
+
+    Hear = Callable[[int, float], list[Action]]
 
 READ_SIZE = 64 << 10
 
@@ -89,7 +94,10 @@ class Wireup:
         self.homes: dict[int, World] = {}  # rank -> its world, while it lives
         self.fds: dict[int, int] = {}  # our end -> rank
         self.ends: dict[int, int] = {}  # rank -> our end
+        self.others: dict[int, Hear] = {}  # descriptors that are no rank's -> who hears them
         self.door: Door | None = None
+        self.listener: socket | None = None  # where ranks come whose MPI speaks PMIx
+        self.rendezvous: Rendezvous | None = None  # what serves those that came
         self.spoken = False  # whether any rank has
         self.folder: str | None = None  # of error files
         self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
@@ -103,6 +111,12 @@ class Wireup:
             from .door import Door
 
             self.door = Door(self, self.poll)
+        if job.get("pmix"):
+            self.listener = socket(AF_INET, SOCK_STREAM)
+            self.listener.bind(("127.0.0.1", 0))
+            self.listener.listen(1024)
+            self.poll.register(self.listener.fileno(), select.EPOLLIN)
+            self.others[self.listener.fileno()] = self.knocked
 
     def place_hook(self, folder: str | None, env: dict[bytes, bytes], hook: bytes | None) -> None:
         """Have the ranks' Python load ``hook``, a file in ``folder``, by way of ``env``."""
@@ -126,6 +140,10 @@ class Wireup:
         """
         world = self.homes[rank]
         known = {b"PMI_RANK": b"%d" % (rank - world.first), b"PMI_SIZE": b"%d" % world.job["size"]}
+        if self.listener is not None:
+            place = b"%s_srv.0;tcp4://127.0.0.1:%d"
+            place %= (world.job["name"], self.listener.getsockname()[1])
+            known.update((name, place) for name in world.job.get("pmix", ()))
         if self.door is not None and world.job.get("port"):
             known.update(self.door.expect(rank))
             return -1, known
@@ -149,6 +167,13 @@ class Wireup:
         return self.reply(world, [("reply", rank - world.first, answer)]) + self.take(
             rank, data, now
         )
+
+    def knocked(self, fd: int, now: float) -> list[Action]:
+        """A rank's MPI wants PMIx: have the launcher send what serves it."""
+        self.poll.unregister(fd)
+        del self.others[fd]
+        self.spoken = True
+        return [("send", "pmix_wanted", {})]
 
     def name(self, rank: int) -> str:
         """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""
@@ -189,9 +214,10 @@ class Wireup:
 
     def take(self, rank: int, data: bytes, now: float) -> list[Action]:
         """What ``data``, said by ``rank``, calls for; the actions that are not replies."""
-        self.spoken = True
         world = self.homes[rank]
-        return self.reply(world, world.serving().feed(rank - world.first, data, now))
+        first: list[Action] = [] if self.spoken else [("mpi", rank)]
+        self.spoken = True
+        return first + self.reply(world, world.serving().feed(rank - world.first, data, now))
 
     def ended(self, rank: int, status: int, now: float) -> list[Action]:
         """``rank`` was reaped: take its last words; if it ended well, nobody waits for it."""
@@ -220,8 +246,22 @@ class Wireup:
             shared.remove(self.segments)
 
     def order(self, message: dict[str, Any]) -> list[Action]:
-        """Carry out ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
+        """Carry out ``pmix``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
         kind = message["type"]
+        if kind == "pmix":
+            getattr(__spec__.loader, "sources", {}).update(message["parts"])
+            from .rendezvous import Rendezvous
+
+            if self.listener is not None and 0 in self.worlds:
+                try:
+                    self.rendezvous = Rendezvous(self, self.worlds[0], self.listener, message)
+                except OSError as error:
+                    return [("send", "pmix_failed", {"library": "", "tried": error.strerror})]
+            return []
+        if self.rendezvous is not None and kind != "pmi_answer":
+            answered = self.rendezvous.order(message)
+            if answered is not None:
+                return answered
         if kind == "pmi_answer":
             world = self.homes.get(message["rank"])
         else:
@@ -242,10 +282,12 @@ class Wireup:
         for world in self.worlds.values():
             if world.server is not None:
                 actions += self.reply(world, world.server.tick(now))
-        return actions
+        return actions + (self.rendezvous.tick(now) if self.rendezvous is not None else [])
 
     def next_deadline(self) -> float | None:
         whens = [w.server.next_deadline() for w in self.worlds.values() if w.server is not None]
+        if self.rendezvous is not None:
+            whens.append(self.rendezvous.due)
         return min((when for when in whens if when is not None), default=None)
 
     def reply(self, world: World, actions: list[Action]) -> list[Action]:

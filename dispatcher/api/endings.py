@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.events import RankExited, RankSpawned, RanksPlaced, WorldPlaced
+from dispatcher.core.pmix import MpiFound
 from dispatcher.sinks.base import Sink, Stamped
 
 
@@ -11,6 +12,7 @@ class Endings(Sink):
 
     pids: its process id. nodes: the number of its host. began, ended: seconds since the run
     began. sizes: (rank, stream) -> bytes that came. spawned: the worlds that ranks spawned.
+    mpi: host -> which library its ranks use, and what serves it.
     """
 
     def __init__(self) -> None:
@@ -20,6 +22,7 @@ class Endings(Sink):
         self.ended: dict[int, float] = {}
         self.sizes: dict[tuple[int, int], int] = {}
         self.spawned: list[WorldPlaced] = []
+        self.mpi: dict[int, MpiFound] = {}
 
     def event(self, stamped: Stamped) -> None:
         match stamped.event:
@@ -27,6 +30,7 @@ class Endings(Sink):
                 for known in (self.pids, self.nodes, self.began, self.ended, self.sizes):
                     known.clear()
                 self.spawned.clear()
+                self.mpi.clear()
             case RankSpawned(node, rank, pid):
                 self.pids[rank], self.nodes[rank] = pid, node
                 self.began[rank] = stamped.t
@@ -34,6 +38,8 @@ class Endings(Sink):
                 self.ended[rank] = stamped.t
             case WorldPlaced():
                 self.spawned.append(stamped.event)
+            case MpiFound(node):
+                self.mpi[node] = stamped.event
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         key = (rank, stream)

@@ -81,6 +81,14 @@ class SpawnedWorld:
 
 
 @dataclass(frozen=True)
+class MpiLibrary:
+    """The MPI ``library`` (a path, or "") that a host's ranks use, and what ``served`` it."""
+
+    library: str
+    served: str
+
+
+@dataclass(frozen=True)
 class FailedAttempt:
     """An attempt to run the ranks before the last one; started: whether ranks were."""
 
@@ -102,7 +110,7 @@ class Report:
     attempt, with those that were spawned. lost: hosts that could not be used to the end.
     unkillable: pids that survived SIGKILL, by host; stuck: where they hang. swept: processes
     left behind by ranks, and killed. left_out: hosts not used any more, and why. no_restart:
-    why there was no further attempt. log_dir: the folder of the run's files.
+    why there was no further attempt. mpi: which one, by host. log_dir: of the run's files.
     """
 
     run_id: str
@@ -122,6 +130,7 @@ class Report:
     no_restart: str | None = None
     swept: Mapping[str, int] = field(default_factory=dict)
     excluded: tuple[Exclusion, ...] = ()
+    mpi: Mapping[str, MpiLibrary] = field(default_factory=dict)
     log_dir: Path | None = None
 
     @property
@@ -190,6 +199,7 @@ def report(
         no_restart=verdict.no_restart,
         swept={names[node]: count for node, count in verdict.swept.items()},
         excluded=tuple(excluded),
+        mpi={hosts[node]: MpiLibrary(one.library, one.served) for node, one in endings.mpi.items()},
         log_dir=folder,
     )
 

@@ -179,7 +179,8 @@ Other commands, each with its own --help:
     "--mpi",
     type=click.Choice(["auto", "pmi1", "none"]),
     default="auto",
-    help="Be the MPI process manager (MPICH and Intel MPI, by PMI-1), or not.",
+    help="Be the MPI process manager: of MPICH and Intel MPI by PMI-1, of Open MPI by PMIx "
+    "(auto), by PMI-1 alone, or not at all.",
 )
 @click.option(
     "--pmi-port",

@@ -121,6 +121,13 @@ class AnswerRank(Action):
 
 
 @value
+class ServePmix(Action):
+    """Have the agent of ``node`` serve PMIx to its ranks, one of which has asked."""
+
+    node: int
+
+
+@value
 class AskWaiting(Action):
     """Let the node say which of its ranks others have awaited for ``seconds`` in ``fence``."""
 

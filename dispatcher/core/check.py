@@ -183,7 +183,7 @@ def _hint(problems: frozenset[str]) -> str | None:
     if problems & {"missing", "not executable"}:
         return "install it there; for a Python elsewhere: --python, or python= in the hostfile"
     if "open mpi" in problems:
-        return "build it with MPICH (mpicc.mpich), or use --mpi none if its ranks do not meet"
+        return "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet"
     if "iface" in problems:
         return "name one that every host has with --iface, or leave the choice to the libraries"
     if "port" in problems:

@@ -38,7 +38,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dispatcher.core import events as ev
-from dispatcher.core import policy
+from dispatcher.core import pmix, policy
 from dispatcher.core.actions import (
     Action,
     CloseLink,
@@ -285,6 +285,14 @@ class Job:
     def _on_pmi_spawn_asked(self, event: ev.PmiSpawnAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.spawn(event)  # J-2
 
+    def _on_pmix_wanted(self, event: pmix.PmixWanted, now: float) -> list[Action]:
+        return [] if self._mpi is None or self.state != RUNNING else self._mpi.serve(event.node)
+
+    def _on_pmix_failed(self, event: pmix.PmixFailed, now: float) -> list[Action]:
+        if self.state != RUNNING:
+            return []
+        return self.stop(policy.NodeFailed(event.node, pmix.failure(event)), now)
+
     # -- the end ---------------------------------------------------------------------
 
     def stop(self, cause: policy.Cause, now: float) -> list[Action]:
@@ -420,5 +428,8 @@ _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     ev.PmiAsked: Job._on_pmi_asked,
     ev.PmiSpawnAsked: Job._on_pmi_spawn_asked,
     ev.PmiWaiting: Job._on_nothing,
+    pmix.PmixWanted: Job._on_pmix_wanted,
+    pmix.PmixFailed: Job._on_pmix_failed,
+    pmix.MpiFound: Job._on_nothing,
     ev.SignalReceived: Job._on_signal,
 }

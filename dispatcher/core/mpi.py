@@ -28,6 +28,7 @@ from dispatcher.core.actions import (
     AnswerRank,
     AskWaiting,
     ReleaseFence,
+    ServePmix,
     SignalRanks,
     SpawnRanks,
     Tell,
@@ -64,6 +65,7 @@ class Mpi:
         self._hostnames = hostnames
         self._worlds = {0: _World({node.index: node.ranks for node in plan.nodes}, None)}
         self._n_worlds = 1
+        self._serving: set[int] = set()  # nodes that were told to serve PMIx
         self._names: dict[bytes, bytes] = {}
 
     # -- fences -------------------------------------------------------------------
@@ -83,6 +85,15 @@ class Mpi:
         world = self._worlds.get(index)
         missing = world.fences.missing(fence, epoch) if world else []
         return [AskWaiting(node, index, fence, epoch, seconds) for node in missing]
+
+    # -- PMIx ---------------------------------------------------------------------
+
+    def serve(self, node: int) -> list[Action]:
+        """Have the agent of ``node`` serve PMIx, unless it does."""
+        if node in self._serving:
+            return []
+        self._serving.add(node)
+        return [ServePmix(node)]
 
     # -- names --------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from dispatcher.core.actions import (
     OpenLink,
     PauseRanks,
     Prepare,
+    ServePmix,
     SpawnRanks,
     StartRanks,
     Sweep,
@@ -200,7 +201,7 @@ class Run:
                 case StartRanks(plan):
                     self._arm(plan, action.node, now)
                     out.append(replace(action, restart=self.restarts))
-                case SpawnRanks():
+                case SpawnRanks() | ServePmix():
                     out.append(action)
                 case OpenLink(node):
                     out.append(self._gather(self._seats[node]))

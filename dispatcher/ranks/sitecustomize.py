@@ -6,8 +6,8 @@ this one, so the job would hang with its traceback on the screen. Here such a ra
 leaves with its exit code instead, once everything else that runs at exit has run;
 the launcher does the rest. Success goes the usual way.
 
-**Wrong library.** An MPI that does not speak PMI-1 (Open MPI) finds no process
-manager, and each rank would believe it is a world of its own. Importing
+**Wrong library.** An MPI that speaks neither PMI-1 nor, where that is offered, PMIx finds
+no process manager, and each rank would believe it is a world of its own. Importing
 ``mpi4py.MPI`` then fails, and says why.
 
 **Stacks.** Where dispatch names a folder (``DISPATCH_STACKS``, with ``--hang-timeout``) the stacks
@@ -182,12 +182,14 @@ def judge(mpi: Any) -> None:
     if mpi.Is_initialized():
         alone = mpi.COMM_WORLD.Get_size() == 1
     else:
-        alone = library.startswith("Open MPI")
+        alone = library.startswith("Open MPI") and "PMIX_RANK" not in os.environ
     if alone and int(os.environ.get("PMI_SIZE", "1")) > 1:
         maker, ranks = library.split(",")[0], os.environ["PMI_SIZE"]
+        offered = "PMIX_RANK" in os.environ
+        spoken, other = ("PMI-1 or PMIx", "") if offered else ("PMI-1", "--mpi auto, or ")
         raise ImportError(
-            f"MPI: {maker} does not speak PMI-1, so each of the {ranks} ranks would be alone\n"
-            "  hint: pip install mpich  (or: dispatch --mpi none, if they are meant to be alone)",
+            f"MPI: {maker} does not speak {spoken}, so each of the {ranks} ranks would be alone\n"
+            f"  hint: {other}pip install mpich  (--mpi none, if they are meant to be alone)",
             name="mpi4py.MPI",
         )
 

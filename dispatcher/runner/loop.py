@@ -307,6 +307,11 @@ class Runner:
                     )
                 case act.AnswerRank(node, rank, line):
                     self._send(node, "pmi_answer", rank=rank, line=line)
+                case act.ServePmix(node):
+                    from dispatcher.runner.pmix import pmix_order
+
+                    number = self._core.host_at(node)
+                    self._hosts[number].send(pmix_order(self.plan, node))
                 case act.AskWaiting(node, world, fence, epoch, seconds):
                     self._send(
                         node, "pmi_who", world=world, fence=fence, epoch=epoch, seconds=seconds

@@ -23,6 +23,7 @@ from dispatcher.plan.environ import (
 )
 from dispatcher.plan.job import JobPlan, NodePlan
 from dispatcher.plan.per_node import PER_NODE, filled
+from dispatcher.runner import pmix
 
 
 def prepare_order(
@@ -39,7 +40,7 @@ def prepare_order(
     check: dict[str, bytes] = {}
     if program.kind == "command":
         check["program"] = raw(program.argv[0])
-        if plan.mpi != "none" and plan.world_size != 1:
+        if plan.mpi == "pmi1" and plan.world_size != 1:
             check["mpi"] = b"pmi1"
     else:
         check["program"] = raw(host.python or plan.python)
@@ -96,6 +97,8 @@ def start_order(
             hostname=addr if node == 0 else next(iter(facts.addresses), None),
         )
         environment = rank_environment(plan, rank, bound, restart=restart)
+        if pmix.is_offered(plan):
+            environment = pmix.variables(plan, rank, kvs_name, folder) | environment
         words[rank] = plan.argv(rank)
         if plan.per_node:
             values = _place(plan, rank, facts, addr, port, restart)
@@ -155,6 +158,7 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
         "mapping": process_mapping([place.node for place in plan.ranks]).encode(),
         "patience": plan.limits.mpi_patience,
         "port": plan.pmi_port,
+        "pmix": list(pmix.URIS) if pmix.is_offered(plan) else [],
         "hook": None if plan.program.kind == "command" else hook(),
     }
 

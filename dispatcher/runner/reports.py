@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.agent.pack import PackError, unpack
-from dispatcher.core import error_file
+from dispatcher.core import error_file, pmix
 from dispatcher.core import events as ev
 from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
 from dispatcher.core.stuck import in_words
@@ -309,6 +309,13 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "pmi_name": _pmi_name,
     "pmi_spawn": _pmi_spawn,
     "pmi_waiting": _pmi_waiting,
+    "pmix_wanted": lambda fields, node: [pmix.PmixWanted(node)],
+    "pmix_failed": lambda fields, node: [
+        pmix.PmixFailed(node, fields.text("library"), fields.text("tried"))
+    ],
+    "mpi": lambda fields, node: [
+        pmix.MpiFound(node, fields.text("library"), fields.text("served"))
+    ],
     "sample": _sample,
     "stacks": _stacks,
     "swept": _swept,

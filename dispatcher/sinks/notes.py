@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dispatcher.core import events as ev
+from dispatcher.core.pmix import MpiFound
 from dispatcher.core.samples import RanksHung
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
@@ -84,6 +85,9 @@ class Notes(Sink):
             case ev.WorldPlaced(world, by, _, nodes):
                 where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
                 return f"rank {name(by)} spawns world {world}: {len(nodes)} ranks on {where}"
+            case MpiFound(node, library, served):
+                what = harmless_text(library) or "not told by what the rank has loaded"
+                return f"{self._hosts[node]}: MPI is {what}, served by {harmless_text(served)}"
             case ev.RankSpawned(node, rank, pid):
                 return f"rank {name(rank)} on {self._hosts[node]}: started, pid {pid}"
             case ev.RankExited(node, rank, status):

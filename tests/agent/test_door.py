@@ -47,7 +47,7 @@ class House:
         while found := self.poll.poll(seconds):
             for fd, _ in found:
                 actions: list[Any] = []
-                if fd in self.door:
+                if fd in self.wireup.others:
                     actions = self.door.hear(fd, 0.0)
                 elif fd in self.wireup.fds:
                     actions = self.wireup.read(self.wireup.fds[fd], 0.0)

@@ -26,6 +26,7 @@ class Ranks:
     def __init__(self) -> None:
         self.poll = select.epoll()
         self.wireup = Wireup(self.poll)
+        self.wireup.spoken = True  # who speaks first is looked at, which only one test wants
         self.ends: dict[int, int] = {}
         self.known: dict[int, dict[bytes, bytes]] = {}
 
@@ -137,6 +138,12 @@ def test_ranks_that_ended_before_anyone_spoke_are_not_awaited(two: Ranks) -> Non
     assert two.wireup.ended(1, 0, 0.0) == []
     two.say(0, b"cmd=barrier_in")
     assert b"barrier_out" in two.hear(0)
+
+
+def test_who_speaks_first_is_looked_at(two: Ranks) -> None:
+    two.wireup.spoken = False
+    assert two.say(FIRST, b"cmd=get_maxes") == [("mpi", FIRST)]
+    assert two.say(0, b"cmd=get_maxes") == []
 
 
 def test_the_last_words_of_a_rank_count(two: Ranks) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.agent.pack import pack
 from dispatcher.core import events as ev
 from dispatcher.core.error_file import ErrorFile
+from dispatcher.core.pmix import MpiFound, PmixFailed, PmixWanted
 from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
 from dispatcher.core.stacks import Flight, NodeStacks, RankStack
 from dispatcher.runner import reports
@@ -59,6 +60,9 @@ GOOD: dict[str, dict[str, Any]] = {
         "preput": [b"key", b"value"],
     },
     "pmi_waiting": {"never": [4], "absent": [5], "seconds": 30.0},
+    "pmix_wanted": {},
+    "pmix_failed": {"library": "/lib/libmpi.so.40", "tried": "libpmix.so.2: not found"},
+    "mpi": {"library": "/lib/libmpi.so.40", "served": "PMI-1"},
 }
 
 EVENTS: dict[str, list[ev.Event]] = {
@@ -109,6 +113,9 @@ EVENTS: dict[str, list[ev.Event]] = {
         )
     ],
     "pmi_waiting": [ev.PmiWaiting(3, (4,), (5,), 30.0)],
+    "pmix_wanted": [PmixWanted(3)],
+    "pmix_failed": [PmixFailed(3, "/lib/libmpi.so.40", "libpmix.so.2: not found")],
+    "mpi": [MpiFound(3, "/lib/libmpi.so.40", "PMI-1")],
 }  # fmt: skip
 
 
@@ -164,7 +171,19 @@ FINE: dict[str, list[Any]] = {
     **{name: [b"bytes"] for name in ("keys", "service", "address", "ras")},
     **{
         name: ["word"]
-        for name in ("hostname", "python", "machine", "step", "what", "why", "text", "fence")
+        for name in (
+            "hostname",
+            "python",
+            "machine",
+            "step",
+            "what",
+            "why",
+            "text",
+            "fence",
+            "library",
+            "tried",
+            "served",
+        )
     },
 }
 

@@ -1,0 +1,260 @@
+"""libpmix as seen through ctypes: its structures, and the few calls that make it serve ranks.
+
+PMIx has no protocol that could be spoken without the library: what goes between it
+and a rank differs from version to version. So the library on the host itself serves, in a
+process of its own (``pmix``), through the calls of ``pmix_server.h`` that have been
+the same since version 3. Sizes and offsets here are those of 64-bit Linux.
+
+Lists of nodes and ranks are given as ``raw:...``, never by PMIx_generate_regex, whose
+result may hold NUL bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, List, Tuple
+
+    Pairs = List[Tuple[bytes, int, Any]]  # key, type, value
+
+SUCCESS, NOT_SUPPORTED, SUCCEEDED_AT_ONCE = 0, -47, -157
+STRING, UINT16, UINT32, INFO, DATA_ARRAY, RANK = 3, 13, 14, 24, 39, 40
+#: ranks from here on mean more than one
+WILDCARD = 0xFFFFFFF0
+
+#: places in the table of functions that the library calls
+CONNECTED, FINALIZED, ABORT, FENCE, N_FUNCTIONS = 0, 1, 2, 3, 40
+
+
+class LoadError(Exception):
+    """No library could be loaded, or it could not be set up; the text says what was tried."""
+
+
+class Proc(ctypes.Structure):
+    _fields_ = [("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
+
+
+class Value(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_uint16), ("content", ctypes.c_uint64 * 3)]
+
+
+class Info(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", Value)]
+
+
+class DataArray(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_uint16), ("size", ctypes.c_size_t), ("array", ctypes.c_void_p)]
+
+
+_P, _S, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_ONE = ctypes.POINTER(Proc)
+Connected = ctypes.CFUNCTYPE(_I, _ONE, _P, _P, _P)
+Aborted = ctypes.CFUNCTYPE(_I, _ONE, _P, _I, ctypes.c_char_p, _P, _S, _P, _P)
+Fenced = ctypes.CFUNCTYPE(_I, _ONE, _S, _P, _S, _P, _S, _P, _P)
+Released = ctypes.CFUNCTYPE(None, _I, _P, _S, _P, _P, _P)
+
+
+class Infos:
+    """An array of pmix_info_t, with all that it points to."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.array = (Info * max(1, len(pairs)))()
+        self.size = len(pairs)
+        self.kept: list[Any] = []
+        for info, (key, type, value) in zip(self.array, pairs):
+            info.key = key
+            info.value.type = type
+            info.value.content[0] = self._content(type, value)
+
+    def _content(self, type: int, value: Any) -> int:
+        if type == STRING:
+            text = ctypes.create_string_buffer(value)
+            self.kept.append(text)
+            return ctypes.addressof(text)
+        if type == DATA_ARRAY:
+            inner = Infos(value)
+            holder = DataArray(INFO, inner.size, ctypes.addressof(inner.array))
+            self.kept += (inner, holder)
+            return ctypes.addressof(holder)
+        return int(value)
+
+
+class Library:
+    """libpmix at ``path``, set up to serve the ranks of one job.
+
+    connected, finalized: take a rank. aborted: takes rank, code and text. fenced: takes
+    what answers the fence, the ranks in it (None: all) and what they contribute; all of
+    these are called by a thread of the library's own. Raises: LoadError.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        connected: Callable[[int], None],
+        finalized: Callable[[int], None],
+        aborted: Callable[[int, int, bytes], None],
+        fenced: Callable[[Answer, list[int] | None, bytes], None],
+    ) -> None:
+        try:
+            self.calls = ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+            self.calls.PMIx_Get_version.restype = ctypes.c_char_p
+            version: bytes = self.calls.PMIx_Get_version()
+            self.calls.PMIx_server_register_nspace  # noqa: B018 - is it there?
+        except (OSError, AttributeError) as error:
+            raise LoadError(str(error)) from None
+        self.version = version.split(b" (")[0].decode("ascii", "replace")
+        self.namespace = b""
+
+        def on_connected(proc: Any, *_: Any) -> int:
+            connected(proc[0].rank)
+            return SUCCEEDED_AT_ONCE
+
+        def on_finalized(proc: Any, *_: Any) -> int:
+            finalized(proc[0].rank)
+            return SUCCEEDED_AT_ONCE
+
+        def on_aborted(proc: Any, _: Any, status: int, text: bytes | None, *__: Any) -> int:
+            aborted(proc[0].rank, status, text or b"")
+            return SUCCESS  # which promises an answer; the rank waits for its end
+
+        def on_fenced(procs: Any, n: int, _: Any, __: int, data: Any, size: int, *how: Any) -> int:
+            members = [(procs[i].namespace, procs[i].rank) for i in range(n)]
+            if any(namespace != self.namespace for namespace, _ in members):
+                return NOT_SUPPORTED
+            ranks = [rank for _, rank in members]
+            blob = ctypes.string_at(data, size) if data else b""
+            if data:
+                _libc.free(data)
+            everybody = any(rank >= WILDCARD for rank in ranks)
+            fenced(Answer(*how), None if everybody else ranks, blob)
+            return SUCCESS
+
+        self.table = (ctypes.c_void_p * N_FUNCTIONS)()
+        self.functions = {
+            CONNECTED: Connected(on_connected),
+            FINALIZED: Connected(on_finalized),
+            ABORT: Aborted(on_aborted),
+            FENCE: Fenced(on_fenced),
+        }  # what has no function here is answered with PMIX_ERR_NOT_SUPPORTED by the library
+        for place, function in self.functions.items():
+            self.table[place] = ctypes.cast(function, ctypes.c_void_p).value
+
+    def begin(self, name: bytes, folder: bytes) -> None:
+        """Have it listen, as ``name``; its files go to ``folder``. Raises: LoadError."""
+        infos = Infos(
+            [
+                (b"pmix.srvr.tmpdir", STRING, folder),
+                (b"pmix.sys.tmpdir", STRING, folder),
+                (b"pmix.srv.nspace", STRING, name),
+                (b"pmix.srv.rank", RANK, 0),
+            ]
+        )
+        self._check("server_init", ctypes.byref(self.table), infos.array, _S(infos.size))
+
+    def register(
+        self, namespace: bytes, hosts: Sequence[tuple[bytes, list[int]]], node: int, folder: bytes
+    ) -> int:
+        """Make a job known: its ``hosts``, each a name and its ranks; returns the library's port.
+
+        node: which of ``hosts`` this is. Raises: LoadError.
+        """
+        self.namespace = namespace
+        size = sum(len(ranks) for _, ranks in hosts)
+        ours = hosts[node][1]
+        infos = Infos(_job(hosts, node, size, folder, namespace))
+        name = ctypes.create_string_buffer(namespace, 256)
+        array, n = infos.array, _S(infos.size)
+        self._check("server_register_nspace", name, _I(len(ours)), array, n, None, None)
+        self._check("server_setup_local_support", name, None, _S(0), None, None)
+        ids = (ctypes.c_uint32(os.getuid()), ctypes.c_uint32(os.getgid()))
+        for rank in ours:
+            proc = ctypes.byref(Proc(namespace, rank))
+            self._check("server_register_client", proc, *ids, None, None, None)
+        return self._port(Proc(namespace, ours[0]))
+
+    def _port(self, proc: Proc) -> int:
+        """Where it listens, as it would tell a rank in its environment."""
+        environ = ctypes.POINTER(ctypes.c_char_p)()
+        self._check("server_setup_fork", ctypes.byref(proc), ctypes.byref(environ))
+        i = 0
+        while environ and environ[i]:
+            name, _, value = (environ[i] or b"").partition(b"=")
+            if name.startswith(b"PMIX_SERVER_URI") and b"tcp4://" in value:
+                return int(value.rpartition(b":")[2])
+            i += 1
+        raise LoadError("it told no port to come to")
+
+    def _check(self, call: str, *arguments: Any) -> None:
+        status = getattr(self.calls, "PMIx_" + call)(*arguments)
+        if status not in (SUCCESS, SUCCEEDED_AT_ONCE):
+            raise LoadError("PMIx_%s: %d" % (call, status))
+
+
+class Answer:
+    """Lets the ranks of this host out of a fence."""
+
+    def __init__(self, function: int, argument: int) -> None:
+        self.function = Released(function)
+        self.argument = argument
+
+    def give(self, status: int, data: bytes) -> None:
+        """Let them go with ``data``, what all hosts contributed; the library frees its copy."""
+        memory = _libc.malloc(max(1, len(data)))
+        ctypes.memmove(memory, data, len(data))
+        free = ctypes.cast(_libc.free, ctypes.c_void_p)
+        self.function(status, memory, len(data), self.argument, free, memory)
+
+
+def _job(
+    hosts: Sequence[tuple[bytes, list[int]]], node: int, size: int, folder: bytes, job: bytes
+) -> Pairs:
+    """What ranks may ask about the job, themselves and each other."""
+    name, ours = hosts[node]
+    node_map = b"raw:" + b",".join(host for host, _ in hosts)
+    rank_map = b"raw:" + b";".join(b",".join(b"%d" % r for r in ranks) for _, ranks in hosts)
+    pairs: Pairs = [
+        (b"pmix.jobid", STRING, job),
+        (b"pmix.univ.size", UINT32, size),
+        (b"pmix.job.size", UINT32, size),
+        (b"pmix.max.size", UINT32, size),
+        (b"pmix.job.napps", UINT32, 1),
+        (b"pmix.num.nodes", UINT32, len(hosts)),
+        (b"pmix.nmap", STRING, node_map),
+        (b"pmix.pmap", STRING, rank_map),
+        (b"pmix.local.size", UINT32, len(ours)),
+        (b"pmix.node.size", UINT32, len(ours)),
+        (b"pmix.lpeers", STRING, b",".join(b"%d" % rank for rank in ours)),
+        (b"pmix.lldr", RANK, ours[0]),
+        (b"pmix.tmpdir", STRING, folder),
+        (b"pmix.nsdir", STRING, folder),
+        (b"pmix.hname", STRING, name),
+        (b"pmix.nodeid", UINT32, node),
+    ]
+    places: dict[int, tuple[int, int]] = {
+        rank: (index, local)
+        for index, (_, ranks) in enumerate(hosts)
+        for local, rank in enumerate(ranks)
+    }
+    for rank, (index, local) in sorted(places.items()):
+        own: Pairs = [
+            (b"pmix.rank", RANK, rank),
+            (b"pmix.appnum", UINT32, 0),
+            (b"pmix.lrank", UINT16, local),
+            (b"pmix.nrank", UINT16, local),
+            (b"pmix.grank", RANK, rank),
+            (b"pmix.apprank", RANK, rank),
+            (b"pmix.nodeid", UINT32, index),
+            (b"pmix.hname", STRING, hosts[index][0]),
+        ]
+        pairs.append((b"pmix.pdata", DATA_ARRAY, own))
+    return pairs
+
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype = ctypes.c_void_p
+_libc.malloc.argtypes = (ctypes.c_size_t,)
+_libc.free.argtypes = (ctypes.c_void_p,)
