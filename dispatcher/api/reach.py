@@ -58,12 +58,14 @@ class Ways:
 class Reach:
     """Transports by host; closes them all at the end of the context.
 
-    ask: asks for a passphrase; called on the thread of a link.
+    ask: asks for a passphrase; called on the thread of a link. alive: seconds of silence
+    until a host is asked whether it lives; 0: never.
     """
 
-    def __init__(self, ways: Ways, ask: Ask = nobody) -> None:
+    def __init__(self, ways: Ways, ask: Ask = nobody, alive: float = 0.0) -> None:
         self._ways = ways
         self._ask = ask
+        self._alive = alive
         self._template = ways.template()
         self._made: dict[str, Transport] = {}
 
@@ -84,7 +86,11 @@ class Reach:
         if name == "ssh":
             from dispatcher.transport.openssh import SshTransport
 
-            return SshTransport(config=ways.ssh_config, accept_new=ways.host_keys == "accept-new")
+            return SshTransport(
+                config=ways.ssh_config,
+                accept_new=ways.host_keys == "accept-new",
+                alive=self._alive,
+            )
         if self._template is not None:
             from dispatcher.transport.command import CommandTransport
 
@@ -100,6 +106,7 @@ class Reach:
             host_keys=self._ways.host_keys,
             ask=self._ask,
             keep=keep,
+            alive=self._alive,
         )
 
     def __enter__(self) -> Self:

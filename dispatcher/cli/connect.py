@@ -14,7 +14,7 @@ from dispatcher.errors import DispatchError, UsageError
 
 EPILOG = """\b
 Examples:
-  dispatch connect -H hostfile          # then dispatch exec is quick, for ten idle minutes
+  dispatch connect -H hostfile          # then all commands are quick, for ten idle minutes
   dispatch connect --list
   dispatch connect --close [-w n07]
 One process of yours in the background has them; it ends when they do. Keys with a

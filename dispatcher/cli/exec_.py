@@ -9,7 +9,13 @@ import click
 
 from dispatcher.cli.door import CONTEXT, enter
 from dispatcher.cli.optional import fanout_option, filled
-from dispatcher.cli.targets import how_options, sudo_options, time_options, where_options
+from dispatcher.cli.targets import (
+    how_options,
+    keep_option,
+    sudo_options,
+    time_options,
+    where_options,
+)
 
 EPILOG = """\b
 Examples:
@@ -51,7 +57,7 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("--retry-failed", metavar="FILE", help="Only those of FILE, and then update it.")
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @fanout_option
-@click.option("--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600].")
+@keep_option
 @how_options
 def command(**flags: Any) -> int:
     """Run COMMAND once on every host, exactly as given, and show its lines labelled.

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.targets import copy_options, how_options, time_options, where_options
+from dispatcher.cli.optional import filled
+from dispatcher.cli.targets import (
+    copy_options,
+    how_options,
+    keep_option,
+    time_options,
+    where_options,
+)
 
 EPILOG = """\b
 Examples:
@@ -25,6 +32,7 @@ Exit code: as dispatch exec.
 @time_options
 @copy_options
 @click.option("--max-size", default="16G", metavar="N[K|M|G]", help="Most bytes of one host [16G].")
+@keep_option
 @how_options
 def command(**flags: Any) -> int:
     """Copy files and trees REMOTE of every host to DIR/HOST/.
@@ -43,4 +51,4 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch get`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch get")
+    return enter(command, filled(command, words, {"--keep": "600"}), "dispatch get")

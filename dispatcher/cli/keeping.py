@@ -7,6 +7,7 @@ from typing import Any
 
 from dispatcher.errors import UsageError
 from dispatcher.plan.request import parse_seconds
+from dispatcher.transport import keepalive
 from dispatcher.transport.base import Transport
 
 
@@ -51,5 +52,21 @@ def transport(flags: Mapping[str, Any], direct: Callable[[], Transport]) -> Tran
     if keep is not None:
         place.call().close()
     return KeptTransport(
-        direct, keep=keep, config=flags["ssh_config"], host_keys=flags["host_keys"]
+        direct,
+        keep=keep,
+        config=flags["ssh_config"],
+        host_keys=flags["host_keys"],
+        alive=alive(flags),
+    )
+
+
+def alive(flags: Mapping[str, Any]) -> float:
+    """Seconds of silence until a host is asked whether it lives; 0: never. Raises: UsageError.
+
+    Never in a run: there the agents' heartbeats decide who is lost.
+    """
+    if "alive" not in flags:
+        return 0.0
+    return (
+        keepalive.INTERVAL if flags["alive"] is None else parse_seconds(flags["alive"], "--alive")
     )

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.targets import copy_options, how_options, time_options, where_options
+from dispatcher.cli.optional import filled
+from dispatcher.cli.targets import (
+    copy_options,
+    how_options,
+    keep_option,
+    time_options,
+    where_options,
+)
 
 EPILOG = """\b
 Examples:
@@ -29,6 +36,7 @@ Exit code: as dispatch exec.
     "--tree", is_flag=False, flag_value="", default=None, metavar="[K]",
     help="Let hosts pass the files on, in K branches [8]; by itself from 64 hosts and 8 GiB on.",
 )  # fmt: skip
+@keep_option
 @how_options
 def command(**flags: Any) -> int:
     """Copy files and trees SRC to DEST on every host.
@@ -50,4 +58,4 @@ def main(words: Sequence[str]) -> int:
     """Run ``dispatch put`` with ``words``; the exit code."""
     # its number is optional, so what follows it after a blank is not the number
     words = ["--tree=" if word == "--tree" else word for word in words]
-    return enter(command, words, "dispatch put")
+    return enter(command, filled(command, words, {"--keep": "600"}), "dispatch put")

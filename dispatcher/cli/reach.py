@@ -35,7 +35,7 @@ class Reach(reach.Reach):
         say: Callable[[str], None] = say,
     ) -> None:
         keeping.judge(flags)
-        super().__init__(ways(flags), ask or ask_here)
+        super().__init__(ways(flags), ask or ask_here, keeping.alive(flags))
         self._flags = flags
         self._keep = keep
         self._tree = tree

@@ -158,6 +158,9 @@ Other commands, each with its own --help:
     help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
 )
 @click.option(
+    "--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600]; see connect."
+)
+@click.option(
     "--agent-python",
     metavar="PATH",
     help="Python for dispatch's agent on the hosts [default: the first python3 of 3.8 or later].",
@@ -260,4 +263,5 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch`` with ``words``; the exit code. Errors are told here, in one form."""
-    return enter(command, filled(command, words, {"--fanout-tree": "auto"}), "dispatch")
+    bare = {"--fanout-tree": "auto", "--keep": "600"}
+    return enter(command, filled(command, words, bare), "dispatch")

@@ -9,7 +9,13 @@ import click
 
 from dispatcher.cli.door import CONTEXT, enter
 from dispatcher.cli.optional import filled
-from dispatcher.cli.targets import how_options, sudo_options, time_options, where_options
+from dispatcher.cli.targets import (
+    how_options,
+    keep_option,
+    sudo_options,
+    time_options,
+    where_options,
+)
 
 EPILOG = """\b
 At the prompt:
@@ -27,6 +33,7 @@ At the prompt:
 @time_options
 @click.option("--live", is_flag=True, help="Show lines as they come [default: equal output once].")
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
+@keep_option
 @how_options
 def command(**flags: Any) -> int:
     """Run commands on all hosts, one after the other; the first connects, the next need not.
@@ -40,4 +47,6 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch shell`` with ``words``; the exit code."""
-    return enter(command, filled(command, words, {"--sudo": "root"}), "dispatch shell")
+    return enter(
+        command, filled(command, words, {"--sudo": "root", "--keep": "600"}), "dispatch shell"
+    )

@@ -68,9 +68,17 @@ _WHEN = (
     click.option(
         "--grace", metavar="S", help="Seconds from one signal to the next, harder one [5]."
     ),
+    click.option(
+        "--alive", metavar="S",
+        help="Ask a host that was silent for S seconds whether it lives; three without an answer "
+        "and it is lost [15; 0: never].",
+    ),
     click.option("-f", "--fan-out", metavar="N", help="Hosts connecting at once [64]."),
     click.option("--serial", metavar="N", help="Hosts at work at once: a rolling errand [all]."),
     click.option("--stop-after", metavar="K", help="Start no further host once K have failed."),
+)  # fmt: skip
+keep_option = click.option(
+    "--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600]."
 )
 
 

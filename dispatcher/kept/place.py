@@ -12,7 +12,6 @@ import fcntl
 import os
 import socket
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -73,6 +72,8 @@ def call() -> socket.socket:
     link = dial()
     if link is not None:
         return link
+    import subprocess  # most of us find a holder, or want none
+
     holder = subprocess.Popen(
         [sys.executable, "-m", "dispatcher.kept"],
         cwd=_HOUSE,  # python -m looks there first, and the user's folder may hold anything

@@ -15,6 +15,7 @@ import math
 import re
 import time
 
+from dispatcher.transport import keepalive
 from dispatcher.transport.base import (
     Ending,
     Failure,
@@ -123,17 +124,24 @@ class SshTransport(Transport):
     """Runs one ``ssh`` a host.
 
     config: a file for ``ssh -F`` instead of the user's and the system's.
-    accept_new: store and trust the key of a host that has none yet.
+    accept_new: store and trust the key of a host that has none yet. alive: seconds of
+    silence until a host is asked whether it lives; 0: never, somebody else watches.
     """
 
     name = "ssh"
 
     def __init__(
-        self, *, config: str | None = None, accept_new: bool = False, program: str = "ssh"
+        self,
+        *,
+        config: str | None = None,
+        accept_new: bool = False,
+        alive: float = 0.0,
+        program: str = "ssh",
     ) -> None:
         self._program = program
         self._config = config
         self._accept_new = accept_new
+        self._alive = alive
         self._pump = Pump("transport:ssh:read")
 
     def open(
@@ -160,7 +168,8 @@ class SshTransport(Transport):
         options = {
             "BatchMode": "yes",  # nobody is there to answer a prompt
             "ConnectTimeout": str(max(1, math.ceil(seconds))),
-            "ServerAliveInterval": "0",  # the agent's heartbeat decides who is lost
+            "ServerAliveInterval": str(math.ceil(self._alive)),
+            "ServerAliveCountMax": str(keepalive.MOST),
             "ForwardAgent": "no",
             "ForwardX11": "no",
             "ClearAllForwardings": "yes",

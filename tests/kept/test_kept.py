@@ -160,6 +160,39 @@ def test_the_next_command_is_the_shell_that_waits(home: Home) -> None:
         assert "exit code 3" in done.stderr
 
 
+def test_a_run_ends_as_without(home: Home) -> None:
+    """A host whose connection breaks is lost, with the same words and code."""
+    ends = []
+    for keep in ((), ("--keep",), ()):
+        command = ["env", f"XDG_RUNTIME_DIR={home.folder}", *DISPATCH, *keep, "-H", "n1,n2"]
+        with home.cluster.popen(
+            [*command, "--no-python", "sh", "-c", "echo up; exec sleep 1000"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as run:  # fmt: skip
+            assert run.stdout is not None
+            assert {run.stdout.readline(), run.stdout.readline()} == {"[0] up\n", "[1] up\n"}
+            # of a holder that is there the third run has n1's connection, but not n2's
+            found = home.cluster.run(["ps", "-C", "sshd", "-o", "pid=,args="], host="n2").stdout
+            sessions = [line.split()[0] for line in found.splitlines() if "@notty" in line]
+            assert sessions
+            home.cluster.run(["kill", "-9", *sessions], host="n2")
+            ends.append((run.communicate(timeout=60)[1], run.returncode))
+        wait_for(lambda: home.waiting() == home.cluster.on_hosts(), 15, home.cluster.on_hosts)
+    assert ends == [ends[0]] * 3
+    assert ends[0][1] == 125
+    assert "host lost" in ends[0][0]
+
+
+@pytest.mark.parametrize("words", [("put", "{file}", "/tmp/"), ("get", "/etc/hostname", "{here}")])
+def test_files_go_over_kept_connections(home: Home, words: tuple[str, ...]) -> None:
+    (home.folder / "one").write_text("1")
+    words = tuple(word.format(file=home.folder / "one", here=home.folder) for word in words)
+    for _ in range(2):
+        done = home.run(words[0], "--keep", "-v", "-w", "n1", *words[1:])
+        assert (done.returncode, done.stderr.count(" by kept")) == (0, 1), done.stderr
+    assert home.run("connect", "--list").stdout.startswith("n1 (1)")
+
+
 def test_the_socket_is_ours_alone(home: Home) -> None:
     home.run("connect", "-w", "n1")
     sockets = [path for path in (home.folder / "dispatch").iterdir() if path.is_socket()]

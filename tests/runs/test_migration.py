@@ -37,6 +37,10 @@ ROWS: dict[str, tuple[list[str], str]] = {
     "largest exit code": (["exec", "-S", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "standard input": (["exec", "-I", "-w", "localhost", "wc", "-c"], "localhost: 5\n"),
     "on a terminal": (["exec", "--pty", "-w", "localhost", "echo", "x"], "localhost: x\n"),
+    "a host that fell silent": (
+        ["exec", "--alive", "5", "-w", "localhost", "echo", "x"],
+        "localhost: x\n",
+    ),
     "try the failed again": (
         ["exec", "--failed-to", "{}/failed", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
@@ -50,7 +54,8 @@ ROWS: dict[str, tuple[list[str], str]] = {
 def test_every_row_of_the_table_is_here() -> None:
     rows = re.findall(r"^\| ([a-z][^|]*?) \|", DOC.read_text(), re.M)
     assert rows[0] == "want"
-    elsewhere = {"a group", "login name", "by sudo", "a prompt"}  # below, test_sudo, test_shell
+    # below, test_sudo, test_shell, test_kept
+    elsewhere = {"a group", "login name", "by sudo", "a prompt", "connections that stay"}
     assert set(rows[1:]) == {*ROWS, *elsewhere}
 
 
