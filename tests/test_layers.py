@@ -28,6 +28,7 @@ MAY = {
         "core.policy",
         "core.frames",
         "core.pmix",
+        "core.last_look",
         "core.samples",
         "core.stacks",
         "core.visits",

@@ -60,18 +60,19 @@ class Course:
     ) -> None:
         places = (*plan.nodes, *plan.spares)
         self._hosts = [node.host.name for node in places]
-        self._transport_for = transport_for
         self._say = say
         self._paths = paths
         self._excluded = excluded
         self._verdict = verdict
         self._above = above
         self._tail, self._endings = Tail(), Endings()
-        self._aftermath = Aftermath([node.host for node in places])
+        hosts = [node.host for node in places]
+        self._aftermath = Aftermath(hosts, plan.run_id, transport_for, self.tell)
         self._runner = Runner(
             plan,
             transport_for,
             [self._tail, self._endings, self._aftermath, *sinks],
+            look_again=self._aftermath.look_again,
             check=check,
             agent_python=agent_python,
             known=[] if verdict else [HostExcluded(e.host, e.why, e.by) for e in excluded],
@@ -105,7 +106,7 @@ class Course:
         began, at = time.time(), time.monotonic()
         verdict = self._runner.run(self._verdict, handled)
         plan, last = self.plan, self._tail.last
-        cleaned = self._aftermath.clean(plan.run_id, self._transport_for, handled)
+        cleaned = self._aftermath.clean(handled)
         behind: list[str] = []
         if self._above is not None:
             hosts = [node.host for node in plan.nodes]

@@ -48,13 +48,14 @@ def look_by(
     run_ids: Sequence[str],
     *,
     kill: bool,
+    limits: ErrandLimits = LIMITS,
     handled: Sequence[Signals] = HANDLED,
 ) -> Look:
     """Find (``kill``: and kill) the processes of ``run_ids`` on ``hosts``; [] for any run's.
 
     handled: the signals that end the look; () outside the main thread.
     """
-    errand = Errand(tuple(hosts), tags.words(run_ids, kill=kill), limits=LIMITS)
+    errand = Errand(tuple(hosts), tags.words(run_ids, kill=kill), limits=limits)
     answers = Answers()
     outcomes = ErrandRunner(errand, transport_for, [answers]).run(handled)
     found = {

@@ -17,7 +17,7 @@ from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.facts import Facts as Facts
 from dispatcher.core.policy import Cause
 from dispatcher.core.values import Value, value
-from dispatcher.transport.base import Failure
+from dispatcher.transport.base import Ending, Failure
 
 
 @value
@@ -144,10 +144,14 @@ class NodeSwept(OfAttempt):
 
 @value
 class NodeLost(Event):
-    """The node cannot be used (any more); also how a failed connection ends."""
+    """The node cannot be used (any more); also how a failed connection ends.
+
+    ending: of the process that the link led to, where that was told.
+    """
 
     node: int
     failure: Failure
+    ending: Ending | None = None
 
 
 @value

@@ -30,6 +30,7 @@ class Pool:
         self.silent: dict[int, float] = {}  # host -> when it must have been heard again
         self._limits = limits
         self._armed: set[int] = set()
+        self.over: set[int] = set()  # given up when their agent's process had ended
         self._fences: dict[int, float] = {}
         self._resting: dict[int, bool] = {}  # told to rest its lease -> whether it said it does
 
@@ -49,14 +50,29 @@ class Pool:
         """Nothing of ours lives there."""
         self._armed.discard(host)
 
-    def unlink(self, host: int, now: float) -> None:
-        """``host`` is given up, or has ended its part."""
+    def unlink(self, host: int, now: float, *, over: bool = False) -> None:
+        """``host`` is given up, or has ended its part. over: its agent's process had ended."""
         self.linked.discard(host)
         self.silent.pop(host, None)
         if host in self._armed:
             self._armed.discard(host)
             rests = host in self._resting
             self._fences[host] = math.inf if rests else now + restart.fence(self._limits)
+            if over:
+                self.over.add(host)
+
+    def cleared(self, host: int) -> None:
+        """It was looked at again: nothing of ours lives there."""
+        self._fences.pop(host, None)
+
+    def fences(self) -> dict[int, float]:
+        """Hosts that were given up and can be looked at -> when their ranks are surely dead."""
+        return {host: when for host, when in self._fences.items() if self._is_alone(host)}
+
+    def _is_alone(self, host: int) -> bool:
+        """Whether no other host in use is this one by a second name."""
+        known = {h: facts.machine for h, facts in self.facts.items() if h in {*self.linked, host}}
+        return bool(known.get(host)) and [*known.values()].count(known[host]) == 1
 
     def dead_at(self) -> float:
         """When the ranks of all hosts that were given up are surely dead; inf: never."""

@@ -11,7 +11,8 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
 * R-1  the run ends with exactly one ``End``; nothing is ordered after it
 * R-2  nothing starts after an interrupt
 * R-3  attempt e+1 begins when every host that was told to start ranks of an earlier one has
-  swept them, or was given up so long ago that its lease has surely run out (``fence``)
+  swept them, or was given up so long ago that its lease has surely run out (``fence``), or
+  was looked at once more (``last_look``)
 * R-4  what an agent says of an earlier attempt changes nothing
 * R-5  a host that was given up is never used again
 * R-6  an attempt that started no rank costs no restart and no pause
@@ -46,6 +47,7 @@ from dispatcher.core.actions import (
     Tell,
 )
 from dispatcher.core.job import CONNECTING, PASSED_SIGNALS, PROBING, SWEEP_LIMIT, Job
+from dispatcher.core.last_look import LastLooks, NodeCleared
 from dispatcher.core.pause import Pause
 from dispatcher.core.pool import Pool
 from dispatcher.core.seating import Seating, take_seats
@@ -91,6 +93,7 @@ class Run:
         self._rules = plan.restarts
         self._account = Account(plan.restarts)
         self._pause = Pause()
+        self._looks = LastLooks(plan.limits.connect_timeout)
         self._job = Job(plan, check=check)
         self._sit(range(len(plan.nodes)))
         self._deadlines: dict[str, float] = {}
@@ -133,6 +136,9 @@ class Run:
         host: int | None = getattr(event, "node", None)
         if host is None:  # the launcher's own news
             return self._carry(self._job.handle(event, now), now) if self.state == TRYING else []
+        if isinstance(event, NodeCleared):
+            self.pool.cleared(host)
+            return self._resume(now) if self.state == PAUSED else []
         if isinstance(event, ev.NodeHeard):
             self.pool.beats(host)
         node = self._nodes.get(host)
@@ -153,8 +159,8 @@ class Run:
                 self.pool.swept(host)
                 if node == 0:
                     self._account.see(event.mark)
-            case ev.NodeLost():
-                self.pool.unlink(host, now)
+            case ev.NodeLost(_, _, ending):
+                self.pool.unlink(host, now, over=ending is not None)
         swept = host if isinstance(event, ev.NodeSwept) else None
         own = event if node == host else replace(event, node=node)  # type: ignore[call-arg]
         return self._carry(self._job.handle(own, now), now, swept)
@@ -163,6 +169,7 @@ class Run:
         """The actions that are due at ``now``."""
         actions = self._stop_with_us(self._pause.tick, now) if self.state != OVER else []
         actions += self._carry(self._job.tick(now), now) if self.state == TRYING else []
+        actions += self._looks.tick(now) if self.state == PAUSED else []
         for host in self.pool.fallen_silent(now) if self.state != OVER else ():
             actions += self._lose(host, self.pool.patience, now)
         if self._deadlines.get(RESUME, now + 1) <= now:
@@ -173,7 +180,8 @@ class Run:
 
     def next_deadline(self) -> float | None:
         whens = [*self._deadlines.values(), *self.pool.silent.values()]
-        others = (self._pause.deadline, self._job.next_deadline() if self.state == TRYING else None)
+        job = self._job.next_deadline() if self.state == TRYING else None
+        others = (self._pause.deadline, job, self._looks.deadline)
         return min([*whens, *(when for when in others if when is not None)], default=None)
 
     def excuse(self, seconds: float) -> None:
@@ -334,6 +342,8 @@ class Run:
             self.pool.hear(host, now)
         announced = self._announce(cause, now)
         following = self._resume(now)
+        if self.state == PAUSED:
+            following += self._looks.plan(self.pool.fences(), self.pool.over, now)
         return actions + (announced if self.state in (PAUSED, TRYING) else []) + following
 
     def _announce(self, cause: policy.Cause, now: float) -> list[Action]:
@@ -374,6 +384,7 @@ class Run:
         )
 
     def _try_again(self, seating: Seating, now: float) -> list[Action]:
+        self._looks.forget()
         self._note_attempt()
         self._go(READY)
         told = self._changes(seating)
@@ -448,6 +459,7 @@ class Run:
     def _close(self, what: str, no_restart: str | None, now: float) -> list[Action]:
         """Let every agent that is still there end its part."""
         assert self._verdict is not None
+        self._looks.forget()
         self._go(what)
         told = {**self._verdict.lost, **getattr(self._verdict.cause, "failures", {})}
         blamed = {self._seats[node] for node in told}

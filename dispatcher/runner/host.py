@@ -28,15 +28,23 @@ from dispatcher.agent.wire import (
 )
 from dispatcher.core import events as ev
 from dispatcher.runner import reports
-from dispatcher.transport.base import Failure, Kind, Link, LinkClosed, Target, Transport
+from dispatcher.transport.base import (
+    Ending,
+    Failure,
+    Kind,
+    Link,
+    LinkClosed,
+    Target,
+    Transport,
+)
 
 READ_SIZE = 256 << 10
 ERRORS_LIMIT = 64 << 10
 #: seconds that the end of a link may come after it has ceased to take our frames
 LAST_WORDS = 2.0
 
-#: how a host is lost on which nobody is left above the ranks: not even the agent's guardian
-AGENT_KILLED = "agent killed by SIG"
+#: with this code a program of ssh's contract ends when the connection has, whatever ran there
+_SSH_FAILED = 255
 
 #: inbox items that are not bytes to send
 _READABLE = object()
@@ -99,6 +107,7 @@ class Host(threading.Thread):
         self._synced = False
         self._ready = False
         self._errors = bytearray()
+        self._ending: Ending | None = None  # as it was told
         self._received: dict[tuple[int, int], int] = {}
         self._ended: set[tuple[int, int]] = set()
         self._ordered = 0  # the latest attempt that the agent was told to prepare
@@ -165,7 +174,7 @@ class Host(threading.Thread):
 
     def _lose(self, failure: Failure) -> None:
         if not self._stopping:
-            self._tell(ev.NodeLost(self.node, failure))
+            self._tell(ev.NodeLost(self.node, failure, self._ending))
 
     def _connect(self) -> Link | Failure:
         """A link within the connect timeout; what sshd drops at random is tried again."""
@@ -326,6 +335,8 @@ class Host(threading.Thread):
     def _end_of(self, link: Link) -> Failure:
         """Why the stream ended."""
         status = link.ending(1.0)
+        if status not in (Ending(None), Ending(_SSH_FAILED)):
+            self._ending = status
         self._take_errors(link)
         known = link.failure(0.0)
         if known is not None:
@@ -337,7 +348,7 @@ class Host(threading.Thread):
             )
         how = "the link ended" if status.code is None else f"agent ended with {status.code}"
         if status.signal is not None:
-            how = f"{AGENT_KILLED}{status.signal}"
+            how = f"agent killed by SIG{status.signal}"
         said = bytes(self._errors).decode("utf-8", "backslashreplace").strip().splitlines()
         return Failure(Kind.LOST, how + (f"; it said: {said[-1][-400:]}" if said else ""))
 

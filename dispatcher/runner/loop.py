@@ -22,6 +22,7 @@ from dispatcher import bootstrap
 from dispatcher.agent.messages import control
 from dispatcher.core import actions as act
 from dispatcher.core import events as ev
+from dispatcher.core.last_look import LookAgain
 from dispatcher.core.policy import Verdict
 from dispatcher.core.samples import SamplesWanted
 from dispatcher.core.watched import Watched
@@ -70,6 +71,7 @@ class Runner:
     """Carries out one run of ``plan``.
 
     transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
+    look_again: carries out a ``LookAgain``; returns at once.
     agent_python: the interpreter to try first for the agent. known: what had happened before,
     for the sinks. sample_every: seconds between two samples of the ranks; None for none.
     lent: gives the terminal to the shell while dispatch is stopped.
@@ -81,6 +83,7 @@ class Runner:
         transport_for: Callable[[PlanHost], Transport],
         sinks: Sequence[Sink],
         *,
+        look_again: Callable[[LookAgain], None] = lambda look: None,
         check: bool = True,
         agent_python: str | None = None,
         known: Sequence[ev.Event] = (),
@@ -91,6 +94,7 @@ class Runner:
         self._plan = plan
         self._core = Watched(plan, check=check)
         self._transport_for = transport_for
+        self._look_again = look_again
         self._feed = Feed(sinks, self._taken, sink_failed)
         self._output: Output = self._feed.output
         if plan.restarts.progress_line is not None:
@@ -318,6 +322,8 @@ class Runner:
                     )
                 case act.GatherStacks(node, number, seconds):
                     self._sampling.gather(self._hosts[node], number, seconds)
+                case LookAgain():
+                    self._look_again(action)
                 case act.Finish(node):
                     self._hosts[node].finish()
                 case act.CloseLink(node):

@@ -8,6 +8,7 @@ from typing import Any
 
 from dispatcher.core import events as ev
 from dispatcher.core import policy
+from dispatcher.core.last_look import NodeCleared
 from dispatcher.plan.fitness import Exclusion
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
@@ -52,6 +53,9 @@ def note(event: ev.Event, hosts: Sequence[str]) -> str | None:
         case ev.RunRestarting(cause, number, most, seconds):
             when = f" in {seconds:.0f} s" if seconds >= 1 else ""
             return f"{headline(cause, hosts)}; restart {number} of {most}{when}"
+        case NodeCleared(node, killed):
+            left = f", {killed} were killed" if killed else ""
+            return f"{hosts[node]}: looked at again: no process of the run is left there{left}"
         case ev.HostReplaced(node, by, ranks, why):
             place = f" with {fold_ranks(ranks)}" if ranks else ""
             return f"{hosts[by]} takes the place of {hosts[node]}{place} ({harmless_text(why)})"

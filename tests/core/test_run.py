@@ -26,9 +26,10 @@ from dispatcher.core.actions import (
     Sweep,
     Tell,
 )
+from dispatcher.core.last_look import LookAgain, NodeCleared
 from dispatcher.core.run import Run
 from dispatcher.plan.restarts import Restarts
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.transport.base import Ending, Failure, Kind
 
 from .conftest import facts, make_plan
 
@@ -41,9 +42,12 @@ class World:
     ended: the verdict. done: all actions so far.
     """
 
-    def __init__(self, n_hosts: int = 2, *, spares: int = 0, np: int | None = None, **rules: Any):
+    def __init__(
+        self, n_hosts: int = 2, *, spares: int = 0, np: int | None = None, check: bool = True,
+        **rules: Any,
+    ) -> None:  # fmt: skip
         plan = make_plan(n_hosts + spares, spares=spares or None, np=np, restarts=Restarts(**rules))
-        self.run = Run(plan)
+        self.run = Run(plan, check=check)
         self.now = 0.0
         self.done: list[Action] = []
         self.ended: policy.Verdict | None = None
@@ -113,10 +117,10 @@ class World:
         for host in set(self.attempts) - self.mute:
             self.at(ev.NodeSwept, host, 0)
 
-    def lose(self, host: int) -> None:
+    def lose(self, host: int, ending: Ending | None = None) -> None:
         self.mute.add(host)
         self.homes = {rank: at for rank, at in self.homes.items() if at != host}
-        self.tell(ev.NodeLost(host, GONE))
+        self.tell(ev.NodeLost(host, GONE, ending))
 
     def orders(self, since: int = 0) -> list[Action]:
         return [action for action in self.done[since:] if not isinstance(action, Tell)]
@@ -294,6 +298,56 @@ class TestLostHosts:
             (0, "n0"), (1, "n3"), (2, "n2"),
         ]  # fmt: skip
         assert [s.plan.nodes[s.node].ranks for s in starts] == [(0, 1), (2, 3), (4, 5)]
+
+    def test_a_host_whose_agent_ended_is_looked_at_and_not_waited_for(self) -> None:  # R-3
+        world = started(2, spares=1, most=1)
+        world.lose(1, Ending(None, "KILL"))
+        for rank in (0, 1):
+            world.exits(rank, -15)
+        assert not [a for a in world.done if isinstance(a, LookAgain)]
+        world.at(ev.NodeSwept, 0, 0)
+        limits = world.run.plan.limits
+        assert [a for a in world.done if isinstance(a, LookAgain)] == [
+            LookAgain(1, limits.connect_timeout)
+        ]
+        world.wait(1.0)
+        assert world.run.state == run.PAUSED
+        world.tell(NodeCleared(1, 3))
+        assert world.told(ev.HostReplaced)
+        again(world)
+        assert [start.node for start in world.starts()[2:]] == [0, 1]
+
+    def test_a_silent_host_is_looked_at_late(self) -> None:  # R-3
+        world = started(2, spares=1, most=2)
+        world.lose(1)
+        for rank in (0, 1):
+            world.exits(rank, -15)
+        world.at(ev.NodeSwept, 0, 0)
+        late = restart.fence(world.run.plan.limits) - restart.SWEEP
+        world.wait(late - 0.1)
+        assert not [a for a in world.done if isinstance(a, LookAgain)]
+        world.wait(0.2)
+        looks = [a for a in world.done if isinstance(a, LookAgain)]
+        assert looks == [LookAgain(1, restart.SWEEP)]
+        assert world.run.state == run.PAUSED
+        world.wait(5.0)  # no answer: its lease has run out all the same
+        again(world)
+        world.tell(NodeCleared(1, 0))
+        world.fail(0)
+        world.wait(200)
+        assert [a for a in world.done if isinstance(a, LookAgain)] == looks  # once is enough
+
+    @pytest.mark.parametrize("machine", ["machine 0", "machine 2", ""])
+    def test_a_host_that_may_be_another_one_is_not_looked_at(self, machine: str) -> None:
+        world = World(2, spares=1, most=1, check=False)
+        world.ready(0, 2)
+        world.ready(1, machine=machine)
+        world.lose(1, Ending(None, "KILL"))
+        for rank in (0, 1):
+            world.exits(rank, -15)
+        world.at(ev.NodeSwept, 0, 0)
+        assert world.told(ev.RunRestarting)
+        assert not [a for a in world.done if isinstance(a, LookAgain)]
 
     def test_orders_and_events_go_by_the_hosts_number(self) -> None:
         world = started(2, spares=1, most=1)
@@ -473,6 +527,7 @@ _steps = st.one_of(
     st.tuples(st.just("ready"), _hosts),
     st.tuples(st.just("probed"), _hosts),
     st.tuples(st.just("lost"), _hosts),
+    st.tuples(st.just("cleared"), _hosts),
     st.tuples(st.just("swept"), _hosts, st.sampled_from([(), (), (), (7,)])),
     st.tuples(st.just("exit"), st.integers(0, 3), st.sampled_from([0, 1, -9, 93])),
     st.tuples(
@@ -498,6 +553,7 @@ class Checked(World):
         self.armed: dict[int, float | None] = {}  # host told to start -> when it was given up
         self.cancelled = False
         self.started_now: set[int] = set()  # hosts told to start in the step under way
+        self.looked_at: set[int] = set()
         super().__init__(2, spares=2, **options)
 
     def take(self, actions: list[Action]) -> None:
@@ -514,6 +570,9 @@ class Checked(World):
                             assert lost is not None or self.fresh(other), "R-3: not swept"
                             assert lost is None or self.now >= lost + fence, "R-3: not fenced"
                     self.started_now.add(host)
+                case LookAgain(host):
+                    assert host in self.mute, "R-5: somebody lives there"
+                    self.looked_at.add(host)
                 case CloseLink(host):
                     if host in self.armed and self.armed[host] is None:
                         self.armed[host] = self.now
@@ -536,6 +595,9 @@ def perform(world: Checked, step: tuple[Any, ...]) -> None:
         if args[0] in world.armed and world.armed[args[0]] is None:
             world.armed[args[0]] = world.now
         world.lose(args[0])
+    elif kind == "cleared" and args[0] in world.looked_at:
+        world.armed.pop(args[0], None)
+        world.tell(NodeCleared(args[0], 2))
     elif kind == "swept" and args[0] not in world.mute:
         sweep(world, args[0], args[1])
     elif kind == "exit" and args[0] in world.homes:

@@ -34,7 +34,7 @@ from core import test_run as restarts
 
 from dispatcher import bootstrap
 
-from . import conftest, test_matrix, test_scarce
+from . import conftest, test_last_look, test_matrix, test_scarce
 from .without import AGENT, FAULTS, LAUNCHER, switch_off
 
 WITHOUT = str(Path(__file__).with_name("without.py"))
@@ -137,6 +137,7 @@ CONTROLS = {
     "fence": inside(
         LOST.test_a_spare_takes_the_seat_when_the_lease_has_run_out, r"not \[Prepare\("
     ),
+    "last look": Control(test_last_look.test_both_killed, "restart 1 of 1 in 4"),
     "attempt numbers": inside(
         AGAIN.test_words_of_an_old_attempt_change_nothing, r"not \[SignalRanks\("
     ),
@@ -151,7 +152,7 @@ CONTROLS = {
 
 #: those that take more than five seconds, most of them the row's own bound
 SLOW = {"agent's death signal", "connect limit", "drain limit", "final failures", "grace",
-        "heartbeats", "leaving reader", "monotonic clock", "patience", "retrying",
+        "heartbeats", "last look", "leaving reader", "monotonic clock", "patience", "retrying",
         "second signal", "signals", "sweep limit", "waiting"}  # fmt: skip
 
 
@@ -193,7 +194,7 @@ def test_without(
         switch_off(mechanism, monkeypatch.setattr)
     names = [n for n in inspect.signature(control.row).parameters if n not in control.fields]
     fixtures = {name: request.getfixturevalue(name) for name in names}
-    for module in (test_matrix, test_scarce):
+    for module in (test_last_look, test_matrix, test_scarce):
         monkeypatch.setattr(module, "SLACK", 2.0)
     weak = [sys.executable, WITHOUT, mechanism]
     for module, name in ((conftest, "DISPATCH"), (over_hosts, "DISPATCH"), (desks, "PROGRAM")):

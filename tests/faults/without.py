@@ -232,6 +232,13 @@ def _fence(put: Put) -> None:
     put(restart, "fence", lambda limits: 0.0)
 
 
+def _last_look(put: Put) -> None:
+    """Hosts that were given up are not looked at again."""
+    from dispatcher.core.last_look import LastLooks
+
+    put(LastLooks, "plan", lambda self, fences, over, now: [])
+
+
 def _attempt_numbers(put: Put) -> None:
     """What is said of an earlier attempt counts."""
     from dispatcher.core.run import Run
@@ -343,6 +350,7 @@ LAUNCHER: dict[str, Callable[[Put], None]] = {
     "leaving reader": _leaving_reader,
     "untouched terminal": _untouched_terminal,
     "fence": _fence,
+    "last look": _last_look,
     "attempt numbers": _attempt_numbers,
     "vacancy": _vacancy,
     "progress": _progress,

@@ -1,0 +1,65 @@
+"""What comes between a lost host and the next attempt: a last look, or its lease.
+
+The ranks of one attempt are dead before the next begins, also where nobody on the host could
+end them any more; and where that is known at once, nobody waits for a lease.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+from rig import wait_for
+
+from .conftest import Job
+from .test_matrix import QUICK, SLACK
+
+pytestmark = pytest.mark.cluster
+
+Start = Callable[..., Job]
+WORLD = range(6)  # three hosts, and n4 waits
+AGAIN = ("--max-restarts", "1", "--spares", "1")
+
+
+def up(run: Job) -> Job:
+    """``run`` when its first attempt runs."""
+    wait_for(lambda: all(map(run.is_up, WORLD)), 20, run.said)
+    return run
+
+
+def goes_on(run: Job, limit: float) -> str:
+    """Wait ``limit`` seconds at most until all ranks run again; what was said until then."""
+    files = [os.path.join(run.logs, "latest/restart-1", f"rank-{r:05d}.out") for r in WORLD]
+
+    def all_up() -> bool:
+        return all(os.path.exists(file) and os.path.getsize(file) for file in files)
+
+    wait_for(all_up, limit, run.said)
+    assert not run.cluster.processes("n2")
+    said = run.said()
+    run.process.terminate()
+    assert run.process.wait(timeout=20) == 143, run.said()
+    run.clean(2.0)
+    return said
+
+
+def test_both_killed(job: Start) -> None:
+    """The lease of 30 s is not waited for."""
+    run = up(job("stray", *AGAIN))
+    for pid in run.agents("n2"):
+        os.kill(pid, signal.SIGKILL)
+    said = goes_on(run, 5 + 2 * SLACK)
+    assert re.search(r"note: n2: looked at again: .* left there, \d were killed\n", said), said
+    assert "note: n4 takes the place of n2 with ranks 2-3 (host lost: agent killed by SIG" in said
+
+
+def test_both_stopped(job: Start) -> None:
+    """Nobody there can end the ranks when the lease has run out."""
+    run = up(job("stray", *AGAIN, *QUICK))
+    for pid in reversed(run.agents("n2")):
+        os.kill(pid, signal.SIGSTOP)
+    said = goes_on(run, 1.5 + 3 + 14 + 2 + SLACK)
+    assert re.search(r"note: n2: looked at again: .* left there, \d were killed\n", said), said
