@@ -40,7 +40,7 @@ def open_files(
         from dispatcher.sinks.stacks import Stacks
 
         hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
-        found.append(Stacks(hosts, paths.folder, lambda lines: None, say))
+        found.append(Stacks(hosts, paths.folder, lambda number, lines: None, say))
     return found
 
 

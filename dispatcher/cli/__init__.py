@@ -25,6 +25,7 @@ COMMANDS = {
     "logs": "logs",
     "stop": "stop",
     "top": "top",
+    "stacks": "stacks",
     "kill": "kill",
     "sweep": "sweep",
     "get": "get",

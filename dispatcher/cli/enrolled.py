@@ -59,11 +59,12 @@ class Enrolled:
             self.sinks = [Phase(self._folder)]
             if word is not None:
                 from dispatcher.cli.overview import open_table
-                from dispatcher.core.samples import SamplesWanted
+                from dispatcher.core.samples import SamplesWanted, StacksWanted
                 from dispatcher.jobs.control import Control
                 from dispatcher.runner.signals import Stop
                 from dispatcher.sinks.distant import packed
                 from dispatcher.sinks.merged import PART
+                from dispatcher.sinks.stacks import Stacks
 
                 stop = Stop(tell)
                 table = open_table(plan)
@@ -73,8 +74,13 @@ class Enrolled:
                     part=PART if flags["log_merge"] else 0,
                     table=lambda: table.shot().plain(),
                     sample=lambda seconds: tell(SamplesWanted(seconds)),
+                    gather=lambda: tell(StacksWanted()),
                 )  # fmt: skip
-                self.sinks += [table, self.control, word]
+                # with a limit for silence the files are written anyway
+                at = paths.folder if paths is not None and not plan.limits.hang_timeout else None
+                hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
+                stacks = Stacks(hosts, at, self.control.stacks, self.control.say)
+                self.sinks += [table, stacks, self.control, word]
         except (OSError, DispatchError) as error:
             if word is not None:
                 why = error.message if isinstance(error, DispatchError) else error.strerror

@@ -26,7 +26,7 @@ Other commands, each with its own --help:
   dispatch connect   keep connections, so that the next exec is quick
   dispatch check     which hosts are fit for a job, and why not; what NCCL should be told
   dispatch hosts     expand, fold, count and combine host lists; fold: labelled lines
-  dispatch jobs, attach, top, logs, stop    jobs started with --detach
+  dispatch jobs, attach, top, stacks, logs, stop    jobs started with --detach
   dispatch kill, sweep    end what a run left on its hosts
   dispatch report    where the time of a run went, from --trace
   dispatch import    torchrun's, deepspeed's and mpirun's lines as dispatch's

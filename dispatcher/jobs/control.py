@@ -48,6 +48,7 @@ class Caller:
         self.wants_output = False
         self.wants_picture = False
         self.wants_table = False
+        self.wants_stacks = False
         self.attached = False
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -100,6 +101,7 @@ class Control(Sink):
 
     picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
     what each rank does. sample: called with seconds when somebody wants samples every so often.
+    gather: called when somebody wants to know where the ranks are; ``stacks`` takes the answer.
     part: see ``Standing``.
     Raises: OSError if the socket cannot be made.
     """
@@ -113,12 +115,14 @@ class Control(Sink):
         *,
         table: Callable[[], Mapping[str, Any] | None] = lambda: None,
         sample: Callable[[float], None] = lambda seconds: None,
+        gather: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._stop = stop
         self._picture = picture
         self._table = table
         self._sample = sample
+        self._gather = gather
         self._next_picture = 0.0
         self._turns = 0
         self._lock = threading.Lock()
@@ -160,6 +164,14 @@ class Control(Sink):
         with self._lock:
             self._notes.append(line)
             self._tell_all(frame(type="say", line=line))
+        self._wake()
+
+    def stacks(self, number: int, lines: list[str]) -> None:
+        """Where the ranks are, in words, for who has asked."""
+        with self._lock:
+            asked = [caller for caller in self._callers if caller.wants_stacks]
+            for caller in asked:
+                caller.put(frame(type="stacks", number=number, lines=lines))
         self._wake()
 
     # -- on the main thread ----------------------------------------------------------------
@@ -290,6 +302,10 @@ class Control(Sink):
             del caller.heard[: end + 1]
             if not caller.attached:
                 self._greet(caller, order)
+            if order["order"] == "stacks":
+                with self._lock:
+                    caller.wants_stacks = True
+                self._gather()
             if order["order"] == "stop":
                 self._stop("kill" if order.get("now") is True else "stop")
         return True

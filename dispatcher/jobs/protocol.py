@@ -6,6 +6,7 @@ A caller sends one line, its order::
                                        "rests": also lines begun before; "picture": pictures;
                                        "table": 2.0: tables, and samples every so many seconds
     {"order": "stop", "now": false}    as Ctrl-C, or as its second; then as attach, no output
+    {"order": "stacks"}                where the ranks are, once; then as attach, no output
 
 The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it says so::
 
@@ -19,6 +20,7 @@ The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it sa
     {"type": "placed", "world_size": 8, "restart": 0}    also when the ranks are started again
     {"type": "picture", "picture": {...}}       for a footer; see ``sinks.progress``
     {"type": "table", "table": {...}}           see ``sinks.table``
+    {"type": "stacks", "number": 1, "lines": []}    in words; 1 is the number of its file
     {"type": "say", "line": "note: ..."}
     {"type": "verdict", "exit_code": 0, "lines": []}
 
@@ -40,7 +42,7 @@ LARGEST = 64 << 20
 #: seconds between two samples
 LEAST_EVERY, MOST_EVERY = 0.2, 3600.0
 
-ORDERS = ("attach", "stop")
+ORDERS = ("attach", "stop", "stacks")
 
 
 class Malformed(ValueError):

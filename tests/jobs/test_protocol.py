@@ -33,7 +33,7 @@ def test_a_stream_of_anything_is_frames_or_malformed(data: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_anything_is_an_order_or_malformed(line: bytes) -> None:
     try:
-        assert parse_order(line)["order"] in ("attach", "stop")
+        assert parse_order(line)["order"] in ("attach", "stop", "stacks")
     except Malformed:
         pass
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rig import Cluster, wait_for
 
+from .background import detach, dispatch, jobs
 from .conftest import Desk, script
 
 HOSTS = ("-H", "localhost:3")
@@ -112,6 +113,22 @@ def test_a_limit_that_is_none(desk: Desk, seconds: str) -> None:
     done = desk.run(*HOSTS, "--hang-timeout", seconds, "--no-python", "true")
     assert done.returncode == 2
     assert "hang" in done.stderr
+
+
+def test_whoever_asks_is_told_where_the_ranks_are(desk: Desk, state: Path) -> None:
+    row = detach(desk, *HOSTS, script(desk.folder, ODD))
+    for number in (1, 2):
+        done = dispatch("stacks", row["id"])
+        assert done.returncode == 0, done.stderr
+        assert " on localhost " in done.stdout
+        text = Path(row["logs"], f"stacks-{number}.txt").read_text()
+        assert text.count(", by proc\n") == 3
+    assert jobs()[-1]["state"] == "running"
+    assert dispatch("stop", "--now", row["id"]).returncode != 2
+    wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: "its end")
+    late = dispatch("stacks", row["id"])
+    assert late.returncode != 0
+    assert "it has ended" in late.stderr
 
 
 def test_a_rank_that_sleeps_in_a_step_is_found_among_four_hosts(cluster: Cluster) -> None:
