@@ -27,6 +27,8 @@ REACH = ("transport", "rsh", "ssh_config", "host_keys")
 class Enrolled:
     """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
 
+    slow: tells of slow ranks, in words.
+
     A run in the foreground goes on without a record where none can be written
     (a home that is full or read-only); one in the background would be out of reach.
     Raises: UsageError for the latter.
@@ -39,6 +41,7 @@ class Enrolled:
         paths: RunPaths | None,
         word: Word | None,
         tell: Callable[[Event], None],
+        slow: Callable[[], tuple[str, ...]],
     ) -> None:
         self.control: Control | None = None
         self.sinks: list[Sink] = []
@@ -67,7 +70,7 @@ class Enrolled:
                 from dispatcher.sinks.stacks import Stacks
 
                 stop = Stop(tell)
-                table = open_table(plan)
+                table = open_table(plan, slow)
                 self.control = Control(
                     self._folder, lambda how: stop(now=how == "kill"),
                     lambda: packed(table.picture()),

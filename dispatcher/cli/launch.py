@@ -126,7 +126,7 @@ def _run(
             raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
     sinks += seen.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
-    enrolled = Enrolled(plan, flags, paths, word, lambda event: course.tell(event))
+    enrolled = Enrolled(plan, flags, paths, word, lambda event: course.tell(event), seen.slow)
     if not showing.quiet:
         sinks.append(Notes(hosts, enrolled.also_told(screen.say), verbose=showing.verbose))
     sinks += [screen, *enrolled.sinks]
@@ -155,6 +155,8 @@ def _run(
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_IGN)
         report = course.run(HANDLED)
+    for words in () if showing.quiet else seen.slow():
+        say(f"note: {words}")
     enrolled.conclude(report.exit_code, report.verdict)
     if progress is not None:
         told.close_panel(

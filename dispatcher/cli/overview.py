@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,10 +38,11 @@ def check(flags: Mapping[str, Any]) -> None:
         raise UsageError("--watch and --stdin would both read what is typed", hint="< FILE")
 
 
-def open_table(plan: JobPlan) -> Table:
-    """The fold behind the table of ``plan``."""
+def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
+    """The fold behind the table of ``plan``; slow: see there."""
     nodes = (*plan.nodes, *plan.spares)
-    return Table([node.host.name for node in nodes], [node.slots for node in nodes], time.monotonic)
+    hosts, slots = [node.host.name for node in nodes], [node.slots for node in nodes]
+    return Table(hosts, slots, time.monotonic, slow)
 
 
 class Watched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -15,6 +16,7 @@ from dispatcher.sinks.screen import Screen
 
 if TYPE_CHECKING:
     from dispatcher.cli.overview import Watched
+    from dispatcher.sinks.steps import StepLines
     from dispatcher.sinks.table import Table
 
 
@@ -30,13 +32,24 @@ class Seen:
         self._table: Table | None = None
         self._showing = showing
         self._run_id = plan.run_id
+        self._steps: StepLines | None = None
+        pattern = showing.step_line
+        if pattern is not None:
+            from dispatcher.sinks.steps import StepLines
+
+            self._steps = StepLines(pattern, hosts, time.monotonic)
+            self.sinks.append(self._steps)
         if showing.watch or showing.metrics is not None:
             from dispatcher.cli.overview import Watched, open_table
 
-            self._table = open_table(plan)
+            self._table = open_table(plan, self.slow)
             self.sinks.append(self._table)
             if showing.watch:
                 self._watched = Watched(hosts, self._table)
+
+    def slow(self) -> tuple[str, ...]:
+        """Ranks that are slower than the others, in words."""
+        return () if self._steps is None else self._steps.words()
 
     def metrics(self, warn: Callable[[str], None]) -> list[Sink]:
         """What writes them down, if anything does. Raises: UsageError if that cannot be begun."""

@@ -53,6 +53,12 @@ _RUN = (
         "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
     ),
     click.option(
+        "--step-line",
+        metavar="RE",
+        help="A line that each rank writes once a step; its first group, if any, is the seconds "
+        "its own part took. Who is slower than the others is named, with --watch and at the end.",
+    ),
+    click.option(
         "--watch",
         is_flag=True,
         help="A live table of all ranks on the whole screen; q goes back to lines.",
@@ -94,6 +100,7 @@ _RUN = (
 _USUAL = {
     "label": "rank", "timestamps": False, "only_ranks": None, "rank0": False, "fold": False,
     "fold_numbers": False, "grep": None, "partial_after": None, "stall_after": None, "sample": None,
+    "step_line": None,
     "watch": False, "metrics": None, "screen_overflow": "auto", "log_dir": None,
     "log_overflow": "block", "log_merge": False, "log_size": None, "log_keep": None,
     "quiet": False, "verbose": False,
@@ -127,6 +134,7 @@ class Showing:
     fold: bool
     fold_numbers: bool
     stall_after: float | None
+    step_line: re.Pattern[bytes] | None
     sample: float | None
     watch: bool
     metrics: str | None
@@ -157,6 +165,7 @@ def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
         timestamps=flags["timestamps"],
         only=_only(flags, world_size),
         grep=_pattern(flags["grep"]),
+        step_line=_pattern(flags["step_line"], "--step-line"),
         fold=flags["fold"] or flags["fold_numbers"],
         fold_numbers=flags["fold_numbers"],
         stall_after=None if stall is None else parse_seconds(stall, "--stall-after") or None,
@@ -236,10 +245,10 @@ def _only(flags: Mapping[str, Any], world_size: int | None) -> Ranks | None:
     return None
 
 
-def _pattern(text: str | None) -> re.Pattern[bytes] | None:
+def _pattern(text: str | None, flag: str = "--grep") -> re.Pattern[bytes] | None:
     if text is None:
         return None
     try:
         return re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as error:
-        raise UsageError(f"--grep: {error}: {text!r}") from None
+        raise UsageError(f"{flag}: {error}: {text!r}") from None

@@ -54,16 +54,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Shot:
-    """One moment of a run. late: hosts whose GPUs do not answer."""
+    """One moment of a run. late: hosts whose GPUs do not answer. slow: of ranks, in words."""
 
     picture: Picture
     rows: tuple[Row, ...]
     late: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """As values of JSON, for ``of_plain``."""
         rows = [dataclasses.astuple(row) for row in self.rows]
-        return {"picture": packed(self.picture), "rows": rows, "late": self.late}
+        return {"picture": packed(self.picture), "rows": rows, "late": self.late,
+                "slow": self.slow}  # fmt: skip
 
     @staticmethod
     def of_plain(told: Mapping[str, Any]) -> Shot:
@@ -71,12 +73,12 @@ class Shot:
         try:
             picture = unpacked(told["picture"])
             rows = tuple(_row(*values) for values in told["rows"])
-            late = tuple(map(str, told["late"]))
+            late, slow = (tuple(map(str, told[name])) for name in ("late", "slow"))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a table: {error}") from None
         if picture is None:
             raise ValueError("not a table: no picture")
-        return Shot(picture, rows, late)
+        return Shot(picture, rows, late, slow)
 
 
 def _row(
@@ -118,14 +120,19 @@ class _Hosts:
 
 
 class Table(Sink):
-    """hosts: node -> name. slots: node -> its chosen GPUs, by local rank; () for all in order."""
+    """hosts: node -> name. slots: node -> its chosen GPUs, by local rank; () for all in order.
+
+    slow: tells of slow ranks, in words.
+    """
 
     def __init__(
         self,
         hosts: Sequence[str],
         slots: Sequence[Sequence[str]],
         clock: Callable[[], float],
+        slow: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
+        self._slow = slow
         self._hosts = _Hosts(hosts)
         self._slots = slots
         self._clock = clock
@@ -196,7 +203,7 @@ class Table(Sink):
                 seats[seat] = local + 1
                 rows.append(self._row(rank, known, local, now))
             late = tuple(self._hosts.names[node] for node in sorted(self._hosts.late))
-            return Shot(picture, tuple(rows), late)
+            return Shot(picture, tuple(rows), late, self._slow())
 
     def _row(self, rank: int, known: _Rank, local: int, now: float) -> Row:
         sample = known.sample

@@ -114,6 +114,7 @@ class Watch:
         if shot.late:
             names = harmless_text(fold(shot.late))
             head.append(Text(f"GPUs do not answer: {names}", style="yellow"))
+        head += [Text(harmless_text(words), style="yellow") for words in shot.slow]
         below = [Text(harmless_text(note), style="yellow") for note in notes[-MOST_NOTES:]]
         rows = chosen(shot.rows, look)
         self.page = max(1, height - len(head) - len(below) - 2)
