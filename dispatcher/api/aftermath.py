@@ -86,19 +86,20 @@ class Aftermath(Sink):
         if not seen.failures and "left" not in found:
             self._tell(NodeCleared(look.node, found.count("killed")))
 
-    def clean(self, handled: Sequence[Signals]) -> list[str]:
+    def clean(self, handled: Sequence[Signals], also: Sequence[Host] = ()) -> list[str]:
         """End what the run has left on ``hosts``; what was done, in words.
 
-        handled: the signals that end this.
+        handled: the signals that end this. also: hosts to be looked at in any case.
         """
         end = time.monotonic() + PATIENCE
         for thread in self._looks:
             thread.join(max(0.0, end - time.monotonic()))
-        if not self.hosts:
+        hosts = [*self.hosts, *also]
+        if not hosts:
             return []
         from dispatcher.api.tagged import look_by, summary
 
         ids = [self._run_id]
-        seen = look_by(self._transport_for, self.hosts, ids, kill=True, handled=handled)
+        seen = look_by(self._transport_for, hosts, ids, kill=True, handled=handled)
         killed = [f"note: {line}, left behind" for line in summary(seen.found, "killed", "killed")]
         return [*killed, *summary(seen.found, "left", "error: could not kill"), *seen.failures]

@@ -35,7 +35,8 @@ class Course:
     """The run of ``plan``; ``run`` carries it out, once.
 
     transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the
-    user. paths: of the run's files, for the report. excluded: hosts left out of the plan since
+    user. paths: of the run's files, for the report. elsewhere: hosts where others started ranks
+    of this run; after a failure they are looked at, too. excluded: hosts left out of the plan since
     they are not fit. verdict: with one given nothing is run, and the sinks are told that.
     above: hosts, and by the index of each those it is reached through, nearest first; None: all
     are reached from here. The others are as ``Runner`` has them.
@@ -49,6 +50,7 @@ class Course:
         *,
         say: Callable[[str], None],
         paths: RunPaths | None = None,
+        elsewhere: Sequence[Host] = (),
         excluded: Sequence[Exclusion] = (),
         verdict: Verdict | None = None,
         check: bool = True,
@@ -62,6 +64,7 @@ class Course:
         self._hosts = [node.host.name for node in places]
         self._say = say
         self._paths = paths
+        self._elsewhere = elsewhere
         self._excluded = excluded
         self._verdict = verdict
         self._above = above
@@ -106,7 +109,7 @@ class Course:
         began, at = time.time(), time.monotonic()
         verdict = self._runner.run(self._verdict, handled)
         plan, last = self.plan, self._tail.last
-        cleaned = self._aftermath.clean(handled)
+        cleaned = self._aftermath.clean(handled, () if verdict.ok else self._elsewhere)
         behind: list[str] = []
         if self._above is not None:
             hosts = [node.host for node in plan.nodes]

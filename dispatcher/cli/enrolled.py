@@ -13,6 +13,7 @@ from dispatcher.errors import DispatchError, UsageError
 from dispatcher.jobs import record
 from dispatcher.jobs.phase import Phase
 from dispatcher.paths import RunPaths
+from dispatcher.plan.host import Host
 from dispatcher.plan.job import JobPlan
 from dispatcher.sinks.base import Sink
 
@@ -27,7 +28,7 @@ REACH = ("transport", "rsh", "ssh_config", "host_keys")
 class Enrolled:
     """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
 
-    slow: tells of slow ranks, in words.
+    slow: tells of slow ranks, in words. elsewhere: hosts where ranks run that are not in the plan.
 
     A run in the foreground goes on without a record where none can be written
     (a home that is full or read-only); one in the background would be out of reach.
@@ -42,6 +43,7 @@ class Enrolled:
         word: Word | None,
         tell: Callable[[Event], None],
         slow: Callable[[], tuple[str, ...]],
+        elsewhere: Sequence[Host] = (),
     ) -> None:
         self.control: Control | None = None
         self.sinks: list[Sink] = []
@@ -51,8 +53,8 @@ class Enrolled:
                 plan.run_id,
                 program=plan.program.argv,
                 hosts=[
-                    (node.host.name, node.host.user, node.host.port)
-                    for node in (*plan.nodes, *plan.spares)
+                    (host.name, host.user, host.port)
+                    for host in (*(n.host for n in (*plan.nodes, *plan.spares)), *elsewhere)
                 ],
                 ranks=None if plan.is_open else plan.world_size,
                 logs=None if paths is None else paths.folder,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.api.here import allow_open_files
 from dispatcher.cli.asked import request
 from dispatcher.cli.door import say
 from dispatcher.cli.fanout import fanout
+from dispatcher.cli.handing import Handing
+from dispatcher.cli.handing import check as check_launcher
 from dispatcher.cli.reach import Reach, judge
 from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan, plan_job
@@ -29,12 +32,13 @@ def launch(flags: Mapping[str, Any]) -> int:
     plan = plan_job(request(flags), _run_id())
     judge(flags, [node.host for node in (*plan.nodes, *plan.spares)])
     tree = fanout(flags, [node.host for node in plan.nodes])
+    check_launcher(plan, flags)
     for notice in plan.notices:
         say(f"note: {notice}")
     if flags["dry_run"]:
         from dispatcher.cli.dryrun import show
 
-        show(plan, tree, as_json=flags["as_json"])
+        show(Handing(plan, flags).plan, tree, as_json=flags["as_json"])
         return 0
     if flags["as_json"]:
         raise UsageError("--json goes with --dry-run")
@@ -89,8 +93,11 @@ def _run(
     from dispatcher.sinks.notes import Notes
 
     decision = preflight(plan, flags)
-    plan = decision.plan
-    for text in () if showing.quiet else decision.notes:
+    handed = Handing(decision.plan, flags)
+    plan = handed.plan
+    if handed.hosts:
+        showing = replace(showing, label="none")  # lines have mpirun's labels
+    for text in () if showing.quiet else (*decision.notes, *handed.notes):
         say(text)
     hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
 
@@ -126,19 +133,22 @@ def _run(
             raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
     sinks += seen.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
-    enrolled = Enrolled(plan, flags, paths, word, lambda event: course.tell(event), seen.slow)
+    enrolled = Enrolled(
+        plan, flags, paths, word, lambda event: course.tell(event), seen.slow, handed.hosts
+    )
     if not showing.quiet:
         sinks.append(Notes(hosts, enrolled.also_told(screen.say), verbose=showing.verbose))
     sinks += [screen, *enrolled.sinks]
 
     tree = fanout(flags, [node.host for node in plan.nodes], plan.run_id)
     ask = None if word is None else word.ask
-    with enrolled, seen, Reach(flags, ask, tree=tree, say=screen.say) as reach:
+    with enrolled, handed, seen, Reach(flags, ask, tree=tree, say=screen.say) as reach:
         course = Course(
             plan,
-            reach.transport_for,
+            handed.way(reach.transport_for),
             sinks,
             say=say,
+            elsewhere=handed.hosts,
             paths=paths,
             excluded=decision.excluded,
             verdict=decision.verdict,

@@ -219,6 +219,13 @@ Other commands, each with its own --help:
 )
 @click.option("--fan-out", metavar="N", help="Hosts connecting at once [64].")
 @fanout_option
+@click.option(
+    "--launcher",
+    metavar="mpirun|PATH",
+    default="dispatch",
+    help="Leave starting to the mpirun or mpiexec of this machine (Open MPI, MPICH, Intel MPI), "
+    "with these hosts and this way to them: for what dispatch itself cannot start.",
+)
 # starting again
 @click.option("--max-restarts", metavar="N", help="Start all ranks again N times at most [0].")
 @click.option(
