@@ -19,15 +19,14 @@ import json
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 
 import peers
-import start
+import turns
 
-CLUSTER = start.CLUSTER
 KEX = "KexAlgorithms=curve25519-sha256"
 THERE = "/tmp/bench-copy"
 LOADS = {"one file of 10 MB": "big", "2000 small files": "tree"}
@@ -53,10 +52,10 @@ def everywhere(hosts: list[str], text: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def one_turn(argv: list[str], hosts: list[str], size: int) -> dict[str, float]:
+def one_turn(argv: list[str], hosts: list[str], size: int) -> turns.Turn:
     """Copy once into an empty folder: ``{wall, cpu}``. Raises: RuntimeError unless all is there."""
     everywhere(hosts, f"rm -rf {THERE}; mkdir {THERE}")
-    turn = start.one_turn(argv, 0)
+    turn = turns.one_turn(argv, 0)
     count = f"find {THERE} -type f -exec cat {{}} + | wc -c"
     said = everywhere(hosts, count).split()
     if said[-1:] != [str(size)]:
@@ -78,30 +77,21 @@ def make(place: str) -> dict[str, int]:
     return {"big": 10_000_000, "tree": total}
 
 
-def measure(hosts: list[str], repeat: int, only: list[str]) -> dict[str, object]:
+def measure(hosts: list[str], repeat: int, only: list[str]) -> dict[str, turns.Result]:
     """Turns of every peer and load; runs on the login host."""
-    result: dict[str, object] = {}
+    result = {}
     with tempfile.TemporaryDirectory() as place:
         sizes = make(place)
-        shuffle = random.Random(1)
         for load, name in LOADS.items():
             found = commands(hosts, os.path.join(place, name))
             found = {peer: argv for peer, argv in found.items() if not only or peer in only}
             missing = [peer for peer, argv in found.items() if shutil.which(argv[0]) is None]
-            turns: dict[str, list[dict[str, float]]] = {}
-            failed = {}
-            for peer, argv in found.items():
-                if peer in missing:
-                    continue
-                try:
-                    one_turn(argv, hosts, sizes[name])  # warm: not counted
-                    turns[peer] = []
-                except (RuntimeError, subprocess.CalledProcessError) as error:
-                    failed[peer] = str(error)[-500:]
-            for _ in range(repeat):
-                for peer in shuffle.sample(list(turns), len(turns)):
-                    turns[peer].append(one_turn(found[peer], hosts, sizes[name]))
-            result[load] = {"turns": turns, "missing": missing, "failed": failed}
+            ways = {
+                peer: partial(one_turn, argv, hosts, sizes[name])
+                for peer, argv in found.items()
+                if peer not in missing
+            }
+            result[load] = turns.take(ways, repeat, missing)
     return result
 
 
@@ -110,40 +100,16 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=16)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], metavar="PEER")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         hosts = sys.stdin.read().split()
         json.dump(measure(hosts, options.repeat, options.only), sys.stdout)
         return 0
-    name = f"copy-{os.getpid()}"
-    up = [*CLUSTER, "up", str(options.hosts), "--name", name, "--quiet", "--owner"]
-    subprocess.run([*up, str(os.getpid())], check=True)
-    try:
-        inside = [*CLUSTER, "enter", "--name", name, "login", "--", sys.executable, __file__]
-        ended = subprocess.run(
-            [*inside, "--inside", *sys.argv[1:]],
-            input="\n".join(f"n{i}" for i in range(1, options.hosts + 1)),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            env={**os.environ, "PDSH_SSH_ARGS_APPEND": f"-o{KEX}"},
-        )
-    finally:
-        subprocess.run([*CLUSTER, "down", "--name", name], check=False)
-    for load, result in json.loads(ended.stdout).items():
+    env = {"PDSH_SSH_ARGS_APPEND": f"-o{KEX}"}
+    for load, result in turns.on_login(__file__, options.hosts, env=env).items():
         print(f"{options.hosts} hosts, {load}, {options.repeat} turns, {os.cpu_count()} cores; s")
-        medians = {
-            peer: statistics.median(turn["wall"] for turn in turns)
-            for peer, turns in result["turns"].items()
-            if peer != "dispatch"
-        }
-        start.REFERENCE = min(medians, key=medians.__getitem__, default="dispatch")
-        print(start.table(result))
-        for peer in result["missing"]:
-            print(f"not installed here: {peer}")
-        for peer, why in result["failed"].items():
-            print(f"failed: {peer}: {why}")
+        turns.show(result)
     return 0
 
 

@@ -15,15 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import peers
-import start
+import turns
 
-CLUSTER = start.CLUSTER
 REFERENCE = "pdsh"
 #: where the holder of connections is found, by the turns of "dispatch, kept" alone
 HOLDER = f"/tmp/bench-exec-{os.getpid()}"
@@ -69,69 +68,33 @@ def commands(hosts: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     return {name: argv for name, argv in wanted.items() if name not in missing}, missing
 
 
-def measure(hosts: list[str], repeat: int) -> dict[str, object]:
+def measure(hosts: list[str], repeat: int) -> turns.Result:
     """Turns of every peer; runs on the login host."""
     os.makedirs(HOLDER, mode=0o700, exist_ok=True)
     connect = [*KEPT, *peers.dispatch(), "connect"]
     subprocess.run([*connect, "-w", ",".join(hosts)], check=True)
     try:
-        return _measure(hosts, repeat)
+        found, missing = commands(hosts)
+        ways = {name: partial(turns.one_turn, argv, len(hosts)) for name, argv in found.items()}
+        return turns.take(ways, repeat, missing)
     finally:
         subprocess.run([*connect, "--close"], check=False)
-
-
-def _measure(hosts: list[str], repeat: int) -> dict[str, object]:
-    found, missing = commands(hosts)
-    turns: dict[str, list[dict[str, float]]] = {name: [] for name in found}
-    failed = {}
-    for name, argv in list(found.items()):
-        try:
-            start.one_turn(argv, len(hosts))  # warm: not counted
-        except RuntimeError as error:
-            failed[name] = str(error)[:500]
-            del found[name], turns[name]
-    shuffle = random.Random(1)
-    for _ in range(repeat):
-        order = list(found)
-        shuffle.shuffle(order)
-        for name in order:
-            turns[name].append(start.one_turn(found[name], len(hosts)))
-    return {"turns": turns, "missing": missing, "failed": failed}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="compare parallel shells on the cluster rig")
     parser.add_argument("--hosts", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         json.dump(measure(sys.stdin.read().split(), options.repeat), sys.stdout)
         return 0
-    name = f"exec-{os.getpid()}"
-    up = [*CLUSTER, "up", str(options.hosts), "--name", name, "--quiet", "--owner"]
-    subprocess.run([*up, str(os.getpid())], check=True)
-    try:
-        inside = [*CLUSTER, "enter", "--name", name, "login", "--", sys.executable, __file__]
-        ended = subprocess.run(
-            [*inside, "--inside", *sys.argv[1:]],
-            input="\n".join(f"n{i}" for i in range(1, options.hosts + 1)),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    finally:
-        subprocess.run([*CLUSTER, "down", "--name", name], check=False)
-    result = json.loads(ended.stdout)
+    result = turns.on_login(__file__, options.hosts)
     print(
         f"{options.hosts} hosts, hostname, {options.repeat} turns, {os.cpu_count()} cores; seconds"
     )
-    start.REFERENCE = REFERENCE
-    print(start.table(result))
-    for peer in result["missing"]:
-        print(f"not installed here: {peer}")
-    for peer, why in result["failed"].items():
-        print(f"failed: {peer}: {why}")
+    turns.show(result, REFERENCE)
     return 0
 
 
