@@ -113,7 +113,8 @@ def by_spy(trees: Trees, end: float, most: int) -> dict[int, bytes]:
     for rank, (pid, _) in trees.items():
         program = spy_of(pid)
         if program is not None:
-            out, child = start([program, "dump", "--nonblocking", "--pid", str(pid)])
+            asked = ["dump", "--nonblocking", "--full-filenames", "--pid", str(pid)]
+            out, child = start([program, *asked])
             running[out] = (rank, child)
     while running and monotonic() < end:
         ready = select.select(list(running), [], [], max(0.0, end - monotonic()))[0]
@@ -206,7 +207,7 @@ def listens(pid: int, path: str) -> bool:
             for line in file:
                 if line.startswith("SigCgt:") and not int(line.split()[1], 16) >> SIGNAL - 1 & 1:
                     return False
-        held = "/proc/%d/fd" % pid
+        held, path = "/proc/%d/fd" % pid, os.path.realpath(path)
         return any(os.readlink("%s/%s" % (held, fd)) == path for fd in os.listdir(held))
     except (OSError, ValueError):
         return False

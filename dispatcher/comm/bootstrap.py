@@ -16,7 +16,7 @@ import socket
 import warnings
 from collections.abc import Sequence
 
-from dispatcher.comm import cuda, facts, hosts, leaving, library
+from dispatcher.comm import cuda, facts, hosts, leaving, library, stacks
 from dispatcher.comm.errors import CommError, CommWarning, EnvironmentMissing, Refused
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.facts import Facts
@@ -49,6 +49,7 @@ def init(
     name = os.environ.get("DISPATCH_HOST") or socket.gethostname()
     if abort_on_exception:
         leaving.arm(f"a rank on {name}")
+    stacks.listen(os.environ)
     mpi = open_mpi(thread_level)
     rank = int(mpi.COMM_WORLD.Get_rank())
     world = Exchange(mpi, mpi.COMM_WORLD, f"rank {rank} on {name}")

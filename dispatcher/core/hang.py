@@ -140,8 +140,14 @@ class Hang:
             return False
         if self._progress is not None:
             return True  # H-4
-        working = any(now - when < self.seconds for when in self._at_work.values())
-        return not working and all(self._is_still(rank, now) for rank in self._nodes)
+        return not self._gpu_works(now) and not self.busy(now)
+
+    def busy(self, now: float) -> list[int]:
+        """The ranks that are not still, or of which nothing is known."""
+        return sorted(rank for rank in self._nodes if not self._is_still(rank, now))
+
+    def _gpu_works(self, now: float) -> bool:
+        return any(now - when < self.seconds for when in self._at_work.values())
 
     def _is_still(self, rank: int, now: float) -> bool:
         waits = self._waits.get(self._nodes[rank])

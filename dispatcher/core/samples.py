@@ -64,6 +64,18 @@ class RanksHung(Event):
 
 
 @value
+class RanksWait(Event):
+    """Nobody has written for ``seconds``; ``still`` ranks wait for ``busy`` ones, it seems.
+
+    Those compute, or spin while they wait as well: the job is not ended.
+    """
+
+    seconds: float
+    still: tuple[int, ...]
+    busy: tuple[int, ...]
+
+
+@value
 class StacksWanted(Event):
     """Somebody wants to know where in its program every rank is; ``stacks`` has the answers."""
 

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dispatcher.core import events as ev
 from dispatcher.core import frames
 from dispatcher.core.actions import Action, GatherStacks, Tell
-from dispatcher.core.hang import Hang
+from dispatcher.core.hang import Hang, every
 from dispatcher.core.policy import Hung
-from dispatcher.core.samples import NodeSampled, RanksHung, StacksWanted
+from dispatcher.core.samples import NodeSampled, RanksHung, RanksWait, StacksWanted
 from dispatcher.core.stacks import NodeStacks, OutputSeen, RankStack, StacksGathered
 
 #: seconds for the hosts to tell where the ranks are, and of them for one to find it out
@@ -51,6 +51,7 @@ class Vigil:
         self.hung: Hung | None = None
         self._told = False  # a hang of this attempt
         self._excused = False
+        self._doubted: float | None = None  # the same time, told of as well
         self._judged: float | None = None  # a time when a hang was due and was not found
         self._timeout = hang_timeout
         self._shows_progress = shows_progress
@@ -149,9 +150,19 @@ class Vigil:
             return []
         if not self._hang.hangs(now):
             self._judged = due if due <= now else None  # the next sample may show it
-            return []
+            settled = due + 2 * every(self._timeout) <= now  # the samples are of the whole time
+            return self._doubt(due, now) if settled else []
         self._hung_since = due - self._timeout
         return [Tell(RanksHung(now - self._hung_since)), *self._gather(now)]
+
+    def _doubt(self, due: float, now: float) -> list[Action]:
+        """Say once in a silence that some ranks do nothing while others keep the job alive."""
+        busy = [] if self._hang is None else self._hang.busy(now)
+        still = sorted(self._living.keys() - set(busy))
+        if not busy or not still or self._doubted == due:
+            return []
+        self._doubted = due
+        return [Tell(RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
 
     # -- where the ranks are ----------------------------------------------------------------
 

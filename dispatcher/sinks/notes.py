@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dispatcher.core import events as ev
 from dispatcher.core.pmix import MpiFound
-from dispatcher.core.samples import RanksHung
+from dispatcher.core.samples import RanksHung, RanksWait
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
 from dispatcher.sinks import attempts
@@ -60,6 +60,12 @@ class Notes(Sink):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
             case RanksHung(seconds):
                 return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
+            case RanksWait(seconds, still, busy):
+                return (
+                    f"no output for {seconds:.0f} s; {fold_ranks(still)}: no CPU; "
+                    f"{fold_ranks(busy)}: busy, which may be a wait that spins (--progress-line "
+                    "tells), so the job is not ended"
+                )
             case ev.SpawnRefused(node, rank, why):
                 who = f"rank {name(rank)} on {self._hosts[node]}"
                 return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"

@@ -54,13 +54,17 @@ def agent_with() -> Iterator[Callable[..., Agent]]:
 def hooked(agent_with: Callable[..., Agent], tmp_path: Path) -> Callable[..., Agent]:
     """Starts an agent whose one rank is a Python that sleeps and knows where its stacks go."""
 
-    def start(program: str = SLEEPER, *, shell: bool = False, **env: str) -> Agent:
-        agent = agent_with(**env)
+    def start(program: str = SLEEPER, *, shell: bool = False, path: str = "") -> Agent:
+        # no py-spy of this machine's
+        agent = agent_with(PATH=f"{path}/usr/bin:/bin")
         folder = agent.prepare()["facts"]["error_folder"]
         hook = tmp_path / "hook"
         hook.mkdir()
         (hook / "sitecustomize.py").write_bytes(orders.hook())
-        words = [sys.executable, "-c", program]
+        python = tmp_path / "bin/python"
+        python.parent.mkdir()
+        python.symlink_to(sys.executable)
+        words = [str(python), "-c", program]
         if shell:
             words = ["sh", "-c", '"$@"; true', "sh", *words]
         known = {"PYTHONPATH": str(hook), "DISPATCH_STACKS": folder}
@@ -73,7 +77,7 @@ def hooked(agent_with: Callable[..., Agent], tmp_path: Path) -> Callable[..., Ag
 
 @pytest.mark.parametrize("shell", [False, True])
 def test_by_its_own_faulthandler(hooked: Callable[..., Agent], shell: bool) -> None:
-    agent = hooked(shell=shell, PATH="/usr/bin:/bin")
+    agent = hooked(shell=shell)
     for _ in range(2):
         ((rank, _, state, how, text),) = stacks(agent)["ranks"]
         assert (rank, state, how) == (0, "S", "faulthandler")
@@ -111,11 +115,11 @@ def test_by_py_spy_if_it_works(hooked: Callable[..., Agent], tmp_path: Path, moo
     spy = tmp_path / "py-spy"
     spy.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\nprintf '{text}'\n{script}\n")
     spy.chmod(0o755)
-    agent = hooked(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    agent = hooked(path=f"{tmp_path}:")
     ((_, pid, _, how, found),) = stacks(agent, 0.2, 4.0 if mood == "late" else 6.0)["ranks"]
     assert how == ("py-spy" if mood == "well" else "faulthandler")
     assert (b"f (a.py:1)" in found) == (mood == "well")
-    assert (tmp_path / "asked").read_text() == f"dump --nonblocking --pid {pid}\n"
+    assert (tmp_path / "asked").read_text() == f"dump --nonblocking --full-filenames --pid {pid}\n"
     agent.report("sample")  # it goes on with that
     assert agent.finish()["killed"] == 0
 

@@ -16,6 +16,7 @@ from dispatcher.core.samples import (
     NodeSampled,
     RankSample,
     RanksHung,
+    RanksWait,
     StacksWanted,
 )
 from dispatcher.core.stacks import NodeStacks, OutputSeen, RankStack, StacksGathered
@@ -332,6 +333,23 @@ class TestVigil:
         due = world.run.next_deadline()
         assert due is not None
         assert due > world.now
+
+    def test_who_waits_for_whom_is_told_once(self) -> None:
+        """Rank 1 computes, or spins: it keeps the job alive."""
+        world = Played()
+        told_of = []
+        for second in range(4 * S):
+            world.now += 1.0
+            for node in (0, 1):
+                world.at(ev.NodeHeard(node))
+                cpu = {2 * node: 0.0, 2 * node + 1: float(second * (1 - node))}
+                told_of += told(world.at(seen(node, world.now, cpu)), RanksWait)
+            told_of += told(list(world.run.tick(world.now)), RanksWait)
+        (wait,) = told_of
+        assert isinstance(wait, RanksWait)
+        assert (wait.still, wait.busy) == ((0, 2, 3), (1,))
+        assert wait.seconds < S + 4
+        assert world.run._job.cause is None
 
     def test_a_hang_is_a_failure_that_is_tried_again(self) -> None:
         world = Played(restarts=1)
