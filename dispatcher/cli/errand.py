@@ -17,6 +17,8 @@ from dispatcher.plan.request import parse_count, parse_seconds
 
 if TYPE_CHECKING:
     from dispatcher.cli.reach import Reach
+    from dispatcher.runner.broadcast import Broadcast
+    from dispatcher.runner.keyboard import Keyboard
 
 
 def run(flags: Mapping[str, Any]) -> int:
@@ -93,17 +95,21 @@ def carry_out(errand: Errand, flags: Mapping[str, Any], reach: Reach) -> int:
     from dispatcher.cli.told import Telling
     from dispatcher.core.events import SignalReceived
     from dispatcher.core.visits import exit_code
-    from dispatcher.runner.broadcast import Broadcast
     from dispatcher.runner.errand import ErrandRunner
-    from dispatcher.runner.keyboard import Keyboard
 
     def nobody_reads() -> None:
         runner.tell(SignalReceived(signal.SIGPIPE))
 
     interactive = terminal.is_ours(flags, errand)
     telling = Telling(flags, errand.names, say, nobody_reads, through=interactive)
-    dialogue: Broadcast | Keyboard | None = Broadcast(0) if errand.stdin else None
-    if interactive:
+    dialogue: Broadcast | Keyboard | None = None
+    if errand.stdin:
+        from dispatcher.runner.broadcast import Broadcast
+
+        dialogue = Broadcast(0)
+    elif interactive:
+        from dispatcher.runner.keyboard import Keyboard
+
         dialogue = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
     with becoming.password(flags) as ask:
         runner = ErrandRunner(

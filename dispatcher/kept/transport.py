@@ -6,7 +6,6 @@ Nothing of SSH is loaded here unless a connection has to be made by ourselves.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +42,7 @@ class KeptTransport(Transport):
         self._direct: Transport | None = None
         self._order = {
             "keep": keep,
-            "run": secrets.token_hex(8),
+            "run": os.urandom(8).hex(),
             "config": None if config is None else os.path.abspath(config),
             "host_keys": host_keys,
             "alive": alive,

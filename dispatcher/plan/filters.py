@@ -17,7 +17,6 @@ are 0 to slots-1. ``@group`` cannot be used here, since ``@`` separates.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -168,6 +167,8 @@ def _ids(text: str, spec: str, flag: str) -> set[str]:
 
 
 def _unknown(name: str, known: set[str], flag: str) -> PlanError:
+    import difflib  # for a mistake only
+
     near = difflib.get_close_matches(name, known, n=1) if len(known) <= 1000 else []
     return PlanError(
         f"{flag}: no host {shown(name)} (known: {_brief(sorted(known))})",

@@ -22,7 +22,6 @@ Does not compare lines with each other: repeated hosts are ``hostfile``'s matter
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -286,6 +285,8 @@ def _add(
     """Put one option into ``found`` under its meaning."""
     meaning = _MEANING.get(key)
     if meaning is None:
+        import difflib  # for a mistake only
+
         near = difflib.get_close_matches(key.lower(), _MEANING, n=1)
         raise BadName(
             f"unknown key {shown(key)}",

@@ -6,9 +6,8 @@ writes to a disk, a terminal or a socket itself.
 
 from __future__ import annotations
 
+import os
 import queue
-import random
-import secrets
 import signal
 import threading
 import time
@@ -62,7 +61,7 @@ class ErrandRunner:
         special = errand.sudo is not None or errand.terminal is not None
         self._door = (
             lifeline.door(
-                "dispatch" + secrets.token_hex(8),
+                "dispatch" + os.urandom(8).hex(),
                 terminal=errand.terminal is not None,
                 sudo=errand.sudo,
             )
@@ -70,7 +69,7 @@ class ErrandRunner:
             else None
         )
         self._feed = Feed(sinks, self._taken, sink_failed)
-        self._rounds = Rounds(errand, random.random)
+        self._rounds = Rounds(errand, _chance)
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._visits: dict[int, Visit] = {}
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // len(errand.hosts)))
@@ -184,3 +183,10 @@ class ErrandRunner:
             output=self._output,
         )
         visit.start()
+
+
+def _chance() -> float:
+    """A random number from 0 to 1; needed only where hosts drop connections."""
+    import random
+
+    return random.random()  # noqa: S311 - it spreads attempts, nothing is secret

@@ -7,7 +7,6 @@ beyond is counted, and the count is told with the block.
 from __future__ import annotations
 
 import base64
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -95,6 +94,8 @@ def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
     groups = _by_size(blocks)
     if len(groups) < 2:
         return
+    import difflib  # for what few ask for
+
     usual, *others = groups
     before, usual_name = _shown(usual[1]), fold(usual[0])
     for names, block in others:
