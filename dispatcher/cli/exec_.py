@@ -55,6 +55,7 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option("--events", metavar="FILE", help="Write every event to the new FILE as JSON lines.")
 @click.option("--failed-to", metavar="FILE", help="Write the hosts that failed, as a hostfile.")
 @click.option("--retry-failed", metavar="FILE", help="Only those of FILE, and then update it.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress on a terminal.")
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @fanout_option
 @keep_option

@@ -130,7 +130,7 @@ class Shell:
 UNASKED: Mapping[str, Any] = {
     "stdin": False, "no_stdin": True, "pty": False, "max_code": False, "no_label": False,
     "gather_all": False, "diff": False, "as_json": False, "timestamps": False,
-    "output_dir": None, "error_dir": None,
+    "output_dir": None, "error_dir": None, "quiet": False,
     "screen_overflow": "auto", "events": None, "failed_to": None, "retry_failed": None,
 }  # fmt: skip
 

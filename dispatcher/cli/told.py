@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.agent.wire import STDERR, STDOUT
-from dispatcher.cli.sinks import unhurried
+from dispatcher.cli.sinks import may_draw, unhurried
 from dispatcher.core.visits import Outcome
 from dispatcher.errors import UsageError
 from dispatcher.sinks.base import Sink
@@ -19,6 +19,7 @@ from dispatcher.sinks.blocks import Kept, blocks_of, differences, gathered, reco
 from dispatcher.sinks.choice import OnlyStreams
 from dispatcher.sinks.early import Early
 from dispatcher.sinks.errand import ErrandNotes, describe, words
+from dispatcher.sinks.errand_progress import ErrandProgress
 from dispatcher.sinks.files import write_all
 from dispatcher.sinks.hostfiles import HostFiles
 from dispatcher.sinks.journal import Journal
@@ -58,15 +59,25 @@ class Telling:
         kept = BOTH if both else frozenset({1}) if whole else frozenset()
         self._kept = Kept(kept)
         label = not flags["no_label"]
-        self._early = Early(self._kept, names, _to_output, label=label) if gather else None
+        self._progress = None if through or not _may_draw(flags) else ErrandProgress(names)
         files = self._files(lambda line: screen.say(line))
         screen: Sink = (
             Through(STDOUT, nobody_reads) if through else self._screen(BOTH - kept, nobody_reads)
         )
         notes = ErrandNotes(names, screen.say, verbose=flags["verbose"])
-        self.sinks: list[Sink] = [notes, self._kept, *files, screen]
+        self.sinks: list[Sink] = [notes, self._kept, *files]
+        if self._progress is not None:
+            self.sinks.append(self._progress)
+        write = _to_output
+        if self._progress is not None and os.isatty(STDOUT):  # it may not write into the picture
+
+            def write(text: bytes) -> None:
+                screen.say(text.decode("utf-8", "surrogateescape").removesuffix("\n"))
+
+        self._early = Early(self._kept, names, write, label=label) if gather else None
         if self._early is not None:
             self.sinks.append(self._early)
+        self.sinks.append(screen)  # closed last: it shows what the others say
 
     def _files(self, say: Callable[[str], None]) -> list[Sink]:
         found: list[Sink] = []
@@ -98,12 +109,23 @@ class Telling:
         )
         # notes go to standard error even where its lines are kept for the end
         fds = {stream: stream for stream in streams | {STDERR}}
-        screen = Screen(view, Outlet(fds, nobody_reads if streams else lambda: None))
+        broken = nobody_reads if streams else lambda: None
+        outlet, footer, progress = Outlet(fds, broken), None, self._progress
+        if progress is not None:
+            from dispatcher.sinks.terminal import Terminal
+
+            outlet = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken)
+
+            def footer(bars: object, columns: int) -> list[tuple[bytes, int]]:
+                return progress.lines(columns)
+
+        screen = Screen(view, outlet, footer=footer)
         folders = {STDOUT: self._flags["output_dir"], STDERR: self._flags["error_dir"]}
         kept = all(folders[stream] is not None for stream in streams)
         reader = STDOUT if STDOUT in streams else STDERR
         overflow = self._flags["screen_overflow"]
-        return OnlyStreams(unhurried(screen, reader, overflow, kept=kept), streams)
+        draws = self._progress is not None
+        return OnlyStreams(unhurried(screen, reader, overflow, kept=kept, draws=draws), streams)
 
     def conclude(self, outcomes: Sequence[Outcome]) -> None:
         """Show what was kept, and then what became of which hosts."""
@@ -132,6 +154,13 @@ class Telling:
         if flags["diff"]:
             for piece in differences(blocks):
                 write_all(1, piece)
+
+
+def _may_draw(flags: Mapping[str, Any]) -> bool:
+    """Whether the progress may stand below the lines, and nobody is asked for anything there."""
+    asks = flags["sudo"] is not None and not flags["ask_sudo_password"]
+    types = flags["stdin"] and os.isatty(0)
+    return not (flags["quiet"] or asks or types) and may_draw(os.environ)
 
 
 def _to_output(text: bytes) -> None:

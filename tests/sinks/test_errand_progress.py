@@ -1,0 +1,43 @@
+"""How far an errand is, as a terminal shows it."""
+
+from __future__ import annotations
+
+import re
+
+from dispatcher.core import events as ev
+from dispatcher.core import visits as vi
+from dispatcher.sinks.base import Stamped
+from dispatcher.sinks.errand_progress import SLOW, ErrandProgress
+from dispatcher.transport.base import Failure, Kind
+
+
+def shown(progress: ErrandProgress, columns: int = 100) -> str:
+    found = progress.lines(columns)
+    if not found:
+        return ""
+    ((line, width),) = found
+    assert width <= columns
+    return re.sub(r"\x1b\[[\d;]*m|[\u2500\u2501]", "", line.decode()).strip()
+
+
+def test_hosts_on_their_way() -> None:
+    now = 100.0
+    names = [f"n{i}" for i in range(1, 7)]
+    progress = ErrandProgress(names, lambda: now)
+
+    def tell(*events: ev.Event) -> None:
+        for event in events:
+            progress.event(Stamped(1, 0.0, event))
+
+    tell(*(ev.NodeConnecting(node, 1) for node in range(5)))
+    assert shown(progress) == ""  # a passphrase may be asked for
+    tell(ev.NodeConnected(0, None, "local"), *(ev.NodeBooted(node, 0) for node in range(4)))
+    assert shown(progress) == "0 of 6 hosts  4 running 1 connecting 0:00:00"
+    dropped = Failure(Kind.DROPPED, "busy", retryable=True)
+    tell(vi.HostDone(0, vi.Exited(0)), vi.HostDone(1, vi.Exited(3)), ev.NodeLost(4, dropped))
+    assert shown(progress) == "2 of 6 hosts (1 failed)  2 running 0:00:00"
+    now += SLOW
+    assert shown(progress) == "2 of 6 hosts (1 failed)  2 running: n[3-4] 0:00:05"
+    assert len(shown(progress, 30)) <= 30
+    tell(*(vi.HostDone(node, vi.Exited(0)) for node in range(2, 6)))
+    assert shown(progress) == "6 of 6 hosts (1 failed)  0:00:05"
