@@ -354,7 +354,7 @@ class Loop:
             ended |= self.sampler.stop()
             self.sampler = None
         if self.wireup is not None and self.wireup.rendezvous is not None:
-            ended.add(self.wireup.rendezvous.pid)
+            ended.add(self.wireup.rendezvous.pid or 0)
         killed, left = family.kill_all(self.reap)
         if self.wireup is not None and not left:
             self.wireup.remove_segments()

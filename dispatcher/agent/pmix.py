@@ -13,7 +13,8 @@ and libpmix can only listen on ports it opened itself. So each connection is let
 if it is of our own user, and carried over, byte for byte.
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), fence (id,
-ranks or None, data), abort (rank, code, text), trouble (why). From it: release (id, status, data).
+ranks or None, data), abort (rank, code, text), trouble (why, mpi). From it: part (id, data),
+release (id, status).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 READ_SIZE = 64 << 10
+#: bytes that this host may contribute to a fence; a message holds that and a little more
+FENCE_LIMIT, OUT_OF_RESOURCE = 15 << 20, -29
 #: libraries that a libpmix may need from where the ranks found them
 MOST_NEEDED = 16
 
@@ -62,6 +65,7 @@ class Serving:
         self.lock = allocate_lock()  # the library's thread speaks to the agent too
         self.fences: dict[int, Answer] = {}
         self.n_fences = 0
+        self.parts: dict[int, list[bytes]] = {}  # of what a fence brings
         self.poll = select.epoll()
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
@@ -142,12 +146,20 @@ class Serving:
         self.tell("abort", rank=rank, code=code, text=text[:1000].decode("utf-8", "replace"))
 
     def fenced(self, answer: Answer, ranks: list[int] | None, data: bytes) -> None:
+        if len(data) > FENCE_LIMIT:
+            answer.give(OUT_OF_RESOURCE, b"")
+            return
         self.n_fences += 1
         self.fences[self.n_fences] = answer
         self.tell("fence", id=self.n_fences, ranks=ranks, data=data)
 
     def release(self, message: dict[str, Any]) -> None:
-        self.fences.pop(message["id"]).give(message["status"], message["data"])
+        """Let the ranks out of a fence, when all parts of what they get have come."""
+        id = message["id"]
+        if message["type"] == "part":
+            self.parts.setdefault(id, []).append(message["data"])
+            return
+        self.fences.pop(id).give(message["status"], b"".join(self.parts.pop(id, ())))
 
     def tell(self, type: str, **fields: object) -> None:
         data = control(type, **fields)

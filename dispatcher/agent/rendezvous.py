@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 #: no tag of PMI-1's has eleven digits
 TAG = ":10000000000"
-#: bytes of a packet that a report can hold, and of all that one fence may bring
-PACKET_LIMIT, FENCE_LIMIT = 960 << 10, 64 << 20
+#: bytes of a packet that a report can hold, of all that one fence may bring, and of a message
+PACKET_LIMIT, FENCE_LIMIT, PORTION = 960 << 10, 64 << 20, 1 << 20
 OUT_OF_RESOURCE = -29
 #: seconds that an abort waits: Open MPI's ranks abort when one that they talk to has died, and
 #: then its end is the cause, which its own agent tells. The rank waits in MPI_Abort meanwhile
@@ -62,7 +62,9 @@ class Rendezvous:
         self.world = world
         self.listener = listener
         self.message = message
-        self.pid = self.link = -1  # of the serving process, once there is one
+        self.pid: int | None = None  # of the serving process, once there is one
+        self.link = -1  # and our end of the socket to it
+        self.outgoing = bytearray()  # what it has not taken yet
         self.decoder = Decoder()
         self.patience: float = world.job["patience"]
         self.due: float | None = None  # when there is something to say that nobody triggers
@@ -117,15 +119,18 @@ class Rendezvous:
             _become(agent, theirs.detach(), self.listener, came, job, pids)
         theirs.close()
         self.link = ours.detach()
+        os.set_blocking(self.link, False)
         self.wireup.poll.register(self.link, select.EPOLLIN)
         self.wireup.others[self.link] = self.hear
 
     def hear(self, fd: int, now: float) -> list[Action]:
-        """The serving process has said something, or ended."""
+        """The serving process takes, has said something, or ended."""
+        self._write()
         try:
             data = os.read(fd, 1 << 20)
-            frames = self.decoder.feed(data)
-            messages = [unpack(frame.body) for frame in frames]
+            messages = [unpack(frame.body) for frame in self.decoder.feed(data)]
+        except BlockingIOError:
+            return []
         except (OSError, WireError, PackError):
             data, messages = b"", []
         actions: list[Action] = []
@@ -151,8 +156,8 @@ class Rendezvous:
                 room -= len(parts[-1])
         except zlib.error:
             room = 0
-        status = 0 if room > 0 else OUT_OF_RESOURCE
-        return self._answer(self.waiting.pop(fence), status, b"".join(parts))
+        id = self.waiting.pop(fence)
+        return self._answer(id, *((0, b"".join(parts)) if room > 0 else (OUT_OF_RESOURCE, b"")))
 
     def who(self, seconds: float) -> list[Action]:
         """Report the ranks here that others wait for; libpmix does not tell which are in."""
@@ -179,15 +184,6 @@ class Rendezvous:
     def _set_due(self) -> None:
         whens = [self.patient, *(when for when, _ in self.aborts)]
         self.due = min((when for when in whens if when is not None), default=None)
-
-    def stop(self) -> None:
-        """Serve no more."""
-        self.wireup.others.pop(self.link, None)
-        try:
-            os.close(self.link)
-            os.kill(self.pid, SIGKILL)
-        except OSError:
-            pass
 
     # -- what the serving process says ----------------------------------------------------
 
@@ -235,18 +231,30 @@ class Rendezvous:
         return [("send", "pmix_failed", {"library": mpi, "tried": why})]
 
     def _answer(self, id: int, status: int, data: bytes) -> list[Action]:
-        rest = control("release", id=id, status=status, data=data)
-        try:
-            while rest:
-                rest = rest[os.write(self.link, rest) :]
-        except OSError:
-            pass  # it has ended, which is read from the same socket
+        """Let the ranks out of fence ``id``, with ``data`` if ``status`` is 0."""
+        for at in range(0, len(data), PORTION):
+            self.outgoing += control("part", id=id, data=data[at : at + PORTION])
+        self.outgoing += control("release", id=id, status=status)
+        self._write()
         return []
+
+    def _write(self) -> None:
+        """Write what the serving process takes now; wait for it in the poll for the rest."""
+        try:
+            while self.outgoing:
+                del self.outgoing[: os.write(self.link, self.outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:  # it has ended, which is read from the same socket
+            self.outgoing.clear()
+        wanted = select.EPOLLOUT if self.outgoing else 0
+        self.wireup.poll.modify(self.link, select.EPOLLIN | wanted)
 
     def _ended(self) -> list[Action]:
         """The serving process is no more; ranks that it served would wait for ever."""
         self.wireup.poll.unregister(self.link)
-        self.stop()
+        del self.wireup.others[self.link]
+        os.close(self.link)
         if self.finalized >= self.connected and self.finalized:
             return []
         return [("send", "pmix_failed", {"library": "", "tried": ""})]
