@@ -27,6 +27,7 @@ MAY = {
         "core.events",
         "core.policy",
         "core.frames",
+        "core.pmi",
         "core.pmix",
         "core.last_look",
         "core.samples",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.events import RankExited, RankSpawned, RanksPlaced, WorldPlaced
+from dispatcher.core.events import RankExited, RankSpawned, RanksPlaced
+from dispatcher.core.pmi import WorldPlaced
 from dispatcher.core.pmix import MpiFound
 from dispatcher.sinks.base import Sink, Stamped
 

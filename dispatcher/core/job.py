@@ -38,7 +38,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dispatcher.core import events as ev
-from dispatcher.core import pmix, policy
+from dispatcher.core import pmi, pmix, policy
 from dispatcher.core.actions import (
     Action,
     CloseLink,
@@ -258,7 +258,7 @@ class Job:
 
     # -- MPI ---------------------------------------------------------------------------
 
-    def _on_pmi_committed(self, event: ev.PmiCommitted, now: float) -> list[Action]:
+    def _on_pmi_committed(self, event: pmi.PmiCommitted, now: float) -> list[Action]:
         if self._mpi is None or self.state != RUNNING:
             return []
         try:
@@ -273,16 +273,16 @@ class Job:
             self.deadlines[key] = now + self.plan.limits.mpi_patience
         return actions
 
-    def _on_pmi_aborted(self, event: ev.PmiAborted, now: float) -> list[Action]:
+    def _on_pmi_aborted(self, event: pmi.PmiAborted, now: float) -> list[Action]:
         if not self._roll.is_alive(event.rank, event.node):
             return []
         cause = policy.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
         return self.stop(cause, now)
 
-    def _on_pmi_asked(self, event: ev.PmiAsked, now: float) -> list[Action]:
+    def _on_pmi_asked(self, event: pmi.PmiAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.ask(event)
 
-    def _on_pmi_spawn_asked(self, event: ev.PmiSpawnAsked, now: float) -> list[Action]:
+    def _on_pmi_spawn_asked(self, event: pmi.PmiSpawnAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.spawn(event)  # J-2
 
     def _on_pmix_wanted(self, event: pmix.PmixWanted, now: float) -> list[Action]:
@@ -423,11 +423,11 @@ _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     ev.RankFailedToStart: Job._on_rank_failed_to_start,
     ev.RankExited: Job._on_rank_exited,
     ev.OutputEnded: Job._on_output_ended,
-    ev.PmiCommitted: Job._on_pmi_committed,
-    ev.PmiAborted: Job._on_pmi_aborted,
-    ev.PmiAsked: Job._on_pmi_asked,
-    ev.PmiSpawnAsked: Job._on_pmi_spawn_asked,
-    ev.PmiWaiting: Job._on_nothing,
+    pmi.PmiCommitted: Job._on_pmi_committed,
+    pmi.PmiAborted: Job._on_pmi_aborted,
+    pmi.PmiAsked: Job._on_pmi_asked,
+    pmi.PmiSpawnAsked: Job._on_pmi_spawn_asked,
+    pmi.PmiWaiting: Job._on_nothing,
     pmix.PmixWanted: Job._on_pmix_wanted,
     pmix.PmixFailed: Job._on_pmix_failed,
     pmix.MpiFound: Job._on_nothing,

@@ -22,7 +22,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from dispatcher.core import events as ev
-from dispatcher.core import spawn
+from dispatcher.core import pmi, spawn
 from dispatcher.core.actions import (
     Action,
     AnswerRank,
@@ -70,7 +70,7 @@ class Mpi:
 
     # -- fences -------------------------------------------------------------------
 
-    def commit(self, event: ev.PmiCommitted) -> list[Action]:
+    def commit(self, event: pmi.PmiCommitted) -> list[Action]:
         """A node is in. Raises: FenceError if it may not be."""
         world = self._worlds.get(event.world)
         if world is None:
@@ -97,11 +97,11 @@ class Mpi:
 
     # -- names --------------------------------------------------------------------
 
-    def ask(self, event: ev.PmiAsked) -> list[Action]:
+    def ask(self, event: pmi.PmiAsked) -> list[Action]:
         """The answer to a rank's publish, lookup or unpublish."""
         return [AnswerRank(event.node, event.rank, self._answer(event))]
 
-    def _answer(self, event: ev.PmiAsked) -> bytes:
+    def _answer(self, event: pmi.PmiAsked) -> bytes:
         service = event.service
         if event.verb == "publish":
             if not event.port or len(self._names) >= MOST_NAMES:
@@ -116,7 +116,7 @@ class Mpi:
 
     # -- spawns -------------------------------------------------------------------
 
-    def spawn(self, event: ev.PmiSpawnAsked) -> list[Action]:
+    def spawn(self, event: pmi.PmiSpawnAsked) -> list[Action]:
         """Place the world that a rank asks for and have it started, or refuse."""
         if not self._roll.is_alive(event.rank, event.node):
             return []
@@ -133,7 +133,7 @@ class Mpi:
         self._worlds[index] = _World(ranks_of, (event.node, event.rank))
         for rank, node in enumerate(world.nodes):
             self._roll.call(world.number(rank), node)
-        placed = ev.WorldPlaced(index, event.rank, world.number(0), world.nodes)
+        placed = pmi.WorldPlaced(index, event.rank, world.number(0), world.nodes)
         return [Tell(placed), *(SpawnRanks(node, world) for node in sorted(ranks_of))]
 
     def started(self, rank: int) -> list[Action]:
@@ -198,7 +198,7 @@ class Mpi:
 
 def _refused(node: int, rank: int, why: str) -> list[Action]:
     line = b"cmd=spawn_result rc=1 msg=refused_by_dispatch\n"
-    return [Tell(ev.SpawnRefused(node, rank, why)), AnswerRank(node, rank, line)]
+    return [Tell(pmi.SpawnRefused(node, rank, why)), AnswerRank(node, rank, line)]
 
 
 def _unknown(verb: bytes) -> bytes:

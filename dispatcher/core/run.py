@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dispatcher.core import events as ev
-from dispatcher.core import policy, restart
+from dispatcher.core import pmi, policy, restart
 from dispatcher.core.account import Account
 from dispatcher.core.actions import (
     Action,
@@ -233,11 +233,11 @@ class Run:
         match event:
             case ev.RanksPlaced():
                 return replace(event, restart=self.restarts)
-            case ev.WorldPlaced(_, _, first, nodes):
+            case pmi.WorldPlaced(_, _, first, nodes):
                 for rank, node in enumerate(nodes):
                     self._homes[first + rank] = (self._seats[node], rank)
                 return replace(event, nodes=tuple(self._seats[node] for node in nodes))
-            case ev.SpawnRefused(node) | ev.NodeNoticed(node):
+            case pmi.SpawnRefused(node) | ev.NodeNoticed(node):
                 return replace(event, node=self._seats[node])
         return event
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dispatcher.core.events import PmiSpawnAsked, Segment
+from dispatcher.core.pmi import PmiSpawnAsked, Segment
 from dispatcher.plan import placement, worlds
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.job import JobPlan, NodePlan

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.agent.pack import PackError, unpack
-from dispatcher.core import error_file, pmix
+from dispatcher.core import error_file, pmi, pmix
 from dispatcher.core import events as ev
 from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
 from dispatcher.core.stuck import in_words
@@ -234,12 +234,12 @@ def _number(value: Any, name: str) -> float:
 def _pmi_fence(fields: Fields, node: int) -> list[ev.Event]:
     world, epoch = fields.integer("world"), fields.integer("epoch")
     keys = fields.bytes("keys", BODY_LIMIT)
-    return [ev.PmiCommitted(node, world, fields.text("fence"), epoch, keys)]
+    return [pmi.PmiCommitted(node, world, fields.text("fence"), epoch, keys)]
 
 
 def _pmi_abort(fields: Fields, node: int) -> list[ev.Event]:
     code = fields.integer("code", 0, 255)
-    return [ev.PmiAborted(node, fields.rank(), code, fields.text("text"), _error(fields))]
+    return [pmi.PmiAborted(node, fields.rank(), code, fields.text("text"), _error(fields))]
 
 
 def _pmi_name(fields: Fields, node: int) -> list[ev.Event]:
@@ -249,7 +249,7 @@ def _pmi_name(fields: Fields, node: int) -> list[ev.Event]:
     service, port = (fields.bytes(name, TEXT_LIMIT) for name in ("service", "address"))
     if b"\n" in service + port:
         raise ReportError("a name or port of two lines")
-    return [ev.PmiAsked(node, fields.rank(), verb, service, port)]
+    return [pmi.PmiAsked(node, fields.rank(), verb, service, port)]
 
 
 def _pmi_spawn(fields: Fields, node: int) -> list[ev.Event]:
@@ -261,10 +261,10 @@ def _pmi_spawn(fields: Fields, node: int) -> list[ev.Event]:
         words = tuple(_all_bytes(argv, "argv"))
         if any(b"\0" in word for word in words):
             raise ReportError("argv: a NUL byte")
-        segments.append(ev.Segment(_integer(count, "nprocs", 0, 1 << 31), words, _pairs(info)))
+        segments.append(pmi.Segment(_integer(count, "nprocs", 0, 1 << 31), words, _pairs(info)))
     flat = _all_bytes(fields.items("preput"), "preput")
     preput = tuple(zip(flat[::2], flat[1::2], strict=False))
-    return [ev.PmiSpawnAsked(node, fields.rank(), tuple(segments), preput)]
+    return [pmi.PmiSpawnAsked(node, fields.rank(), tuple(segments), preput)]
 
 
 def _all_bytes(value: Any, name: str) -> list[bytes]:
@@ -288,7 +288,7 @@ def _pmi_waiting(fields: Fields, node: int) -> list[ev.Event]:
     never, absent = (
         tuple(fields.own(rank) for rank in fields.items(name)) for name in ("never", "absent")
     )
-    return [ev.PmiWaiting(node, never, absent, fields.number("seconds"))]
+    return [pmi.PmiWaiting(node, never, absent, fields.number("seconds"))]
 
 
 _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {

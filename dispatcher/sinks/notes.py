@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dispatcher.core import events as ev
+from dispatcher.core import pmi
 from dispatcher.core.pmix import MpiFound
 from dispatcher.core.samples import RanksHung, RanksWait
 from dispatcher.plan.hostset import fold
@@ -51,7 +52,7 @@ class Notes(Sink):
                 )
             case ev.InputBroken(why):
                 return f"standard input: {why}; the ranks saw its end there"
-            case ev.PmiWaiting(node, never, absent, seconds):
+            case pmi.PmiWaiting(node, never, absent, seconds):
                 where = self._hosts[node]
                 parts = [f"{fold_ranks(never)} on {where} (never called MPI_Init)"] if never else []
                 parts += [f"{fold_ranks(absent)} on {where}"] if absent else []
@@ -66,7 +67,7 @@ class Notes(Sink):
                     f"{fold_ranks(busy)}: busy, which may be a wait that spins (--progress-line "
                     "tells), so the job is not ended"
                 )
-            case ev.SpawnRefused(node, rank, why):
+            case pmi.SpawnRefused(node, rank, why):
                 who = f"rank {name(rank)} on {self._hosts[node]}"
                 return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
@@ -88,7 +89,7 @@ class Notes(Sink):
                 )
             case ev.RanksPlaced(size, addr, port):
                 return f"{size} ranks start, meeting at {addr}:{port}"
-            case ev.WorldPlaced(world, by, _, nodes):
+            case pmi.WorldPlaced(world, by, _, nodes):
                 where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
                 return f"rank {name(by)} spawns world {world}: {len(nodes)} ranks on {where}"
             case MpiFound(node, library, served):

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dispatcher.core import events as ev
+from dispatcher.core import pmi
 from dispatcher.plan import worlds
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.files import write_all
@@ -102,7 +103,7 @@ class Trace(Sink):
                 self._instant((node + 1, LINK), event.name, now)
             case ev.NodeNoticed(node, text):
                 self._instant((node + 1, LINK), text, now)
-            case ev.PmiCommitted(node, fence=fence):
+            case pmi.PmiCommitted(node, fence=fence):
                 self._instant((node + 1, LINK), f"MPI barrier {fence}", now)
             case ev.JobStopping() | ev.SignalReceived() | ev.RunFinished():
                 self._instant((LAUNCHER, LINK), event.name, now, event.context())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.events import PmiSpawnAsked, Segment
+from dispatcher.core.pmi import PmiSpawnAsked, Segment
 from dispatcher.core.spawn import MOST_WORDS, Refused, World, place
 from dispatcher.plan import worlds
 from dispatcher.plan.host import Host, Hostlist

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dispatcher.agent.pack import pack
 from dispatcher.core import events as ev
+from dispatcher.core import pmi
 from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.pmix import MpiFound, PmixFailed, PmixWanted
 from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
@@ -102,17 +103,17 @@ EVENTS: dict[str, list[ev.Event]] = {
     ],
     "swept": [ev.NodeSwept(3, 2, (9, 8), None, ("state D in x, system call fsync",))],
     "notice": [ev.NodeNoticed(3, "hello")],
-    "pmi_fence": [ev.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
-    "pmi_abort": [ev.PmiAborted(3, 4, 7, "why")],
-    "pmi_name": [ev.PmiAsked(3, 5, "publish", b"s", b"tag#0$")],
+    "pmi_fence": [pmi.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
+    "pmi_abort": [pmi.PmiAborted(3, 4, 7, "why")],
+    "pmi_name": [pmi.PmiAsked(3, 5, "publish", b"s", b"tag#0$")],
     "pmi_spawn": [
-        ev.PmiSpawnAsked(
+        pmi.PmiSpawnAsked(
             3, 4,
-            (ev.Segment(2, (b"prog", b"-v"), ((b"host", b"n1"),)), ev.Segment(1, (b"other",))),
+            (pmi.Segment(2, (b"prog", b"-v"), ((b"host", b"n1"),)), pmi.Segment(1, (b"other",))),
             ((b"key", b"value"),),
         )
     ],
-    "pmi_waiting": [ev.PmiWaiting(3, (4,), (5,), 30.0)],
+    "pmi_waiting": [pmi.PmiWaiting(3, (4,), (5,), 30.0)],
     "pmix_wanted": [PmixWanted(3)],
     "pmix_failed": [PmixFailed(3, "/lib/libmpi.so.40", "libpmix.so.2: not found")],
     "mpi": [MpiFound(3, "/lib/libmpi.so.40", "PMI-1")],
