@@ -92,8 +92,9 @@ def fanout(
     branches = parse_branches(text)
     if flags.get("rsh") is not None or flags["transport"] == "slurm":
         raise UsageError("--fanout-tree is for SSH: hosts open each other by ssh")
-    if flags.get("pty"):
-        raise UsageError("--fanout-tree and --pty exclude each other")
+    for name in ("pty", "keep"):
+        if flags.get(name):
+            raise UsageError(f"--fanout-tree and --{name} exclude each other")
     from dispatcher.api.reach import is_local
 
     remote = tuple(host for host in hosts if not is_local(host))

@@ -94,9 +94,9 @@ def test_a_lost_inner_host_is_to_blame(cluster: Cluster) -> None:
 def test_where_there_can_be_no_tree(cluster: Cluster) -> None:
     for words in (
         ["--fanout-tree=1"],
-        ["--fanout-tree=x"],
         ["--fanout-tree", "--rsh", "ssh"],
-        ["--fanout-tree", "--transport", "slurm"],
+        ["exec", "--fanout-tree", "--pty"],
+        ["exec", "--fanout-tree", "--keep"],
     ):
         done = cluster.run([*DISPATCH, *words, "-H", "n[1-4]", "true"])
         assert done.returncode == 2
