@@ -68,6 +68,7 @@ class Fanout:
             self.topology,
             direct,
             command=bootstrap.command(first=[first] if first else [], run_id=self.run_id),
+            common=bootstrap.payload() if self.run_id is not None else b"",
             config=flags["ssh_config"],
             say=say,
         )

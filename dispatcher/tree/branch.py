@@ -33,11 +33,20 @@ _URGENT = frozenset({there.OPEN, there.CLOSE, there.MORE_OUTPUT, there.MORE_ERRO
 class Branch:
     """One inner host. name: what it is called in messages. payload: the relay's source.
 
-    open_link: gives the link on which it is started; called once, by the branch's thread.
+    common: what many of its streams write first, which crosses the link once for all of them;
+    at most ``there.LARGEST`` bytes. open_link: gives the link on which it is started; called
+    once, by the branch's thread.
     """
 
-    def __init__(self, name: str, payload: bytes, open_link: Callable[[], Link | Failure]) -> None:
+    def __init__(
+        self,
+        name: str,
+        payload: bytes,
+        open_link: Callable[[], Link | Failure],
+        common: bytes = b"",
+    ) -> None:
         self.name = name
+        self.common = common
         #: why there is no relay (any more), and whether the host itself was never reached
         self.failure: Failure | None = None
         self.unreached = False
@@ -53,6 +62,7 @@ class Branch:
         self._rang = threading.Event()
         self._settled = threading.Event()  # the relay has answered, or never will
         self._closing = False
+        self._keeps = False  # the relay was sent ``common``
         self._scanner: bootstrap.SyncScanner | None = bootstrap.SyncScanner()
         self._frames = there.Frames()
         self._errors = b""
@@ -86,6 +96,14 @@ class Branch:
                 lane = self._orders if kind in _URGENT else self._input
                 lane.append(there.frame(number, kind, body))
         self._rang.set()
+
+    def send_common(self, number: int) -> None:
+        """Let ``common`` be the next input of a stream."""
+        with self._lock:
+            if not self._keeps:
+                self._orders.append(there.frame(0, there.KEEP, self.common))
+                self._keeps = True
+        self.send(number, there.KEPT)
 
     def forget(self, number: int) -> None:
         """Close a stream."""

@@ -183,16 +183,25 @@ class Stream(Link):
 
     def write(self, data: bytes) -> None:
         left = memoryview(data)
+        common = self._branch.common
+        if common and data.startswith(common):
+            self._take_room(len(common), len(common))
+            self._branch.send_common(self._number)
+            left = left[len(common) :]
         while left:
-            with self._changed:
-                while self._open() and not self._room:
-                    self._changed.wait()
-                if not self._open():
-                    raise LinkClosed("link closed")
-                size = min(len(left), self._room, _PIECE)
-                self._room -= size
+            size = self._take_room(1, min(len(left), _PIECE))
             self._branch.send(self._number, there.INPUT, bytes(left[:size]))
             left = left[size:]
+
+    def _take_room(self, least: int, most: int) -> int:
+        """Wait until so many bytes of input are welcome; how many of them may go."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open() or self._room >= least)
+            if not self._open():
+                raise LinkClosed("link closed")
+            size = min(most, self._room)
+            self._room -= size
+            return size
 
     def _open(self) -> bool:
         return self._input_open and not self._over and not self._closed

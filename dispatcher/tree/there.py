@@ -12,6 +12,8 @@ kind           way   body
 =============  ====  ===============================================================
 OPEN           down  lines for known_hosts, then the words of the command, NUL between
 INPUT          down  bytes for its standard input; INPUT_END: no more of them
+KEEP           down  bytes that many commands will read: the agent, once for all of them
+KEPT           down  nothing: those bytes are its next input
 CLOSE          down  forget it; a command that leads to another host is killed
 MORE_OUTPUT    down  4 bytes: how many more bytes of output are welcome; also MORE_ERRORS
 OUTPUT, ERRORS up    bytes of its outputs; OUTPUT_END, ERRORS_END: no more of them
@@ -44,8 +46,8 @@ STATUS = Struct("!i")
 
 (
     OPEN, INPUT, INPUT_END, CLOSE, MORE_OUTPUT, MORE_ERRORS,
-    OUTPUT, ERRORS, OUTPUT_END, ERRORS_END, ENDED, TAKEN,
-) = range(1, 13)  # fmt: skip
+    OUTPUT, ERRORS, OUTPUT_END, ERRORS_END, ENDED, TAKEN, KEEP, KEPT,
+) = range(1, 15)  # fmt: skip
 
 #: bytes of a body at most
 LARGEST = 64 << 10
@@ -132,6 +134,7 @@ class Relay:
         self._go = go
         self._frames = Frames()
         self._streams: dict[int, _Stream] = {}
+        self._kept = b""
         self._urgent: deque[bytes] = deque()
         self._going: deque[bytes] = deque()
         self._piece = memoryview(b"")  # what is being written
@@ -182,11 +185,14 @@ class Relay:
             if kind == OPEN:
                 self._open(number, body)
                 continue
+            if kind == KEEP:
+                self._kept = body
+                continue
             stream = self._streams.get(number)
             if stream is None:
                 continue  # it has ended meanwhile
-            if kind == INPUT:
-                stream.waiting += body
+            if kind in (INPUT, KEPT):
+                stream.waiting += self._kept if kind == KEPT else body
                 self._feed(stream)
             elif kind == INPUT_END:
                 stream.input_ends = True

@@ -38,6 +38,7 @@ class TreeTransport(Transport):
     """Reaches ``targets`` by the tree ``topology`` of their indexes, others by ``direct``.
 
     direct: the caller's, who closes it. command: starts a Python there (``bootstrap.command``).
+    common: what commands are written first, sent once for all that are behind one host.
     config: as ``ssh -F`` here. say: shows a line to the user. program: the ssh of the hosts.
     """
 
@@ -50,6 +51,7 @@ class TreeTransport(Transport):
         direct: Transport,
         *,
         command: str,
+        common: bytes = b"",
         config: str | None = None,
         say: Callable[[str], None] = lambda line: None,
         program: tuple[str, ...] = ("ssh",),
@@ -59,6 +61,7 @@ class TreeTransport(Transport):
         self._topology = topology
         self._direct = direct
         self._command = command
+        self._common = common
         self._program = program
         self._trust = trust.Trust(config)
         self._detours = Detours(say)
@@ -160,7 +163,7 @@ class TreeTransport(Transport):
 
         with self._lock:
             if number not in self._branches:
-                self._branches[number] = Branch(target.host, payload(), open_link)
+                self._branches[number] = Branch(target.host, payload(), open_link, self._common)
                 if self.closed:
                     self._branches[number].close()
             return self._branches[number]

@@ -40,7 +40,7 @@ class Far(Link):
     address = "10.0.0.9"
 
     def __init__(self) -> None:
-        self.written = b""
+        self.written: list[bytes] = []
         self._said = bytearray()
         self._ended = threading.Event()
         self._ready = threading.Event().set
@@ -67,7 +67,7 @@ class Far(Link):
         return b""
 
     def write(self, data: bytes) -> None:
-        self.written += data
+        self.written.append(data)
 
     def end_input(self) -> None: ...
 
@@ -140,6 +140,29 @@ def test_frames_of_streams_that_are_closed_are_nothing(far: Far) -> None:
         threading.Event().wait(0.005)
     assert data == b"hello"
     assert branch.failure is None
+    branch.close()
+
+
+def test_what_all_are_told_crosses_once() -> None:
+    far = Far()
+    branch = Branch("n1", b"", lambda: far, b"agent" * 1000)
+    for _ in range(2):
+        branch.stream(["cat"], "n1").write(b"agent" * 1000 + b"order")
+    last = branch.stream(["cat"], "n1")
+    last.write(b"another")
+    frames = Frames()
+    found: list[tuple[int, int, bytes]] = []
+    deadline = time.monotonic() + 10
+    while not found or found[-1] != (3, there.INPUT, b"another"):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
+        while far.written:
+            found += frames.feed(far.written.pop(0))
+    kept = [one for one in found if one[1] == there.KEEP]
+    assert kept == [(0, there.KEEP, b"agent" * 1000)]
+    for number in (1, 2):
+        mine = [one for one in found if one[0] == number and one[1] != there.OPEN]
+        assert mine == [(number, there.KEPT, b""), (number, there.INPUT, b"order")]
     branch.close()
 
 
