@@ -26,7 +26,8 @@ class Run:
 
     def __init__(self, slots: tuple[tuple[str, ...], ...] = ((), ())) -> None:
         self.now = 100.0
-        self.table = Table(["n0", "n1"], slots, lambda: self.now)
+        self.slow: tuple[str, ...] = ()
+        self.table = Table(["n0", "n1"], slots, lambda: self.now, lambda: self.slow)
         self.happens(ev.RanksPlaced(4, "n0", 1))
         for rank in range(4):
             self.happens(ev.RankSpawned(rank // 2, rank, 1000 + rank))
@@ -135,6 +136,7 @@ def test_a_shot_survives_json() -> None:
     run = Run()
     run.table.output(0, 1, b"\xff\n")
     run.sample(0, 1.0, 1.0, GpuSample(0, None, 1, 2, 3.5, 4.0))
+    run.slow = ("rank 1 on n0: 2.0x",)
     shot = run.table.shot()
     assert Shot.of_plain(json.loads(json.dumps(shot.plain()))) == shot
 
@@ -146,7 +148,7 @@ PLAIN = st.recursive(
 )
 
 
-@given(PLAIN, st.sampled_from(["picture", "rows", "late", "row"]))
+@given(PLAIN, st.sampled_from(["picture", "rows", "late", "slow", "row"]))
 def test_anything_else_is_no_shot(value: Any, where: str) -> None:
     plain = json.loads(json.dumps(Run().table.shot().plain()))
     if where == "row":
@@ -175,6 +177,15 @@ def picture(
 
 def words(line: str) -> list[str]:
     return line.split()
+
+
+def test_who_is_slow_stands_above_the_table() -> None:
+    run = Run()
+    run.slow = ("rank 1 on n0: 2.0x", "rank 3 on \x1b[Jn1: 1.6x")
+    lines = picture(run.table.shot())
+    assert lines[1] == "rank 1 on n0: 2.0x"
+    assert lines[2].startswith("rank 3 on ")
+    assert lines[3].startswith("RANK")
 
 
 def test_the_whole_picture() -> None:
