@@ -84,6 +84,7 @@ def exec(
     allow_open_files(len(places))
     kept, reach = Kept(frozenset({STDOUT, STDERR})), Reach(ways, ask, INTERVAL)
     runner = ErrandRunner(errand, reach.transport_for, [kept])
+    reach.typing = runner.typing
 
     def work() -> tuple[Outcome, ...]:
         with reach:

@@ -64,7 +64,9 @@ class Reach:
 
     def __init__(self, ways: Ways, ask: Ask = nobody, alive: float = 0.0) -> None:
         self._ways = ways
-        self._ask = ask
+        self._ask_whom = ask
+        #: told when the user begins (True) and ends to type; on the thread of a link
+        self.typing: Callable[[bool], None] = lambda began: None
         self._alive = alive
         self._template = ways.template()
         self._made: dict[str, Transport] = {}
@@ -96,6 +98,13 @@ class Reach:
 
             return CommandTransport(self._template, name)
         return self.in_process()
+
+    def _ask(self, prompt: str) -> str | None:
+        self.typing(True)
+        try:
+            return self._ask_whom(prompt)
+        finally:
+            self.typing(False)
 
     def in_process(self, *, keep: bool = False) -> Transport:
         """SSH spoken by ourselves. keep: connections stay for what comes next here."""

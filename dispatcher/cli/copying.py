@@ -72,6 +72,7 @@ def run(
             dialogue=talk,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
+        reach.typing = runner.typing
         return runner.run()
 
 

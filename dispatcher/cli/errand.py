@@ -120,6 +120,7 @@ def carry_out(errand: Errand, flags: Mapping[str, Any], reach: Reach) -> int:
             ask=ask,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
+        reach.typing = runner.typing
         outcomes = runner.run()
     telling.conclude(outcomes)
     code = exit_code(outcomes, largest=flags["max_code"])

@@ -14,6 +14,7 @@ Rules (their ids appear in the tests):
 * E-4  a dropped connection is tried again, later each time, until the connect limit
 * E-5  the errand ends in bounded time after it was stopped, whatever the hosts do
 * E-6  the user is asked for sudo's password once, and typing it costs no host its time
+* E-7  nor does typing the passphrase of a key
 
 sshd's MaxStartups drops connections at random when too many come at once (all
 hosts of a site may sit behind one). So each drop halves the fan-out and each
@@ -117,6 +118,8 @@ class Rounds:
         self._signals = 0
         self._password: bool | None = None  # whether there is one; None: not known
         self._awaiting: list[int] = []
+        self._typing = 0  # secrets that are being typed
+        self._typing_since = 0.0
         self._stopped = False
         self._over = False
         self.deadlines: dict[Hashable, float] = {}
@@ -150,19 +153,40 @@ class Rounds:
                 self._password = given
                 waiting, self._awaiting = self._awaiting, []
                 return [action for node in waiting for action in self._answer(node, now)]
+            case vi.Typing(began):
+                self._typed(began, now)
+                return []
         raise InternalError(f"rounds: no rule for {event!r}")
 
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
         actions: list[Action] = []
         for key, when in sorted(self.deadlines.items(), key=lambda item: item[1]):
-            if when <= now and self.deadlines.get(key) == when and not self._over:
+            due = when <= now and self.deadlines.get(key) == when and self._runs(key)
+            if due and not self._over:
                 del self.deadlines[key]
                 actions += self._due(key, now)
         return actions
 
     def next_deadline(self) -> float | None:
-        return min(self.deadlines.values(), default=None)
+        return min((when for key, when in self.deadlines.items() if self._runs(key)), default=None)
+
+    def _runs(self, key: Hashable) -> bool:
+        """Whether the time until the deadline ``key`` runs (E-7)."""
+        return not (self._typing and isinstance(key, tuple) and key[0] == "connect")
+
+    def _typed(self, began: bool, now: float) -> None:
+        if not self._typing:
+            self._typing_since = now
+        self._typing = max(0, self._typing + (1 if began else -1))
+        if self._typing or began:
+            return
+        pause = now - self._typing_since
+        for node, host in enumerate(self._hosts):
+            if host.until is not None:
+                host.until += pause
+            if ("connect", node) in self.deadlines:
+                self.deadlines["connect", node] += pause
 
     # -- hosts come and go -------------------------------------------------------------
 

@@ -43,6 +43,13 @@ class PasswordTold(Event):
 
 
 @value
+class Typing(Event):
+    """The user has ``began``, or ended, to type a secret that was asked for."""
+
+    began: bool
+
+
+@value
 class StatusAsked(Event):
     """The user pressed Ctrl-C: these hosts are ``connecting``, these are ``running``."""
 

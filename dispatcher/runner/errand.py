@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from dispatcher import lifeline
 from dispatcher.core import events as ev
+from dispatcher.core import visits as vi
 from dispatcher.core.actions import Action, Tell
 from dispatcher.core.rounds import Answer, AskPassword, Finished, Leave, Rounds, SignalCommand
 from dispatcher.core.rounds import Visit as VisitHost
@@ -24,6 +25,7 @@ from dispatcher.plan.host import Host
 from dispatcher.runner import signals
 from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.feed import Feed
+from dispatcher.runner.typing import Typing
 from dispatcher.runner.visit import STDOUT, Visit, join_all
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.transport.base import Target, Transport, Window
@@ -72,6 +74,7 @@ class ErrandRunner:
         self._rounds = Rounds(errand, _chance)
         self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._visits: dict[int, Visit] = {}
+        self._typing = Typing()
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // len(errand.hosts)))
         self._seq = 0
         self._began = time.monotonic()
@@ -80,6 +83,11 @@ class ErrandRunner:
     def tell(self, event: ev.Event) -> None:
         """Put ``event`` into the inbox; from any thread or signal handler."""
         self._inbox.put(event)
+
+    def typing(self, began: bool) -> None:
+        """The user begins, or ends, to type a secret; from any thread."""
+        self._typing.told(began)
+        self.tell(vi.Typing(began))
 
     def run(self, handled: Sequence[signal.Signals] = HANDLED) -> tuple[Outcome, ...]:
         """Run to the end; one outcome a host, in the hosts' order. handled: see ``Runner``."""
@@ -179,6 +187,7 @@ class ErrandRunner:
             seconds=order.seconds,
             credit=self._credit,
             dialogue=self._dialogue,
+            typed=self._typing.seconds,
             tell=self.tell,
             output=self._output,
         )

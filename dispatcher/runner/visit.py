@@ -50,7 +50,8 @@ class Visit(threading.Thread):
     opening: what ``lifeline.opening`` made of the command. door: where it has to wait
     for its turn, or None; sudo: whether that is sudo's. window: of the terminal
     that the command gets, or None. seconds: until the command must have started.
-    dialogue: who writes what the command reads, or None.
+    dialogue: who writes what the command reads, or None. typed: the seconds for which the
+    user has typed secrets so far, which are not the host's.
     tell, output: take events and (node, stream, bytes), from this thread.
     """
 
@@ -68,6 +69,7 @@ class Visit(threading.Thread):
         seconds: float,
         credit: int,
         dialogue: Dialogue | None,
+        typed: Callable[[], float],
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, bytes], None],
     ) -> None:
@@ -84,6 +86,7 @@ class Visit(threading.Thread):
         self._deadline = time.monotonic() + seconds
         self._credit = credit
         self._dialogue = dialogue
+        self._typed = typed
         self._tell = tell
         self._output = output
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -133,7 +136,9 @@ class Visit(threading.Thread):
         link = None
         try:
             self._tell(ev.NodeConnecting(self._node, self._attempt))
+            typed = self._typed()
             opened = self._transport.open(self._target, self._command, self._deadline, self._window)
+            self._deadline += self._typed() - typed
             if isinstance(opened, Failure):
                 self._end(ev.NodeLost(self._node, opened))
                 return

@@ -126,6 +126,7 @@ class ParamikoTransport(Transport):
         session = self.connect(route, deadline, steps)
         if isinstance(session, Failure):
             return session
+        deadline += session.typed
         started = self._start(route, session, command, deadline, window)
         if isinstance(started, Failure):
             session.end()
@@ -218,6 +219,7 @@ class ParamikoTransport(Transport):
         if isinstance(stream, Failure):
             return stream
         session = Session(stream, check, ours, steps)
+        session.typed = asked
         failure = None
         if not session.handshake(deadline):
             failure = why_broken(session, deadline)
@@ -281,7 +283,9 @@ class ParamikoTransport(Transport):
                 break
             started = time.monotonic()
             key = candidate.load()
-            deadline += time.monotonic() - started
+            asked = time.monotonic() - started
+            deadline += asked
+            session.typed += asked
             if key is None:
                 continue
             tried.append(candidate.label)

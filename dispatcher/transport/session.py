@@ -88,6 +88,8 @@ class Session(paramiko.Transport):  # type: ignore[misc]
 
     #: seconds of silence until the host is asked whether it lives; 0: it never is
     alive_interval = 0.0
+    #: seconds for which the user typed a passphrase meanwhile, which are not the host's
+    typed = 0.0
     _active_check_timeout = 5.0
     _channel_handler_table = {  # noqa: RUF012 - paramiko's own way: message number -> function
         **paramiko.Transport._channel_handler_table,

@@ -12,6 +12,7 @@ from dispatcher.core import events as ev
 from dispatcher.core import visits as vi
 from dispatcher.core.actions import Action, Tell
 from dispatcher.core.rounds import (
+    CONNECT_SLACK,
     Answer,
     AskPassword,
     Finished,
@@ -22,6 +23,7 @@ from dispatcher.core.rounds import (
 )
 from dispatcher.plan.errand import Errand, ErrandLimits
 from dispatcher.plan.host import Host
+from dispatcher.runner.typing import Typing
 from dispatcher.transport.base import Failure, Kind
 
 DROPPED = Failure(Kind.DROPPED, "closed by the host", retryable=True)
@@ -236,6 +238,7 @@ EVENTS = st.one_of(
     st.builds(ev.NodeBooted, st.integers(0, 5), st.just(0)),
     st.builds(ev.NodeLost, st.integers(0, 5), st.sampled_from([DROPPED, REFUSED])),
     st.builds(vi.CommandEnded, st.integers(0, 5), st.sampled_from([0, 1])),
+    st.builds(vi.Typing, st.booleans()),
     st.builds(ev.SignalReceived, st.sampled_from([signal.SIGINT, signal.SIGTERM])),
     st.floats(0.01, 20.0),
 )
@@ -279,6 +282,33 @@ def test_any_sequence(
     assert table.result is not None
     done = [event.node for event in table.told if isinstance(event, vi.HostDone)]
     assert sorted(done) == list(range(6))  # E-3
+
+
+class TestTyping:
+    """E-7"""
+
+    def test_time_stands_still_for_who_connects(self) -> None:
+        table = Table(3, connect=10.0, fan_out=2, total=1000.0)
+        for began, now in ((True, 101.0), (True, 150.0), (False, 200.0)):
+            table.take(table.rounds.handle(vi.Typing(began), now))
+            assert table.rounds.tick(now + 40.0) == []
+            assert table.rounds.next_deadline() == 1100.0
+        table.take(table.rounds.handle(vi.Typing(False), 301.0))
+        assert table.rounds.next_deadline() == 310.0 + CONNECT_SLACK
+        assert table.rounds.tick(311.9) == []
+        table.take(table.rounds.tick(312.1))
+        assert len([one for one in table.told if isinstance(one, vi.HostDone)]) == 2
+
+    def test_the_clock_of_the_threads(self) -> None:
+        now = [1.0]
+        typing = Typing(lambda: now[0])
+        seen = []
+        for began, at in ((True, 2.0), (True, 4.0), (False, 5.0), (False, 9.0), (True, 20.0)):
+            now[0] = at
+            typing.told(began)
+            seen.append(typing.seconds())
+        now[0] = 21.0
+        assert [*seen, typing.seconds()] == [0.0, 2.0, 3.0, 7.0, 7.0, 8.0]
 
 
 class TestPassword:

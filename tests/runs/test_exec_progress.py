@@ -13,7 +13,7 @@ LINES = {"": ["localhost: quick", "127.0.0.1: slow"], "-b": ["quick", "slow"]}
 
 
 @pytest.mark.parametrize("flag", ["", "-b", "-q"])
-def test_progress(tmp_path: Path, flag: str, isolated: None) -> None:
+def test_progress(tmp_path: Path, flag: str) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     text = f"[ $DISPATCH_INDEX = 0 ]&&echo quick||cat {gate}"
