@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import peers
-import start
+import turns
 
 DELAY = str(Path(__file__).parents[1] / "testbed" / "delay.py")
 LIMITS = ["--connect-timeout", "120"]
@@ -94,7 +94,7 @@ def _cpu(proc: Path) -> float:
 
 def exec_(hosts: list[str], words: list[str]) -> dict[str, float]:
     """One turn of ``dispatch exec hostname``."""
-    turn = start.one_turn(
+    turn = turns.one_turn(
         [*peers.dispatch(), "exec", "-t", "120", *words, "-w", ",".join(hosts), "--", "hostname"],
         len(hosts),
     )
@@ -107,15 +107,15 @@ def measure(hosts: list[str], options: argparse.Namespace) -> list[dict[str, obj
     ways.update((f"tree {k}", [f"--fanout-tree={k}"]) for k in options.branches)
     for delay in options.delay:
         config = f"/tmp/bench-tree-{os.getpid()}"
-        turns: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+        taken: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
         with far_away(hosts, delay, config) as way_there:
             for _ in range(options.repeat):
                 for name, words in ways.items():
-                    found = {**exec_(hosts, [*words, *way_there])}
+                    found = exec_(hosts, [*words, *way_there])
                     if not options.exec_only:
                         found.update(run(hosts, [*words, *way_there]))
-                    turns[name].append(found)
-        for name, found_all in turns.items():
+                    taken[name].append(found)
+        for name, found_all in taken.items():
             seen = [column for column in COLUMNS if column in found_all[0]]
             medians = {c: statistics.median(t[c] for t in found_all) for c in seen}
             rows.append({"hosts": len(hosts), "delay": delay, "way": name, **medians})
@@ -134,25 +134,14 @@ def main() -> int:
     parser.add_argument("--delay", type=numbers, default=[0.0], help="ms of a round trip")
     parser.add_argument("--window", type=int, default=64, help="hosts that connect at once")
     parser.add_argument("--exec-only", action="store_true")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         json.dump(measure(sys.stdin.read().split(), options), sys.stdout)
         return 0
-    name = f"tree-{os.getpid()}"
-    up = [*start.CLUSTER, "up", str(options.hosts), "--name", name, "--quiet", "--owner"]
-    subprocess.run([*up, str(os.getpid())], check=True)
-    try:
-        inside = [*start.CLUSTER, "enter", "--name", name, "login", "--", sys.executable, __file__]
-        ended = subprocess.run(
-            [*inside, "--inside", *sys.argv[1:]],
-            input="\n".join(f"n{i}" for i in range(1, options.hosts + 1)),
-            stdout=subprocess.PIPE, text=True, check=True,
-        )  # fmt: skip
-    finally:
-        subprocess.run([*start.CLUSTER, "down", "--name", name], check=False)
+    rows = turns.on_login(__file__, options.hosts)
     print("hosts  rtt ms  way        " + " ".join(f"{column:>8}" for column in COLUMNS))
-    for row in json.loads(ended.stdout):
+    for row in rows:
         values = " ".join(f"{row.get(column, 0.0):8.2f}" for column in COLUMNS)
         print(f"{row['hosts']:5}  {row['delay']:6.0f}  {row['way']:<9}  {values}")
     return 0
