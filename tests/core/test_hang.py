@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dispatcher.core import events as ev
 from dispatcher.core import policy
@@ -24,6 +26,7 @@ from dispatcher.core.vigil import GATHER
 from dispatcher.core.watched import Watched
 from dispatcher.plan.request import Limits
 from dispatcher.plan.restarts import Restarts
+from dispatcher.transport.base import Failure, Kind
 
 from .conftest import facts, make_plan
 
@@ -271,6 +274,9 @@ def told(actions: list[object], kind: type) -> list[object]:
     return [a.event for a in actions if isinstance(a, Tell) and isinstance(a.event, kind)]
 
 
+DOINGS = ("sleep", "ask", "answer", "lie", "write", "exit", "lose", "pause")
+
+
 class TestVigil:
     def test_ranks_that_hang_are_ended(self) -> None:
         world = Played()
@@ -380,3 +386,34 @@ class TestVigil:
         assert told(world.answer(1), StacksGathered)
         assert world.answer(1) == []
         assert not told(world.sleep(100), RanksHung)
+
+    @given(st.lists(st.tuples(st.sampled_from(DOINGS), st.integers(0, 3)), max_size=40))
+    def test_any_sequence_ends_in_one_answer_to_each_question(
+        self, doings: list[tuple[str, int]]
+    ) -> None:
+        world = Played()
+        done: list[object] = []
+        for what, n in doings:
+            number = world.run._vigil._number  # type: ignore[union-attr]
+            match what:
+                case "sleep":
+                    done += world.sleep(1 + 4 * n)
+                case "ask":
+                    done += world.at(StacksWanted())
+                case "answer" | "lie":
+                    done += world.answer(n % 2, number + (what == "lie"))
+                case "write":
+                    done += world.at(OutputSeen(float(n)))
+                case "exit":
+                    done += world.at(ev.RankExited(n // 2, n, 0))
+                case "lose":
+                    done += world.at(ev.NodeLost(n % 2, Failure(Kind.LOST, "gone")))
+                case "pause":
+                    done += world.at(ev.NodePaused(n % 2))
+        done += world.sleep(int(GATHER) + 1)
+        asked = {a.number for a in done if isinstance(a, GatherStacks)}
+        answered = [event.number for event in told(done, StacksGathered)]  # type: ignore[attr-defined]
+        assert len(answered) == len(set(answered))
+        assert asked - set(answered) <= {max(asked, default=0)}
+        ends = [event for event in told(done, ev.JobStopping) if event.why == "Hung"]  # type: ignore[attr-defined]
+        assert len(ends) <= 1
