@@ -18,10 +18,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher.errors import UsageError
+from dispatcher.values import Value, value
 
 
 def new_run_id() -> str:
@@ -31,8 +31,8 @@ def new_run_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S-") + tail
 
 
-@dataclass(frozen=True)
-class RunPaths:
+@value
+class RunPaths(Value):
     """The folder of one run."""
 
     folder: Path

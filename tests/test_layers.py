@@ -12,15 +12,16 @@ ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "dispatcher"
 
 #: what everybody in the launcher may use
-COMMON = ("errors", "exitcodes")
+COMMON = ("errors", "exitcodes", "values")
 
 #: part of the house -> the parts (or single modules) it may import besides itself
 MAY = {
     "errors": ("exitcodes",),
     "exitcodes": (),
+    "values": (),
     "agent": (),
     "plan": COMMON,
-    "transport": ("errors",),
+    "transport": ("errors", "values"),
     "core": (*COMMON, "plan", "transport.base"),
     "sinks": (
         *COMMON,

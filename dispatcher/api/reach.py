@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +10,7 @@ from dispatcher.errors import UsageError
 from dispatcher.plan.host import Host
 from dispatcher.transport import rsh
 from dispatcher.transport.base import Transport
+from dispatcher.values import Value, value
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,8 +27,8 @@ def nobody(prompt: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Ways:
+@value
+class Ways(Value):
     """What the options of the same names say; None is as ssh_config has it.
 
     Raises: UsageError for options that contradict each other.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,15 @@ from dispatcher.sinks import attempts
 from dispatcher.sinks.files import create, write_all
 from dispatcher.sinks.verdict import Last, alike
 from dispatcher.transport.base import Failure
+from dispatcher.values import Value, value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.core.frames import Group
 
 
-@dataclass(frozen=True)
-class HostFailure:
+@value
+class HostFailure(Value):
     """Why a host could not be used: ``kind`` is one word (``unreachable``, ``lost``, ...)."""
 
     kind: str
@@ -38,8 +39,8 @@ class HostFailure:
     hint: str | None = None
 
 
-@dataclass(frozen=True)
-class FirstFailure:
+@value
+class FirstFailure(Value):
     """What ended the run.
 
     kind: RankFailed, MpiAborted, RankNotStarted, NodeFailed, Rejected, Impossible, OutputLost,
@@ -54,8 +55,8 @@ class FirstFailure:
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
-@dataclass(frozen=True)
-class RankEnding:
+@value
+class RankEnding(Value):
     """One rank: exit code or -n for signal n, None if it was not seen to end.
 
     stdout, stderr: bytes that came. began, ended: seconds since the run began.
@@ -71,8 +72,8 @@ class RankEnding:
     ended: float | None
 
 
-@dataclass(frozen=True)
-class SpawnedWorld:
+@value
+class SpawnedWorld(Value):
     """Ranks that rank ``by`` spawned over MPI, and on which hosts."""
 
     world: int
@@ -80,16 +81,16 @@ class SpawnedWorld:
     hosts: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class MpiLibrary:
+@value
+class MpiLibrary(Value):
     """The MPI ``library`` (a path, or "") that a host's ranks use, and what ``served`` it."""
 
     library: str
     served: str
 
 
-@dataclass(frozen=True)
-class FailedAttempt:
+@value
+class FailedAttempt(Value):
     """An attempt to run the ranks before the last one; started: whether ranks were."""
 
     restart: int
@@ -101,8 +102,8 @@ class FailedAttempt:
     exit_code: int
 
 
-@dataclass(frozen=True)
-class Report:
+@value
+class Report(Value):
     """How a run ended.
 
     exit_code: as dispatch's own. verdict: what dispatch says at the end, [] for a run that

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.errors import UsageError
 from dispatcher.plan.host import Host
 from dispatcher.plan.hostset import fold
-from dispatcher.plan.topology import Topology, parse_branches, plan_tree
+from dispatcher.values import Value, value
 
 if TYPE_CHECKING:
+    from dispatcher.plan.topology import Topology
     from dispatcher.transport.base import Target, Transport
 
 #: how many hosts may connect at once where nobody says: inner hosts do most of the work
 WINDOW = 1024
 
 
-@dataclass(frozen=True)
-class Fanout:
+@value
+class Fanout(Value):
     """The hosts of a tree and who opens whom, by index. run_id: what the relays carry."""
 
     hosts: tuple[Host, ...]
@@ -90,6 +90,8 @@ def fanout(
     text = flags.get("fanout_tree")
     if text is None:
         return None
+    from dispatcher.plan.topology import parse_branches, plan_tree  # for those who want a tree
+
     branches = parse_branches(text)
     if flags.get("rsh") is not None or flags["transport"] == "slurm":
         raise UsageError("--fanout-tree is for SSH: hosts open each other by ssh")

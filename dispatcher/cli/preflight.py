@@ -9,7 +9,6 @@ the run does without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dispatcher import exitcodes
@@ -20,14 +19,15 @@ from dispatcher.plan.job import JobPlan
 from dispatcher.sinks.attempts import left_out
 from dispatcher.sinks.harmless import harmless_text
 from dispatcher.transport.base import Failure, Kind
+from dispatcher.values import Value, value
 
 if TYPE_CHECKING:
     from dispatcher.checks.ruling import Ruling
     from dispatcher.plan.fitness import Exclusion, Fitness
 
 
-@dataclass(frozen=True)
-class Decision:
+@value
+class Decision(Value):
     """plan: what will be run. verdict: why nothing is, else None. ruling: None without a check."""
 
     plan: JobPlan

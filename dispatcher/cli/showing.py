@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from dispatcher.errors import UsageError
+from dispatcher.values import Value, value
 
 if TYPE_CHECKING:
     from dispatcher.sinks.choice import Ranks
@@ -123,8 +123,8 @@ def _with(command: Command, options: Sequence[Callable[[Command], Command]]) -> 
     return command
 
 
-@dataclass(frozen=True)
-class Showing:
+@value
+class Showing(Value):
     """The options, checked. partial_after: None for what suits the reader."""
 
     label: str

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dispatcher.core.events import Event
 from dispatcher.core.policy import Verdict
 from dispatcher.core.spawn import World
-from dispatcher.core.values import Value, value
 from dispatcher.plan.job import JobPlan
+from dispatcher.values import Value, value
 
 
 @value

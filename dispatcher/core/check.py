@@ -12,21 +12,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dispatcher.core import events as ev
 from dispatcher.core import policy
 from dispatcher.core.doubts import doubts
 from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan
 from dispatcher.transport.base import Failure, Kind
+from dispatcher.values import Value, value
 
 #: seconds for the first probe (the address ssh used) and for the second (all addresses)
 FIRST_PROBE, SECOND_PROBE = 1.0, 3.0
 
 
-@dataclass(frozen=True)
-class Ask:
+@value
+class Ask(Value):
     """``nodes`` have to try ``addresses``:``port`` for ``seconds`` and answer."""
 
     nodes: tuple[int, ...]
@@ -35,8 +34,8 @@ class Ask:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Go:
+@value
+class Go(Value):
     """The closed ``plan`` can start; its ranks meet at ``address``:``port``."""
 
     plan: JobPlan

@@ -11,14 +11,15 @@ The bytes come from a rank and are data, nothing more. Pure.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+
+from dispatcher.values import Value, value
 
 MESSAGE_LIMIT = 2048
 TRACEBACK_LIMIT = 16384
 
 
-@dataclass(frozen=True)
-class ErrorFile:
+@value
+class ErrorFile(Value):
     """``message`` in one line, ``traceback`` in many; either may be ""."""
 
     message: str

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.facts import Facts as Facts
 from dispatcher.core.policy import Cause
-from dispatcher.core.values import Value, value
 from dispatcher.transport.base import Ending, Failure
+from dispatcher.values import Value, value
 
 
 @value

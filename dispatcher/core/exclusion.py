@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.events import Event
-from dispatcher.core.values import value
+from dispatcher.values import value
 
 
 @value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.values import Value, value
+from dispatcher.values import Value, value
 
 
 @value

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from dispatcher.core.stuck import in_words
-from dispatcher.core.values import Value, value
+from dispatcher.values import Value, value
 
 PY_SPY, FAULTHANDLER, PROC = HOW = ("py-spy", "faulthandler", "proc")
 

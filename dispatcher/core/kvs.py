@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dispatcher.values import Value, value
+
 #: bytes of all packets of one fence; with what else is in the order it fits a control frame
 FENCE_LIMIT = 15 << 20
 
@@ -22,8 +24,8 @@ class FenceError(ValueError):
     """A node committed what it may not; its link cannot be trusted any more."""
 
 
-@dataclass(frozen=True)
-class Release:
+@value
+class Release(Value):
     """A fence that opens: each of ``nodes`` gets ``packets``."""
 
     fence: str

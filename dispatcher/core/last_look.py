@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from dispatcher.core.actions import Action
 from dispatcher.core.events import Event
 from dispatcher.core.restart import SWEEP
-from dispatcher.core.values import value
+from dispatcher.values import value
 
 
 @value

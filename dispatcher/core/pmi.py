@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.events import Event, OfAttempt
-from dispatcher.core.values import Value, value
+from dispatcher.values import Value, value
 
 
 @value

@@ -7,8 +7,8 @@ and a library loaded. So a host wants it once an attempt, or never.
 from __future__ import annotations
 
 from dispatcher.core.events import OfAttempt
-from dispatcher.core.values import value
 from dispatcher.transport.base import Failure, Kind
+from dispatcher.values import value
 
 
 @value

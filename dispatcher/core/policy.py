@@ -13,8 +13,8 @@ from dataclasses import field
 
 from dispatcher import exitcodes
 from dispatcher.core.error_file import ErrorFile
-from dispatcher.core.values import Value, value
 from dispatcher.transport.base import Failure, Kind
+from dispatcher.values import Value, value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

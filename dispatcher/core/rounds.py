@@ -31,10 +31,10 @@ from dataclasses import dataclass, field
 from dispatcher.core import events as ev
 from dispatcher.core import visits as vi
 from dispatcher.core.actions import Action, Tell
-from dispatcher.core.values import value
 from dispatcher.errors import InternalError
 from dispatcher.plan.errand import Errand
 from dispatcher.transport.base import Failure, Kind
+from dispatcher.values import value
 
 WAITING, CONNECTING, RUNNING, DONE = "waiting", "connecting", "running", "done"
 

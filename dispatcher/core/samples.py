@@ -7,7 +7,7 @@ were asked for.
 from __future__ import annotations
 
 from dispatcher.core.events import Event, OfAttempt
-from dispatcher.core.values import Value, value
+from dispatcher.values import Value, value
 
 
 @value

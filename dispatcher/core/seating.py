@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from dispatcher.core.events import Facts
 from dispatcher.plan import reseat
 from dispatcher.plan.job import JobPlan, NodePlan
+from dispatcher.values import Value, value
 
 
-@dataclass(frozen=True)
-class Seating:
+@value
+class Seating(Value):
     """The next attempt's ``plan`` and the host in each of its seats.
 
     swaps: (host that leaves, host that takes its seat, that seat's ranks). dropped:

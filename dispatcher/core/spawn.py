@@ -13,12 +13,12 @@ ignore them would be a silent lie; all others are hints, which MPI lets us ignor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from dispatcher.core.pmi import PmiSpawnAsked, Segment
 from dispatcher.plan import placement, worlds
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.job import JobPlan, NodePlan
+from dispatcher.values import Value, value
 
 #: bytes of all arguments of all ranks of one world
 MOST_WORDS = 4 << 20
@@ -31,8 +31,8 @@ class Refused(ValueError):
     """This world cannot be; the text says why."""
 
 
-@dataclass(frozen=True)
-class World:
+@value
+class World(Value):
     """A spawned world: ``nodes`` has the node of each rank; ``by`` is the rank that asked."""
 
     index: int
@@ -106,13 +106,13 @@ def place(
 def _chosen(segment: Segment, plan: JobPlan, hostnames: Mapping[int, str]) -> Sequence[NodePlan]:
     """The nodes that the segment may use, in the order they are named."""
     named: Sequence[NodePlan] = plan.nodes
-    for key, value in segment.info:
+    for key, text in segment.info:
         if key in REFUSED:
             raise Refused(f"the info key {key.decode()} is not supported, use host")
         if key not in HOSTS:
             continue
         found: dict[int, NodePlan] = {}
-        for word in value.decode("utf-8", "backslashreplace").split(","):
+        for word in text.decode("utf-8", "backslashreplace").split(","):
             name = word.strip()
             nodes = [node for node in plan.nodes if node.host.name == name] or [
                 node for node in plan.nodes if hostnames.get(node.index) == name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dispatcher.core.events import Event, OfAttempt
 from dispatcher.core.frames import Group
-from dispatcher.core.values import Value, value
+from dispatcher.values import Value, value
 
 
 @value

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from dispatcher import exitcodes
 from dispatcher.core.events import Event
-from dispatcher.core.values import Value, value
 from dispatcher.transport.base import Failure
+from dispatcher.values import Value, value
 
 
 @value

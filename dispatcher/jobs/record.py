@@ -28,11 +28,11 @@ import socket
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dispatcher.errors import DispatchError, UsageError
+from dispatcher.values import Value, value
 
 #: ended jobs that are kept at most
 MOST_KEPT = 100
@@ -77,8 +77,8 @@ def private(folder: Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class Process:
+@value
+class Process(Value):
     """One process of one boot of one machine: never mistaken for another."""
 
     pid: int
@@ -114,8 +114,8 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
-@dataclass(frozen=True)
-class Job:
+@value
+class Job(Value):
     """A job as its folder tells of it. ``folder``: of the record; ``logs``: None if it keeps none.
 
     hosts: (name, user, port). reach: the flags that say how hosts are reached.

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dispatcher.errors import UsageError
@@ -40,6 +39,7 @@ from dispatcher.plan.variables import (
     is_scrubbed,
     redacted,
 )
+from dispatcher.values import Value, value
 
 if TYPE_CHECKING:
     from dispatcher.plan.job import JobPlan
@@ -52,8 +52,8 @@ __all__ = [
 DEVICE_POLICIES = ("node", "rank", "none")
 
 
-@dataclass(frozen=True)
-class Bound:
+@value
+class Bound(Value):
     """What only the hosts can say, known once they are up.
 
     master_addr: address of node 0 that the other nodes reach. master_port: free
@@ -87,7 +87,7 @@ def exported(
     for source, text in files:
         found.update(parse_env_file(text, source))
     for item in extra:
-        name, equals, value = item.partition("=")
+        name, equals, text = item.partition("=")
         try:
             check_variable(name)
             if not equals:
@@ -95,8 +95,8 @@ def exported(
                     raise UsageError(
                         f"-x {name}: not set in this environment", hint=f"give it: -x {name}=VALUE"
                     )
-                value = environ[name]
-            found[name] = check_value(name, value)
+                text = environ[name]
+            found[name] = check_value(name, text)
         except BadName as bad:
             raise UsageError(f"-x: {bad.message}", hint=bad.hint) from None
     return found

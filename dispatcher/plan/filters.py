@@ -19,20 +19,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dispatcher.errors import PlanError, UsageError
 from dispatcher.plan import hostset
 from dispatcher.plan.host import Host
 from dispatcher.plan.hostline import MOST_SLOTS
 from dispatcher.plan.names import BadName, is_ipv6, shown
+from dispatcher.values import Value, value
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?\Z")
 _NAMED = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}\Z")
 
 
-@dataclass(frozen=True)
-class Choice:
+@value
+class Choice(Value):
     """A host that takes part, with the slots it offers; None: all, number not yet known."""
 
     host: Host

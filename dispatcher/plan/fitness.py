@@ -8,14 +8,15 @@ where there is none, the node drops out, if the user allowed that, and the other
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dispatcher.plan import reseat
 from dispatcher.plan.job import JobPlan, NodePlan
+from dispatcher.values import Value, value
 
 
-@dataclass(frozen=True)
-class Exclusion:
+@value
+class Exclusion(Value):
     """``host`` is not used, ``why``; ``by`` has its seat, None for nobody (or it was a spare)."""
 
     host: str
@@ -23,8 +24,8 @@ class Exclusion:
     by: str | None = None
 
 
-@dataclass(frozen=True)
-class Fitness:
+@value
+class Fitness(Value):
     """plan: without the unfit hosts. vacant: nodes of the old plan it cannot do without."""
 
     plan: JobPlan

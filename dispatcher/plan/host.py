@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dispatcher.values import Value, value
 
 
-@dataclass(frozen=True)
-class Host:
+@value
+class Host(Value):
     """A host as the user named it.
 
     slots: ranks it has room for; None when not said (then one per GPU).
@@ -36,8 +36,8 @@ class Host:
         return self.name, self.port
 
 
-@dataclass(frozen=True)
-class Hostlist:
+@value
+class Hostlist(Value):
     """Hosts in written order, each place once, never none; notices are for the user to read."""
 
     hosts: tuple[Host, ...]

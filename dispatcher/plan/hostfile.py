@@ -19,7 +19,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dispatcher.errors import HostfileError, Problem, UsageError
 from dispatcher.plan.host import Host, Hostlist
@@ -27,6 +27,7 @@ from dispatcher.plan.hostline import parse_line
 from dispatcher.plan.hostset import LIMIT, Resolve, fold
 from dispatcher.plan.names import BadName, shown
 from dispatcher.plan.text import MOST_PROBLEMS, decoded, display, lines, problem
+from dispatcher.values import Value, value
 
 __all__ = ["Host", "Hostlist", "parse_hostfile", "parse_inline", "read_hosts"]
 
@@ -35,8 +36,8 @@ _FILE_ENDINGS = (".txt", ".hosts", ".hostfile", ".lst", ".list", ".conf", ".cfg"
 _FILE_NAMES = ("hostfile", "hosts", "machinefile", "nodefile", "hostlist", "hostfiles")
 
 
-@dataclass(frozen=True)
-class _Mention:
+@value
+class _Mention(Value):
     """One host on one line, with what a message about it needs."""
 
     host: Host

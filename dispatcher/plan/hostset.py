@@ -27,9 +27,9 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from dispatcher.plan.names import BadName, check_host, shown
+from dispatcher.values import Value, value
 
 LIMIT = 65536  # hosts; far above what one login node can drive
 LONGEST_TEXT = 1 << 20
@@ -48,8 +48,8 @@ class HostsetError(BadName):
     """A bad host expression: message, ``offset`` of the culprit in the text, hint."""
 
 
-@dataclass(frozen=True)
-class _Span:
+@value
+class _Span(Value):
     """Numbers ``first, first+step, ... last`` written at least ``width`` digits wide."""
 
     first: int
@@ -66,8 +66,8 @@ class _Span:
             yield self.width, number, str(number).zfill(self.width)
 
 
-@dataclass(frozen=True)
-class _Operand:
+@value
+class _Operand(Value):
     """One name template: literal texts and brackets in turn, and where it stood."""
 
     operator: str

@@ -43,6 +43,7 @@ from dispatcher.plan.request import (
 )
 from dispatcher.plan.restarts import Restarts
 from dispatcher.plan.spares import divide
+from dispatcher.values import Value, value
 
 if TYPE_CHECKING:
     from typing import Any
@@ -56,8 +57,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class NodePlan:
+@value
+class NodePlan(Value):
     """A host within the plan: its index (GROUP_RANK), chosen slots, and ranks by local rank.
 
     slots () means: not said by anybody, and not (yet) counted.
@@ -69,8 +70,8 @@ class NodePlan:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class RankPlan:
+@value
+class RankPlan(Value):
     """Where one rank runs: index of its node, and its number there."""
 
     rank: int

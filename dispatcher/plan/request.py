@@ -8,7 +8,7 @@ request is ``job``'s to say.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from dispatcher.errors import UsageError
@@ -24,6 +24,7 @@ from dispatcher.plan.names import (
     shown,
 )
 from dispatcher.plan.restarts import Restarts
+from dispatcher.values import Value, value
 
 Nproc = int | Literal["auto", "gpu"]
 Stdin = int | Literal["none", "all"]
@@ -33,8 +34,8 @@ LONGEST = 10**7  # seconds; four months
 SHORTEST_HANG = 1.0  # seconds
 
 
-@dataclass(frozen=True)
-class Program:
+@value
+class Program(Value):
     """What each rank runs: a Python script, a module (``-m``), or any command.
 
     argv[0] is the script, the module's name, or the program; the rest are its
@@ -45,8 +46,8 @@ class Program:
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Limits:
+@value
+class Limits(Value):
     """Every duration in seconds that a run waits, and how many links open at once."""
 
     connect_timeout: float = 10.0  # name, TCP, key exchange and login of one host together
@@ -61,11 +62,11 @@ class Limits:
     connect_window: int = 64  # hosts being connected at once
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name, seconds in vars(self).items():
             least = 1 if name in ("beats_lost", "connect_window") else 0
-            positive = value > 0 or name in ("grace", "lifeline_grace", "hang_timeout")
-            if not (least <= value < LONGEST and positive):  # also refuses nan
-                raise UsageError(f"{name}: {value} is not a sensible limit")
+            positive = seconds > 0 or name in ("grace", "lifeline_grace", "hang_timeout")
+            if not (least <= seconds < LONGEST and positive):  # also refuses nan
+                raise UsageError(f"{name}: {seconds} is not a sensible limit")
         if 0 < self.hang_timeout < SHORTEST_HANG:
             raise UsageError(
                 f"hang_timeout: {self.hang_timeout:g} s: every job is silent for so long",
@@ -78,8 +79,8 @@ class Limits:
             )
 
 
-@dataclass(frozen=True)
-class Request:
+@value
+class Request(Value):
     """Everything the flags say, not yet judged against the hosts.
 
     environ is the login node's environment; exports the values of ``-x``;
@@ -185,7 +186,7 @@ def check(request: Request, run_id: str) -> None:
             f"--stdin {request.stdin}: input is read once, so ranks cannot be started again",
             hint="leave out --max-restarts, or have the ranks read a file",
         )
-    for flag, value, high in (
+    for flag, number, high in (
         ("--np", request.np, placement.MOST_RANKS),
         ("--nnodes", request.nnodes, placement.MOST_RANKS),
         ("--spares", request.spares, placement.MOST_RANKS),
@@ -196,8 +197,8 @@ def check(request: Request, run_id: str) -> None:
         ("--port", request.port, 65535),
         ("--master-port", request.master_port, 65535),
     ):
-        if isinstance(value, int) and not 1 <= value <= high:
-            raise UsageError(f"{flag}: {value} is not between 1 and {high}")
+        if isinstance(number, int) and not 1 <= number <= high:
+            raise UsageError(f"{flag}: {number} is not between 1 and {high}")
     nproc, omp = request.nproc_per_node, request.omp
     words: tuple[tuple[str, str | None, tuple[str | None, ...]], ...] = (
         ("--nproc-per-node", "auto" if isinstance(nproc, int) else nproc, (None, "auto", "gpu")),

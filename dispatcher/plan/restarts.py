@@ -6,9 +6,9 @@ Numbers and patterns only, judged alone; what follows from them is ``core.run``'
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from dispatcher.errors import UsageError
+from dispatcher.values import Value, value
 
 #: seconds between two attempts at most
 LONGEST_DELAY = 60.0
@@ -18,8 +18,8 @@ LONG_LIFE = 300.0
 MOST_FRUITLESS = 3
 
 
-@dataclass(frozen=True)
-class Restarts:
+@value
+class Restarts(Value):
     """The rules of starting again.
 
     most: restarts at most, TORCHELASTIC_MAX_RESTARTS. delay: seconds before the

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from dispatcher.core.events import Event
+from dispatcher.values import Value, value
 
 #: (rank, stream) -> bytes
 Counts = Mapping[tuple[int, int], int]
@@ -14,8 +14,8 @@ Counts = Mapping[tuple[int, int], int]
 BEAT = 0.05
 
 
-@dataclass(frozen=True)
-class Stamped:
+@value
+class Stamped(Value):
     """An event on the spine: ``seq`` counts from 1, ``t`` is seconds since the run began."""
 
     seq: int

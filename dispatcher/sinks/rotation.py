@@ -11,10 +11,10 @@ the oldest that is left is a mark that says how many bytes stood there::
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher.sinks.files import create, write_all
+from dispatcher.values import Value, value
 
 
 def mark(count: int) -> bytes:
@@ -22,8 +22,8 @@ def mark(count: int) -> bytes:
     return f"[dispatch: {count:,} bytes left out here]\n".encode()
 
 
-@dataclass(frozen=True)
-class Rotation:
+@value
+class Rotation(Value):
     """size: bytes of a piece at most, None for one file. keep: full pieces kept, None for all."""
 
     size: int | None = None

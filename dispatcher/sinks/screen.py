@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from dispatcher.agent.wire import STDERR
 from dispatcher.core.events import OutputEnded, RanksPlaced
@@ -14,6 +13,7 @@ from dispatcher.sinks.fold import Folded, Folding
 from dispatcher.sinks.harmless import harmless_lines
 from dispatcher.sinks.lines import LineAssembler
 from dispatcher.sinks.outlet import Outlet
+from dispatcher.values import Value, value
 
 #: SGR foreground colours that can be told apart on dark and light backgrounds
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -23,8 +23,8 @@ COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 PARTIAL_TERMINAL, PARTIAL_ELSEWHERE = 0.2, 2.0
 
 
-@dataclass(frozen=True)
-class View:
+@value
+class View(Value):
     """How lines look, and which are shown.
 
     label: rank -> text, "" for none. hue: rank -> a number that chooses its colour.

@@ -18,7 +18,8 @@ from __future__ import annotations
 import abc
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from dispatcher.values import Value, value
 
 
 class Kind(str, enum.Enum):
@@ -42,8 +43,8 @@ class Kind(str, enum.Enum):
     LOST = "host lost"
 
 
-@dataclass(frozen=True)
-class Failure:
+@value
+class Failure(Value):
     """A host that could not be reached or used.
 
     why: lower-case text without a full stop; may quote the host's own words,
@@ -57,8 +58,8 @@ class Failure:
     retryable: bool = False
 
 
-@dataclass(frozen=True)
-class Target:
+@value
+class Target(Value):
     """Where to go: a checked host name or address, and what the user said about it."""
 
     host: str
@@ -66,16 +67,16 @@ class Target:
     port: int | None = None
 
 
-@dataclass(frozen=True)
-class Window:
+@value
+class Window(Value):
     """The size of a terminal, in characters."""
 
     columns: int = 80
     rows: int = 24
 
 
-@dataclass(frozen=True)
-class Ending:
+@value
+class Ending(Value):
     """How the far side's command ended: code >= 0, or None when no status arrived."""
 
     code: int | None

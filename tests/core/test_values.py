@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from dispatcher.core.values import Value, value
+from dispatcher.values import Value, value
 
 
 @value

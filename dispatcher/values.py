@@ -1,8 +1,8 @@
 """Frozen values that cost little to define: ``@value class Exited(Value): ...``.
 
 ``dataclass(frozen=True)`` writes and compiles six methods for every class, 0.3 ms each
-time. The core has some seventy such classes, and every start pays for all of them before
-the first host is called. Here a class gets its ``__init__`` only; comparing, hashing,
+time. The launcher has more than a hundred such classes, and every start pays for all of them
+before the first host is called. Here a class gets its ``__init__`` only; comparing, hashing,
 showing and refusing to change are the same for all, and so are written once.
 """
 
