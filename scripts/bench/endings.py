@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable
 
 import peers
+from series import Series, write
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 from testbed.cluster import Cluster, wait_for
@@ -177,6 +178,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
     parser.add_argument("--patience", type=float, default=60.0, metavar="S")
     parser.add_argument("--only", action="append", choices=list(ENDINGS), help="repeatable")
+    parser.add_argument("--json", metavar="FILE", help="write every turn there")
     options = parser.parse_args()
     launchers = options.launcher or ["dispatch"]
     for launcher in launchers:
@@ -185,6 +187,7 @@ def main() -> int:
             return 2
     print(f"{options.hosts} hosts x {options.ranks} ranks and a child each, {options.repeat} turns")
     print(f"{'':26}{'':>9}" + "".join(f"{c:>9}" for c in ("exit", "ended s", "empty s", "left")))
+    series: list[Series] = []
     for name in options.only or ENDINGS:
         found: dict[str, list[tuple[str, float | None, float | None, int]]] = {}
         for _ in range(options.repeat):
@@ -203,6 +206,17 @@ def main() -> int:
             ratios = [a[1] / b[1] for a, b in pairs if a[1] is not None and b[1]]
             if ratios:
                 print(f"{'':26}{launchers[0]} / {other}: {statistics.median(ratios):.2f}")
+        turns = {
+            launcher: [
+                {"ended": options.patience if ended is None else ended,
+                 "empty": options.patience if empty is None else empty, "left": left}
+                for _, ended, empty, left in found[launcher]
+            ]
+            for launcher in launchers
+        }  # fmt: skip
+        series.append(Series("failure", name, options.hosts, turns, "ended"))
+    if options.json:
+        write(options.json, series)
     return 0
 
 

@@ -22,6 +22,7 @@ from functools import partial
 
 import peers
 import turns
+from series import Series, write
 
 REFERENCE = "pdsh"
 #: where the holder of connections is found, by the turns of "dispatch, kept" alone
@@ -85,6 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="compare parallel shells on the cluster rig")
     parser.add_argument("--hosts", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE", help="write every turn there")
     parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -95,6 +97,9 @@ def main() -> int:
         f"{options.hosts} hosts, hostname, {options.repeat} turns, {os.cpu_count()} cores; seconds"
     )
     turns.show(result, REFERENCE)
+    if options.json:
+        del result["hung"]
+        write(options.json, [Series("exec", "hostname", options.hosts, **result)])
     return 0
 
 

@@ -21,6 +21,7 @@ import collections
 import hashlib
 import json
 import os
+import random
 import re
 import resource
 import shutil
@@ -31,6 +32,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import peers
+from series import Series, write
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 from testbed.cluster import Cluster
@@ -147,6 +149,8 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--mb", type=int, default=40, help="from each host")
     parser.add_argument("--rate", type=float, default=0, help="of the reader, MB/s [0: any]")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--json", metavar="FILE", help="write every turn there")
     parser.add_argument("--measure", nargs=3, metavar=("OUT", "RESULT", "ARGV"))
     options = parser.parse_args()
     if options.measure:
@@ -160,14 +164,29 @@ def main() -> None:
             flood = file.read()
         print(f"{options.hosts} hosts, {options.mb} MB each, lines of {WIDTH} bytes")
         print(f"{'':16}{'s':>8}{'MB/s':>8}{'cpu s/GB':>10}{'rss MiB':>9}{'broken':>9}{'lost':>12}")
-        for name, (kind, argv) in commands(cluster.hosts, path, cluster.shared).items():
-            chosen = not options.names or name in options.names
-            if not chosen or (shutil.which(argv[0]) is None):
-                continue
-            show(name, kind, argv, cluster, flood, options.rate)
+        known = commands(cluster.hosts, path, cluster.shared)
+        chosen = [name for name in known if not options.names or name in options.names]
+        missing = [name for name in chosen if shutil.which(known[name][1][0]) is None]
+        turns: dict[str, list[dict[str, float]]] = {n: [] for n in chosen if n not in missing}
+        for _ in range(options.repeat):
+            for name in random.sample(list(turns), len(turns)):
+                turns[name].append(show(name, *known[name], cluster, flood, options.rate))
+        for name in missing:
+            print(f"not installed here: {name}")
+    if options.json:
+        what = f"{options.mb} MB of {WIDTH}-byte lines from each"
+        write(options.json, [
+            Series("flood", f"{what}, to {place}", options.hosts,
+                   {name: own for name, own in turns.items() if (known[name][0] == "pipe") == pipe},
+                   "rate", "higher", missing)
+            for place, pipe in (("a pipe", True), ("files", False))
+        ])  # fmt: skip
 
 
-def show(name: str, kind: str, argv: list[str], cluster: Any, flood: bytes, rate: float) -> None:
+def show(
+    name: str, kind: str, argv: list[str], cluster: Any, flood: bytes, rate: float
+) -> dict[str, float]:
+    """Flood once, and print and return what came of it."""
     out, result = (os.path.join(cluster.shared, part) for part in ("out", "result"))
     words = [sys.executable, os.path.abspath(__file__), "--rate", str(rate)]
     process = cluster.popen([*words, "--measure", out, result, json.dumps(argv)])
@@ -183,6 +202,8 @@ def show(name: str, kind: str, argv: list[str], cluster: Any, flood: bytes, rate
         flush=True,
     )
     shutil.rmtree(kind, ignore_errors=True)
+    return {"rate": size / seconds / 1e6, "wall": seconds, "cpu": cpu, "rss": rss,
+            "broken": broken, "lost": lost}  # fmt: skip
 
 
 if __name__ == "__main__":

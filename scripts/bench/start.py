@@ -27,6 +27,7 @@ from functools import partial
 
 import peers
 import turns
+from series import Series, write
 
 REFERENCE = "hydra"
 LIMIT = 120
@@ -73,8 +74,10 @@ def main() -> int:
     turns.show(result, REFERENCE)
     print("not comparable: torchrun (starts no process on another host)")
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(result, file)
+        del result["hung"]
+        bench = "mpi_init" if options.mpi else "launch"
+        load = f"{options.ranks} ranks of {what} on each"
+        write(options.json, [Series(bench, load, options.hosts, **result)])
     return 0
 
 

@@ -26,6 +26,7 @@ from functools import partial
 
 import peers
 import turns
+from series import Series, write
 
 KEX = "KexAlgorithms=curve25519-sha256"
 THERE = "/tmp/bench-copy"
@@ -100,6 +101,7 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=16)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], metavar="PEER")
+    parser.add_argument("--json", metavar="FILE", help="write every turn there")
     parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -107,9 +109,14 @@ def main() -> int:
         json.dump(measure(hosts, options.repeat, options.only), sys.stdout)
         return 0
     env = {"PDSH_SSH_ARGS_APPEND": f"-o{KEX}"}
+    found = []
     for load, result in turns.on_login(__file__, options.hosts, env=env).items():
         print(f"{options.hosts} hosts, {load}, {options.repeat} turns, {os.cpu_count()} cores; s")
         turns.show(result)
+        del result["hung"]
+        found.append(Series("copy", load, options.hosts, **result))
+    if options.json:
+        write(options.json, found)
     return 0
 
 
