@@ -7,7 +7,6 @@ writes to a disk, a terminal or a socket itself.
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import threading
 import time
@@ -25,6 +24,7 @@ from dispatcher.plan.host import Host
 from dispatcher.runner import signals
 from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.feed import Feed
+from dispatcher.runner.inbox import Inbox
 from dispatcher.runner.typing import Typing
 from dispatcher.runner.visit import STDOUT, Visit, join_all
 from dispatcher.sinks.base import Sink, Stamped
@@ -72,7 +72,7 @@ class ErrandRunner:
         )
         self._feed = Feed(sinks, self._taken, sink_failed)
         self._rounds = Rounds(errand, _chance)
-        self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._visits: dict[int, Visit] = {}
         self._typing = Typing()
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // len(errand.hosts)))
@@ -103,25 +103,12 @@ class ErrandRunner:
                 if self._dialogue is not None:
                     self._dialogue.close()
                 join_all(list(self._visits.values()), JOIN_LIMIT)
-                self._feed.finish(self._signalled_again)
+                self._feed.finish(self._inbox.asks_to_leave)
         return self._outcomes
 
-    def _signalled_again(self) -> bool:
-        asked = False
-        while not self._inbox.empty():
-            asked = isinstance(self._inbox.get(), ev.SignalReceived) or asked
-        return asked
-
     def _step(self) -> None:
-        due = self._rounds.next_deadline()
-        wait = signals.LOOK if due is None else min(max(0.0, due - time.monotonic()), signals.LOOK)
-        try:
-            arrived = [self._inbox.get(timeout=wait)]
-        except queue.Empty:
-            arrived = []
         # what has arrived goes before what is due, so that nobody is late for our own delay
-        arrived += [self._inbox.get() for _ in range(self._inbox.qsize())]
-        for event in arrived:
+        for event in self._inbox.wait(self._rounds.next_deadline()):
             self._record(event)
             self._do(self._rounds.handle(event, time.monotonic()))
         self._do(self._rounds.tick(time.monotonic()))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import queue
 import signal
 import sys
 import threading
@@ -31,6 +30,7 @@ from dispatcher.plan.job import JobPlan
 from dispatcher.runner import signals
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
+from dispatcher.runner.inbox import Inbox
 from dispatcher.runner.orders import prepare_order, start_order
 from dispatcher.runner.sampling import Sampling
 from dispatcher.runner.stdin import Stdin
@@ -115,7 +115,7 @@ class Runner:
         self._known = known
         self._lent = lent
         self._sampling = Sampling(sample_every)
-        self._inbox: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._hosts: dict[int, Host] = {}
         self._facts: dict[int, ev.Facts] = {}
         self._window = threading.Semaphore(plan.limits.connect_window)
@@ -181,33 +181,18 @@ class Runner:
                     host.join(timeout=max(0.0, end - time.monotonic()))
                 # after a bug of ours nobody may be there to be waited for, or to ask us to leave
                 late = end + FAILED_LIMIT if self._verdict is None else math.inf
-                self._feed.finish(lambda: self._signalled_again() or time.monotonic() > late)
+                self._feed.finish(lambda: self._inbox.asks_to_leave() or time.monotonic() > late)
         return self._verdict
-
-    def _signalled_again(self) -> bool:
-        """Whether the user has asked to leave since the loop ended."""
-        asked = False
-        while not self._inbox.empty():
-            asked = isinstance(self._inbox.get(), ev.SignalReceived) or asked
-        return asked
 
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
         self._tell_flow()
         due = self._core.next_deadline()
-        now = time.monotonic()
-        wait = signals.LOOK if due is None else min(max(0.0, due - now), signals.LOOK)
-        try:
-            event = self._inbox.get(timeout=wait)
-        except queue.Empty:
-            woke = time.monotonic()
-            if due is not None and woke - due > OVERSLEPT:
-                self._core.excuse(woke - due)
-            self._tell_flow()
-            self._do(self._core.tick(time.monotonic()))
-            return
+        arrived = self._inbox.wait(due)
+        woke = time.monotonic()
+        if not arrived and due is not None and woke - due > OVERSLEPT:
+            self._core.excuse(woke - due)
         # what has arrived goes before what is due, so that nobody is late for our own delay
-        arrived = [event, *(self._inbox.get() for _ in range(self._inbox.qsize()))]
         for event in arrived:
             if self._verdict is None:
                 self._observe(event)
