@@ -117,7 +117,8 @@ def test_by_py_spy_if_it_works(hooked: Callable[..., Agent], tmp_path: Path, moo
     spy.chmod(0o755)
     agent = hooked(path=f"{tmp_path}:")
     ((_, pid, _, how, found),) = stacks(agent, 0.2, 4.0 if mood == "late" else 6.0)["ranks"]
-    assert how == ("py-spy" if mood == "well" else "faulthandler")
+    if mood != "late":  # then little time is left for the next
+        assert how == ("py-spy" if mood == "well" else "faulthandler")
     assert (b"f (a.py:1)" in found) == (mood == "well")
     assert (tmp_path / "asked").read_text() == f"dump --nonblocking --full-filenames --pid {pid}\n"
     agent.report("sample")  # it goes on with that

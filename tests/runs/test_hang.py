@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import sys
 import time
@@ -31,9 +30,9 @@ load_batch() if os.environ["RANK"] == "1" else barrier()
 def test_ranks_that_sleep_are_ended_and_the_odd_one_is_named(desk: Desk) -> None:
     began = time.monotonic()
     name = script(desk.folder, ODD)
-    done = desk.run(*HOSTS, "--hang-timeout", "2", "--log-dir", "logs", "--grace", "1", name)
+    done = desk.run(*HOSTS, "--hang-timeout", "3", "--log-dir", "logs", "--grace", "1", name)
     # the limit, two periods of samples, the look at the stacks, the grace; start and a slow machine
-    assert time.monotonic() - began < 2 + 0.4 + 10 + 1 + 15
+    assert time.monotonic() - began < 3 + 0.6 + 10 + 1 + 15
     assert done.returncode == 124, done.stderr
     verdict = done.stderr[done.stderr.index("error: ") :].splitlines()
     assert verdict[0].startswith("error: no rank has shown a sign of life for ")
@@ -53,23 +52,11 @@ def test_ranks_that_sleep_are_ended_and_the_odd_one_is_named(desk: Desk) -> None
     assert text.count(", by ") == 5
 
 
-def test_a_hang_is_a_failure_that_restarts(desk: Desk) -> None:
-    text = (
-        "import os, time\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': time.sleep(1000)\n"
-        "print('done')\n"
-    )
-    done = desk.run(*HOSTS, "--hang-timeout", "2", "--max-restarts", "1", script(desk.folder, text))
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"no sign of life for \d s; restart 1 of 1", done.stderr), done.stderr
-    assert done.stdout.count("done") == 3
-
-
-#: rank 1 computes for four seconds, the others sleep until it has
+#: rank 1 computes for five seconds, the others sleep until it has
 SILENT = """
 import os, time
-end = time.process_time() + 4
-while os.environ["RANK"] == "1" and time.process_time() < end:
+end = time.monotonic() + 5
+while os.environ["RANK"] == "1" and time.monotonic() < end:
     pass
 if os.environ["RANK"] == "1":
     open("over", "w").close()
@@ -79,7 +66,7 @@ while not os.path.exists("over"):
 
 
 def test_who_computes_in_silence_is_not_ended(desk: Desk) -> None:
-    done = desk.run(*HOSTS, "--hang-timeout", "1.5", script(desk.folder, SILENT))
+    done = desk.run(*HOSTS, "--hang-timeout", "2", script(desk.folder, SILENT))
     assert done.returncode == 0, done.stderr
     assert "error" not in done.stderr
 
@@ -96,17 +83,17 @@ def test_without_progress_who_computes_is_ended(desk: Desk) -> None:
 
 def test_time_after_ctrl_z_does_not_count(desk: Desk) -> None:
     process = desk.start(
-        *HOSTS, "--hang-timeout", "2", "--no-python", "sh", "-c", "echo up; sleep 1000"
+        *HOSTS, "--hang-timeout", "3", "--no-python", "sh", "-c", "echo up; sleep 1000"
     )
     desk.lines(process, 3)
     process.send_signal(signal.SIGTSTP)
     state = Path(f"/proc/{process.pid}/stat")
     wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", 10, "it is stopped")
-    time.sleep(3.0)  # more than the limit
-    process.send_signal(signal.SIGCONT)
+    time.sleep(4.0)  # more than the limit
     went_on = time.monotonic()
+    process.send_signal(signal.SIGCONT)
     assert process.wait(timeout=40) == 124
-    assert time.monotonic() - went_on > 1.9
+    assert time.monotonic() - went_on > 2.9
 
 
 @pytest.mark.parametrize("seconds", ["0.5", "soon"])
