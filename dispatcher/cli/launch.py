@@ -142,7 +142,8 @@ def _run(
 
     tree = fanout(flags, [node.host for node in plan.nodes], plan.run_id)
     ask = None if word is None else word.ask
-    with enrolled, handed, seen, Reach(flags, ask, tree=tree, say=screen.say) as reach:
+    heard = (lambda line: None) if showing.quiet else screen.say
+    with enrolled, handed, seen, Reach(flags, ask, tree=tree, say=heard) as reach:
         course = Course(
             plan,
             handed.way(reach.transport_for),
