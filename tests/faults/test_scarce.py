@@ -40,9 +40,9 @@ def test_too_few_descriptors(job_on: Start, new_cluster: New) -> None:  # row 24
     cluster = limited(new_cluster(2), 24)
     run = job_on(cluster, "sleep", slots=8)
     said = run.ends(126, 2 + 2 + SLACK)
-    assert re.search(r"^error: rank \d+ on n2: fork rank \d+: too many open files", said, re.M), (
-        said
-    )
+    # which of both meets the limit first is a matter of one descriptor
+    where = r"^error: rank \d+ on n2: (fork rank \d+|exec \S+): too many open files"
+    assert re.search(where, said, re.M), said
     (need,) = re.findall(r"^  hint: .* let its sshd have (\d+) or more", said, re.M)
     assert int(need) <= 64
     run.clean(2.0)
