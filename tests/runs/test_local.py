@@ -143,7 +143,8 @@ class TestEnvironment:
         program = "import os,json\nprint(json.dumps(dict(os.environ)))\n"
         done = desk.run(
             "-H", "localhost:2", "-x", "GIVEN=a b\nc=d", script(desk.folder, program),
-            env={"NCCL_DEBUG": "WARN", "NOT_LISTED": "x", "SLURM_PROCID": "7", "PMI_RANK": "3"},
+            env={"NCCL_DEBUG": "WARN", "NOT_LISTED": "x", "SLURM_PROCID": "7", "PMI_RANK": "3",
+                 "PMIX_ID": "9"},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         by_rank = {}
@@ -167,8 +168,8 @@ class TestEnvironment:
             assert 0 < int(env["MASTER_PORT"]) < 65536
             assert int(env["OMP_NUM_THREADS"]) == max(1, len(os.sched_getaffinity(0)) // 2)
             assert (env["PMI_RANK"], env["PMI_SIZE"]) == (str(rank), "2")
-            assert "SLURM_PROCID" not in env
-            assert env.get("PMIX_RANK", str(rank)) == str(rank)  # if this machine has a libpmix
+            assert env["PMIX_RANK"] == str(rank)  # ours, not what was there
+            assert not {"SLURM_PROCID", "PMIX_ID"} & set(env)
         assert by_rank["[0]"]["MASTER_PORT"] == by_rank["[1]"]["MASTER_PORT"]
 
     def test_a_fixed_port_is_kept_or_refused(self, desk: Desk) -> None:
