@@ -3,7 +3,8 @@
 
     scripts/bench/exec.py --hosts 64 --repeat 5
 
-All take turns in one run on one cluster (scripts/cluster), each turn in another order. A turn
+All take turns in one run on one cluster (scripts/cluster), each turn in another order and after a
+rest, so that nobody pays for what another's hosts do when it has ended. A turn
 counts only when it exits 0 with a line a host. Wall time, and CPU of the client's process tree
 ("kept" is over connections made before, without the CPU of their holder);
 ratios to pdsh are the medians of the ratios within a turn. Not a test: times depend on the
@@ -18,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from functools import partial
 
 import peers
@@ -25,6 +27,8 @@ import turns
 from series import Series, write
 
 REFERENCE = "pdsh"
+#: seconds before a turn
+REST = 1.0
 #: where the holder of connections is found, by the turns of "dispatch, kept" alone
 HOLDER = f"/tmp/bench-exec-{os.getpid()}"
 KEPT = ["env", f"XDG_RUNTIME_DIR={HOLDER}"]
@@ -69,6 +73,12 @@ def commands(hosts: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     return {name: argv for name, argv in wanted.items() if name not in missing}, missing
 
 
+def rested(argv: list[str], lines: int) -> turns.Turn:
+    """One turn, when the hosts are at rest."""
+    time.sleep(REST)
+    return turns.one_turn(argv, lines)
+
+
 def measure(hosts: list[str], repeat: int) -> turns.Result:
     """Turns of every peer; runs on the login host."""
     os.makedirs(HOLDER, mode=0o700, exist_ok=True)
@@ -76,7 +86,7 @@ def measure(hosts: list[str], repeat: int) -> turns.Result:
     subprocess.run([*connect, "-w", ",".join(hosts)], check=True)
     try:
         found, missing = commands(hosts)
-        ways = {name: partial(turns.one_turn, argv, len(hosts)) for name, argv in found.items()}
+        ways = {name: partial(rested, argv, len(hosts)) for name, argv in found.items()}
         return turns.take(ways, repeat, missing)
     finally:
         subprocess.run([*connect, "--close"], check=False)
