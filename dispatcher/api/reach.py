@@ -99,6 +99,11 @@ class Reach:
             return CommandTransport(self._template, name)
         return self.in_process()
 
+    def rest(self, command: str) -> None:
+        """Start ``command`` over kept connections for who will want it; see ``Transport.rest``."""
+        for transport in self._made.values():
+            transport.rest(command)
+
     def _ask(self, prompt: str) -> str | None:
         self.typing(True)
         try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dispatcher import lifeline
 from dispatcher.api.here import allow_open_files
 from dispatcher.cli import becoming, shell_lines
 from dispatcher.cli.door import complain, say
@@ -66,6 +67,7 @@ class Shell:
     def talk(self, keep: Callable[[], None]) -> None:
         """Read lines at the terminal until the user leaves."""
         while True:
+            self._reach.rest(lifeline.COMMAND)
             try:
                 line = input(self._prompt())
             except KeyboardInterrupt:

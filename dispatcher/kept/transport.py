@@ -104,6 +104,10 @@ class KeptTransport(Transport):
                 self._line = None if caller is None else Line(caller)
             return self._line
 
+    def rest(self, command: str) -> None:
+        if self._direct is not None:
+            self._direct.rest(command)
+
     def close(self) -> None:
         if self._line is not None:
             self._line.close()

@@ -187,5 +187,8 @@ class Transport(abc.ABC):
         after it a ``Failure(Kind.TIMEOUT)`` names the step that was late.
         """
 
+    def rest(self, command: str) -> None:  # noqa: B027 - most transports keep nothing
+        """Nobody is at work: what ``command`` needs may be made ready for the next time."""
+
     def close(self) -> None:  # noqa: B027 - most transports share nothing
         """Release what is shared between hosts (agent connection, bastions); idempotent."""

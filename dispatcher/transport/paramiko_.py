@@ -186,6 +186,10 @@ class ParamikoTransport(Transport):
         release = None if kept is None else lambda ended: kept.give(route, ended)
         return _start(session, command, deadline, window, release)
 
+    def rest(self, command: str) -> None:
+        if self.kept is not None:
+            self.kept.stand_by(command)
+
     def close(self) -> None:
         if self.kept is not None and self._owns_kept:
             self.kept.close()
