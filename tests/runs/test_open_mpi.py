@@ -54,7 +54,7 @@ class TestOneHost:
         said = report["mpi"]["localhost"]
         assert "libmpi.so" in said["library"]
         assert "PMIx" in said["served"]
-        wait_for(lambda: not left(folder, report["run_id"]), 20, "the agent to tidy up")
+        wait_for(lambda: not left(folder, report["run_id"]), 60, "the agent to tidy up")
 
     @pytest.mark.parametrize(
         ("how", "code", "words"),
@@ -77,7 +77,7 @@ class TestOneHost:
         assert done.returncode == code, done.stderr
         assert "error: rank 1 on localhost" in done.stderr
         assert words in done.stderr
-        wait_for(lambda: not left(folder), 20, "the agent to tidy up")
+        wait_for(lambda: not left(folder), 60, "the agent to tidy up")
 
     def test_what_is_not_offered_is_refused_at_once(self, desk: Desk) -> None:
         text = """
@@ -145,6 +145,6 @@ class TestHosts:
         run.stdout.close()
         look = ["sh", "-c", "ls -d /tmp/dispatch-2* /dev/shm/dispatch-*; pgrep -f '[o]pen_mpi.py'"]
         wait_for(
-            lambda: not any(cluster.run(look, host).stdout for host in ("n1", "n4")), 20,
+            lambda: not any(cluster.run(look, host).stdout for host in ("n1", "n4")), 60,
             "the hosts to be empty",
         )  # fmt: skip
