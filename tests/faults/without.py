@@ -218,9 +218,9 @@ def _untouched_terminal(put: Put) -> None:
 
     run: Any = Runner.run
 
-    def raw(self: Any) -> Any:
+    def raw(self: Any, *arguments: Any) -> Any:
         tty.setcbreak(2)
-        return run(self)
+        return run(self, *arguments)
 
     put(Runner, "run", raw)
 
