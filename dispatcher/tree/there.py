@@ -113,6 +113,7 @@ class _Stream:
         self.pid = pid
         self.input = fds[0]
         self.waiting = b""  # for its input
+        self.taken = 0  # bytes of input that no room was given back for yet
         self.input_ends = False
         self.outputs = (
             _Output(fds[1], OUTPUT, OUTPUT_END, OUTPUT_WINDOW),
@@ -262,8 +263,10 @@ class Relay:
                 stream.waiting = b""
                 break
             stream.waiting = stream.waiting[written:]
-        if before > len(stream.waiting):
-            self._say(stream.number, TAKEN, COUNT.pack(before - len(stream.waiting)))
+        stream.taken += before - len(stream.waiting)
+        if stream.taken >= INPUT_WINDOW // 2:  # not a frame for each heartbeat
+            self._say(stream.number, TAKEN, COUNT.pack(stream.taken))
+            stream.taken = 0
         if stream.waiting:
             if stream.input not in self._ready:
                 self._watch(stream.input, lambda: self._feed(stream), select.POLLOUT)
