@@ -1,0 +1,36 @@
+"""The agent's private folder: gone with all that is below it, and with nothing else."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from dispatcher.agent import folder
+
+
+def test_it_goes_with_all_below_it_and_follows_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    made = folder.make(uuid.uuid4().hex)
+    assert made is not None
+    assert os.stat(made).st_mode & 0o777 == 0o700
+    inside = Path(made) / "__pycache__"
+    inside.mkdir()
+    (inside / "module.pyc").touch()
+    (Path(made) / "rank-0.json").touch()
+    (Path(made) / "link").symlink_to(kept)
+    shared = Path(folder.shared(made))
+    shared.mkdir()
+    (shared / "segment").touch()
+    folder.remove(made)
+    assert not os.path.lexists(made)
+    assert not shared.exists()
+    assert (kept / "file").exists()
+    folder.remove(made)  # what is not there is no error
