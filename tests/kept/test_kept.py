@@ -48,8 +48,21 @@ class Home:
         return found
 
     def waiting(self) -> list[tuple[str, int, str]]:
-        """The shells on the hosts that wait for a command."""
-        return [one for one in self.cluster.on_hosts() if one[2].endswith(WAITS)]
+        """The shells on the hosts that wait for a command: sshd's own, not what they left."""
+        return [
+            (one.host, one.pid, one.command)
+            for one in self.cluster.census(self.cluster.hosts)
+            if one.command.endswith(WAITS) and _parent(one.outer).startswith("sshd")
+        ]
+
+
+def _parent(pid: int) -> str:
+    """The name of the parent of ``pid``; empty if that is gone."""
+    try:
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        return Path(f"/proc/{parent}/comm").read_text()
+    except OSError:
+        return ""
 
 
 @pytest.fixture
@@ -172,7 +185,7 @@ def test_a_run_ends_as_without(home: Home) -> None:
             assert run.stdout is not None
             assert {run.stdout.readline(), run.stdout.readline()} == {"[0] up\n", "[1] up\n"}
             # of a holder that is there the third run has n1's connection, but not n2's
-            found = home.cluster.run(["ps", "-C", "sshd", "-o", "pid=,args="], host="n2").stdout
+            found = home.cluster.run(["ps", "-e", "-o", "pid=,args="], host="n2").stdout
             sessions = [line.split()[0] for line in found.splitlines() if "@notty" in line]
             assert sessions
             home.cluster.run(["kill", "-9", *sessions], host="n2")
