@@ -288,8 +288,8 @@ class Carried:
             if complete or (self.look_at is not None and now >= self.look_at):
                 self._end, self.look_at = True, None
                 ending = self.link.ending(0.0)
-                if complete:
-                    self.leave()
                 frames = [told(b"X", self._channel, code=ending.code, signal=ending.signal)]
-        self.over = self._end and complete
+        if self._end and complete and not self.over:
+            self.over = True
+            self.leave()
         return frames

@@ -307,6 +307,16 @@ def test_a_connection_is_used_again(way: Way) -> None:
     assert gather(way.open(ask))[0] != first[0]
 
 
+def test_a_connection_is_used_again_after_its_output_was_held_open(way: Way) -> None:
+    if way.kind not in ("kept", "holder"):
+        pytest.skip("only where connections are kept")
+    link = way.open("sleep 0.5 & echo $PPID")
+    first = gather(link)[0]
+    assert link.ending(5) == Ending(0)
+    link.close()
+    assert gather(way.open("echo $PPID"))[0] == first
+
+
 def test_a_kept_connection_that_broke_is_made_anew(way: Way) -> None:
     if way.kind not in ("kept", "holder"):
         pytest.skip("only where connections are kept")
