@@ -1,7 +1,12 @@
-"""Programs as people have them, unchanged, on two hosts with two ranks each."""
+"""Programs as people have them, unchanged, on two hosts with two ranks each.
+
+Those that need accelerate, DeepSpeed or Lightning run where these can be imported; PYTHONPATH
+may name a folder that has them.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -14,8 +19,8 @@ DISPATCH = [sys.executable, "-m", "dispatcher"]
 HERE = Path(__file__).parent / "workloads"
 
 
-def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    return cluster.run([*DISPATCH, "-H", "n1:2,n2:2", "--label", "none", *words], timeout=110)
+def run(cluster: Cluster, *words: str, limit: float = 110) -> subprocess.CompletedProcess[str]:
+    return cluster.run([*DISPATCH, "-H", "n1:2,n2:2", "--label", "none", *words], timeout=limit)
 
 
 def torch_run(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -48,6 +53,53 @@ def test_teacher_and_students(cluster: Cluster) -> None:
     done = torch_run(cluster, "teacher.py")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"student {n} heard {2 * n}" for n in (1, 2, 3)]
+
+
+def needs(package: str) -> None:
+    pytest.importorskip("torch")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}: pip install {package}")
+
+
+def test_accelerate(cluster: Cluster) -> None:
+    needs("accelerate")
+    done = torch_run(cluster, "accelerated.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("process")) == [
+        f"process {rank} of 4: sum 4, learnt True" for rank in range(4)
+    ]
+
+
+@pytest.mark.timeout(400)  # the first time it compiles its operators
+def test_deepspeed(cluster: Cluster) -> None:
+    needs("deepspeed")
+    home = Path(cluster.shared, "home")
+    home.mkdir(exist_ok=True)
+    settings = "DS_ACCELERATOR=cpu\nFROM_DEEPSPEED_ENV=heard\n"
+    home.joinpath(".deepspeed_env").write_text(settings)
+    words = ["--iface", "eth0", "--env-file", str(home / ".deepspeed_env"), "--local-rank-arg"]
+    done = run(cluster, *words, "--local_rank", str(HERE / "deepened.py"), limit=380)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
+        f"rank {rank} of 4, local {rank % 2}: 4, heard" for rank in range(4)
+    ]
+
+
+def test_lightning(cluster: Cluster) -> None:
+    needs("lightning")
+    done = torch_run(cluster, "lightened.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
+        f"rank {rank} of 4 took 3 steps" for rank in range(4)
+    ]
+
+
+def test_a_launcher_of_launchers(cluster: Cluster) -> None:
+    needs("torch")
+    words = ["--per-node", "--iface", "eth0", "--no-python", "sh", str(HERE / "factory.sh")]
+    done = run(cluster, *words, sys.executable, str(HERE / "mesh.py"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("learnt True on 4\n") == 4
 
 
 def test_no_python_at_all(cluster: Cluster) -> None:
