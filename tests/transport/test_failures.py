@@ -127,6 +127,7 @@ def test_no_key_at_all(sshd: Sshd, attempt: Try, tmp_path: Path) -> None:
 def test_tarpit_ends_at_the_deadline(
     sshd: Sshd, peer: Callable[[socket.socket], None], step: str
 ) -> None:
+    before = set(threading.enumerate())
     with hostile.listener(peer) as port:
         transport = ParamikoTransport(config=at_port(sshd, port))
         started = time.monotonic()
@@ -136,7 +137,8 @@ def test_tarpit_ends_at_the_deadline(
         assert step in failure.why
         assert 0.9 < time.monotonic() - started < 6
         transport.close()
-    assert not any("paramiko" in repr(thread).lower() for thread in threading.enumerate())
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if "paramiko" in repr(thread).lower()]
 
 
 def test_tarpit_with_ssh(sshd: Sshd) -> None:
