@@ -27,6 +27,13 @@ AGENT = "f=io.FileIO(0)"
 slow = pytest.mark.skipif("FAULTS_ALL" not in os.environ, reason="slow: set FAULTS_ALL=1 to run it")
 
 
+def kill_at_once(*pids: int) -> None:
+    """Kill ``pids``, of which none sees another's end."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+
+
 class Job:
     """A run of ``fault_rank.py`` with two ranks (``slots``) on each host of ``cluster``.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 from rig import wait_for
 
-from .conftest import Job
+from .conftest import Job, kill_at_once
 from .test_matrix import QUICK, SLACK
 
 pytestmark = pytest.mark.cluster
@@ -49,8 +49,7 @@ def goes_on(run: Job, limit: float) -> str:
 def test_both_killed(job: Start) -> None:
     """The lease of 30 s is not waited for."""
     run = up(job("stray", *AGAIN))
-    for pid in run.agents("n2"):
-        os.kill(pid, signal.SIGKILL)
+    kill_at_once(*run.agents("n2"))
     said = goes_on(run, 5 + 2 * SLACK)
     assert re.search(r"note: n2: looked at again: .* left there, \d were killed\n", said), said
     assert "note: n4 takes the place of n2 with ranks 2-3 (host lost: agent killed by SIG" in said

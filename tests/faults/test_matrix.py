@@ -22,7 +22,7 @@ import pytest
 from rig import Cluster, wait_for
 
 from . import conftest
-from .conftest import FLOOD, Job, flood_block, parent, slow
+from .conftest import FLOOD, Job, flood_block, kill_at_once, parent, slow
 
 #: seconds that a loaded machine may take beyond a bound
 SLACK = 6.0
@@ -180,8 +180,7 @@ class TestAgents:
     def test_both_are_killed_at_once(self, job: Start) -> None:  # row 19
         run = job("stray").up()
         run.began = time.monotonic()
-        for pid in run.agents("n2"):
-            os.kill(pid, signal.SIGKILL)
+        kill_at_once(*run.agents("n2"))
         said = run.ends(125, 2 + SLACK)
         assert "error: n2 (ranks 2-3): host lost: agent killed by SIGKILL" in said
         assert re.search(r"note: n2: killed \d process", said), said  # by a new connection
@@ -190,10 +189,7 @@ class TestAgents:
     def test_both_and_the_launcher_are_killed_at_once(self, job: Start) -> None:  # row 19
         """Nobody is left who could look after the host; its ranks end all the same."""
         run = job("sleep").up()
-        those = [run.launcher(), *run.agents("n2")]
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # none sees another's end
-            for pid in those:
-                os.kill(pid, number)
+        kill_at_once(run.launcher(), *run.agents("n2"))
         run.clean(2.0 + SLACK)
 
     def test_a_stopped_agent(self, job: Start) -> None:  # row 20
