@@ -34,6 +34,8 @@ MAY = {
         "core.samples",
         "core.stacks",
         "core.visits",
+        "core.networks",
+        "checks.nccl_run",
         "plan",
         "agent.wire",
         "transport.base",

@@ -26,6 +26,7 @@ from dispatcher.runner.loop import Runner
 from dispatcher.sinks.attempts import history, left_out
 from dispatcher.sinks.base import Sink
 from dispatcher.sinks.blame import blamed, words
+from dispatcher.sinks.nccl_words import NcclWords
 from dispatcher.sinks.tail import Tail
 from dispatcher.sinks.verdict import describe
 from dispatcher.transport.base import Transport
@@ -69,12 +70,21 @@ class Course:
         self._verdict = verdict
         self._above = above
         self._tail, self._endings = Tail(), Endings()
+        settings = [{**dict(plan.exports), **dict(node.host.env)} for node in places]
+        self._nccl = NcclWords(settings, self.tell, time.monotonic)
         hosts = [node.host for node in places]
         self._aftermath = Aftermath(hosts, plan.run_id, transport_for, self.tell)
         self._runner = Runner(
             plan,
             transport_for,
-            [self._tail, self._endings, self._aftermath, *sinks],
+            # ranks that others have started speak through one, and their hosts are not known
+            [
+                self._tail,
+                self._endings,
+                self._aftermath,
+                *(() if elsewhere else [self._nccl]),
+                *sinks,
+            ],
             look_again=self._aftermath.look_again,
             check=check,
             agent_python=agent_python,
@@ -117,10 +127,11 @@ class Course:
             behind = words(verdict, [host.name for host in hosts], lost)
         lines = [] if self._verdict else left_out(self._excluded)
         lines += history(verdict) + describe(verdict, plan, self._endings.pids, last)
-        lines += behind + cleaned
+        lines += behind + cleaned + self._nccl.lines(self._hosts)
         ended = report(
             verdict, plan, lines, began, time.monotonic() - at, self._endings, last,
             self._hosts, self._excluded, None if self._paths is None else self._paths.folder,
+            self._nccl.said(),
         )  # fmt: skip
         if self._paths is not None:
             try:

@@ -27,6 +27,7 @@ from dispatcher.values import Value, value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from dispatcher.checks.nccl_log import Said
     from dispatcher.core.frames import Group
 
 
@@ -90,6 +91,15 @@ class MpiLibrary(Value):
 
 
 @value
+class NcclNetwork(Value):
+    """The network ``net`` that NCCL said it uses, on which ``devices``, and its version if told."""
+
+    net: str
+    devices: tuple[str, ...]
+    version: str
+
+
+@value
 class FailedAttempt(Value):
     """An attempt to run the ranks before the last one; started: whether ranks were."""
 
@@ -111,7 +121,8 @@ class Report(Value):
     attempt, with those that were spawned. lost: hosts that could not be used to the end.
     unkillable: pids that survived SIGKILL, by host; stuck: where they hang. swept: processes
     left behind by ranks, and killed. left_out: hosts not used any more, and why. no_restart:
-    why there was no further attempt. mpi: which one, by host. log_dir: of the run's files.
+    why there was no further attempt. mpi: which one, by host. nccl: what it said
+    of its network, by host. log_dir: of the run's files.
     """
 
     run_id: str
@@ -132,6 +143,7 @@ class Report(Value):
     swept: Mapping[str, int] = field(default_factory=dict)
     excluded: tuple[Exclusion, ...] = ()
     mpi: Mapping[str, MpiLibrary] = field(default_factory=dict)
+    nccl: Mapping[str, NcclNetwork] = field(default_factory=dict)
     log_dir: Path | None = None
 
     @property
@@ -168,12 +180,13 @@ def report(
     hosts: Sequence[str],
     excluded: Sequence[Exclusion] = (),
     folder: Path | None = None,
+    nccl: Mapping[int, Said] | None = None,
 ) -> Report:
     """The report on ``verdict``, which is ``lines`` in words.
 
     endings: of the ranks, and the worlds they spawned. last: see ``describe``. hosts: name of
     each host by its number in events. excluded: hosts that were left out before. folder: of
-    its files.
+    its files. nccl: what it said, by the number of the host.
     """
     names = [node.host.name for node in plan.nodes]
     return Report(
@@ -201,6 +214,10 @@ def report(
         swept={names[node]: count for node, count in verdict.swept.items()},
         excluded=tuple(excluded),
         mpi={hosts[node]: MpiLibrary(one.library, one.served) for node, one in endings.mpi.items()},
+        nccl={
+            hosts[node]: NcclNetwork(one.net, one.devices, one.version)
+            for node, one in (nccl or {}).items()
+        },
         log_dir=folder,
     )
 

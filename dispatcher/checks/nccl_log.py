@@ -1,8 +1,9 @@
 """What NCCL's own INFO lines say it uses, and whether that was meant; pure.
 
 The lines (NCCL_DEBUG=INFO) begin with the host's name: ``b07:4242:4300 [0] NCCL INFO
-NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.0.0.7<0>``. Labels before it do not
+NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.0.0.7<0>``. Labels and times before it do not
 matter. NCCL prints ``Using [RO]; OOB`` with an empty list when it found no device.
+The network that is named last counts: a process that tries several ends with the one it uses.
 """
 
 from __future__ import annotations
@@ -11,40 +12,57 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+#: characters of a line that are looked at, and devices of it that are kept (NCCL takes no more)
+MOST_LINE, MOST_DEVICES = 4096, 32
+
 _LINE = re.compile(r"(?:^|\s)([\w.-]+):\d+:\d+ (?:\[\d+\] )?NCCL INFO (.*)")
 _USING = re.compile(r"NET/(IB|Socket)\s?: Using(.*)")
-_NETWORK = re.compile(r"(?:Using network|Initialized NET plugin) (\S+)")
-_VIA = re.compile(r"via NET/([A-Za-z]+)")
-_DEVICE = re.compile(r"\[\d+\]([\w.-]+:\d+)/(IB|RoCE)")
+# a name may be of two words (AWS Libfabric), and is short, whatever a rank prints
+_NETWORK = re.compile(
+    r"(?:Using network|(?:Initialized|Assigned) NET plugin) ([A-Za-z][\w.-]{0,39}(?: Libfabric)?)"
+)
+_VIA = re.compile(r"via NET/([A-Za-z][\w .-]{0,39})/")
+_DEVICE = re.compile(r"\[\d+\]([\w.-]{1,64}:\d{1,4})/(IB|RoCE)")
+_VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 
 
 @dataclass
 class Said:
-    """What one host's ranks said. net: the network, the last word counts; devices: of IB."""
+    """What one host's ranks said. net: the network, the last word counts; devices: of IB.
+
+    version: NCCL's; its first rank prints it and others need not.
+    """
 
     net: str = ""
     devices: tuple[str, ...] = ()
+    version: str = ""
+
+
+def understand(words: str, said: Said) -> bool:
+    """Keep in ``said`` what ``words``, a line of NCCL's without its head, tell; if they do."""
+    if using := _USING.search(words):
+        devices = tuple(name for name, _ in _DEVICE.findall(using[2])[:MOST_DEVICES])
+        if using[1] == "Socket":
+            said.net = "Socket"
+        elif devices:
+            said.net, said.devices = "IB", devices
+        return using[1] == "Socket" or bool(devices)
+    if network := _NETWORK.search(words) or _VIA.search(words):
+        said.net = network[1]
+    elif version := _VERSION.search(words):
+        said.version = version[1]
+    else:
+        return False
+    return True
 
 
 def read(lines: Iterable[str]) -> dict[str, Said]:
     """host -> what its ranks said they use; hosts that said nothing of it are left out."""
     found: dict[str, Said] = {}
     for line in lines:
-        match = _LINE.search(line[:4096])
-        if match is None:
-            continue
-        host, words = match[1], match[2]
-        if using := _USING.search(words):
-            devices = tuple(name for name, _ in _DEVICE.findall(using[2]))
-            said = found.setdefault(host, Said())
-            if using[1] == "Socket":
-                said.net = "Socket"
-            elif devices:
-                said.net, said.devices = "IB", devices
-        elif network := _NETWORK.search(words) or _VIA.search(words):
-            found.setdefault(host, Said()).net = network[1]
-        elif "NET/IB : No device found" in words:
-            found.setdefault(host, Said())
+        match = _LINE.search(line[:MOST_LINE])
+        if match is not None:
+            understand(match[2], found.setdefault(match[1], Said()))
     return {host: said for host, said in found.items() if said.net}
 
 

@@ -118,7 +118,7 @@ def predict(
     wanted = settings.get("NCCL_NET", "")
     if plugin and settings.get("NCCL_NET_PLUGIN") != "none" and wanted in ("", plugin):
         return replace(first, net=plugin)
-    disabled = _is_on(settings.get("NCCL_IB_DISABLE", ""))
+    disabled = is_on(settings.get("NCCL_IB_DISABLE", ""))
     chosen = () if disabled else _ports(ports, settings.get("NCCL_IB_HCA", ""))
     if wanted.upper() == "IB" and not chosen:
         why = "NCCL_IB_DISABLE=1" if disabled else "no port is ACTIVE and let pass"
@@ -149,7 +149,7 @@ def _interfaces(netdevs: Sequence[Netdev], text: str) -> tuple[Netdev, ...]:
     return ()
 
 
-def _is_on(text: str) -> bool:
+def is_on(text: str) -> bool:
     """How NCCL reads a number: 0 and what is none are off."""
     try:
         return int(text, 0) != 0

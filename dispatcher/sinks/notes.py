@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dispatcher.core import events as ev
 from dispatcher.core import pmi
+from dispatcher.core.networks import NetworksDiffer
 from dispatcher.core.pmix import MpiFound
 from dispatcher.core.samples import RanksHung, RanksWait
 from dispatcher.plan.hostset import fold
@@ -35,6 +36,12 @@ class Notes(Sink):
                 text = f"{stamped.t:.3f} s: {text}"
         if text is not None:
             self._say(f"note: {text}")
+        if isinstance(stamped.event, NetworksDiffer):
+            from dispatcher.sinks.nccl_words import words
+
+            note, hint = words(stamped.event, self._hosts)
+            self._say(f"note: {note}")
+            self._say(f"  hint: {hint}")
 
     def _always(self, event: ev.Event) -> str | None:
         match event:

@@ -26,10 +26,12 @@ TRAIN = "import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n"
 SLEEP = ["sh", "-c", "echo up; exec sleep 1000"]
 
 
-def ranks(desk: Desk, argv: list[str], count: int = 2, **fields: Any) -> dispatcher.Request:
+def ranks(
+    desk: Desk, argv: list[str], count: int = 2, exports: tuple[str, ...] = (), **fields: Any
+) -> dispatcher.Request:
     """A request that leaves the desk's mark on every rank."""
     return dispatcher.request(
-        f"localhost:{count}", argv, kind="command", exports=(desk.mark,), **fields
+        f"localhost:{count}", argv, kind="command", exports=(desk.mark, *exports), **fields
     )
 
 
@@ -67,8 +69,14 @@ def test_every_field_of_a_request_can_be_said() -> None:
 
 def test_the_report_is_that_of_the_file(desk: Desk) -> None:
     notes: list[str] = []
+    out = "h:1:2 [0] NCCL INFO Using network Socket"
     report = dispatcher.run(
-        ranks(desk, ["sh", "-c", "echo out; echo error >&2; kill -9 $$"], 1),
+        ranks(
+            desk,
+            ["sh", "-c", f"echo '{out}'; echo error >&2; kill -9 $$"],
+            1,
+            exports=("NCCL_NET=IB",),
+        ),
         log_dir=desk.folder / "logs",
         on_note=notes.append,
     )
@@ -76,7 +84,7 @@ def test_the_report_is_that_of_the_file(desk: Desk) -> None:
     assert report.cause is not None
     assert (report.cause.host, report.cause.last_lines) == ("localhost", ("error",))
     (rank,) = report.ranks
-    assert (rank.status, rank.stdout, rank.stderr) == (-signal.SIGKILL, 4, 6)
+    assert (rank.status, rank.stdout, rank.stderr) == (-signal.SIGKILL, len(out) + 1, 6)
     assert rank.began is not None
     assert rank.ended is not None
     assert 0 < rank.began <= rank.ended <= report.seconds
@@ -84,6 +92,11 @@ def test_the_report_is_that_of_the_file(desk: Desk) -> None:
     assert (report.log_dir / "rank-00000.err").read_bytes() == b"error\n"
     kept = json.loads((report.log_dir / "report.json").read_text())
     assert kept == json.loads(json.dumps(report.plain()))
+    assert report.nccl["localhost"].net == "Socket"
+    assert report.verdict[-2:] == (
+        "note: NCCL: localhost fell back to Socket, though NCCL_NET=IB",
+        "  hint: dispatch check --nccl -H localhost",
+    )
     assert not notes
 
 

@@ -1,0 +1,14 @@
+"""The event of hosts whose ranks use another network than was meant; nobody decides on it."""
+
+from __future__ import annotations
+
+from dispatcher.core.events import Event
+from dispatcher.values import value
+
+
+@value
+class NetworksDiffer(Event):
+    """``what`` NCCL says of the network it uses on ``nodes``: ``fell back to Socket``."""
+
+    nodes: tuple[int, ...]
+    what: str

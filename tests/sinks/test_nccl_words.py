@@ -1,0 +1,94 @@
+"""NCCL's words in the ranks' output: in any pieces, told once, and not looked for in vain."""
+
+from __future__ import annotations
+
+from dispatcher.core.events import Event, RankSpawned, RanksPlaced
+from dispatcher.sinks.base import Stamped
+from dispatcher.sinks.nccl_words import FIRST, MOST_LINE, PATIENCE, SETTLED, NcclWords
+from dispatcher.sinks.notes import Notes
+
+HEAD = b"h:42:43 [0] NCCL INFO "
+IB = b"loss 3\n" + HEAD + b"NET/IB : Using [0]mlx5_1:1/IB [RO]\n" + HEAD + b"Using network IB\n"
+SOCKET = b"\xff\n" + HEAD + b"NET/Socket : Using [0]eno1:10.0.0.3<0>\nstep 1\n"
+HOSTS = ["b01", "b02", "b03"]
+
+
+class Ears:
+    """A sink of three hosts with two ranks each, what it told, and its clock."""
+
+    def __init__(self, debug: str = "INFO") -> None:
+        self.now = 0.0
+        self.told: list[Event] = []
+        self.sink = NcclWords([{"NCCL_DEBUG": debug}] * 3, self.told.append, lambda: self.now)
+        self.begin()
+
+    def begin(self) -> None:
+        self.sink.event(Stamped(1, 0.0, RanksPlaced(6, "a", 1)))
+        for rank in range(6):
+            self.sink.event(Stamped(2, 0.0, RankSpawned(rank // 2, rank, 7)))
+
+    def hear(self, rank: int, data: bytes, piece: int = 1 << 20) -> None:
+        for at in range(0, len(data), piece):
+            self.sink.output(rank, 1, data[at : at + piece])
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.sink.tick(self.now)
+
+
+def test_told_once_when_all_hosts_have_spoken() -> None:
+    ears = Ears()
+    ears.hear(0, IB, piece=1)
+    ears.hear(3, IB, piece=7)
+    assert ears.wait(SETTLED)
+    ears.hear(4, SOCKET)
+    assert ears.wait(SETTLED / 2)
+    assert ears.told == []
+    assert not ears.wait(SETTLED)
+    ears.hear(4, SOCKET)
+    assert not ears.wait(PATIENCE)
+    said: list[str] = []
+    notes = Notes(HOSTS, said.append, verbose=False)
+    for event in ears.told:
+        notes.event(Stamped(3, 0.0, event))
+    assert said == [
+        "note: NCCL: b03 fell back to Socket, 2 others use IB",
+        "  hint: dispatch check --nccl -H b03",
+    ]
+    assert ears.sink.lines(HOSTS) == said
+    assert {node: one.net for node, one in ears.sink.said().items()} == {
+        0: "IB", 1: "IB", 2: "Socket",
+    }  # fmt: skip
+    ears.begin()  # another attempt has said nothing yet
+    assert ears.sink.lines(HOSTS) == []
+
+
+def test_hosts_that_stay_silent_are_not_waited_for() -> None:
+    ears = Ears()
+    ears.hear(0, IB)
+    ears.hear(2, SOCKET)
+    assert ears.wait(SETTLED)
+    assert not ears.wait(PATIENCE)
+    assert len(ears.told) == 1
+    ears.hear(4, SOCKET)  # late, and as odd
+    assert not ears.wait(PATIENCE)
+    assert len(ears.told) == 2
+
+
+def test_nobody_asked() -> None:
+    ears = Ears(debug="WARN")
+    ears.hear(2, b"x" * FIRST)
+    ears.hear(2, b"\n" + SOCKET)  # too late to be looked for
+    assert ears.sink.said() == {}
+    ears.hear(0, IB)  # its program asks by itself
+    ears.hear(2, b"\n" + SOCKET)
+    assert len(ears.sink.said()) == 2
+
+
+def test_a_line_without_end_takes_no_room() -> None:
+    ears = Ears()
+    for _ in range(100):
+        ears.hear(0, b"NCCL " * 4096)
+    assert sum(map(len, ears.sink._rests.values())) <= MOST_LINE
+    ears.hear(0, b"\n" + IB)
+    assert ears.sink.said()[0].net == "IB"
