@@ -1,14 +1,16 @@
 """Frozen values that cost little to define: ``@value class Exited(Value): ...``.
 
 ``dataclass(frozen=True)`` writes and compiles six methods for every class, 0.3 ms each
-time. The launcher has more than a hundred such classes, and every start pays for all of them
-before the first host is called. Here a class gets its ``__init__`` only; comparing, hashing,
-showing and refusing to change are the same for all, and so are written once.
+time. The launcher has more than a hundred such classes, most starts use a quarter of them, and
+all would pay for them before the first host is called. Here a class gets its ``__init__`` only,
+when the first of its kind is made; comparing, hashing, showing and refusing to change are
+the same for all, and so are written once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -50,5 +52,48 @@ class Value:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def value(cls: type[T]) -> type[T]:
-    """``cls``, a subclass of ``Value``, with an ``__init__`` from its annotated fields."""
-    return dataclasses.dataclass(eq=False, repr=False)(cls)
+    """``cls``, a subclass of ``Value``, that takes its annotated fields when it is called."""
+
+    def first(self: T, *args: Any, **named: Any) -> None:
+        _define(cls)
+        cls.__init__(self, *args, **named)
+
+    cls.__init__ = first  # type: ignore[assignment]
+    for name in _LATE:
+        setattr(cls, name, _Late(name))
+    return cls
+
+
+class _Late:
+    """An attribute of a class that is there once somebody wants it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        # the class below that asks may have none of its own
+        cls = next(one for one in owner.__mro__ if one.__dict__.get(self._name) is self)
+        _define(cls)
+        return cls.__dict__[self._name]
+
+
+_LATE = ("__dataclass_fields__", "__match_args__")
+_defining = threading.RLock()  # again for the classes above
+
+
+def _define(cls: type[Any]) -> None:
+    """Make ``cls`` a dataclass, unless it is one; at no moment it is half of one to others.
+
+    dataclasses replaces no ``__init__`` that is there, and for a moment without any somebody
+    could make one of the class above; so it makes one for a class below, which has the same fields.
+    """
+    with _defining:
+        if not isinstance(cls.__dict__["__match_args__"], _Late):
+            return
+        dataclasses.dataclass(init=False, eq=False, repr=False, match_args=False)(cls)
+        below = type(cls.__name__, (cls,), {"__module__": cls.__module__})
+        dataclasses.dataclass(eq=False, repr=False)(below)
+        cls.__init__ = below.__init__  # type: ignore[misc]
+        cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
+        for name in _LATE[1:]:
+            setattr(cls, name, getattr(below, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -62,3 +63,32 @@ def test_what_dataclasses_can_do() -> None:
 def test_what_cannot_be_hashed_says_so() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(Point([]))  # type: ignore[arg-type]
+
+
+def test_a_class_is_whole_before_there_is_one_of_its_kind() -> None:
+    @value
+    class Below(Named):
+        tags: list[str] = dataclasses.field(default_factory=list)
+
+    @value
+    class Lowest(Below):
+        pass
+
+    assert [field.name for field in dataclasses.fields(Lowest)] == ["x", "y", "name", "tags"]
+    assert Lowest.__match_args__ == ("x", "y", "tags")  # type: ignore[attr-defined]
+    one, other = Lowest(1), Lowest(1)
+    assert one == other
+    assert one.tags is not other.tags
+
+
+def test_the_first_of_a_kind_may_be_made_by_many_threads() -> None:
+    for _ in range(20):
+
+        @value
+        class Fresh(Value):
+            x: int
+            tags: list[str] = dataclasses.field(default_factory=list)
+
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(lambda x, cls=Fresh: cls(x), range(8)))  # type: ignore[misc]
+        assert [one.x for one in made] == list(range(8))
