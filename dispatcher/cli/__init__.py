@@ -7,6 +7,7 @@ script of a command's name is reached by ``./exec`` or ``run exec``.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -39,6 +40,10 @@ COMMANDS = {
     "put": "put",
     "shell": "shell",
 }
+
+#: new objects, less those freed, until we look for cycles among them; Python's 700 means a
+#: hundred looks, at what is no rubbish, while modules are being loaded: 6 of 100 ms
+_LOOK_FOR_CYCLES = 50_000
 
 _LEFT_DEAF = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
@@ -75,6 +80,7 @@ def console() -> None:
     By then every file is closed and every thread has ended or is stuck; taking
     apart the modules of a crypto library would only cost another 30 ms.
     """
+    gc.set_threshold(_LOOK_FOR_CYCLES)
     try:
         code = _call(sys.argv[1:])
     except KeyboardInterrupt:  # Ctrl-C while we were still being loaded
