@@ -1,4 +1,4 @@
-"""A run on record: written down when it begins and ends, with a door if it is in the background."""
+"""A run on record: written down when it begins and ends, with a socket for other shells."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dispatcher.sinks.base import Sink
 if TYPE_CHECKING:
     from dispatcher.cli.detach import Word
     from dispatcher.jobs.control import Control
+    from dispatcher.jobs.hatch import Hatch
 
 #: the flags that say how hosts are reached
 REACH = ("transport", "rsh", "ssh_config", "host_keys")
@@ -46,6 +47,7 @@ class Enrolled:
         elsewhere: Sequence[Host] = (),
     ) -> None:
         self.control: Control | None = None
+        self._hatch: Hatch | None = None
         self.sinks: list[Sink] = []
         self._folder = None
         try:
@@ -62,14 +64,15 @@ class Enrolled:
                 reach={name: flags[name] for name in REACH},
             )
             self.sinks = [Phase(self._folder)]
-            if word is not None:
+            if word is None:
+                self._open_hatch(plan, paths, tell)
+            else:
                 from dispatcher.cli.overview import open_table
                 from dispatcher.core.samples import SamplesWanted, StacksWanted
                 from dispatcher.jobs.control import Control
                 from dispatcher.runner.signals import Stop
                 from dispatcher.sinks.distant import packed
                 from dispatcher.sinks.merged import PART
-                from dispatcher.sinks.stacks import Stacks
 
                 stop = Stop(tell)
                 table = open_table(plan, slow)
@@ -81,15 +84,28 @@ class Enrolled:
                     sample=lambda seconds: tell(SamplesWanted(seconds)),
                     gather=lambda: tell(StacksWanted()),
                 )  # fmt: skip
-                # with a limit for silence the files are written anyway
-                at = paths.folder if paths is not None and not plan.limits.hang_timeout else None
-                hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
-                stacks = Stacks(hosts, at, self.control.stacks, self.control.say)
+                stacks = _stacks(plan, paths, self.control.stacks, self.control.say)
                 self.sinks += [table, stacks, self.control, word]
         except (OSError, DispatchError) as error:
             if word is not None:
                 why = error.message if isinstance(error, DispatchError) else error.strerror
                 raise UsageError(f"--detach: the job cannot be written down: {why}") from None
+
+    def _open_hatch(
+        self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]
+    ) -> None:
+        """Let other shells ask where the ranks of a run in the foreground are. Raises: OSError."""
+        from dispatcher.jobs.hatch import Hatch
+
+        assert self._folder is not None
+
+        def ask() -> None:
+            from dispatcher.core.samples import StacksWanted
+
+            tell(StacksWanted())
+
+        self._hatch = Hatch(self._folder, ask, lambda told: _stacks(plan, paths, told, _nobody))
+        self.sinks.append(self._hatch)
 
     def also_told(self, say: Callable[[str], None]) -> Callable[[str], None]:
         """``say``, heard by attached callers as well."""
@@ -125,3 +141,23 @@ class Enrolled:
                 record.conclude(self._folder, exit_code, lines)
         if self.control is not None:
             self.control.finish(exit_code, lines)
+        if self._hatch is not None:
+            self._hatch.finish(exit_code)
+
+
+def _nobody(line: str) -> None:
+    """A disk that refuses: who asks sees that no file is named."""
+
+
+def _stacks(
+    plan: JobPlan,
+    paths: RunPaths | None,
+    told: Callable[[int, list[str]], None],
+    warn: Callable[[str], None],
+) -> Sink:
+    """What finds the answer of who asks where the ranks are, and writes the whole of it down."""
+    from dispatcher.sinks.stacks import Stacks
+
+    # with a limit for silence the files are written anyway
+    at = paths.folder if paths is not None and not plan.limits.hang_timeout else None
+    return Stacks([node.host.name for node in (*plan.nodes, *plan.spares)], at, told, warn)

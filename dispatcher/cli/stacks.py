@@ -1,4 +1,4 @@
-"""``dispatch stacks``: where in its program each rank of a job in the background is."""
+"""``dispatch stacks``: where in its program each rank of a job is."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SLACK = 10.0
 def command(job: str | None) -> int:
     """Say where in its program each rank of a job is; ranks in the same place together.
 
-    JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs. All
-    hosts look at once, by py-spy where there is one, else by what a Python rank of a job with
-    --hang-timeout says itself, else by /proc. Nothing is ended. The whole stacks go to a file
-    beside the job's logs.
+    JOB is the start of an id of dispatch jobs -a, or latest; not needed if only one runs: in
+    the background, or in front of you in another shell. All hosts look at once, by py-spy where
+    there is one, else by what a Python rank of a job with --hang-timeout says itself, else by
+    /proc. Nothing is ended. The whole stacks go to a file beside the job's logs.
     """
-    found = record.find(job)
+    found = record.find(job, foreground=True)
     if found.state == record.ENDED:
         raise DispatchError(
             f"job {found.run_id}: it has ended, exit code {found.exit_code}",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -23,13 +22,13 @@ from typing import Any
 
 from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.jobs import protocol
+from dispatcher.jobs.listening import MOST_CALLERS, is_ours, listen
 from dispatcher.jobs.protocol import frame
 from dispatcher.jobs.standing import Standing
 from dispatcher.sinks.base import Counts, Sink, Stamped
 
-#: bytes that may wait for one caller; callers at once; notes that a newcomer is told
+#: bytes that may wait for one caller; notes that a newcomer is told
 LIMIT = 4 << 20
-MOST_CALLERS = 16
 MOST_NOTES = 20
 #: seconds that callers get to read the rest and the verdict
 FLUSH = 5.0
@@ -131,7 +130,7 @@ class Control(Sink):
         self._notes: deque[str] = deque(maxlen=MOST_NOTES)
         self._leave_at: float | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._listener = _listen(folder)
+        self._listener = listen(folder)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._thread.start()
 
@@ -263,7 +262,7 @@ class Control(Sink):
             link, _ = self._listener.accept()
         except OSError:
             return
-        if _uid_of(link) not in (os.geteuid(), 0) or len(self._callers) >= MOST_CALLERS:
+        if not is_ours(link) or len(self._callers) >= MOST_CALLERS:
             link.close()
             return
         link.setblocking(False)
@@ -324,29 +323,3 @@ class Control(Sink):
                 caller.put(frame(data, type="rest", rank=rank, stream=stream, size=len(data)))
             for note in self._notes if output else ():
                 caller.put(frame(type="say", line=note))
-
-
-def _listen(folder: Path) -> socket.socket:
-    """A listening socket ``folder``/control, mode 0600.
-
-    Bound through /proc: the folder's own path may be longer than the 107 bytes of an address.
-    """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    at = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        listener.bind(f"/proc/self/fd/{at}/control")
-        os.chmod("control", 0o600, dir_fd=at)
-        listener.listen(MOST_CALLERS)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.close(at)
-    return listener
-
-
-def _uid_of(link: socket.socket) -> int:
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return int(uid)

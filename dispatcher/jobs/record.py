@@ -5,7 +5,7 @@
     $XDG_STATE_HOME/dispatch/             mode 0700; else ~/.local/state/dispatch
         jobs/20260131-142501-k3f9x2/      mode 0700, one for each job
             job.json                      what it is, and which process is its launcher
-            control                       the launcher's socket; only of a detached job
+            control                       the launcher's socket: ``control``, or ``hatch``
             phase.json                    what it is doing; see ``phase``
             end.json                      how it ended: exit code and verdict
 
@@ -227,10 +227,10 @@ def jobs() -> list[Job]:
     return found
 
 
-def find(name: str | None) -> Job:
+def find(name: str | None, *, foreground: bool = False) -> Job:
     """The job that ``name`` means: the start of its id or of its last part, or ``latest``.
 
-    None is the only one that runs, or the only one there is.
+    None is the only one that runs, or the only one there is; foreground: those count, too.
 
     Raises: UsageError when that is none, or several.
     """
@@ -240,7 +240,9 @@ def find(name: str | None) -> Job:
     if name == "latest":
         return known[-1]
     if name is None:
-        running = [job for job in known if job.state == RUNNING and job.detached] or known
+        running = [
+            job for job in known if job.state == RUNNING and (job.detached or foreground)
+        ] or known
         if len(running) == 1:
             return running[0]
         raise UsageError(f"which of {len(running)} jobs?", hint="dispatch jobs, or: latest")

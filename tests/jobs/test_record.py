@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
+from dispatcher.core.events import Event
 from dispatcher.errors import UsageError
 from dispatcher.jobs import record
+from dispatcher.jobs.caller import Call
 from dispatcher.jobs.control import Control
+from dispatcher.jobs.hatch import Hatch
+from dispatcher.sinks.base import Sink, Stamped
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +78,22 @@ def test_only_so_many_records_are_kept(state: Path, monkeypatch: pytest.MonkeyPa
     enroll("20260131-142501-zzzzzz")
     assert running.exists()
     assert len(os.listdir(state / "jobs")) <= 4
+
+
+def test_who_waits_for_an_answer_is_told_that_the_run_has_ended() -> None:
+    folder = enroll()
+    asked = threading.Event()
+    hatch = Hatch(folder, asked.set, lambda told: Sink())
+    hatch.event(Stamped(1, 0.0, Event()))
+    with Call(record.find(None)) as stranger, Call(record.find(None)) as call:
+        stranger.order("attach")
+        assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on
+        call.order("stacks")
+        assert asked.wait(20)
+        hatch.finish(3)
+        (told,) = (fields for fields, _ in call.frames() if fields)
+    assert (told["type"], told["exit_code"]) == ("verdict", 3)
+    assert not (folder / "control").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become somebody else")

@@ -119,6 +119,21 @@ def test_whoever_asks_is_told_where_the_ranks_are(desk: Desk, state: Path) -> No
     assert "it has ended" in late.stderr
 
 
+def test_a_run_in_the_foreground_answers_another_shell(desk: Desk, state: Path) -> None:
+    process = desk.start("--log-dir", "logs", *HOSTS, script(desk.folder, ODD))
+    desk.lines(process, 3)
+    done = dispatch("stacks")
+    assert (done.returncode, " on localhost " in done.stdout) == (0, True), done.stderr
+    text = (desk.folder / "logs/latest/stacks-1.txt").read_text()
+    assert text.count(", by proc\n") == 3
+    other = dispatch("stop", "latest")  # it has its own terminal for that
+    assert other.returncode != 0
+    assert "its terminal has it" in other.stderr
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert not list(state.glob("dispatch/jobs/*/control"))
+
+
 def test_a_rank_that_sleeps_in_a_step_is_found_among_four_hosts(cluster: Cluster) -> None:
     pytest.importorskip("torch")
     program = str(Path(__file__).parent / "workloads/stuck.py")
