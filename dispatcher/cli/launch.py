@@ -105,7 +105,7 @@ def _run(
         if paths is None:  # with files the run is worth going on
             course.tell(SignalReceived(signal.SIGPIPE))
 
-    seen = Seen(plan, showing, hosts)
+    seen = Seen(plan, showing, hosts, lambda event: course.tell(event))
     screen, progress = told.open_screen(
         showing, RankLabels(showing.label, lambda: course), hosts, on_broken=nobody_reads,
         files_keep_all=told.files_keep_all(showing, paths), over=seen.over,

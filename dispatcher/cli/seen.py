@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.cli.showing import Showing
+from dispatcher.core.events import Event
 from dispatcher.errors import UsageError
 from dispatcher.plan.job import JobPlan
 from dispatcher.sinks.base import BEAT, Sink
@@ -23,10 +24,17 @@ if TYPE_CHECKING:
 class Seen:
     """Nothing, and nothing loaded, unless ``showing`` wants something.
 
-    sinks: who is to be told of the run. As a context: in the end the terminal is as it was.
+    sinks: who is to be told of the run. tell: takes what they find out. As a context: in the
+    end the terminal is as it was.
     """
 
-    def __init__(self, plan: JobPlan, showing: Showing, hosts: Sequence[str]) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        showing: Showing,
+        hosts: Sequence[str],
+        tell: Callable[[Event], None],
+    ) -> None:
         self.sinks: list[Sink] = []
         self._watched: Watched | None = None
         self._table: Table | None = None
@@ -39,6 +47,11 @@ class Seen:
 
             self._steps = StepLines(pattern, hosts, time.monotonic)
             self.sinks.append(self._steps)
+        if showing.sample is not None:
+            from dispatcher.sinks.apart import SamplesApart
+
+            slots = [node.slots for node in (*plan.nodes, *plan.spares)]
+            self.sinks.append(SamplesApart(slots, tell))
         if showing.watch or showing.metrics is not None:
             from dispatcher.cli.overview import Watched, open_table
 

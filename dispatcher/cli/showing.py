@@ -67,7 +67,8 @@ _RUN = (
         "--sample",
         metavar="S",
         help="Every S seconds see what CPU, memory and GPUs the ranks use: for the journal, "
-        "--watch and --metrics [2 with --watch, 5 with --metrics, else not at all].",
+        "--watch and --metrics; ranks unlike all others are named [2 with --watch, 5 with "
+        "--metrics, else not at all].",
     ),
     click.option(
         "--metrics",

@@ -76,6 +76,21 @@ class RanksWait(Event):
 
 
 @value
+class RanksApart(Event):
+    """``ranks`` on ``nodes`` have used ``share`` % of ``what`` (CPU, GPU), unlike the others.
+
+    usual: the median of all ranks, %. seconds: for so long at least.
+    """
+
+    what: str
+    ranks: tuple[int, ...]
+    nodes: tuple[int, ...]
+    share: float
+    usual: float
+    seconds: float
+
+
+@value
 class StacksWanted(Event):
     """Somebody wants to know where in its program every rank is; ``stacks`` has the answers."""
 

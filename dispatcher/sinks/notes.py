@@ -8,7 +8,7 @@ from dispatcher.core import events as ev
 from dispatcher.core import pmi
 from dispatcher.core.networks import NetworksDiffer
 from dispatcher.core.pmix import MpiFound
-from dispatcher.core.samples import RanksHung, RanksWait
+from dispatcher.core.samples import RanksApart, RanksHung, RanksWait
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
 from dispatcher.sinks import attempts
@@ -66,6 +66,10 @@ class Notes(Sink):
                 return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
             case ev.RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
+            case RanksApart():
+                from dispatcher.sinks.apart import words
+
+                return words(event, self._hosts)
             case RanksHung(seconds):
                 return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
             case RanksWait(seconds, still, busy):

@@ -26,6 +26,7 @@ from dispatcher.core.events import RankSpawned, RanksPlaced
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.harmless import harmless_text
+from dispatcher.sinks.outliers import outliers
 
 WINDOW, LEAST, RATIO = 20, 5, 1.5
 #: paces this near to the median (as a share of it) are the same
@@ -70,13 +71,8 @@ class Steps:
         """The slow ranks, the slowest first; [] where nothing can be compared."""
         told = {rank: median(r.took) for rank, r in self._ranks.items() if len(r.took) >= LEAST}
         costs = told or self._costs()
-        if len(costs) < FEWEST:
-            return []
-        usual = median(costs.values())
-        if usual <= 0:
-            return []
-        slow = [Slow(rank, cost / usual, cost) for rank, cost in costs.items()]
-        return sorted((s for s in slow if s.ratio >= RATIO), key=lambda s: (-s.ratio, s.rank))
+        far = outliers(costs, RATIO - 1, fewest=FEWEST)
+        return [Slow(o.rank, o.value / o.usual, o.value) for o in far if o.value > o.usual > 0]
 
     def _costs(self) -> Mapping[int, float]:
         """rank -> seconds a step, by when its lines came."""
