@@ -108,9 +108,17 @@ class NodeProbed(OfAttempt):
 
 @value
 class NodeHeard(Event):
-    """The agent sent its heartbeat."""
+    """The agent sent its heartbeat, and somebody waits for it."""
 
     node: int
+
+
+@value
+class NodesHeard(Event):
+    """Heartbeats that came meanwhile; ``ago``: how long before this, in seconds, of each node."""
+
+    nodes: tuple[int, ...]
+    ago: tuple[float, ...]
 
 
 @value

@@ -113,8 +113,9 @@ class Job:
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
         actions: list[Action] = []
-        for key, when in sorted(self.deadlines.items(), key=lambda item: item[1]):
-            if when <= now and self.deadlines.get(key) == when and self.state != OVER:
+        late = [(when, key) for key, when in self.deadlines.items() if when <= now]
+        for when, key in sorted(late, key=lambda item: item[0]):
+            if self.deadlines.get(key) == when and self.state != OVER:
                 del self.deadlines[key]
                 actions += self._due(key, now)
         return actions
@@ -253,8 +254,9 @@ class Job:
 
     def _hear(self, node: int, now: float) -> None:
         if node in self._live:
-            limits = self.plan.limits
-            self.deadlines["silent", node] = now + limits.heartbeat * limits.beats_lost
+            limits, key = self.plan.limits, ("silent", node)
+            until = now + limits.heartbeat * limits.beats_lost
+            self.deadlines[key] = max(until, self.deadlines.get(key, until))  # beats are told late
 
     # -- MPI ---------------------------------------------------------------------------
 

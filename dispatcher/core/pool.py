@@ -105,7 +105,8 @@ class Pool:
     def hear(self, host: int, now: float) -> None:
         """``host`` has shown a sign of life; somebody should listen for the next."""
         if host in self.linked:
-            self.silent[host] = now + self._limits.heartbeat * self._limits.beats_lost
+            until = now + self._limits.heartbeat * self._limits.beats_lost
+            self.silent[host] = max(self.silent.get(host, 0.0), until)
 
     def deafen(self, hosts: Iterable[int]) -> None:
         """Others listen to ``hosts`` from now on."""

@@ -29,6 +29,10 @@ class Watched(Run):
             self._keep_watch()
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
+        if isinstance(event, ev.NodesHeard):
+            for node, ago in zip(event.nodes, event.ago, strict=True):
+                self.handle(ev.NodeHeard(node), now - ago)  # which calls for nothing
+            return []
         if isinstance(event, StacksWanted):
             self._keep_watch()
         if self._vigil is None:

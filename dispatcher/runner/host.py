@@ -51,6 +51,12 @@ _READABLE = object()
 _INPUT = object()
 _CLOSE = object()
 
+#: to show that we live; and the body of the frame by which an agent does
+_PING = control("ping")
+_BEAT = control("beat")[HEADER.size :]
+#: heartbeats after which we do not wait for one of its to show that we live
+_LATE = 1.25
+
 
 class Host(threading.Thread):
     """Reaches one node and carries frames both ways.
@@ -58,9 +64,10 @@ class Host(threading.Thread):
     prepare: the agent's first order, sent right behind its source.
     window: bounds how many hosts connect at once. tell: takes events, from this
     thread. output: takes (node, rank, stream, data), from this thread.
-    heartbeat: seconds between pings to the agent. credit: output bytes that the
+    heartbeat: seconds between two of the agent's. credit: output bytes that the
     agent may have under way, as ``prepare`` grants them. input_taken: takes (node,
     number of bytes) that the node's readers of standard input have taken, from this thread.
+    heard: takes the node when it gave a beat that nobody waits for, from this thread.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class Host(threading.Thread):
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, int, bytes], None],
         input_taken: Callable[[int, int], None] = lambda node, nbytes: None,
+        heard: Callable[[int], None] = lambda node: None,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
         self.node = node
@@ -96,6 +104,10 @@ class Host(threading.Thread):
         self._tell = tell
         self._output = output
         self._input_taken = input_taken
+        self._heard = heard
+        self._beat = False  # it was just heard, and is to be answered
+        self._next_ping = 0.0
+        self._rests = False  # it said so, and its next beat is news
         self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._input_unpaid = 0  # input bytes written and not yet given back as credit
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -197,7 +209,6 @@ class Host(threading.Thread):
     def _serve(self, link: Link) -> Failure | None:
         """Carry frames until the link is closed (None) or fails."""
         boot_deadline = time.monotonic() + self._boot_timeout
-        next_ping = 0.0
         frames = bootstrap.payload() + self._prepare
         deaf: float | None = None  # it takes nothing any more; until when to wait for its end
         link.watch(self._wake)
@@ -209,7 +220,7 @@ class Host(threading.Thread):
             except LinkClosed:
                 # what it said last, its reason among it, may still be on the way
                 deaf = now + LAST_WORDS
-            due = deaf or (next_ping if self._ready else boot_deadline)
+            due = deaf or (self._next_ping if self._ready else boot_deadline)
             has_input = deaf is None and not self._input.empty()
             try:
                 wait = 0.0 if has_input else max(0.0, due - time.monotonic())
@@ -231,9 +242,9 @@ class Host(threading.Thread):
             if deaf is not None:
                 if now >= deaf:
                     return Failure(Kind.LOST, "the link was closed")
-            elif self._ready and now >= next_ping:
-                next_ping = now + self._heartbeat
-                frames += control("ping")
+            elif self._ready and (self._beat or now >= self._next_ping):
+                self._expect_beat()
+                frames += _PING
             elif not self._ready and now >= boot_deadline:
                 return self._late(link)
 
@@ -288,12 +299,18 @@ class Host(threading.Thread):
             raise reports.ReportError(f"output of rank {frame.rank}, which is not this node's")
 
     def _take(self, frame: Frame) -> None:
+        if frame.body == _BEAT and frame.kind == CONTROL and not self._rests:
+            self._beat = True
+            self._heard(self.node)
+            return
         if frame.kind == CONTROL:
             for event in reports.read(self.node, self.ranks, frame.body):
                 if isinstance(event, ev.NodeReady):
                     self._begin(event.attempt)
                 elif self.attempt and isinstance(event, ev.OfAttempt):
                     event = dataclasses.replace(event, attempt=self.attempt)
+                if isinstance(event, (ev.NodePaused, ev.NodeHeard)):
+                    self._rests = isinstance(event, ev.NodePaused)
                 if isinstance(event, ev.NodeSwept) and self._finishing:
                     self._stopping = True
                 self._tell(event)
@@ -323,9 +340,15 @@ class Host(threading.Thread):
         if attempt != self._ordered or (self._ready and attempt <= self.attempt):
             raise reports.ReportError(f"ready for attempt {attempt}, which was not asked for")
         self._ready = True
+        self._expect_beat()
         self.attempt = attempt
         self._received.clear()
         self._ended.clear()
+
+    def _expect_beat(self) -> None:
+        """We have just been heard there; a beat is answered, so that one wake-up serves both."""
+        self._beat = False
+        self._next_ping = time.monotonic() + self._heartbeat * _LATE
 
     def _take_errors(self, link: Link) -> None:
         while data := link.read_errors(READ_SIZE):

@@ -28,6 +28,7 @@ from dispatcher.core.watched import Watched
 from dispatcher.plan.host import Host as PlanHost
 from dispatcher.plan.job import JobPlan
 from dispatcher.runner import signals
+from dispatcher.runner.beats import Beats
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
 from dispatcher.runner.inbox import Inbox
@@ -116,6 +117,7 @@ class Runner:
         self._lent = lent
         self._sampling = Sampling(sample_every)
         self._inbox = Inbox()
+        self._beats = Beats()
         self._hosts: dict[int, Host] = {}
         self._facts: dict[int, ev.Facts] = {}
         self._window = threading.Semaphore(plan.limits.connect_window)
@@ -198,7 +200,12 @@ class Runner:
                 self._observe(event)
         if self._verdict is None:
             self._tell_flow()
-            self._do(self._core.tick(time.monotonic()))
+            now = time.monotonic()
+            due = self._core.next_deadline()
+            beats = self._beats.news(now) if due is not None and due <= now else None
+            if beats is not None:
+                self._observe(beats)
+            self._do(self._core.tick(now))
 
     def _tell_flow(self) -> None:
         """Output is no event, so it is told when the core would else think that there was none."""
@@ -344,6 +351,7 @@ class Runner:
             credit=self._credit,
             tell=self.tell,
             output=self._output,
+            heard=self._beats.note,
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )
         self._hosts[node] = host

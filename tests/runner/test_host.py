@@ -104,12 +104,13 @@ class Watched:
     def __init__(self, *answers: Link | Failure, boot_timeout: float = 30.0) -> None:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: list[tuple[int, int, int, bytes]] = []
+        self.beats: list[int] = []
         self.host = Host(
             node=3, ranks=frozenset({6, 7}), target=Target("n1"),
             transport=ScriptedTransport(*answers), command="agent", prepare=b"PREPARE",
             window=threading.Semaphore(1), connect_timeout=5.0, boot_timeout=boot_timeout,
             heartbeat=100.0, credit=1000, tell=self.events.put,
-            output=lambda *told: self.output.append(told),
+            output=lambda *told: self.output.append(told), heard=self.beats.append,
         )  # fmt: skip
         self.host.start()
 
@@ -332,3 +333,19 @@ def test_output_that_comes_together_goes_on_together(watch: Callable[..., Watche
     assert watched.output == [
         (3, 6, 1, b"ab"), (3, 7, 1, b"x"), (3, 6, 2, b"e"), (3, 7, 1, b"y"),
     ]  # fmt: skip
+
+
+def test_a_beat_is_answered_and_is_no_event_unless_it_ends_a_rest(
+    watch: Callable[..., Watched],
+) -> None:
+    link = ScriptedLink([SYNC + READY + control("beat")])
+    watched = watch(link)
+    watched.until(ev.NodeReady)
+    link.say(control("paused") + control("beat") + control("beat") + control("notice", text="x"))
+    told = [event.name for event in watched.until(ev.NodeNoticed)]
+    assert told == ["node.paused", "node.heard", "node.noticed"]
+    assert watched.beats == [3, 3]
+    watched.host.close()
+    watched.host.join(timeout=10)
+    sent = Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])
+    assert {frame.body for frame in sent} == {control("ping")[HEADER.size :]}
