@@ -64,7 +64,7 @@ def main() -> int:
         json.dump(measure(sys.stdin.read().split(), options, options.inside), sys.stdout)
         return 0
     path = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
-    env = {"PATH": path, "MPIR_CVAR_CH4_NETMOD": "ofi"}
+    env = {"PATH": path, "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
     result = turns.on_login(__file__, options.hosts, limit=LIMIT * options.repeat, env=env)
     what = "MPI_Init + bcast + barrier" if options.mpi else "hostname"
     print(

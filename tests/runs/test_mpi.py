@@ -15,8 +15,9 @@ from rig import Cluster, wait_for
 
 from runs.conftest import PROGRAM, Desk, script, words_of
 
-#: over plain TCP between hosts MPICH's default module (UCX) may stall; libfabric does not
-NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ofi")
+#: over plain TCP between hosts MPICH's default module (UCX) may stall, and so may libfabric's
+#: provider "sockets", which MPICH prefers
+NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ofi", "-x", "FI_PROVIDER=tcp")
 
 
 def why_no_mpi() -> str | None:

@@ -140,7 +140,7 @@ def test_mpi_over_srun(slurm: Slurm) -> None:
     )
     (slurm.folder / "sum.py").write_text(program)
     code, output = slurm.batch(
-        f"export MPIR_CVAR_CH4_NETMOD=ofi; "
+        f"export MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp; "
         f"{' '.join(DISPATCH)} --transport slurm {slurm.folder}/sum.py",
         "--nodes=2", "--ntasks-per-node=2",
     )  # fmt: skip

@@ -113,8 +113,8 @@ def test_a_c_program_with_mpi(cluster: Cluster) -> None:
         pytest.skip("needs gcc, and the mpicc of the mpich package")
     binary = Path(cluster.shared, "sum")
     subprocess.run([compiler, "-o", binary, HERE / "sum.c"], check=True, timeout=60)
-    network = {"MPIR_CVAR_CH4_NETMOD": "ofi", "LD_LIBRARY_PATH": str(Path(sys.prefix, "lib"))}
-    words = [f"-x{name}={value}" for name, value in network.items()]
+    network = ("MPIR_CVAR_CH4_NETMOD=ofi", "FI_PROVIDER=tcp")
+    words = [f"-x{word}" for word in (*network, f"LD_LIBRARY_PATH={Path(sys.prefix, 'lib')}")]
     done = run(cluster, *words, "--no-python", str(binary))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} of 4: sum 6" for rank in range(4)]
