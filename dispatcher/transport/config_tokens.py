@@ -85,13 +85,11 @@ def _expand(
     text: str, values: Mapping[str, str], allowed: str, place: str, *, for_shell: bool
 ) -> str:
     parts = []
-    index = 0
-    while index < len(text):
-        if text[index] != "%":
-            parts.append(text[index])
-            index += 1
-            continue
-        letter = text[index + 1 : index + 2]
+    at = 0
+    while (found := text.find("%", at)) >= 0:
+        parts.append(text[at:found])
+        at = found + 2
+        letter = text[found + 1 : at]
         if letter == "%":
             parts.append("%")
         elif letter and letter in allowed and letter in values:
@@ -103,7 +101,7 @@ def _expand(
             parts.append(values[letter])
         else:
             raise ConfigProblem(f"{place}: token %{letter} is not allowed here")
-        index += 2
+    parts.append(text[at:])
     return "".join(parts)
 
 
