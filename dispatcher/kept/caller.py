@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from dispatcher.kept.frames import (
     INPUT,
+    OPENING,
     OUTPUT,
     Frame,
     Frames,
@@ -32,8 +33,6 @@ from dispatcher.transport.base import Failure, Link, LinkClosed, Window
 
 #: seconds after a command's end until it is told though its output has not ended
 HELD_OPEN = 0.1
-#: bytes of a command's first input that no connection refuses to take at once
-_AT_ONCE = 8 << 10
 #: bytes handed back of one command before it is another's turn
 _TURN = 256 << 10
 #: bytes of input that are granted at once
@@ -116,15 +115,15 @@ class Caller:
         with self._lock:
             self._carried[channel] = None
         if link is not None:
-            self._opened(channel, link)
+            self._opened(channel, link, order)
             return
         threading.Thread(
-            target=lambda: self._opened(channel, self._hosts.open(order)),
+            target=lambda: self._opened(channel, self._hosts.open(order), order),
             name="opening",
             daemon=True,
         ).start()
 
-    def _opened(self, channel: int, found: Link | Failure | None) -> None:
+    def _opened(self, channel: int, found: Link | Failure | None, order: dict[str, Any]) -> None:
         """Tell the caller what came of its order."""
         carried = Carried(channel, found, self._out.put) if isinstance(found, Link) else None
         with self._lock:
@@ -140,6 +139,7 @@ class Caller:
         elif carried is None:
             self._out.put(frame(b"N", channel))
         elif wanted:
+            carried.begin(order["opening"].encode("latin-1")[:OPENING])
             self._out.put(told(b"A", channel, address=carried.link.address))
             carried.link.watch(lambda: self._out.put(channel))
         else:
@@ -214,6 +214,13 @@ class Carried:
 
     # -- what the caller says, on the thread that reads ------------------------------------------
 
+    def begin(self, opening: bytes) -> None:
+        """Hand on what came with the order; on the thread that opened the link."""
+        try:
+            self.link.write(opening)
+        except LinkClosed:
+            pass  # the caller is about to read why
+
     def obey(self, kind: bytes, body: bytes) -> None:
         """Hand on one frame of the caller's. Raises: Malformed."""
         if kind == b"G":
@@ -223,7 +230,7 @@ class Carried:
             self.link.resize(Window(**fields(body)))
         elif self._feeding is not None:
             self._feeding.put((kind, body))
-        elif self._fed + len(body) <= _AT_ONCE:
+        elif self._fed + len(body) <= OPENING:
             self._hand_on(kind, body)
         else:
             self._feeding = queue.SimpleQueue()

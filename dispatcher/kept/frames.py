@@ -22,11 +22,13 @@ from collections.abc import Iterator
 from typing import Any
 
 #: part of the socket's name, since a holder may be older than who calls it
-PROTOCOL = 2
+PROTOCOL = 3
 #: bytes of a body at most
 LARGEST = 1 << 20
 #: bytes of a command's output, and of its input, that may be under way or wait for its reader
 OUTPUT, INPUT = 1 << 20, 256 << 10
+#: bytes of input that may come with an order: as many as any connection takes at once
+OPENING = 8 << 10
 _HEAD = struct.Struct(">cII")
 _NUMBER = struct.Struct(">I")
 

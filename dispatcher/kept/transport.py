@@ -11,13 +11,23 @@ import time
 from collections.abc import Callable
 
 from dispatcher.kept import place
-from dispatcher.kept.frames import Malformed, fields
+from dispatcher.kept.frames import OPENING, Malformed, fields
 from dispatcher.kept.line import Line
 from dispatcher.kept.link import KeptLink
-from dispatcher.transport.base import Failure, Kind, Link, LinkClosed, Target, Transport, Window
+from dispatcher.transport.base import (
+    Call,
+    Failure,
+    Kind,
+    Link,
+    LinkClosed,
+    Target,
+    Transport,
+    Window,
+)
 
 #: seconds that the holder's answer may be late
 SLACK = 1.0
+LATE = "no answer in time over the kept connection"
 
 
 class KeptTransport(Transport):
@@ -57,12 +67,10 @@ class KeptTransport(Transport):
         opened = self._by_holder(target, command, deadline, window)
         if opened is not None:
             return opened
-        with self._lock:
-            if self._direct is None:
-                self._direct = self._make_direct()
-        link = self._direct.open(target, command, deadline, window)
+        direct = self._instead()
+        link = direct.open(target, command, deadline, window)
         if isinstance(link, Link):
-            link.by = self._direct.name
+            link.by = direct.name
         return link
 
     def _by_holder(
@@ -75,6 +83,27 @@ class KeptTransport(Transport):
         line = self._our_line()
         if line is None:
             return None
+        link = self._ordered(line, target, command, left, window)
+        if link is None:
+            return None
+        kind, body = link.answer(left + SLACK)
+        if kind == b"A":
+            return link
+        link.close()
+        if kind == b"":
+            return Failure(Kind.TIMEOUT, LATE)
+        return _failure(body) if kind == b"F" else None
+
+    def _ordered(
+        self,
+        line: Line,
+        target: Target,
+        command: str,
+        left: float,
+        window: Window | None = None,
+        opening: bytes = b"",
+    ) -> KeptLink | None:
+        """The link to a command that was ordered; None if the holder has gone."""
         try:
             link = KeptLink(line)
             link.order(
@@ -84,17 +113,27 @@ class KeptTransport(Transport):
                 command=command,
                 seconds=left,
                 window=None if window is None else [window.columns, window.rows],
+                opening=opening.decode("latin-1"),
                 **self._order,
             )
         except LinkClosed:
             return None
-        kind, body = link.answer(left + SLACK)
-        if kind == b"A":
-            return link
-        link.close()
-        if kind == b"":
-            return Failure(Kind.TIMEOUT, "no answer in time over the kept connection")
-        return _failure(body) if kind == b"F" else None
+        return link
+
+    def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
+        left = deadline - time.monotonic()
+        line = self._our_line() if len(opening) <= OPENING else None
+        if left <= 0 or line is None:
+            return None
+        link = self._ordered(line, target, command, left, opening=opening)
+        return None if link is None else KeptCall(link, deadline + SLACK, self._instead)
+
+    def _instead(self) -> Transport:
+        """What reaches those whom the holder does not."""
+        with self._lock:
+            if self._direct is None:
+                self._direct = self._make_direct()
+            return self._direct
 
     def _our_line(self) -> Line | None:
         with self._lock:
@@ -113,6 +152,32 @@ class KeptTransport(Transport):
             self._line.close()
         if self._direct is not None:
             self._direct.close()
+
+
+class KeptCall(Call):
+    """The holder was asked for ``link``. until: when it is late; instead: who is asked then."""
+
+    def __init__(self, link: KeptLink, until: float, instead: Callable[[], Transport]) -> None:
+        self._link = link
+        self.until = until
+        self._instead = instead
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        self._link.watch(ready)
+
+    def answer(self) -> Link | Failure | Transport | None:
+        kind, body = self._link.answer(0.0)
+        if kind == b"A":
+            return self._link
+        if kind == b"" and time.monotonic() < self.until:
+            return None
+        self._link.close()
+        if kind == b"":
+            return Failure(Kind.TIMEOUT, LATE)
+        return (_failure(body) if kind == b"F" else None) or self._instead()
+
+    def close(self) -> None:
+        self._link.close()
 
 
 def _failure(body: bytes) -> Failure | None:

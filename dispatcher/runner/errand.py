@@ -1,4 +1,4 @@
-"""The loop of an errand: events from the inbox, decisions from the core, a thread a host.
+"""The loop of an errand: events from the inbox, decisions from the core, visits at their desk.
 
 As the loop of a run (``loop``), with visits in the place of agents. It never
 writes to a disk, a terminal or a socket itself.
@@ -22,11 +22,12 @@ from dispatcher.core.visits import Outcome, PasswordTold
 from dispatcher.plan.errand import Errand
 from dispatcher.plan.host import Host
 from dispatcher.runner import signals
+from dispatcher.runner.desk import Desk
 from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.inbox import Inbox
 from dispatcher.runner.typing import Typing
-from dispatcher.runner.visit import STDOUT, Visit, join_all
+from dispatcher.runner.visit import STDOUT, Visit
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.transport.base import Target, Transport, Window
 
@@ -74,6 +75,7 @@ class ErrandRunner:
         self._rounds = Rounds(errand, _chance)
         self._inbox = Inbox()
         self._visits: dict[int, Visit] = {}
+        self._desk = Desk()
         self._typing = Typing()
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // len(errand.hosts)))
         self._seq = 0
@@ -102,7 +104,7 @@ class ErrandRunner:
                     visit.close()
                 if self._dialogue is not None:
                     self._dialogue.close()
-                join_all(list(self._visits.values()), JOIN_LIMIT)
+                self._desk.join(JOIN_LIMIT)
                 self._feed.finish(self._inbox.asks_to_leave)
         return self._outcomes
 
@@ -178,7 +180,7 @@ class ErrandRunner:
             tell=self.tell,
             output=self._output,
         )
-        visit.start()
+        self._desk.serve(visit)
 
 
 def _chance() -> float:

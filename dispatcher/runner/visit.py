@@ -1,17 +1,17 @@
-"""The thread of one host of an errand: connect, start the command, read it to its end.
+"""One host of an errand: connect, start the command, read it to its end.
 
 It owns the link. What happens is told as events, the last of which is
 ``NodeLost`` or ``CommandEnded``; output goes to the sinks' queue directly, and
-no more than ``credit`` bytes of it wait there.
+no more than ``credit`` bytes of it wait there. Whose thread that is, is ``desk``'s affair: a visit
+is given what is for it, one item at a time, and says until when it needs nothing.
 """
 
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from dispatcher import lifeline
 from dispatcher.bootstrap import SyncScanner
@@ -21,6 +21,7 @@ from dispatcher.lifeline import Door
 from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.entrance import Entrance, Heard
 from dispatcher.transport.base import (
+    Call,
     Failure,
     Kind,
     Link,
@@ -44,7 +45,7 @@ _READABLE = object()
 _CLOSE = object()
 
 
-class Visit(threading.Thread):
+class Visit:
     """One attempt at one host.
 
     opening: what ``lifeline.opening`` made of the command. door: where it has to wait
@@ -52,7 +53,8 @@ class Visit(threading.Thread):
     that the command gets, or None. seconds: until the command must have started.
     dialogue: who writes what the command reads, or None. typed: the seconds for which the
     user has typed secrets so far, which are not the host's.
-    tell, output: take events and (node, stream, bytes), from this thread.
+    tell, output: take events and (node, stream, bytes), from the thread that calls ``open``,
+    ``call`` and ``step``.
     """
 
     def __init__(
@@ -73,7 +75,11 @@ class Visit(threading.Thread):
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, bytes], None],
     ) -> None:
-        super().__init__(name=f"visit:{target.host}", daemon=True)
+        self.name = f"visit:{target.host}"
+        #: nothing is left to do but ``leave``
+        self.over = False
+        #: takes what is for ``step``, from any thread
+        self.post: Callable[[object], None] = lambda item: None
         self._node = node
         self._attempt = attempt
         self._target = target
@@ -89,9 +95,13 @@ class Visit(threading.Thread):
         self._typed = typed
         self._tell = tell
         self._output = output
-        self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._call: Call | None = None
+        self._link: Link | None = None
+        self._typed_before = 0.0
+        self._quiet_since = 0.0
         self._readable = False
         self._asked = False  # to end
+        self._begun = False
         self._stopping = False  # nothing that happens from now on is news
         self._scanner: SyncScanner | None = SyncScanner()  # None: the command has started
         self._errors = b""
@@ -105,15 +115,15 @@ class Visit(threading.Thread):
 
     def signal(self, name: str) -> None:
         """Let the command's process group have signal ``name``; returns at once."""
-        self._inbox.put(name)
+        self.post(name)
 
     def answer(self, password: bytes, seconds: float) -> None:
         """Tell sudo ``password``; the command must have started ``seconds`` from now."""
-        self._inbox.put((password, seconds))
+        self.post((password, seconds))
 
     def resize(self, window: Window) -> None:
         """The terminal has a new size."""
-        self._inbox.put(window)
+        self.post(window)
 
     def taken(self, nbytes: int) -> None:
         """The sinks took ``nbytes`` of this host's output."""
@@ -128,34 +138,91 @@ class Visit(threading.Thread):
     def close(self) -> None:
         """Ask the thread to close the link and end."""
         self._stopping = True
-        self._inbox.put(_CLOSE)
+        self.post(_CLOSE)
 
     # -- the thread ---------------------------------------------------------------------
 
-    def run(self) -> None:
-        link = None
-        try:
+    @property
+    def waits_for_nobody(self) -> bool:
+        """Whether nothing that we do can take long, once the host has been called."""
+        return self._entrance is None and self._dialogue is None and self._window is None
+
+    def call(self) -> bool:
+        """Call the host without waiting; False where it takes ``open``."""
+        self._begin()
+        called = self._transport.call(self._target, self._command, self._deadline, self._opening)
+        if called is None:
+            return False
+        self._call = called
+        called.watch(self._wake)
+        return True
+
+    def open(self) -> None:
+        """Connect and start the command, or tell why not."""
+        self._begin()
+        opened = self._transport.open(self._target, self._command, self._deadline, self._window)
+        self._arrived(opened)
+        if self._link is not None and not self.over and self._entrance is None:
+            self._write(self._link, self._opening)
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
             self._tell(ev.NodeConnecting(self._node, self._attempt))
-            typed = self._typed()
-            opened = self._transport.open(self._target, self._command, self._deadline, self._window)
-            self._deadline += self._typed() - typed
-            if isinstance(opened, Failure):
-                self._end(ev.NodeLost(self._node, opened))
-                return
-            link = opened
-            if self._stopping:  # given up meanwhile: the command must not start
-                return
-            self._tell(ev.NodeConnected(self._node, link.address, link.by or self._transport.name))
-            self._serve(link)
-        except Exception as error:  # a bug here must not look like a silent host
-            why = f"internal error: {type(error).__name__}: {error}"
-            self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
-            raise
-        finally:
-            if link is not None:
-                self._leave(link)
+        self._typed_before = self._typed()
+
+    def _arrived(self, opened: Link | Failure) -> None:
+        self._deadline += self._typed() - self._typed_before
+        if isinstance(opened, Failure):
+            self._end(ev.NodeLost(self._node, opened))
+            return
+        self._link = link = opened
+        if self._stopping:  # given up meanwhile: the command must not start
+            self.over = True
+            return
+        self._tell(ev.NodeConnected(self._node, link.address, link.by or self._transport.name))
+        self._quiet_since = time.monotonic()
+        link.watch(self._wake)
+
+    def step(self, item: object) -> bool:
+        """Do what ``item`` (None: it is time) calls for; False: it takes ``open`` after all."""
+        if item is _READABLE:
+            self._readable = False
+        if item is _CLOSE:
+            self.over = True
+        elif self._call is not None:
+            return self._heard_of(self._call)
+        elif self._link is not None:
+            self._serve(self._link, item)
+        return True
+
+    def _heard_of(self, call: Call) -> bool:
+        """The call may have been answered."""
+        answer = call.answer()
+        if answer is None:
+            return True
+        self._call = None
+        if isinstance(answer, Transport):
+            self._transport = answer
+            return False
+        self._arrived(answer)
+        return True
+
+    def failed(self, error: Exception) -> None:
+        """A bug of ours must not look like a silent host."""
+        why = f"internal error: {type(error).__name__}: {error}"
+        self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
+
+    def leave(self) -> None:
+        """Close what there is."""
+        self.over = self._stopping = True
+        if self._call is not None:
+            self._call.close()
+        if self._link is not None:
+            self._link.close()
 
     def _end(self, last: ev.Event) -> None:
+        self.over = True
         if self._stopping:
             return
         self._stopping = True
@@ -163,61 +230,42 @@ class Visit(threading.Thread):
             self._tell(ev.OutputEnded(self._node, self._node, stream, count, count))
         self._tell(last)
 
-    def _leave(self, link: Link) -> None:
-        self._stopping = True
-        link.close()
+    def _serve(self, link: Link, item: object) -> None:
+        """Carry bytes both ways, and see whether the command has ended."""
+        if isinstance(item, str):
+            self._order(link, item)
+        if isinstance(item, tuple):
+            password, seconds = item
+            self._deadline = time.monotonic() + seconds
+            self._write(link, password + b"\n")
+        if isinstance(item, Window):
+            link.resize(item)
+        if self._read(link):
+            self._quiet_since = time.monotonic()
+        last = self._last_event(link)
+        if last is not None:
+            if self._dialogue is not None:
+                self._dialogue.finish(self._node)
+            self._end(last)
 
-    def _serve(self, link: Link) -> None:
-        """Carry bytes both ways until the command's end is told or the link is to be closed."""
-        if self._entrance is None:
-            self._write(link, self._opening)
-        link.watch(self._wake)
-        quiet_since = time.monotonic()
-        while True:
-            item = self._next(link, quiet_since)
-            if item is _CLOSE:
-                return
-            if isinstance(item, str):
-                self._order(link, item)
-            if isinstance(item, tuple):
-                password, seconds = item
-                self._deadline = time.monotonic() + seconds
-                self._write(link, password + b"\n")
-            if isinstance(item, Window):
-                link.resize(item)
-            if item is _READABLE:
-                self._readable = False
-            if self._read(link):
-                quiet_since = time.monotonic()
-            last = self._last_event(link, quiet_since)
-            if last is not None:
-                if self._dialogue is not None:
-                    self._dialogue.finish(self._node)
-                self._end(last)
-                return
-
-    def _next(self, link: Link, quiet_since: float) -> object:
-        """The next item of the inbox, or None when it is time to look at the link."""
-        now = time.monotonic()
-        wait: float | None = None
-        if self._ended and link.errors_ended():
+    def due(self) -> float | None:
+        """When to call ``step`` though there is nothing for it; None: never."""
+        link = self._link
+        if link is None:
+            return None if self._call is None else self._call.until
+        if link.gone():
+            return None if self._full else self._quiet_since + HELD_OPEN
+        if self._ended and link.errors_ended() and not link.tells_end:
             link.ending(LOOK)  # an end of output is followed by the command's own end at once
-            wait = 0.0
-        elif link.gone():
-            wait = quiet_since + HELD_OPEN - now
-        elif self._scanner is not None and self._deadline < math.inf:
-            wait = self._deadline - now
-        elif not link.tells_end:
-            wait = LOOK
-        try:
-            return self._inbox.get(timeout=None if wait is None else max(0.0, wait))
-        except queue.Empty:
-            return None
+            return 0.0
+        if self._scanner is not None and self._deadline < math.inf:
+            return self._deadline
+        return None if link.tells_end else time.monotonic() + LOOK
 
     def _wake(self) -> None:
         if not self._readable:
             self._readable = True
-            self._inbox.put(_READABLE)
+            self.post(_READABLE)
 
     def _order(self, link: Link, name: str) -> None:
         if self._window is not None and name == "INT":
@@ -273,7 +321,6 @@ class Visit(threading.Thread):
             self._tell(PasswordAwaited(self._node))
         elif heard is Heard.WRONG:
             self._end(ev.NodeLost(self._node, Failure(Kind.SUDO, "wrong password")))
-            self._inbox.put(_CLOSE)
         return rest
 
     def _take(self, link: Link, data: bytes) -> None:
@@ -302,14 +349,19 @@ class Visit(threading.Thread):
 
     # -- the end --------------------------------------------------------------------------
 
-    def _last_event(self, link: Link, quiet_since: float) -> ev.Event | None:
+    def _last_event(self, link: Link) -> ev.Event | None:
         """What to tell last, or None while the command's end is not known or not all is read."""
         now = time.monotonic()
-        if not link.gone():
+        if link.gone() and not self._gone:
+            self._gone = True
+            self._quiet_since = (
+                now  # it was silent for long, but its last words may be on their way
+            )
+        if not self._gone:
             late = self._scanner is not None and now >= self._deadline
             return ev.NodeLost(self._node, self._too_late()) if late else None
         ended = self._ended and link.errors_ended()
-        if not ended and (self._full or now < quiet_since + HELD_OPEN):
+        if not ended and (self._full or now < self._quiet_since + HELD_OPEN):
             return None
         if self._scanner is not None:
             return ev.NodeLost(self._node, self._not_started(link))
@@ -340,10 +392,3 @@ class Visit(threading.Thread):
         words = (self._errors or noise).decode("utf-8", "backslashreplace").strip()
         last = "; ".join(words.splitlines()[-3:])[-400:]
         return f"; remote said: {last}" if last else ""
-
-
-def join_all(visits: Sequence[Visit], seconds: float) -> None:
-    """Wait for the threads to end, at most ``seconds`` in all."""
-    end = time.monotonic() + seconds
-    for visit in visits:
-        visit.join(timeout=max(0.0, end - time.monotonic()))

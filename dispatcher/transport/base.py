@@ -167,6 +167,25 @@ class Link(abc.ABC):
         return None
 
 
+class Call(abc.ABC):
+    """A link that is being opened, and nobody waits for it; driven by one thread."""
+
+    #: the second (``time.monotonic``) from which on there is an answer
+    until: float
+
+    @abc.abstractmethod
+    def watch(self, ready: Callable[[], None]) -> None:
+        """Call ``ready()`` (from any thread) when there may be an answer; see ``Link.watch``."""
+
+    @abc.abstractmethod
+    def answer(self) -> Link | Failure | Transport | None:
+        """What came of it; None: nothing yet. A transport: that one is to be asked instead."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Nobody wants it any more; for a call without an answer. Idempotent."""
+
+
 class Transport(abc.ABC):
     """One way of reaching hosts; shared by all hosts of a run."""
 
@@ -186,6 +205,13 @@ class Transport(abc.ABC):
         host key, authentication and start of the command must all be done;
         after it a ``Failure(Kind.TIMEOUT)`` names the step that was late.
         """
+
+    def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
+        """As ``open`` and then a ``write`` of ``opening``, but without waiting.
+
+        None: there is no such way to this host; ``open`` is to be used.
+        """
+        return None
 
     def rest(self, command: str) -> None:  # noqa: B027 - most transports keep nothing
         """Nobody is at work: what ``command`` needs may be made ready for the next time."""

@@ -1,0 +1,160 @@
+"""Visits at their desk: who waits for nobody shares a thread, and nothing said last is lost."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dispatcher.agent.wire import SYNC
+from dispatcher.core import events as ev
+from dispatcher.core.visits import CommandEnded
+from dispatcher.runner.desk import Desk
+from dispatcher.runner.visit import Visit
+from dispatcher.transport.base import (
+    Call,
+    Ending,
+    Failure,
+    Kind,
+    Link,
+    Target,
+    Transport,
+    Window,
+)
+
+LIMIT = 20.0
+
+
+class Played(Link):
+    """A command that has ended and of which ``said`` comes, a piece each time it is rung."""
+
+    tells_end = True
+
+    def __init__(self, *said: bytes) -> None:
+        self._said = list(said)
+        self._ready: Callable[[], None] = lambda: None
+        self.thread = ""
+        self.closed = False
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        self._ready = ready
+        ready()
+
+    def ring(self) -> None:
+        self._ready()
+
+    def read(self, limit: int) -> bytes | None:
+        self.thread = threading.current_thread().name
+        return self._said.pop(0) if self._said else b""
+
+    def read_errors(self, limit: int) -> bytes:
+        return b""
+
+    def write(self, data: bytes) -> None: ...
+
+    def end_input(self) -> None: ...
+
+    def gone(self) -> bool:
+        return True
+
+    def errors_ended(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def ending(self, timeout: float) -> Ending:
+        return Ending(0)
+
+
+class Answered(Call):
+    until = time.monotonic() + 1000
+
+    def __init__(self, answer: Link | Failure | Transport) -> None:
+        self._answer = answer
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        ready()
+
+    def answer(self) -> Link | Failure | Transport | None:
+        return self._answer
+
+    def close(self) -> None: ...
+
+
+class Way(Transport):
+    """Answers calls with ``called``, and opens ``opened``."""
+
+    def __init__(self, name: str, called: object = None, opened: object = None) -> None:
+        self.name, self._called, self._opened = name, called, opened
+
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
+        assert isinstance(self._opened, Link)
+        return self._opened
+
+    def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
+        if isinstance(self._called, Exception):
+            raise self._called
+        return Answered(self._called) if isinstance(self._called, (Link, Failure, Way)) else None
+
+
+class Told:
+    """What the visits of some hosts told."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self.output: dict[int, bytes] = {}
+
+    def visit(self, node: int, transport: Transport) -> Visit:
+        return Visit(
+            node=node, attempt=1, target=Target(f"n{node}"), transport=transport, opening=b"x",
+            door=None, sudo=False, window=None, seconds=60.0, credit=1 << 20, dialogue=None,
+            typed=lambda: 0.0, tell=self.events.put, output=self._hear,
+        )  # fmt: skip
+
+    def _hear(self, node: int, stream: int, data: bytes) -> None:
+        self.output[node] = self.output.get(node, b"") + data
+
+    def last(self, count: int) -> dict[int, ev.Event]:
+        """The last events of ``count`` hosts."""
+        found: dict[int, ev.Event] = {}
+        while len(found) < count:
+            event = self.events.get(timeout=LIMIT)
+            if isinstance(event, (CommandEnded, ev.NodeLost)):
+                found[event.node] = event
+        return found
+
+
+def test_those_that_are_called_share_a_thread() -> None:
+    told, desk = Told(), Desk()
+    links = [Played(SYNC + b"one\n"), Played(SYNC, b"two\n"), Played(SYNC + b"far\n")]
+    lost = Failure(Kind.UNREACHABLE, "no route")
+    desk.serve(told.visit(0, Way("near", called=links[0])))
+    desk.serve(told.visit(1, Way("near", called=links[1])))
+    desk.serve(told.visit(2, Way("near", called=Way("far", opened=links[2]))))
+    desk.serve(told.visit(3, Way("near", called=lost)))
+    ends = told.last(4)
+    desk.join(LIMIT)
+    assert told.output == {0: b"one\n", 1: b"two\n", 2: b"far\n"}
+    assert ends[3] == ev.NodeLost(3, lost)
+    assert [link.thread for link in links] == ["desk", "desk", "visit:n2"]
+    assert all(link.closed for link in links)
+
+
+def test_a_bug_in_one_visit_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+    told, desk, bug = Told(), Desk(), KeyError("a bug")
+    desk.serve(told.visit(0, Way("near", called=bug)))
+    desk.serve(told.visit(1, Way("near", called=Played(SYNC + b"one\n"))))
+    ends = told.last(2)
+    desk.join(LIMIT)
+    assert reported == [bug]
+    assert isinstance(ends[0], ev.NodeLost)
+    assert "internal error: KeyError" in ends[0].failure.why
+    assert ends[1] == CommandEnded(1, 0, None, held_open=False)
