@@ -105,6 +105,7 @@ class Visit:
         self._stopping = False  # nothing that happens from now on is news
         self._scanner: SyncScanner | None = SyncScanner()  # None: the command has started
         self._errors = b""
+        self._gone = False  # the command or the connection is
         self._ended = False  # standard output is
         self._counts = {STDOUT: 0, STDERR: 0}
         self._lock = threading.Lock()
@@ -253,7 +254,7 @@ class Visit:
         link = self._link
         if link is None:
             return None if self._call is None else self._call.until
-        if link.gone():
+        if self._gone:
             return None if self._full else self._quiet_since + HELD_OPEN
         if self._ended and link.errors_ended() and not link.tells_end:
             link.ending(LOOK)  # an end of output is followed by the command's own end at once

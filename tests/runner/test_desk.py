@@ -12,6 +12,7 @@ import pytest
 from dispatcher.agent.wire import SYNC
 from dispatcher.core import events as ev
 from dispatcher.core.visits import CommandEnded
+from dispatcher.runner import visit as visit_module
 from dispatcher.runner.desk import Desk
 from dispatcher.runner.visit import Visit
 from dispatcher.transport.base import (
@@ -68,6 +69,15 @@ class Played(Link):
 
     def ending(self, timeout: float) -> Ending:
         return Ending(0)
+
+
+class Piecewise(Played):
+    """As ``Played``, but there is nothing between two pieces."""
+
+    def read(self, limit: int) -> bytes | None:
+        if not self._said:
+            return None
+        return self._said.pop(0) or None
 
 
 class Answered(Call):
@@ -158,3 +168,29 @@ def test_a_bug_in_one_visit_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(ends[0], ev.NodeLost)
     assert "internal error: KeyError" in ends[0].failure.why
     assert ends[1] == CommandEnded(1, 0, None, held_open=False)
+
+
+def test_last_words_are_waited_for_however_long_it_was_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Clock:
+        now = 1000.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(visit_module, "time", clock)
+    told, link = Told(), Piecewise(SYNC, b"", b"last words\n", b"")
+    visit = told.visit(0, Way("far", opened=link))
+    visit.post = lambda item: None
+    visit.open()
+    clock.now += 30.0  # the host takes its time; then all happens at once
+    visit.step(None)
+    assert not visit.over
+    visit.step(None)
+    assert told.output == {0: b"last words\n"}
+    assert not visit.over
+    clock.now += visit_module.HELD_OPEN
+    visit.step(None)
+    assert told.last(1) == {0: CommandEnded(0, 0, None, held_open=True)}
