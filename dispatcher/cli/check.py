@@ -16,6 +16,7 @@ Examples:
   dispatch check -H hostfile train.py
   dispatch check -H hostfile --full --json
   dispatch check -H hostfile --pairs --svg map.svg
+  dispatch check -H hostfile --pairs --over mpi
   dispatch check -H hostfile --nccl --apply nccl.env
   dispatch --env-file nccl.env -H hostfile train.py
   dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
@@ -44,7 +45,12 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
     metavar="DIR",
     help="With --full: run the executables in DIR of each host; each prints a JSON line.",
 )
-@click.option("--pairs", is_flag=True, help="Measure hosts two by two over TCP; find the slow one.")
+@click.option("--pairs", is_flag=True, help="Measure hosts two by two; find the slow one.")
+@click.option(
+    "--over",
+    type=click.Choice(["tcp", "mpi"]),
+    help="With --pairs: over plain TCP, or by MPI ranks of --python (mpi4py) [tcp].",
+)
 @click.option("--rounds", metavar="N|all", help="With --pairs: rounds at most; all pairs [4].")
 @click.option("--slow", metavar="SHARE", help="With --pairs: bad below this of the usual [0.5].")
 @click.option("--svg", metavar="FILE", help="With --pairs: write the heat map to FILE.")
@@ -72,7 +78,7 @@ def command(**flags: Any) -> int:
         from dispatcher.cli.pairs import run as measure
 
         return measure(flags)
-    for name in ("rounds", "slow", "svg"):
+    for name in ("over", "rounds", "slow", "svg"):
         if flags[name] is not None:
             raise UsageError(f"--{name} goes with --pairs")
     for name in ("texts", "apply", "log"):

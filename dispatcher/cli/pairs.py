@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dispatcher import exitcodes
-from dispatcher.api.here import allow_open_files
+from dispatcher.api.here import allow_open_files, python_of
 from dispatcher.checks.pairs import Judgement, Pair, doubtful, judge, next_round, tournament
 from dispatcher.cli import heatmap
 from dispatcher.cli.door import say
@@ -17,6 +18,7 @@ from dispatcher.cli.reach import Reach
 from dispatcher.cli.targets import find_hosts
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand
+from dispatcher.plan.host import Host
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.request import parse_count, parse_seconds
 from dispatcher.sinks.harmless import harmless_text
@@ -77,7 +79,7 @@ def _rounds(text: str | None) -> int | None:
 
 
 def _measured(
-    targets: Sequence[Any],
+    targets: Sequence[Host],
     flags: Mapping[str, Any],
     rounds: int | None,
     slow: float,
@@ -91,9 +93,11 @@ def _measured(
         places, problems = find_places(
             targets, flags["iface"], reach.transport_for, seconds=LIMIT, connect=connect
         )
+        play = _over_mpi(targets, flags, reach, problems, connect)
         hosts = sorted(places)
         most = len(hosts) - 1 + len(hosts) % 2 if rounds is None else rounds
         for nth in range(most):
+            hosts = [host for host in hosts if host not in problems]
             if rounds is None:
                 chosen = tournament(hosts, nth)
             elif nth > 1 and not doubtful(hosts, judge(pairs, slow)):
@@ -102,10 +106,35 @@ def _measured(
                 chosen = next_round(hosts, pairs, nth, slow)
             if not chosen:
                 return pairs, problems, nth
-            pairs += play_round(
+            pairs += play(chosen) if play is not None else play_round(
                 targets, places, chosen, reach.transport_for, limit=LIMIT, connect=connect
-            )
+            )  # fmt: skip
     return pairs, problems, most
+
+
+def _over_mpi(
+    targets: Sequence[Host],
+    flags: Mapping[str, Any],
+    reach: Reach,
+    problems: dict[int, str],
+    connect: float,
+) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
+    """What plays a round by MPI ranks, if that is wanted; its problems join the others."""
+    if flags["over"] != "mpi":
+        return None
+    from dispatcher.api.mpi_pairs import MpiPairs
+
+    python = flags["python"] or python_of(os.environ)
+    played = MpiPairs(
+        targets, reach.transport_for, python=python, iface=flags["iface"], connect=connect
+    )
+
+    def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:
+        found = played.play(chosen)
+        problems.update(played.problems)
+        return found
+
+    return play
 
 
 def lines(

@@ -1,0 +1,168 @@
+"""Rounds of pairs over MPI: every host measures the way to another one, by two ranks of a job.
+
+Each pair is a job of its own, with MPI served by dispatch as for any job: so what hangs, aborts or
+cannot start spoils one pair, and is told by its verdict. The program of the ranks
+(``ranks.mpi_pair``) travels as a word of their command line; the hosts need mpi4py, and nothing of
+ours. As many as ``AT_ONCE`` pairs are measured side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dispatcher.api.asking import plan_job, request
+from dispatcher.api.course import Course
+from dispatcher.api.report import Report
+from dispatcher.checks.pairs import Pair
+from dispatcher.plan.host import Host, Hostlist
+from dispatcher.plan.request import Limits
+from dispatcher.ranks import mpi_pair
+from dispatcher.runner.signals import Stop
+from dispatcher.sinks.base import Sink
+from dispatcher.transport.base import Transport
+
+#: seconds that each direction of a pair is measured, and that the ranks have for all once MPI is up
+SECONDS, LIMIT = 0.4, 10.0
+#: seconds for Python, mpi4py and MPI_Init on the hosts
+START = 30.0
+AT_ONCE = 32
+#: bytes of a rank's output that are looked at
+MOST = 64 << 10
+
+
+class MpiPairs:
+    """Plays rounds on ``hosts``. python: of the ranks. iface: as the option.
+
+    connect: seconds to reach a host. problems: hosts, by number, that cannot take part, and why.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        transport_for: Callable[[Host], Transport],
+        *,
+        python: str,
+        iface: str | None,
+        connect: float,
+    ) -> None:
+        self.problems: dict[int, str] = {}
+        self._hosts = hosts
+        self._transport_for = transport_for
+        self._python = python
+        self._iface = iface
+        self._connect = connect
+        self._program = Path(mpi_pair.__file__).read_text(encoding="utf-8")
+        self._lock = threading.Lock()
+        self._stops: list[Stop] = []
+        self._over = False
+
+    def play(self, pairs: Sequence[tuple[int, int]]) -> list[Pair]:
+        """What ``pairs`` (numbers of hosts) measured; left out those of who cannot take part.
+
+        Ctrl-C ends the jobs on all hosts, and is then raised here.
+        """
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="pair") as pool:
+            try:
+                found = list(pool.map(self._measured, pairs))
+            except BaseException:
+                self._end()
+                raise
+        return [pair for pair in found if not {pair.a, pair.b} & self.problems.keys()]
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
+            for stop in self._stops:
+                stop(now=True)
+
+    def _measured(self, pair: tuple[int, int]) -> Pair:
+        a, b = pair
+        said = Said()
+        course = self._course(pair, said)
+        stop = Stop(course.tell)
+        with self._lock:
+            if self._over:
+                return Pair(a, b, why="not measured")
+            self._stops.append(stop)
+        late = threading.Timer(self._connect + START + LIMIT, lambda: stop(now=True))
+        late.daemon = True
+        late.start()
+        try:
+            report = course.run(())
+        finally:
+            late.cancel()
+            with self._lock:
+                self._stops.remove(stop)
+        ends = [said.of(rank) for rank in (0, 1)]
+        for host, end in zip(pair, ends, strict=True):
+            if end["lack"]:
+                with self._lock:
+                    self.problems[host] = end["lack"]
+        why = next((end["why"] for end in ends if end["why"]), "") or _why(report)
+        there, back = ends[0]["rate"], ends[1]["rate"]
+        if there is not None and back is not None:
+            why = ""  # whatever came after it
+        return Pair(a, b, ends[0]["latency"], there, back, why)
+
+    def _course(self, pair: tuple[int, int], said: Said) -> Course:
+        hosts = [replace(self._hosts[one], slots=1, max_slots=None, gpus=None) for one in pair]
+        words = [self._python, "-c", self._program, str(SECONDS), str(LIMIT)]
+        job = request(
+            Hostlist(tuple(replace(host, spare=False) for host in hosts)), words,
+            kind="command", cwd="/", nproc_per_node=1, devices="none", iface=self._iface,
+            limits=Limits(connect_timeout=self._connect, grace=1.0),
+        )  # fmt: skip
+        return Course(plan_job(job), self._transport_for, [said], say=lambda line: None)
+
+
+class Said(Sink):
+    """What the two ranks of a pair said; whatever else they wrote is passed over."""
+
+    def __init__(self) -> None:
+        self._text: dict[int, bytes] = {}
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if stream == 1:
+            self._text[rank] = (self._text.get(rank, b"") + data)[:MOST]
+
+    def of(self, rank: int) -> dict[str, Any]:
+        """The result of ``rank``: latency and rate or None, why and lack or ""."""
+        told: Mapping[str, Any] = {}
+        for line in self._text.get(rank, b"").splitlines():
+            head, found, text = line.partition(mpi_pair.MARK.encode())
+            if found and not head:
+                told = _object(text)
+        return {
+            **{name: _figure(told.get(name)) for name in ("latency", "rate")},
+            **{name: str(told.get(name) or "")[:400] for name in ("why", "lack")},
+        }
+
+
+def _object(text: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _figure(value: Any) -> float | None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
+    return float(value) if good else None
+
+
+def _why(report: Report) -> str:
+    """What ended the job of a pair that told nothing."""
+    if report.cause is not None and report.cause.kind == "Interrupted":
+        return "no answer in time"
+    failures = {} if report.cause is None else report.cause.facts.get("failures", {})
+    for host, failure in failures.items():
+        return f"{host}: {failure['why']}"[:400]
+    first = next((line for line in report.verdict if line.startswith("error: ")), "")
+    return first.removeprefix("error: ")[:400] or "it told nothing"
