@@ -28,6 +28,8 @@ import runner.test_reports as reports
 import runs.conftest as desks
 import runs.test_hosts as over_hosts
 import runs.test_local as local
+import runs.test_screen as screens
+import runs.test_usage as usage
 from agent.driver import Agent
 from core import test_hang as hanging
 from core import test_run as restarts
@@ -138,6 +140,15 @@ CONTROLS = {
         LOST.test_a_spare_takes_the_seat_when_the_lease_has_run_out, r"not \[Prepare\("
     ),
     "last look": Control(test_last_look.test_both_killed, "restart 1 of 1 in 4"),
+    "search by run id": Control(
+        AGENTS.test_both_are_killed_at_once, r"None = .*search.*'note: n2: killed"
+    ),
+    # never on this machine itself, where it would end the runs of others
+    "own run id": Control(AGENTS.test_another_run_is_not_touched, "== 2"),
+    "leaving out": Control(
+        screens.test_a_paused_terminal_does_not_hold_the_ranks_back, "ranks end while nobody reads"
+    ),
+    "open files": Control(usage.test_more_hosts_than_open_files, "== 2"),
     "attempt numbers": inside(
         AGAIN.test_words_of_an_old_attempt_change_nothing, r"not \[SignalRanks\("
     ),
@@ -152,8 +163,8 @@ CONTROLS = {
 
 #: those that take more than five seconds, most of them the row's own bound
 SLOW = {"agent's death signal", "connect limit", "drain limit", "final failures", "grace",
-        "heartbeats", "last look", "leaving reader", "monotonic clock", "patience", "retrying",
-        "second signal", "signals", "sweep limit", "waiting"}  # fmt: skip
+        "heartbeats", "last look", "leaving out", "leaving reader", "monotonic clock", "open files",
+        "patience", "retrying", "second signal", "signals", "sweep limit", "waiting"}  # fmt: skip
 
 
 @pytest.fixture
@@ -179,6 +190,7 @@ def agent() -> Iterator[Agent]:
 
 
 watch = hosts_threads.watch
+terminal = screens.terminal
 frozen = test_matrix.frozen
 
 

@@ -186,6 +186,22 @@ class TestAgents:
         assert re.search(r"note: n2: killed \d process", said), said  # by a new connection
         run.clean(2.0)
 
+    def test_another_run_is_not_touched(self, job: Start) -> None:  # row 57
+        """The host is searched for the processes of the run that lost it."""
+        run = job("stray").up()
+        agents = run.agents("n2")
+        other = job("stray").up()
+        ranks = set(other.ranks("n2"))
+        assert len(ranks) == 4
+        kill_at_once(*agents)
+        run.began = time.monotonic()
+        said = run.ends(125, 2 + SLACK)
+        assert re.search(r"note: n2: killed \d process", said), said
+        assert len(ranks & set(other.ranks("n2"))) == 2
+        other.process.terminate()
+        other.ends(143, 12)
+        run.clean(2.0)
+
     def test_both_and_the_launcher_are_killed_at_once(self, job: Start) -> None:  # row 19
         """Nobody is left who could look after the host; its ranks end all the same."""
         run = job("sleep").up()

@@ -239,6 +239,35 @@ def _last_look(put: Put) -> None:
     put(LastLooks, "plan", lambda self, fences, over, now: [])
 
 
+def _search_by_run_id(put: Put) -> None:
+    """Nobody looks for what carries a run's id."""
+    from dispatcher.jobs import tags
+
+    put(tags, "words", lambda run_ids, *, kill: ("/bin/sh", "-c", ":"))
+
+
+def _own_run_id(put: Put) -> None:
+    """Processes of any run are taken for those of the one that is asked for."""
+    from dispatcher.jobs import tags
+
+    put(tags, "_SCRIPT", _changed(tags._SCRIPT, '[ "$w" = "$i" ]', '[ "$w" ]'))
+
+
+def _leaving_out(put: Put) -> None:
+    """A screen that stands still is waited for."""
+    from dispatcher.sinks.behind import Behind
+
+    begin: Any = Behind.__init__
+    put(Behind, "__init__", lambda self, *a, **f: begin(self, *a, **{**f, "drop": False}))
+
+
+def _open_files(put: Put) -> None:
+    """Nobody asks how many files may be open."""
+    from dispatcher.api import here
+
+    put(here, "FILES_PER_HOST", 0)
+
+
 def _attempt_numbers(put: Put) -> None:
     """What is said of an earlier attempt counts."""
     from dispatcher.core.run import Run
@@ -351,6 +380,10 @@ LAUNCHER: dict[str, Callable[[Put], None]] = {
     "untouched terminal": _untouched_terminal,
     "fence": _fence,
     "last look": _last_look,
+    "search by run id": _search_by_run_id,
+    "own run id": _own_run_id,
+    "leaving out": _leaving_out,
+    "open files": _open_files,
     "attempt numbers": _attempt_numbers,
     "vacancy": _vacancy,
     "progress": _progress,
@@ -359,6 +392,13 @@ LAUNCHER: dict[str, Callable[[Put], None]] = {
     "known events": _known_events,
     "sound core": _sound_core,
 }
+
+
+def _changed(text: str, old: str, new: str) -> str:
+    if old not in text:
+        raise ValueError(f"there is no longer {old!r}")
+    return text.replace(old, new)
+
 
 #: what is a fault and no mechanism; it has a row instead of a control
 FAULTS = {"whole output", "known events", "sound core"}
@@ -381,9 +421,7 @@ def switch_off(names: str, put: Put = setattr) -> None:
         text = source(module)
         for where, old, new in patches:
             if where == module:
-                if old not in text:
-                    raise ValueError(f"{module} has no longer {old!r}")
-                text = text.replace(old, new)
+                text = _changed(text, old, new)
         return text
 
     put(bootstrap, "_source", weakened)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
+from . import conftest
 from .conftest import Desk
 
 #: Says a line, then waits for the file "go", at most a minute. The last rank ends with the
@@ -25,7 +25,7 @@ sys.exit(int(sys.argv[1]) if rank == str(int(os.environ["WORLD_SIZE"]) - 1) else
 
 def dispatch(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dispatcher", *words], stdin=subprocess.DEVNULL,
+        [*conftest.PROGRAM, *words], stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=60, check=False, **options,
     )  # fmt: skip
 

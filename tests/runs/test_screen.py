@@ -75,9 +75,8 @@ def test_a_paused_terminal_does_not_hold_the_ranks_back(
     desk: Desk, terminal: tuple[int, int]
 ) -> None:
     master, slave = terminal
-    process = subprocess.Popen(
-        desk.argv("-H", "localhost:2", script(desk.folder, FLOOD)),
-        cwd=desk.folder, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+    process = desk.start(
+        "-H", "localhost:2", script(desk.folder, FLOOD), stdout=slave, stderr=slave,
         env={**os.environ, "TERM": "dumb"},
     )  # fmt: skip
     os.close(slave)

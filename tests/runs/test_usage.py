@@ -16,6 +16,8 @@ from plan.hostile_inputs import HOSTILE
 from dispatcher import cli
 from dispatcher.cli import launch
 
+from .conftest import Desk
+
 #: how each kind of the table is said on a command line
 AS_WORDS: dict[str, Callable[[Any], list[str]]] = {
     "hosts": lambda value: ["-H", value, "train.py"],
@@ -140,11 +142,11 @@ def test_a_caller_keeps_its_handlers() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_more_hosts_than_open_files(tmp_path: Path) -> None:
+def test_more_hosts_than_open_files(desk: Desk) -> None:
     done = subprocess.run(
-        ["prlimit", "--nofile=128:256", sys.executable, "-m", "dispatcher",
-         "-H", "n[1-300]:1", "--no-python", "true"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        ["prlimit", "--nofile=128:256",
+         *desk.argv("-H", "n[1-300]:1", "--no-python", "true")],
+        cwd=desk.folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert "300 hosts need 1264 open files, at most 256 are allowed" in done.stderr
