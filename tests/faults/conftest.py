@@ -113,16 +113,19 @@ class Job:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it runs on; on the hosts {self.cluster.on_hosts()}") from None
         assert self.process.returncode == code, self.said()
+        _took("ended", time.monotonic() - self.began)
         return self.said()
 
     def clean(self, limit: float, *hosts: str) -> None:
         """Wait until nothing is left on ``hosts`` (default: all)."""
         names = hosts or tuple(self.cluster.hosts)
+        asked = time.monotonic()
         wait_for(
             lambda: not any(self.cluster.processes(host) for host in names),
             limit,
             lambda: f"nothing is left; there is {self.cluster.on_hosts()}",
         )
+        _took("empty, from there", time.monotonic() - asked)
 
     def report(self) -> dict[str, Any]:
         text = Path(self.logs, "latest", "report.json").read_text()
@@ -141,6 +144,14 @@ class Job:
                 os.kill(process.outer, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+
+def _took(what: str, seconds: float) -> None:
+    """Add a line to the file ``FAULTS_TIMES``, if one is named."""
+    if file := os.environ.get("FAULTS_TIMES"):
+        test = os.environ["PYTEST_CURRENT_TEST"].rpartition("::")[2].removesuffix(" (call)")
+        with open(file, "a") as times:
+            times.write(f"{test}\t{what}\t{seconds:.2f}\n")
 
 
 def parent(pid: int) -> int:
