@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 
 from dispatcher.api.aftermath import Aftermath
 from dispatcher.api.endings import Endings
@@ -40,7 +41,8 @@ class Course:
     of this run; after a failure they are looked at, too. excluded: hosts left out of the plan since
     they are not fit. verdict: with one given nothing is run, and the sinks are told that.
     above: hosts, and by the index of each those it is reached through, nearest first; None: all
-    are reached from here. The others are as ``Runner`` has them.
+    are reached from here. rdma: host -> its ACTIVE ports in words, as far as a check has seen
+    them. The others are as ``Runner`` has them.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Course:
         lent: Callable[[], AbstractContextManager[None]] = nullcontext,
         sink_failed: Callable[[Sink, Exception], None] | None = None,
         above: Callable[[Sequence[Host]], Mapping[int, Sequence[int]]] | None = None,
+        rdma: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         places = (*plan.nodes, *plan.spares)
         self._hosts = [node.host.name for node in places]
@@ -71,7 +74,8 @@ class Course:
         self._above = above
         self._tail, self._endings = Tail(), Endings()
         settings = [{**dict(plan.exports), **dict(node.host.env)} for node in places]
-        self._nccl = NcclWords(settings, self.tell, time.monotonic)
+        seen = {at: rdma[name] for at, name in enumerate(self._hosts) if rdma.get(name)}
+        self._nccl = NcclWords(settings, self.tell, time.monotonic, seen)
         hosts = [node.host for node in places]
         self._aftermath = Aftermath(hosts, plan.run_id, transport_for, self.tell)
         self._runner = Runner(

@@ -6,7 +6,8 @@ NCCL does not insist on most of them: a filter that fits no port leads to socket
 one of whose ports half are down to half of the rate. Without such a setting what most hosts
 use is what a host should use. Told, one sentence for all hosts that it is true of:
 
-* Socket, where another network was meant or where another host uses one
+* Socket, where another network was meant or another host uses one, or where a check has just
+  seen ports that are ACTIVE: NCCL takes those unless it is told otherwise, or cannot
 * another network than was meant, or than most use
 * ports that NCCL_IB_HCA names with ``=`` and NCCL does not use; or else fewer or more ports
   than on most hosts
@@ -35,10 +36,16 @@ class Odd:
 
 
 class Networks:
-    """What the ranks of one attempt say. settings: of each node, what its ranks are given."""
+    """What the ranks of one attempt say. settings: of each node, what its ranks are given.
 
-    def __init__(self, settings: Sequence[Mapping[str, str]]) -> None:
+    active: node -> its ACTIVE ports in words, of nodes where some were seen.
+    """
+
+    def __init__(
+        self, settings: Sequence[Mapping[str, str]], active: Mapping[int, str] | None = None
+    ) -> None:
         self._settings = settings
+        self._active = active or {}
         self._said: dict[int, dict[int, Said]] = {}  # node -> rank -> its words
 
     def take(self, node: int, rank: int, line: str) -> bool:
@@ -89,6 +96,8 @@ class Networks:
             return f"{how} {said.net}{_others(len(rest), rest)}, though {why}"
         if said.net != usual:
             return f"{how} {said.net}{_others(nets[usual], [usual])}"
+        if said.net == SOCKET and node in self._active and not _steers(settings):
+            return f"fell back to Socket, though {self._active[node]} are ACTIVE"
         return _ports(said, settings, [one for one in hosts.values() if one.net == usual])
 
 
@@ -107,6 +116,11 @@ def _breaks(net: str, settings: Mapping[str, str]) -> bool:
     """Whether ``net`` is not what is meant; networks of plugins heed NCCL_IB_HCA as well."""
     wanted = settings.get("NCCL_NET", "")
     return net.upper() != wanted.upper() if wanted else net == SOCKET
+
+
+def _steers(settings: Mapping[str, str]) -> bool:
+    """Whether a setting may keep NCCL from ports that are ACTIVE."""
+    return any(settings.get(name) for name in ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"))
 
 
 def _others(count: int, names: Iterable[str]) -> str:

@@ -152,6 +152,7 @@ def _run(
             elsewhere=handed.hosts,
             paths=paths,
             excluded=decision.excluded,
+            rdma=decision.rdma,
             verdict=decision.verdict,
             check=flags["check"] != "none",
             agent_python=flags["agent_python"],

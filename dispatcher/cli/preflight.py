@@ -36,6 +36,12 @@ class Decision(Value):
     ruling: Ruling | None = None
 
     @property
+    def rdma(self) -> dict[str, str]:
+        """Host -> its ACTIVE RDMA ports in words, as a full check saw them."""
+        found = {} if self.ruling is None else self.ruling.findings
+        return {host: one["rdma"].value for host, one in found.items() if "rdma" in one}
+
+    @property
     def notes(self) -> list[str]:
         """For the start: who is left out, and what is not quite right with the others."""
         if self.ruling is None:

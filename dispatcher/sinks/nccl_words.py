@@ -39,6 +39,7 @@ SPEAKS = ("INFO", "TRACE")
 class NcclWords(Sink):
     """settings: of each host, what its ranks are given. clock: seconds, monotonic.
 
+    active: see ``Networks``.
     tell: takes the event, once for what is odd; it comes back on the spine.
     """
 
@@ -47,8 +48,10 @@ class NcclWords(Sink):
         settings: Sequence[Mapping[str, str]],
         tell: Callable[[Event], None],
         clock: Callable[[], float],
+        active: Mapping[int, str] | None = None,
     ) -> None:
         self._settings = settings
+        self._active = active or {}
         self._tell = tell
         self._clock = clock
         self._asked = any(one.get("NCCL_DEBUG", "").upper() in SPEAKS for one in settings)
@@ -87,7 +90,7 @@ class NcclWords(Sink):
         if self._networks is None:
             from dispatcher.checks.nccl_run import Networks
 
-            self._networks = Networks(self._settings)
+            self._networks = Networks(self._settings, self._active)
         for line in block.split(b"\n"):
             if NEEDLE in line and self._networks.take(
                 node, rank, line[:MOST_LINE].decode("utf-8", "replace")

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from checks.samples import HUNG, KERNEL, MISSING, MOUNTS, call, files, host, kernel, said
+from dispatcher.api.asking import plan_job, request
 from dispatcher.checks import catalog, fabric, mounts, site, smi, xid
 from dispatcher.checks.finding import Finding, Level
 from dispatcher.checks.reading import Reading
+from dispatcher.checks.ruling import rule
 from dispatcher.checks.seen import JudgeOne, Seen, judged
+from dispatcher.cli.preflight import Decision
 from dispatcher.errors import UsageError
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
@@ -235,6 +238,11 @@ def test_a_slower_port_than_elsewhere_is_found() -> None:
     found = check.judge(hosts)
     assert found["b"].text == "1 x IB 200 Gb/s here, 1 x IB 400 Gb/s elsewhere"
     assert (found["a"].level, found["b"].level) == (OK, CRITICAL)
+    # what NCCL says of its network is held against these
+    plan = plan_job(request("a,b,c", ["true"], kind="command", nproc_per_node=1))
+    ruling = rule([check], hosts, [*hosts, "gone"], {"gone": "lost"}, {})
+    seen = Decision(plan, ruling=ruling).rdma
+    assert seen == {"a": "1 x IB 400 Gb/s", "b": "1 x IB 200 Gb/s", "c": "1 x IB 400 Gb/s"}
 
 
 def mounted(text: bytes, others: int = 2) -> Finding:

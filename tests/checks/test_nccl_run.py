@@ -60,6 +60,16 @@ def test_who_is_odd(case: str) -> None:
     assert [(one.nodes, one.what) for one in networks.odd()] == odd
 
 
+@pytest.mark.parametrize("setting", ["", "NCCL_IB_DISABLE", "NCCL_IB_HCA"])
+def test_ports_that_a_check_has_seen(setting: str) -> None:
+    networks = Networks([{setting: "^mlx5"}] * 3, {0: "2 x InfiniBand 400 Gb/s"})
+    for node in range(3):
+        networks.take(node, node, SOCKET[-1])
+    told = [(one.nodes, one.what) for one in networks.odd()]
+    what = "fell back to Socket, though 2 x InfiniBand 400 Gb/s are ACTIVE"
+    assert told == ([] if setting else [((0,), what)])
+
+
 def test_a_host_is_judged_by_the_rank_that_fell_back() -> None:
     networks = Networks([{}, {}])
     for rank, lines in enumerate((IB, IB, SOCKET, MUTE)):
