@@ -19,7 +19,7 @@ from dispatcher.plan.errand import Errand, ErrandLimits, targets
 from dispatcher.runner.errand import ErrandRunner
 from dispatcher.sinks.blocks import Kept
 from dispatcher.sinks.errand import describe, words
-from dispatcher.transport.keepalive import INTERVAL
+from dispatcher.transport.keepalive import INTERVAL, Alive
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def exec(
     errand = Errand(places, tuple(argv), limits=limits or ErrandLimits())
     judge(ways, places)
     allow_open_files(len(places))
-    kept, reach = Kept(frozenset({STDOUT, STDERR})), Reach(ways, ask, INTERVAL)
+    kept, reach = Kept(frozenset({STDOUT, STDERR})), Reach(ways, ask, Alive(otherwise=INTERVAL))
     runner = ErrandRunner(errand, reach.transport_for, [kept])
     reach.typing = runner.typing
 

@@ -10,6 +10,7 @@ from dispatcher.errors import UsageError
 from dispatcher.plan.host import Host
 from dispatcher.transport import rsh
 from dispatcher.transport.base import Transport
+from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
 from dispatcher.values import Value, value
 
 if TYPE_CHECKING:
@@ -58,11 +59,11 @@ class Ways(Value):
 class Reach:
     """Transports by host; closes them all at the end of the context.
 
-    ask: asks for a passphrase; called on the thread of a link. alive: seconds of silence
-    until a host is asked whether it lives; 0: never.
+    ask: asks for a passphrase; called on the thread of a link. alive: when a silent host is
+    asked whether it lives.
     """
 
-    def __init__(self, ways: Ways, ask: Ask = nobody, alive: float = 0.0) -> None:
+    def __init__(self, ways: Ways, ask: Ask = nobody, alive: Alive = UNLESS_CONFIGURED) -> None:
         self._ways = ways
         self._ask_whom = ask
         #: told when the user begins (True) and ends to type; on the thread of a link

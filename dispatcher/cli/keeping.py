@@ -7,8 +7,8 @@ from typing import Any
 
 from dispatcher.errors import UsageError
 from dispatcher.plan.request import parse_seconds
-from dispatcher.transport import keepalive
 from dispatcher.transport.base import Transport
+from dispatcher.transport.keepalive import INTERVAL, UNLESS_CONFIGURED, Alive
 
 
 def seconds(flags: Mapping[str, Any]) -> float | None:
@@ -60,13 +60,13 @@ def transport(flags: Mapping[str, Any], direct: Callable[[], Transport]) -> Tran
     )
 
 
-def alive(flags: Mapping[str, Any]) -> float:
-    """Seconds of silence until a host is asked whether it lives; 0: never. Raises: UsageError.
+def alive(flags: Mapping[str, Any]) -> Alive:
+    """When a silent host is asked whether it lives. Raises: UsageError.
 
-    Never in a run: there the agents' heartbeats decide who is lost.
+    In a run only if ssh_config says so: there the agents' heartbeats decide who is lost.
     """
     if "alive" not in flags:
-        return 0.0
-    return (
-        keepalive.INTERVAL if flags["alive"] is None else parse_seconds(flags["alive"], "--alive")
-    )
+        return UNLESS_CONFIGURED
+    if flags["alive"] is None:
+        return Alive(otherwise=INTERVAL)
+    return Alive(parse_seconds(flags["alive"], "--alive"))

@@ -71,7 +71,7 @@ _WHEN = (
     click.option(
         "--alive", metavar="S",
         help="Ask a host that was silent for S seconds whether it lives; three without an answer "
-        "and it is lost [15; 0: never].",
+        "and it is lost [as ServerAliveInterval, else 15; 0: never].",
     ),
     click.option("-f", "--fan-out", metavar="N", help="Hosts connecting at once [64]."),
     click.option("--serial", metavar="N", help="Hosts at work at once: a rolling errand [all]."),

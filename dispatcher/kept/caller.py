@@ -295,7 +295,16 @@ class Carried:
             if complete or (self.look_at is not None and now >= self.look_at):
                 self._end, self.look_at = True, None
                 ending = self.link.ending(0.0)
-                frames = [told(b"X", self._channel, code=ending.code, signal=ending.signal)]
+                lost = self.link.failure(0.0)
+                frames = [
+                    told(
+                        b"X",
+                        self._channel,
+                        code=ending.code,
+                        signal=ending.signal,
+                        silence=None if lost is None else lost.why,
+                    )
+                ]
         if self._end and complete and not self.over:
             self.over = True
             self.leave()

@@ -21,6 +21,7 @@ from dispatcher.errors import DispatchError
 from dispatcher.kept import place
 from dispatcher.kept.caller import Caller
 from dispatcher.transport.base import Failure, Link, Target, Window
+from dispatcher.transport.keepalive import Alive
 from dispatcher.transport.kept_sessions import KeptSessions
 from dispatcher.transport.paramiko_ import ParamikoTransport, preload
 
@@ -118,7 +119,7 @@ class Holder:
                     config=order["config"],
                     host_keys=order["host_keys"],
                     keep=self._pool,
-                    alive=float(order["alive"]),
+                    alive=Alive(*order["alive"]),
                 )
             spare = [name for name in self._readings if name not in self._connected]
             for name in spare[:-MOST_READINGS]:

@@ -17,7 +17,7 @@ from dispatcher.kept.frames import (
     told,
 )
 from dispatcher.kept.line import Line
-from dispatcher.transport.base import Ending, Link, LinkClosed, Window
+from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed, Window
 
 _CHUNK = 32 << 10
 #: bytes of output that were taken until as many are granted again
@@ -37,6 +37,7 @@ class KeptLink(Link):
         self._held = {1: bytearray(), 2: bytearray()}
         self._ended = {1: False, 2: False}
         self._ending = Ending(None)
+        self._silence: str | None = None
         self._over = False
         self._closed = False
         self._taken = 0  # bytes since we granted some
@@ -75,6 +76,7 @@ class KeptLink(Link):
             elif kind == b"X":
                 said = fields(body)
                 self._ending = Ending(said.get("code"), said.get("signal"))
+                self._silence = said.get("silence")
                 self._over = True
             elif kind == b"G":
                 self._credit += number(body)
@@ -177,3 +179,7 @@ class KeptLink(Link):
         with self._state:
             self._state.wait_for(lambda: self._over, max(0.0, timeout))
             return self._ending
+
+    def failure(self, timeout: float) -> Failure | None:
+        seen = self._silence
+        return None if seen is None else Failure(Kind.UNREACHABLE, seen)

@@ -24,6 +24,7 @@ from dispatcher.transport.base import (
     Transport,
     Window,
 )
+from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
 
 #: seconds that the holder's answer may be late
 SLACK = 1.0
@@ -46,7 +47,7 @@ class KeptTransport(Transport):
         keep: float | None = None,
         config: str | None = None,
         host_keys: str | None = None,
-        alive: float = 0.0,
+        alive: Alive = UNLESS_CONFIGURED,
     ) -> None:
         self._make_direct = direct
         self._direct: Transport | None = None
@@ -55,7 +56,7 @@ class KeptTransport(Transport):
             "run": os.urandom(8).hex(),
             "config": None if config is None else os.path.abspath(config),
             "host_keys": host_keys,
-            "alive": alive,
+            "alive": [alive.seconds, alive.otherwise],
         }
         self._lock = threading.Lock()
         self._line: Line | None = None

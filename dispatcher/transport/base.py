@@ -157,7 +157,8 @@ class Link(abc.ABC):
 
     def failure(self, timeout: float) -> Failure | None:
         """Why the host was never reached, when the stream ended before any byte came;
-        or which other host, through which it was reached, has taken it along.
+        or which other host, through which it was reached, has taken it along; or that it
+        does not answer any more.
 
         Some transports start a program (``ssh``) that connects later: their
         ``open`` succeeds as soon as the program lives, and its end tells what

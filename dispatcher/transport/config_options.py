@@ -1,9 +1,9 @@
 """The keywords of ``ssh_config``: which we follow, which we may skip, which we refuse.
 
 Followed
-    they change where or as whom we connect, or what we trust.
+    they change where or as whom we connect, what we trust, or when a silent host is given up.
 Skipped
-    they concern terminals, forwarding, master connections, keep-alives: things
+    they concern terminals, forwarding, master connections: things
     a dispatch link does not have, or has in its own stricter form.
 Refused
     they change who is trusted or how the host is reached, and the built-in
@@ -29,7 +29,7 @@ SINGLE = frozenset(
     "identityagent port preferredauthentications pubkeyauthentication stricthostkeychecking tag "
     "user ciphers macs kexalgorithms hostkeyalgorithms pubkeyacceptedalgorithms "
     "canonicalizehostname pkcs11provider securitykeyprovider proxyusefdpass "
-    "bindinterface revokedhostkeys sessiontype".split()
+    "bindinterface revokedhostkeys serveralivecountmax serveraliveinterval sessiontype".split()
 )
 
 #: Several words; the first line wins.
@@ -69,7 +69,7 @@ SKIPPED = frozenset(
     "localforward loglevel logverbose nohostauthenticationforlocalhost numberofpasswordprompts "
     "obscurekeystroketiming passwordauthentication permitlocalcommand permitremoteopen protocol "
     "refuseconnection rekeylimit remoteforward requesttty requiredrsasize rhostsauthentication "
-    "rhostsrsaauthentication rsaauthentication sendenv serveralivecountmax serveraliveinterval "
+    "rhostsrsaauthentication rsaauthentication sendenv "
     "setenv skeyauthentication stdinnull streamlocalbindmask streamlocalbindunlink "
     "syslogfacility tcpkeepalive tisauthentication tunnel tunneldevice updatehostkeys "
     "useprivilegedport userknownhostsfile2 useroaming usersh usekeychain verifyhostkeydns "

@@ -33,6 +33,7 @@ class HostConfig:
     identity_agent: socket path; ``None`` for the usual one, ``""`` for none.
     jumps: hosts to go through, first hop first.
     host_keys: ``strict`` or ``accept-new``.
+    alive_interval, alive_count: see ``keepalive``; ``None`` where the config says nothing.
     algorithms: what the config says of ciphers, macs and so on, unparsed.
     """
 
@@ -53,6 +54,8 @@ class HostConfig:
     host_keys: str = "strict"
     hash_known_hosts: bool = False
     connect_timeout: float | None = None
+    alive_interval: float | None = None
+    alive_count: int | None = None
     family: socket.AddressFamily = socket.AF_UNSPEC
     bind_address: str | None = None
     algorithms: tuple[tuple[str, str], ...] = ()
@@ -165,7 +168,9 @@ def check(
         ),
         host_keys=_host_key_policy(values),
         hash_known_hosts=values.flag("hashknownhosts", False),
-        connect_timeout=_seconds(values),
+        connect_timeout=_seconds(values, "connecttimeout") or None,
+        alive_interval=_seconds(values, "serveraliveinterval"),
+        alive_count=_count(values, "serveralivecountmax"),
         family=_family(values),
         bind_address=values.text("bindaddress"),
         algorithms=tuple((key, raw[key][0]) for key in _ALGORITHMS if key in raw),
@@ -244,15 +249,25 @@ def _family(values: _Values) -> socket.AddressFamily:
     return family
 
 
-def _seconds(values: _Values) -> float | None:
-    text = values.optional("connecttimeout")
+def _seconds(values: _Values, keyword: str) -> float | None:
+    """0 for ``none``, ``None`` where nothing is said."""
+    text = values.text(keyword)
     if text is None:
         return None
-    place = values.place("connecttimeout")
+    if text.lower() == "none":
+        return 0.0
+    place = values.place(keyword)
     if not re.fullmatch(r"(\d{1,9}[smhdwSMHDW]?)+", text):
         raise ConfigProblem(f"{place}: bad time {text[:40]!r}")
     parts = re.findall(r"(\d+)([smhdwSMHDW]?)", text)
-    return float(sum(int(number) * _SECONDS[unit.lower()] for number, unit in parts)) or None
+    return float(sum(int(number) * _SECONDS[unit.lower()] for number, unit in parts))
+
+
+def _count(values: _Values, keyword: str) -> int | None:
+    text = values.text(keyword)
+    if text is not None and not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ConfigProblem(f"{values.place(keyword)}: bad number {text[:40]!r}")
+    return None if text is None else int(text)
 
 
 def _port(text: str | None, place: str) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from dispatcher.transport.host_config import HostConfig
-from dispatcher.transport.keepalive import INTERVAL
+from dispatcher.transport.keepalive import INTERVAL, MOST
 
 if TYPE_CHECKING:
     from dispatcher.transport.session import Session
@@ -47,7 +47,7 @@ class KeptSessions:
 
     def give(self, route: Route, session: Session) -> None:
         """Keep ``session``, whose command has ended."""
-        session.alive_interval = INTERVAL  # whatever its last user wanted
+        session.look_after(INTERVAL, MOST)  # whatever its last user wanted
         with self._lock:
             if session.active and not self._closed:
                 self._idle.setdefault(route, []).append((time.monotonic(), session))

@@ -15,7 +15,6 @@ import math
 import re
 import time
 
-from dispatcher.transport import keepalive
 from dispatcher.transport.base import (
     Ending,
     Failure,
@@ -27,6 +26,7 @@ from dispatcher.transport.base import (
 )
 from dispatcher.transport.child import ChildLink, start
 from dispatcher.transport.host_names import bad_target
+from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
 from dispatcher.transport.pump import Pump
 
 #: What ssh itself exits with when the connection failed or broke.
@@ -57,6 +57,7 @@ _RULES: tuple[tuple[str, Kind, bool], ...] = (
     (r"kex_exchange_identification|banner exchange.*(?:reset|closed|refused)", Kind.DROPPED, True),
     (r"timed out", Kind.TIMEOUT, False),
     (r"Connection refused", Kind.REFUSED, False),
+    (r"server .* not responding", Kind.UNREACHABLE, False),
     (r"No route to host|Network is unreachable|Host is down", Kind.UNREACHABLE, False),
     (r"Can't assign requested address|Address family not supported", Kind.UNREACHABLE, False),
     (r"open failed: (?:connect failed|administratively)", Kind.UNREACHABLE, False),
@@ -135,7 +136,7 @@ class SshTransport(Transport):
         *,
         config: str | None = None,
         accept_new: bool = False,
-        alive: float = 0.0,
+        alive: Alive = UNLESS_CONFIGURED,
         program: str = "ssh",
     ) -> None:
         self._program = program
@@ -168,12 +169,14 @@ class SshTransport(Transport):
         options = {
             "BatchMode": "yes",  # nobody is there to answer a prompt
             "ConnectTimeout": str(max(1, math.ceil(seconds))),
-            "ServerAliveInterval": str(math.ceil(self._alive)),
-            "ServerAliveCountMax": str(keepalive.MOST),
             "ForwardAgent": "no",
             "ForwardX11": "no",
             "ClearAllForwardings": "yes",
         }
+        if self._alive != UNLESS_CONFIGURED:  # else as its own configuration has it
+            seconds, most = self._alive.limits(None, None)
+            options["ServerAliveInterval"] = str(math.ceil(seconds))
+            options["ServerAliveCountMax"] = str(most)
         if terminal != "-T":
             options["LogLevel"] = "ERROR"  # else it says "Connection closed" in the output
         if self._accept_new:

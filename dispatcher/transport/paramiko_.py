@@ -28,6 +28,7 @@ from dispatcher.transport.host_config import HostConfig
 from dispatcher.transport.host_keys import HostKeyCheck
 from dispatcher.transport.identities import MAX_TRIES, Ask, Identities
 from dispatcher.transport.jump_host import JumpHost
+from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
 from dispatcher.transport.kept_sessions import KeptSessions, Route
 from dispatcher.transport.known_hosts import KnownHostsFiles
 from dispatcher.transport.pump import Pump
@@ -74,8 +75,7 @@ class ParamikoTransport(Transport):
     host_keys: ``strict`` or ``accept-new``; ``None`` for what the config says.
     ask: asks the user for a passphrase; ``None`` when nobody is there. keep:
     connections whose command has ended serve the next one, until ``close``; or they
-    go to and come from the caller's own. alive: seconds of silence after which a host is
-    asked whether it lives (see ``keepalive``); 0: never, somebody else watches.
+    go to and come from the caller's own. alive: when a silent host is asked whether it lives.
     """
 
     name = "paramiko"
@@ -87,7 +87,7 @@ class ParamikoTransport(Transport):
         host_keys: str | None = None,
         ask: Ask | None = None,
         keep: bool | KeptSessions = False,
-        alive: float = 0.0,
+        alive: Alive = UNLESS_CONFIGURED,
     ) -> None:
         if host_keys not in (None, "strict", "accept-new"):
             raise ValueError(f"host_keys: {host_keys!r}")
@@ -181,7 +181,8 @@ class ParamikoTransport(Transport):
         deadline: float,
         window: Window | None,
     ) -> Link | Failure:
-        session.alive_interval = self._alive
+        config = route[-1]
+        session.look_after(*self._alive.limits(config.alive_interval, config.alive_count))
         kept = self.kept
         release = None if kept is None else lambda ended: kept.give(route, ended)
         return _start(session, command, deadline, window, release)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from paramiko.ssh_exception import SSHException
 
-from dispatcher.transport.base import Ending, Link, LinkClosed, Window
+from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed, Window
 from dispatcher.transport.channel import Bell, Pipe
 from dispatcher.transport.session import Session
 
@@ -77,6 +77,10 @@ class ParamikoLink(Link):
 
     def errors_ended(self) -> bool:
         return bool(self._pipe.in_stderr_buffer.spent)
+
+    def failure(self, timeout: float) -> Failure | None:
+        seen = self._session.silence()
+        return None if seen is None else Failure(Kind.UNREACHABLE, seen)
 
     def close(self) -> None:
         if self._closed:

@@ -17,6 +17,7 @@ Imported only through ``paramiko_.preload``: importing paramiko costs time.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -46,10 +47,13 @@ from dispatcher.transport.wire import Wire, read_identification
 #: seconds for which a connection counts as alive after it was heard: longer than idle ones,
 #: which are asked every ``keepalive.INTERVAL``, are silent
 FRESH = keepalive.INTERVAL + 10.0
+#: seconds of silence after which we look after a host: more than between two heartbeats
+LOOK = 7.5
 _MAX_PACKET = 32768
 _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
 _STACK = 512 * 1024
 _REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
+_NOT_THERE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _stack_lock = threading.Lock()
 
 
@@ -59,6 +63,10 @@ class HostKeyRefused(SSHException):  # type: ignore[misc]
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.why)
         self.failure = failure
+
+
+class FellSilent(SSHException):  # type: ignore[misc]
+    """The host was asked whether it lives, and did not answer."""
 
 
 class _Packets(Packetizer):  # type: ignore[misc]
@@ -76,6 +84,13 @@ class _Packets(Packetizer):  # type: ignore[misc]
         """paramiko calls it when nothing came for ``_active_check_timeout``."""
         self.silent(time.monotonic() - self.heard)
 
+    def sends(self) -> bool:
+        """Whether somebody is sending, and maybe for long."""
+        free = self._Packetizer__write_lock.acquire(blocking=False)
+        if free:
+            self._Packetizer__write_lock.release()
+        return not free
+
     def start_handshake(self, timeout: float) -> None:
         """Nothing: deadlines are the caller's, and a timer would be a thread more."""
 
@@ -86,11 +101,9 @@ class _Packets(Packetizer):  # type: ignore[misc]
 class Session(paramiko.Transport):  # type: ignore[misc]
     """One SSH connection: key exchange, login, channels, each by a deadline."""
 
-    #: seconds of silence until the host is asked whether it lives; 0: it never is
-    alive_interval = 0.0
     #: seconds for which the user typed a passphrase meanwhile, which are not the host's
     typed = 0.0
-    _active_check_timeout = 7.5  # longer than a heartbeat: who is heard is not looked after
+    _active_check_timeout = LOOK
     _channel_handler_table = {  # noqa: RUF012 - paramiko's own way: message number -> function
         **paramiko.Transport._channel_handler_table,
         # paramiko's table holds its own class's functions: ours would not be called.
@@ -116,6 +129,8 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         self._preferred_pubkeys = offers["pubkeys"]
         self._standby: Standby | None = None
         self._answered = threading.Event()
+        self._alive = (0.0, keepalive.MOST)
+        self._heard_then = 0.0
         self._questions = 0  # that the present silence was met with
         self.packetizer.silent = self._on_silence
         self._wanted_keys = check.wanted(offers["host_keys"])
@@ -212,6 +227,15 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         fresh = time.monotonic() - self.packetizer.heard < FRESH
         return fresh and standby is not None and standby.serves(command) and standby.ready()
 
+    def look_after(self, interval: float, most: int) -> None:
+        """Ask the host after ``interval`` seconds of silence (0: never) whether it lives.
+
+        most: as many questions may stay without an answer.
+        """
+        self._alive = interval, most
+        if interval:
+            self.wire.settimeout(min(LOOK, interval))
+
     def answers(self, deadline: float) -> bool:
         """Whether the host lives: it was heard just now, or answers by ``deadline``."""
         if time.monotonic() - self.packetizer.heard < FRESH:
@@ -250,6 +274,15 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         if pipe.event_ready:
             return ""
         return "refused" if self.active else "gone"
+
+    def silence(self) -> str | None:
+        """What was seen of it if the host does not answer any more, else None."""
+        problem = self.saved_exception
+        if isinstance(problem, FellSilent):
+            return str(problem)
+        if isinstance(problem, OSError) and problem.errno in _NOT_THERE:
+            return os.strerror(problem.errno).lower()
+        return None
 
     def end(self, patience: float = 0.8) -> None:
         """End the connection and its thread; any thread, any number of times."""
@@ -303,12 +336,15 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         """Nothing was heard for so long: ask whether the host lives, or give it up."""
         if not self.clear_to_send.is_set() or not self.is_authenticated():
             return  # what is due by a deadline is waited for elsewhere
-        due = keepalive.due(seconds, self.alive_interval, keepalive.MOST)
-        if due is None:
-            raise SSHException(f"no answer for {seconds:.0f} s")
-        if due > self._questions:
-            self._question()
-        self._questions = due
+        if self.packetizer.heard != self._heard_then:
+            self._heard_then, self._questions = self.packetizer.heard, 0
+        due = keepalive.due(seconds, *self._alive)
+        if due is None and self._questions >= self._alive[1]:
+            raise FellSilent(f"no answer for {seconds:.0f} s")
+        if due is None or due > self._questions:  # if late: nobody is given up unasked
+            self._questions += 1
+            if not self.packetizer.sends():  # else what is under way has to be answered as well
+                self._question()
 
     def _question(self) -> bool:
         """Ask what has to be answered, be it with a refusal."""

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,27 @@ def test_a_run_ends_as_without(home: Home) -> None:
     assert ends == [ends[0]] * 3
     assert ends[0][1] == 125
     assert "host lost" in ends[0][0]
+
+
+def test_a_host_that_fell_silent(new_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    """ssh_config says after how long; over kept connections too, with the same words."""
+    cluster, config = new_cluster(1), tmp_path / "config"
+    config.write_text("ServerAliveInterval 2\nServerAliveCountMax 1\n")
+    command = ["env", f"XDG_RUNTIME_DIR={tmp_path}", *DISPATCH, "exec", "-F", str(config)]
+    text = ("-w", "n1", "--shell", "echo up; exec sleep 1000")
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        cluster.popen([*command, "--keep", *text], text=True, **options) as kept,
+        cluster.popen([*command, "--transport", "paramiko", *text], text=True, **options) as direct,
+    ):
+        for one in (kept, direct):
+            assert one.stdout is not None
+            assert one.stdout.readline() == "n1: up\n"
+        cluster.cut("n1")
+        for one in (kept, direct):
+            _, said = one.communicate(timeout=60)
+            assert one.returncode == 125
+            assert "n1  unreachable: no answer for " in said
 
 
 @pytest.mark.parametrize("words", [("put", "{file}", "/tmp/"), ("get", "/etc/hostname", "{here}")])

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dispatcher.transport import keepalive
 from dispatcher.transport.base import Failure, Kind, Target
 from dispatcher.transport.host_config import HostConfig, jump_list
 from dispatcher.transport.ssh_config import SshConfig
@@ -50,6 +51,8 @@ COMPARED = (
     "hostkeyalias",
     "stricthostkeychecking",
     "connecttimeout",
+    "serveraliveinterval",
+    "serveralivecountmax",
     "addressfamily",
     "bindaddress",
     "hashknownhosts",
@@ -63,6 +66,8 @@ DEFAULTS = {
     "identitiesonly": "no",
     "stricthostkeychecking": "ask",
     "connecttimeout": "none",
+    "serveraliveinterval": "0",
+    "serveralivecountmax": "3",
     "addressfamily": "any",
     "hashknownhosts": "no",
     "pubkeyauthentication": "true",
@@ -115,6 +120,8 @@ def ours(path: str, target: Target) -> dict[str, list[str]] | None:
         found["proxyjump"] = [",".join(jumps)]
     timeout = checked.connect_timeout
     found["connecttimeout"] = [str(int(timeout)) if timeout else "none"]
+    interval, count = keepalive.Alive().limits(checked.alive_interval, checked.alive_count)
+    found["serveraliveinterval"], found["serveralivecountmax"] = [str(int(interval))], [str(count)]
     return found
 
 
@@ -261,6 +268,14 @@ TABLE = [
     "ConnectTimeout 1m30s",
     "ConnectTimeout none",
     "ConnectTimeout 5x",
+    "ServerAliveInterval 15",
+    "ServerAliveInterval 1m30s",
+    "ServerAliveInterval none",
+    "ServerAliveInterval soon",
+    "ServerAliveCountMax 0",
+    "ServerAliveCountMax 5",
+    "ServerAliveCountMax -1",
+    "ServerAliveCountMax 5s",
     "AddressFamily inet6",
     "AddressFamily ipx",
     "BindAddress 127.0.0.2",

@@ -12,7 +12,8 @@ import pytest
 
 from dispatcher import lifeline
 from dispatcher.transport import keepalive
-from dispatcher.transport.base import Ending, Link, Target
+from dispatcher.transport.base import Ending, Kind, Link, Target
+from dispatcher.transport.keepalive import Alive
 from dispatcher.transport.paramiko_ import ParamikoTransport
 
 from .conftest import Reader, gather
@@ -23,7 +24,7 @@ NODE = Target("node")
 
 @pytest.fixture
 def transport(sshd: Sshd) -> Iterator[ParamikoTransport]:
-    made = ParamikoTransport(config=sshd.config(), keep=True, alive=15.0)
+    made = ParamikoTransport(config=sshd.config(), keep=True, alive=Alive(15.0))
     yield made
     made.close()
 
@@ -100,12 +101,9 @@ def test_questions_are_due(silent: float, interval: float, due: int | None) -> N
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_silent_host(sshd: Sshd, monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+def test_a_silent_host(sshd: Sshd, stopped: bool) -> None:
     """Its command says nothing for longer than the limit; only if sshd does neither it is lost."""
-    from dispatcher.transport.session import Session
-
-    monkeypatch.setattr(Session, "_active_check_timeout", 0.05)
-    transport = ParamikoTransport(config=sshd.config(), alive=0.3)
+    transport = ParamikoTransport(config=sshd.config(), alive=Alive(0.3))
     link = transport.open(NODE, "echo $PPID; sleep 2.5; echo late", time.monotonic() + 20)
     assert isinstance(link, Link)
     reader = Reader(link)
@@ -117,6 +115,8 @@ def test_a_silent_host(sshd: Sshd, monkeypatch: pytest.MonkeyPatch, stopped: boo
         reader.until(lambda: reader.ended)
         assert reader.output.endswith(b"late\n") is not stopped
         assert (link.ending(5).code is None) is stopped
+        lost = link.failure(0.0)
+        assert (lost is not None and lost.kind is Kind.UNREACHABLE) is stopped
     finally:
         os.kill(parent, signal.SIGCONT) if stopped else None
         link.close()
