@@ -249,7 +249,12 @@ class InputLeft(Event):
 
 
 @value
-class RanksStalled(Event):
+class Remark(Event):
+    """What a sink has found out and tells the others; nobody decides on it."""
+
+
+@value
+class RanksStalled(Remark):
     """Running ranks have written nothing for ``seconds`` (``--stall-after``)."""
 
     ranks: tuple[int, ...]

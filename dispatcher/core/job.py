@@ -412,7 +412,6 @@ _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     ev.NodeBooted: Job._on_nothing,
     ev.NodeNoticed: Job._on_nothing,
     ev.RankLeaked: Job._on_nothing,
-    ev.RanksStalled: Job._on_nothing,
     ev.InputClosed: Job._on_nothing,
     ev.InputBroken: Job._on_nothing,
     ev.NodeReady: Job._on_node_ready,

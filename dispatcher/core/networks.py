@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dispatcher.core.events import Event
+from dispatcher.core.events import Remark
 from dispatcher.values import value
 
 
 @value
-class NetworksDiffer(Event):
+class NetworksDiffer(Remark):
     """``what`` NCCL says of the network it uses on ``nodes``: ``fell back to Socket``."""
 
     nodes: tuple[int, ...]

@@ -126,7 +126,7 @@ class Run:
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """The actions that ``event``, observed at ``now``, calls for."""
-        if self.state == OVER:
+        if self.state == OVER or isinstance(event, ev.Remark):
             return []  # R-1
         if isinstance(event, ev.SignalReceived):
             return self._on_signal(event, now)

@@ -6,7 +6,7 @@ were asked for.
 
 from __future__ import annotations
 
-from dispatcher.core.events import Event, OfAttempt
+from dispatcher.core.events import Event, OfAttempt, Remark
 from dispatcher.values import Value, value
 
 
@@ -76,7 +76,7 @@ class RanksWait(Event):
 
 
 @value
-class RanksApart(Event):
+class RanksApart(Remark):
     """``ranks`` on ``nodes`` have used ``share`` % of ``what`` (CPU, GPU), unlike the others.
 
     usual: the median of all ranks, %. seconds: for so long at least.

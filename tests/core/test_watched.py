@@ -6,7 +6,10 @@ import pytest
 
 from dispatcher.core import events as ev
 from dispatcher.core.actions import CloseLink
+from dispatcher.core.networks import NetworksDiffer
+from dispatcher.core.samples import RanksApart
 from dispatcher.core.watched import Watched
+from dispatcher.plan.request import Limits
 
 from .conftest import facts, make_plan
 
@@ -30,3 +33,24 @@ def test_beats_told_late_count_from_when_they_came(
     assert run.next_deadline() == min(lost_at, told_at + 15.0)
     assert CloseLink(0) not in run.tick(lost_at - 0.1)
     assert CloseLink(0) in run.tick(lost_at)
+
+
+@pytest.mark.parametrize("hang_timeout", [0.0, 600.0])
+@pytest.mark.parametrize(
+    "remark",
+    [
+        ev.RanksStalled((0,), 60.0),
+        NetworksDiffer((1,), "fell back to Socket"),
+        RanksApart("CPU", (3,), (1,), 98.0, 12.0, 10.0),
+    ],
+)
+def test_what_sinks_find_out_is_decided_by_nobody(remark: ev.Remark, hang_timeout: float) -> None:
+    run = Watched(make_plan(2, limits=Limits(hang_timeout=hang_timeout)))
+    run.begin()
+    for node in (0, 1):
+        assert run.handle(remark, 0.0) == []
+        run.handle(ev.NodeReady(node, facts(node)), 0.0)
+    run.handle(ev.NodeProbed(1, ("10.0.0.1",)), 0.0)
+    for rank in range(4):
+        run.handle(ev.RankSpawned(rank // 2, rank, 1000 + rank), 0.0)
+    assert run.handle(remark, 1.0) == []
