@@ -157,11 +157,6 @@ def payload_of(modules: Mapping[str, str]) -> bytes:
     return _staged(dict(modules), _STAGE_TWO)
 
 
-def single(source: str, sync: bytes = SYNC) -> bytes:
-    """The same for one module that stands alone: its ``main(sync)`` is called."""
-    return _staged((lean(source), sync), _STAGE_SINGLE)
-
-
 def _staged(first: object, second: str) -> bytes:
     """Stage one and, packed, what it hands over as ``m`` to the source of stage two."""
     packed = zlib.compress(repr((first, second)).encode(), 9)
@@ -222,12 +217,6 @@ from dispatcher.agent.main import main
 sys.exit(main())
 """
 )
-
-_STAGE_SINGLE = """
-names = {"__name__": "single"}
-exec(compile(m[0], "<single>", "exec", 0, True), names)
-names["main"](m[1])
-"""
 
 
 class SyncScanner:

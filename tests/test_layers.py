@@ -188,9 +188,13 @@ def test_what_travels_for_a_copy_needs_little(name: str) -> None:
     assert outside <= {"dispatcher.agent.pack", *COPY_MODULES}
 
 
-def test_what_travels_for_a_tree_stands_alone() -> None:
-    outside = {name for name in names_imported("tree.there") if not name.startswith("dispatcher")}
-    assert names_imported("tree.there") == outside <= AGENT_MODULES | {"ctypes"}
+@pytest.mark.parametrize(
+    ("name", "beside"), [("tree.there", {"dispatcher.tree.started"}), ("tree.started", set())]
+)
+def test_what_travels_for_a_tree_stands_alone(name: str, beside: set[str]) -> None:
+    imported = names_imported(name)
+    assert imported <= AGENT_MODULES | {"ctypes"} | beside
+    assert {other for other in imported if other.startswith("dispatcher")} == beside
 
 
 @pytest.mark.parametrize("name", [n for n in MODULES if not within(n, "cli") and n != "__main__"])

@@ -169,8 +169,8 @@ class Loop:
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
         self.first.append(control(type, **fields))
 
-    def do_alive(self) -> None:
-        self.guarded.alive()
+    def do_alive(self, aside: bool = False) -> None:
+        self.guarded.alive(aside)
 
     def do_credit(self, count: int) -> None:
         self.credit += count

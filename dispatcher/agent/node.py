@@ -94,7 +94,10 @@ class Node:
             return []  # N-1
         kind = message.get("type")
         if kind == "ping":
-            return []
+            if not message.get("aside") or self.paused:
+                return []
+            self.deadlines["beat"] = now + 2 * self.heartbeat
+            return [("alive", True)]
         if kind == "prepare" and self.state == FRESH:
             self.state = PREPARED
             self.lease = message["lease"]

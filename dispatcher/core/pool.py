@@ -90,6 +90,10 @@ class Pool:
         """``host`` said that its lease rests; it gives no beat until it goes on."""
         self._resting[host] = True
 
+    def is_resting(self, host: int) -> bool:
+        """Whether ``host`` said that its lease rests, and nothing since."""
+        return self._resting.get(host, False)
+
     def beats(self, host: int) -> None:
         """``host`` gave its beat: if it said before that its lease rests, it has gone on."""
         if self._resting.get(host):

@@ -31,7 +31,8 @@ class Watched(Run):
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         if isinstance(event, ev.NodesHeard):
             for node, ago in zip(event.nodes, event.ago, strict=True):
-                self.handle(ev.NodeHeard(node), now - ago)  # which calls for nothing
+                if not self.pool.is_resting(node):  # it came before it said so
+                    self.handle(ev.NodeHeard(node), now - ago)  # which calls for nothing
             return []
         if isinstance(event, StacksWanted):
             self._keep_watch()

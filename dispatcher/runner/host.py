@@ -7,6 +7,7 @@ that the thread only closes and ends.
 from __future__ import annotations
 
 import dataclasses
+import math
 import queue
 import random
 import threading
@@ -52,7 +53,7 @@ _INPUT = object()
 _CLOSE = object()
 
 #: to show that we live; and the body of the frame by which an agent does
-_PING = control("ping")
+_PING, _PING_ASIDE = control("ping"), control("ping", aside=True)
 _BEAT = control("beat")[HEADER.size :]
 #: heartbeats after which we do not wait for one of its to show that we live
 _LATE = 1.25
@@ -211,6 +212,7 @@ class Host(threading.Thread):
         boot_deadline = time.monotonic() + self._boot_timeout
         frames = bootstrap.payload() + self._prepare
         deaf: float | None = None  # it takes nothing any more; until when to wait for its end
+        pulsed = False  # its beats come by a way of their own
         link.watch(self._wake)
         while True:
             now = time.monotonic()
@@ -224,7 +226,7 @@ class Host(threading.Thread):
             has_input = deaf is None and not self._input.empty()
             try:
                 wait = 0.0 if has_input else max(0.0, due - time.monotonic())
-                item = self._inbox.get(timeout=wait)
+                item = self._inbox.get(timeout=min(wait, threading.TIMEOUT_MAX))
             except queue.Empty:
                 item = None
             if item is _CLOSE:
@@ -243,8 +245,10 @@ class Host(threading.Thread):
                 if now >= deaf:
                     return Failure(Kind.LOST, "the link was closed")
             elif self._ready and (self._beat or now >= self._next_ping):
-                self._expect_beat()
                 frames += _PING
+                self._expect_beat()
+                if pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._hear):
+                    pulsed, self._next_ping = True, math.inf
             elif not self._ready and now >= boot_deadline:
                 return self._late(link)
 
@@ -301,7 +305,7 @@ class Host(threading.Thread):
     def _take(self, frame: Frame) -> None:
         if frame.body == _BEAT and frame.kind == CONTROL and not self._rests:
             self._beat = True
-            self._heard(self.node)
+            self._hear()
             return
         if frame.kind == CONTROL:
             for event in reports.read(self.node, self.ranks, frame.body):
@@ -344,6 +348,10 @@ class Host(threading.Thread):
         self.attempt = attempt
         self._received.clear()
         self._ended.clear()
+
+    def _hear(self) -> None:
+        if not self._rests:
+            self._heard(self.node)
 
     def _expect_beat(self) -> None:
         """We have just been heard there; a beat is answered, so that one wake-up serves both."""

@@ -155,6 +155,14 @@ class Link(abc.ABC):
     def resize(self, window: Window) -> None:  # noqa: B027 - most links have no terminal
         """Tell the far side's terminal its new size, where the transport can; never blocks long."""
 
+    def pulse(self, ping: bytes, every: float, heard: Callable[[], None]) -> bool:
+        """Let the way there keep this link alive, with others; False where none can.
+
+        Every so many seconds the command reads ``ping`` between two writes, and each NUL that
+        it answers with as an error calls ``heard()``, from any thread, and is no error.
+        """
+        return False
+
     def failure(self, timeout: float) -> Failure | None:
         """Why the host was never reached, when the stream ended before any byte came;
         or which other host, through which it was reached, has taken it along; or that it

@@ -10,10 +10,12 @@ those behind it with its name.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from dispatcher import bootstrap
 from dispatcher.transport.base import Failure, Kind, Link, LinkClosed
@@ -63,6 +65,10 @@ class Branch:
         self._settled = threading.Event()  # the relay has answered, or never will
         self._closing = False
         self._keeps = False  # the relay was sent ``common``
+        self._beats: dict[int, Callable[[], None]] = {}  # stream -> told of a sign of life
+        self._ping, self._every, self._next_pulse = b"", 0.0, math.inf
+        self._halfway: set[int] = set()  # streams of which a write is under way
+        self._owed: set[int] = set()  # those of them that are to be pinged after it
         self._scanner: bootstrap.SyncScanner | None = bootstrap.SyncScanner()
         self._frames = there.Frames()
         self._errors = b""
@@ -105,11 +111,31 @@ class Branch:
                 self._keeps = True
         self.send(number, there.KEPT)
 
+    def pulse(self, number: int, ping: bytes, every: float, heard: Callable[[], None]) -> None:
+        """Ping the command of a stream, with all others; see ``Link.pulse``."""
+        with self._lock:
+            self._beats[number] = heard
+            self._ping, self._every = ping, every
+            self._next_pulse = min(self._next_pulse, time.monotonic() + every)
+        self._rang.set()
+
+    @contextmanager
+    def one_write(self, number: int) -> Iterator[None]:
+        """Nothing comes between what is sent of this stream; a ping that is due comes after."""
+        with self._lock:
+            self._halfway.add(number)
+        yield
+        with self._lock:
+            self._halfway.discard(number)
+            if number in self._owed:
+                self._pulse_to([number])
+
     def forget(self, number: int) -> None:
         """Close a stream."""
         self.send(number, there.CLOSE)
         with self._lock:
             self._streams.pop(number, None)
+            self._beats.pop(number, None)
 
     def wait(self, seconds: float) -> Failure | None:
         """None once the relay has answered; else why it has not, or does not any more."""
@@ -167,7 +193,8 @@ class Branch:
                 return failure
             frames = frames or self._next()
             if not frames:
-                self._rang.wait()
+                left = self._next_pulse - time.monotonic()
+                self._rang.wait(None if left == math.inf else max(0.0, left))
                 continue
             try:
                 link.write(frames)
@@ -181,10 +208,31 @@ class Branch:
         frames: list[bytes] = []
         size = 0
         with self._lock:
+            if time.monotonic() >= self._next_pulse:
+                self._next_pulse = time.monotonic() + self._every
+                self._owed.update(self._halfway & self._beats.keys())
+                self._pulse_to(self._beats.keys() - self._halfway)
             while size < _WRITE_SIZE and (lane := self._orders or self._input):
                 frames.append(lane.popleft())
                 size += len(frames[-1])
         return b"".join(frames)
+
+    def _pulse_to(self, numbers: Collection[int]) -> None:
+        """Queue a ping for the commands of ``numbers``, behind all input that is waiting."""
+        self._owed.difference_update(numbers)
+        ping = there.COUNT.pack(len(self._ping)) + self._ping
+        body = ping + b"".join(map(there.COUNT.pack, numbers))
+        self._input.append(there.frame(0, there.PULSE, body))
+
+    def _take_pulse(self, body: bytes) -> None:
+        """Tell whose commands have shown a sign of life."""
+        if len(body) % there.COUNT.size:
+            raise there.Malformed(f"a pulse of {len(body)} bytes")
+        with self._lock:
+            known = [self._beats.get(number) for (number,) in there.COUNT.iter_unpack(body)]
+        for heard in known:
+            if heard is not None:  # else it was closed meanwhile
+                heard()
 
     def _read(self, link: Link) -> Failure | None:
         """Take what is there; a Failure when the link ended or broke the protocol."""
@@ -205,6 +253,9 @@ class Branch:
                 data = rest
             try:
                 for number, kind, body in self._frames.feed(data):
+                    if kind == there.PULSE:
+                        self._take_pulse(body)
+                        continue
                     with self._lock:
                         stream = self._streams.get(number)
                     if stream is not None:  # else it was closed meanwhile

@@ -181,7 +181,15 @@ class Stream(Link):
             self._branch.send(self._number, _CREDIT[kind], there.COUNT.pack(count))
         return data
 
+    def pulse(self, ping: bytes, every: float, heard: Callable[[], None]) -> bool:
+        self._branch.pulse(self._number, ping, every, heard)
+        return True
+
     def write(self, data: bytes) -> None:
+        with self._branch.one_write(self._number):
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
         left = memoryview(data)
         common = self._branch.common
         if common and data.startswith(common):

@@ -19,13 +19,12 @@ MORE_OUTPUT    down  4 bytes: how many more bytes of output are welcome; also MO
 OUTPUT, ERRORS up    bytes of its outputs; OUTPUT_END, ERRORS_END: no more of them
 ENDED          up    4 bytes: its exit code, or -n for signal n
 TAKEN          up    4 bytes: how many more bytes of input are welcome
+PULSE          down  the size and the bytes of a ping, then the streams it is for, 4 bytes each;
+               up    the streams that have answered with a NUL as an error, 4 bytes each
 =============  ====  ===============================================================
 
 Memory is bounded: each stream has credit in each direction, and while the link takes
-nothing no output is read. What is short and urgent (ENDED, TAKEN) passes all output.
-
-Host keys are those the root knows: its lines are in memory, behind a name that only this
-process's user can open (/proc/PID/fd), for as long as the command runs.
+nothing no output is read. What is short and urgent (ENDED, TAKEN, PULSE) passes all output.
 
 It runs on Python 3.8 and later and imports little: every inner host waits for its start.
 """
@@ -36,9 +35,12 @@ import os
 import select
 import sys
 from _collections import deque  # type: ignore[import-not-found]
-from _signal import SIG_DFL, SIGCHLD, SIGKILL, SIGPIPE, set_wakeup_fd  # type: ignore
+from _signal import SIGCHLD, set_wakeup_fd  # type: ignore
 from _signal import signal as on_signal
 from _struct import Struct
+from time import monotonic
+
+from .started import Command, Output, die_with_parent, in_memory, read, start
 
 HEADER = Struct("!IBI")
 COUNT = Struct("!I")
@@ -46,17 +48,17 @@ STATUS = Struct("!i")
 
 (
     OPEN, INPUT, INPUT_END, CLOSE, MORE_OUTPUT, MORE_ERRORS,
-    OUTPUT, ERRORS, OUTPUT_END, ERRORS_END, ENDED, TAKEN, KEEP, KEPT,
-) = range(1, 15)  # fmt: skip
+    OUTPUT, ERRORS, OUTPUT_END, ERRORS_END, ENDED, TAKEN, KEEP, KEPT, PULSE,
+) = range(1, 16)  # fmt: skip
 
 #: bytes of a body at most
 LARGEST = 64 << 10
 #: bytes that may be under way before the other end grants more
 OUTPUT_WINDOW, ERRORS_WINDOW, INPUT_WINDOW = 1 << 20, 256 << 10, 256 << 10
+#: seconds in which answers to a pulse are gathered, to be told together
+_GATHER = 0.2
 #: bytes that may wait for the link before no more output is read
 _WAITING = 256 << 10
-
-_PR_SET_PDEATHSIG = 1
 
 #: the word that is followed by the name of the file with the lines for known_hosts
 KNOWN = b"UserKnownHostsFile="
@@ -98,35 +100,6 @@ class Frames:
         return found
 
 
-class _Output:
-    """One output of a command: the descriptor it is read from, and the credit it has."""
-
-    def __init__(self, fd: int, kind: int, end: int, credit: int) -> None:
-        self.fd, self.kind, self.end, self.credit = fd, kind, end, credit
-
-
-class _Stream:
-    """One command: its pipes, and what waits to be written to it."""
-
-    def __init__(self, number: int, pid: int, fds: tuple[int, int, int], known: int) -> None:
-        self.number = number
-        self.pid = pid
-        self.input = fds[0]
-        self.waiting = b""  # for its input
-        self.taken = 0  # bytes of input that no room was given back for yet
-        self.input_ends = False
-        self.outputs = (
-            _Output(fds[1], OUTPUT, OUTPUT_END, OUTPUT_WINDOW),
-            _Output(fds[2], ERRORS, ERRORS_END, ERRORS_WINDOW),
-        )
-        self.known = known  # the descriptor of its known hosts, or -1
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more can be told of it."""
-        return self.pid < 0 and all(output.fd < 0 for output in self.outputs)
-
-
 class Relay:
     """Serves the link of descriptors ``come`` and ``go``."""
 
@@ -134,13 +107,15 @@ class Relay:
         self._come = come
         self._go = go
         self._frames = Frames()
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, Command] = {}
         self._kept = b""
         self._urgent: deque[bytes] = deque()
         self._going: deque[bytes] = deque()
         self._piece = memoryview(b"")  # what is being written
         self._waiting = 0  # bytes of all three
         self._full = False
+        self._heard: list[int] = []  # streams with signs of life that were not told yet
+        self._due = 0.0  # when they are
         self._poller = select.poll()
         self._ready: dict[int, Callable[[], None]] = {}  # descriptor -> what to do when it is
         self._linked = True
@@ -157,13 +132,17 @@ class Relay:
         self._watch(told, lambda: self._reap(told))
         self._watch(self._come, self._obey)
         while self._linked:
-            for fd, _ in self._poller.poll():
+            wait = max(0.0, self._due - monotonic()) * 1000 if self._heard else None
+            for fd, _ in self._poller.poll(wait):
                 act = self._ready.get(fd)  # what came before in this round may have closed it
                 if act is not None:
                     act()
+            if self._heard and monotonic() >= self._due:
+                self._say(0, PULSE, b"".join(map(COUNT.pack, self._heard)))
+                self._heard = []
             self._write()
         for stream in self._streams.values():
-            self._kill(stream)
+            stream.kill()
 
     def _watch(self, fd: int, act: Callable[[], None], events: int = select.POLLIN) -> None:
         self._ready[fd] = act
@@ -176,7 +155,7 @@ class Relay:
     # -- orders -----------------------------------------------------------------------------
 
     def _obey(self) -> None:
-        data = _read(self._come, LARGEST)
+        data = read(self._come, LARGEST)
         if data is None:
             return
         if not data:
@@ -188,6 +167,9 @@ class Relay:
                 continue
             if kind == KEEP:
                 self._kept = body
+                continue
+            if kind == PULSE:
+                self._pulse(body)
                 continue
             stream = self._streams.get(number)
             if stream is None:
@@ -209,10 +191,10 @@ class Relay:
         lines, *words = body.split(b"\0")
         known = -1
         if lines:
-            known, name = _in_memory(lines)
+            known, name = in_memory(lines)
             words = [word + name if word == KNOWN else word for word in words]
         try:
-            pid, fds = _start(words)
+            pid, fds = start(words)
         except OSError as error:
             self._say(number, ERRORS, os.fsencode("%s\n" % error))
             for kind in (OUTPUT_END, ERRORS_END):
@@ -221,34 +203,29 @@ class Relay:
             if known >= 0:
                 os.close(known)
             return
-        stream = self._streams[number] = _Stream(number, pid, fds, known)
+        outputs = (
+            Output(fds[1], OUTPUT, OUTPUT_END, OUTPUT_WINDOW),
+            Output(fds[2], ERRORS, ERRORS_END, ERRORS_WINDOW),
+        )
+        stream = self._streams[number] = Command(number, pid, fds[0], known, *outputs)
         for output in stream.outputs:
             self._listen(stream, output)
 
-    def _close(self, stream: _Stream) -> None:
-        self._kill(stream)
+    def _close(self, stream: Command) -> None:
+        stream.kill()
         self._end_input(stream)
         for output in stream.outputs:
             self._end_output(output)
         self._forget(stream)
 
-    def _forget(self, stream: _Stream) -> None:
+    def _forget(self, stream: Command) -> None:
         if stream.known >= 0:
             os.close(stream.known)
         del self._streams[stream.number]
 
-    @staticmethod
-    def _kill(stream: _Stream) -> None:
-        """Kill what leads to another host; other commands see the end of their input."""
-        if stream.known >= 0 and stream.pid > 0:
-            try:
-                os.killpg(stream.pid, SIGKILL)
-            except OSError:
-                os.kill(stream.pid, SIGKILL)  # it has no group yet; it was not waited for
-
     # -- input ------------------------------------------------------------------------------
 
-    def _feed(self, stream: _Stream) -> None:
+    def _feed(self, stream: Command) -> None:
         """Write what waits, as far as the command takes it."""
         before = len(stream.waiting)
         if stream.input < 0:
@@ -275,15 +252,27 @@ class Relay:
         if stream.input_ends:
             self._end_input(stream)
 
-    def _end_input(self, stream: _Stream) -> None:
+    def _end_input(self, stream: Command) -> None:
         if stream.input >= 0:
             self._unwatch(stream.input)
             os.close(stream.input)
             stream.input = -1
 
+    def _pulse(self, body: bytes) -> None:
+        """Show commands that the root lives; each that does says so."""
+        end = COUNT.size + COUNT.unpack_from(body)[0]
+        for (number,) in COUNT.iter_unpack(body[end:]):
+            stream = self._streams.get(number)
+            if stream is None or len(stream.waiting) > INPUT_WINDOW:
+                continue  # it has ended, or does not read what it was told before
+            stream.beats = True
+            stream.waiting += body[COUNT.size : end]
+            stream.taken -= end - COUNT.size  # which was no input that wants room
+            self._feed(stream)
+
     # -- output -----------------------------------------------------------------------------
 
-    def _listen(self, stream: _Stream, output: _Output) -> None:
+    def _listen(self, stream: Command, output: Output) -> None:
         """Read an output, or not, as its credit and the link allow."""
         if output.fd < 0:
             return
@@ -292,9 +281,14 @@ class Relay:
         elif output.fd not in self._ready:
             self._watch(output.fd, lambda: self._take(stream, output))
 
-    def _take(self, stream: _Stream, output: _Output) -> None:
-        data = _read(output.fd, min(LARGEST, output.credit))
+    def _take(self, stream: Command, output: Output) -> None:
+        data = read(output.fd, min(LARGEST, output.credit))
         if data is None:
+            return
+        if stream.beats and output.kind == ERRORS and data and not data.strip(b"\0"):
+            if not self._heard:
+                self._due = monotonic() + _GATHER
+            self._heard.append(stream.number)
             return
         if data:
             output.credit -= len(data)
@@ -306,7 +300,7 @@ class Relay:
         if stream.over:
             self._forget(stream)
 
-    def _end_output(self, output: _Output) -> None:
+    def _end_output(self, output: Output) -> None:
         if output.fd >= 0:
             self._unwatch(output.fd)
             os.close(output.fd)
@@ -315,7 +309,7 @@ class Relay:
     # -- the ends of commands -----------------------------------------------------------------
 
     def _reap(self, told: int) -> None:
-        _read(told, 4096)
+        read(told, 4096)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -336,7 +330,7 @@ class Relay:
     # -- the link, upwards ----------------------------------------------------------------------
 
     def _say(self, number: int, kind: int, body: bytes = b"") -> None:
-        lane = self._urgent if kind in (ENDED, TAKEN) else self._going
+        lane = self._urgent if kind in (ENDED, TAKEN, PULSE) else self._going
         lane.append(frame(number, kind, body))
         self._waiting += HEADER.size + len(body)
         self._throttle()
@@ -371,75 +365,9 @@ class Relay:
             self._throttle()
 
 
-def _read(fd: int, size: int) -> bytes | None:
-    """What is there; None: nothing now; b"": the end."""
-    try:
-        return os.read(fd, size)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
-
-
-def _in_memory(lines: bytes) -> tuple[int, bytes]:
-    """A descriptor of a file without a place that holds ``lines``, and the name that opens it."""
-    try:
-        fd = os.memfd_create("known_hosts")
-    except (AttributeError, OSError):  # Linux before 3.17
-        fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)  # noqa: S108 - it has no name
-    while lines:
-        lines = lines[os.write(fd, lines) :]
-    return fd, b"/proc/%d/fd/%d" % (os.getpid(), fd)
-
-
-def _start(words: list[bytes]) -> tuple[int, tuple[int, int, int]]:
-    """Run ``words`` in a session of its own; its pid and our ends of its three pipes.
-
-    Raises: OSError when there is no room for one more.
-    """
-    ours: list[int] = []
-    theirs: list[int] = []
-    try:
-        for number in range(3):
-            read, write = os.pipe()
-            ours.append(read if number else write)
-            theirs.append(write if number else read)
-        pid = os.fork()
-    except OSError:
-        for fd in ours + theirs:
-            os.close(fd)
-        raise
-    if not pid:
-        try:
-            os.setsid()
-            for number, fd in enumerate(theirs):
-                os.dup2(fd, number)
-            on_signal(SIGPIPE, SIG_DFL)  # Python ignores it, and what is ignored stays so
-            os.execvp(words[0], words)  # noqa: S606 - which would be one more process
-        except BaseException as error:  # noqa: BLE001 - nobody else would tell of it
-            os.write(2, os.fsencode("%s: %s\n" % (words[0].decode("utf-8", "replace"), error)))
-        finally:
-            os._exit(127)
-    for fd in theirs:
-        os.close(fd)
-    for fd in ours:
-        os.set_blocking(fd, False)
-    return pid, (ours[0], ours[1], ours[2])
-
-
-def _die_with_parent() -> None:
-    """Ask for SIGKILL when sshd's session ends: whoever is stopped then sees no end of input."""
-    try:
-        from ctypes import CDLL
-
-        CDLL(None).prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-    except (ImportError, OSError, AttributeError):
-        pass  # a Python without it: who stops a relay has to continue it
-
-
-def main(sync: bytes) -> None:
+def serve(sync: bytes) -> None:
     """Serve standard input and output, having said ``sync``."""
-    _die_with_parent()
+    die_with_parent()
     come, go = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

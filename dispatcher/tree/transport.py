@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 
 from dispatcher import bootstrap
+from dispatcher.agent.wire import SYNC
 from dispatcher.plan.topology import Topology
 from dispatcher.transport.base import (
     Failure,
@@ -179,5 +180,8 @@ class TreeTransport(Transport):
 
 def payload() -> bytes:
     """The relay's source, as it is sent."""
-    source = (resources.files("dispatcher.tree") / "there.py").read_text("utf-8")
-    return bootstrap.single(source)
+    folder = resources.files("dispatcher.tree")
+    names = ("started", "there")
+    modules = {name: bootstrap.lean((folder / f"{name}.py").read_text("utf-8")) for name in names}
+    modules["main"] = f"from .there import serve\n\n\ndef main():\n    serve({SYNC!r})\n"
+    return bootstrap.payload_of(modules)

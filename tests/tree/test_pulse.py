@@ -1,0 +1,127 @@
+"""Signs of life of many commands at once: a real relay, and commands that answer, or do not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dispatcher import bootstrap
+from dispatcher.agent.wire import SYNC
+from dispatcher.transport.base import Ending, Failure, Link, Target
+from dispatcher.transport.local import LocalTransport
+from dispatcher.tree.branch import Branch
+from dispatcher.tree.there import COUNT, INPUT, PULSE, TAKEN, Frames
+from dispatcher.tree.transport import payload
+
+#: says on one output what it reads, and gives a sign of life on the other for each ping
+ANSWERS = "while read -r x; do echo $x; case $x in ping) printf '\\000' >&2;; esac; done"
+DEAF = "echo hello >&2; exec sleep 1000"
+
+
+def wait_for(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
+
+
+@pytest.fixture
+def branch() -> Iterator[Branch]:
+    local = LocalTransport()
+
+    def open_link() -> Link | Failure:
+        return local.open(Target("localhost"), bootstrap.command(), time.monotonic() + 20)
+
+    made = Branch("n1", payload(), open_link)
+    yield made
+    made.close()
+    local.close()
+
+
+def test_those_who_answer_are_heard_and_their_streams_stay_as_they_were(branch: Branch) -> None:
+    words = [("sh", "-c", ANSWERS), ("sh", "-c", ANSWERS), ("sh", "-c", DEAF)]
+    streams = [branch.stream(each, "n1") for each in words]
+    heard: list[int] = []
+    for number, stream in enumerate(streams):
+        assert stream.pulse(b"ping\n", 0.05, lambda number=number: heard.append(number))
+    wait_for(lambda: heard.count(0) >= 3 and heard.count(1) >= 3)
+    assert 2 not in heard
+    # a line longer than a frame, and pings all the while
+    line = b"x" * 40_000 + b"\n"
+    streams[0].write(line)
+    said = bytearray()
+
+    def has_line() -> bool:
+        said.extend(streams[0].read(1 << 20) or b"")
+        return line in said
+
+    wait_for(has_line)
+    assert set(bytes(said).replace(line, b"").split()) == {b"ping"}
+    assert b"".join(stream.read_errors(100) for stream in streams[:2]) == b""
+    wait_for(lambda: streams[2].read_errors(100) == b"hello\n")
+    assert branch.failure is None
+
+
+class Mute(Link):
+    """Takes what it is told, says nothing but the marker."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int, bytes]] = []
+        self._frames = Frames()
+        self._said = [SYNC]
+        self._closed = threading.Event()
+        self._ready: Callable[[], None] = lambda: None
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        self._ready = ready
+        ready()
+
+    def read(self, limit: int) -> bytes | None:
+        return self._said.pop() if self._said else b"" if self._closed.is_set() else None
+
+    def read_errors(self, limit: int) -> bytes:
+        return b""
+
+    def write(self, data: bytes) -> None:
+        self.told += self._frames.feed(data)
+
+    def end_input(self) -> None: ...
+
+    def gone(self) -> bool:
+        return self._closed.is_set()
+
+    def errors_ended(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._closed.set()
+        self._ready()
+
+    def ending(self, timeout: float) -> Ending:
+        return Ending(None)
+
+
+def test_no_ping_comes_into_the_midst_of_a_write() -> None:
+    link = Mute()
+    branch = Branch("n1", b"", lambda: link)
+    first, second = (branch.stream(("cat",), "n1") for _ in range(2))
+    for stream in (first, second):
+        stream.pulse(b"ping", 0.02, lambda: None)
+    # nobody reads: it stands when the window is full
+    writer = threading.Thread(target=lambda: first.write(b"x" * (1 << 18) + b"end"))
+    writer.start()
+    wait_for(lambda: sum(len(body) for _, kind, body in link.told if kind == INPUT) == 1 << 18)
+    seen = len(link.told)
+    asked = COUNT.pack(4) + b"ping"
+    wait_for(lambda: link.told[seen:].count((0, PULSE, asked + COUNT.pack(2))) >= 3)
+    assert not any(COUNT.pack(1) in body[8:] for _, kind, body in link.told[seen:] if kind == PULSE)
+    first.take(TAKEN, COUNT.pack(1 << 18))
+    writer.join(20)
+    wait_for(lambda: (1, INPUT, b"end") in link.told)
+    after = link.told.index((1, INPUT, b"end"))
+    wait_for(lambda: len(link.told) > after + 1)
+    assert link.told[after + 1] == (0, PULSE, asked + COUNT.pack(1))
+    branch.close()
