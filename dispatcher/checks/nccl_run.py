@@ -46,49 +46,66 @@ class Networks:
     ) -> None:
         self._settings = settings
         self._active = active or {}
-        self._said: dict[int, dict[int, Said]] = {}  # node -> rank -> its words
+        self._said: dict[int, Said] = {}  # rank -> its words
+        self._nodes: dict[int, int] = {}  # rank -> where it runs; its words may be here before
 
-    def take(self, node: int, rank: int, line: str) -> bool:
-        """Hear a line of ``rank`` on ``node``; whether it told anything."""
+    def place(self, rank: int, node: int) -> None:
+        """``rank`` runs on ``node``."""
+        self._nodes[rank] = node
+
+    def take(self, rank: int, line: str) -> bool:
+        """Hear a line of ``rank``; whether it told anything."""
         _, found, words = line[:MOST_LINE].partition("NCCL ")
-        if not found:
-            return False
-        said = self._said.setdefault(node, {})
-        one = said.get(rank, Said())
-        told = understand(f"NCCL {words}", one)
+        one = self._said.get(rank, Said())
+        told = bool(found) and understand(f"NCCL {words}", one)
         if told:
-            said[rank] = one
+            self._said[rank] = one
         return told
+
+    @property
+    def everybody(self) -> bool:
+        """Whether every host with ranks has named its network."""
+        return self.hosts().keys() == set(self._nodes.values())
 
     def hosts(self) -> dict[int, Said]:
         """Node -> what its ranks together use; those that have not named a network are left out."""
+        ranks: dict[int, list[Said]] = {}
+        for rank, one in self._said.items():
+            if rank in self._nodes:
+                ranks.setdefault(self._nodes[rank], []).append(one)
         found = {}
-        for node, said in sorted(self._said.items()):
-            known = [one for one in said.values() if one.net]
+        for node, said in sorted(ranks.items()):
+            known = [one for one in said if one.net]
             if not known:
                 continue
             nets = Counter(one.net for one in known)
             net = SOCKET if SOCKET in nets else max(nets, key=lambda name: nets[name])
             devices = dict.fromkeys(name for one in known for name in one.devices)
-            version = next((one.version for one in said.values() if one.version), "")
+            version = next((one.version for one in said if one.version), "")
             found[node] = Said(net, tuple(devices) if net != SOCKET else (), version)
         return found
 
     def odd(self) -> list[Odd]:
         """The hosts that do not use what was meant, or what the others use; [] for none."""
         hosts = self.hosts()
+        if not hosts:
+            return []
+        nets = Counter(one.net for one in hosts.values())
+        usual = max(nets, key=lambda net: (net != SOCKET, nets[net]))
+        alike = [len(one.devices) for one in hosts.values() if one.net == usual]
+        counts = Counter(filter(None, alike))  # some tell their network without its ports
         groups: dict[str, list[int]] = {}
-        for node in hosts:
-            what = self._judged(node, hosts)
+        for node, said in hosts.items():
+            what = self._judged(node, said, nets, usual) or _ports(
+                said, self._settings[node], counts
+            )
             if what:
                 groups.setdefault(what, []).append(node)
         return [Odd(tuple(nodes), what) for what, nodes in groups.items()]
 
-    def _judged(self, node: int, hosts: Mapping[int, Said]) -> str:
-        """What is odd about ``node``; "" for nothing."""
-        said, settings = hosts[node], self._settings[node]
-        nets = Counter(one.net for one in hosts.values())
-        usual = max(nets, key=lambda net: (net != SOCKET, nets[net]))
+    def _judged(self, node: int, said: Said, nets: Counter[str], usual: str) -> str:
+        """What is odd about the network of ``node``; "" for nothing. nets: of how many hosts."""
+        settings = self._settings[node]
         how = "fell back to" if said.net == SOCKET else "uses"
         why = meant(settings)
         if why and _breaks(said.net, settings):
@@ -98,7 +115,7 @@ class Networks:
             return f"{how} {said.net}{_others(nets[usual], [usual])}"
         if said.net == SOCKET and node in self._active and not _steers(settings):
             return f"fell back to Socket, though {self._active[node]} are ACTIVE"
-        return _ports(said, settings, [one for one in hosts.values() if one.net == usual])
+        return ""
 
 
 def meant(settings: Mapping[str, str]) -> str:
@@ -129,8 +146,8 @@ def _others(count: int, names: Iterable[str]) -> str:
     return f", {who} {' or '.join(dict.fromkeys(names))}" if count else ""
 
 
-def _ports(said: Said, settings: Mapping[str, str], alike: Sequence[Said]) -> str:
-    """What is odd about the ports that a host uses; alike: hosts with the same network."""
+def _ports(said: Said, settings: Mapping[str, str], counts: Counter[int]) -> str:
+    """What is odd about the ports that a host uses; counts: with so many, how many hosts."""
     if not said.devices:
         return ""
     text = settings.get("NCCL_IB_HCA", "")
@@ -141,7 +158,6 @@ def _ports(said: Said, settings: Mapping[str, str], alike: Sequence[Said]) -> st
             words = " ".join(name if port < 0 else f"{name}:{port}" for name, port in missing)
             return f"does not use {words}, which NCCL_IB_HCA names"
         return ""
-    counts = Counter(len(one.devices) for one in alike if one.devices)
     usual = max(counts, key=lambda count: (counts[count], count))
     own = len(said.devices)
     if own == usual:

@@ -63,6 +63,7 @@ class NcclWords(Sink):
         self._looked: dict[int, int] = {}  # rank -> bytes, where nobody asked
         self._rests: dict[tuple[int, int], bytes] = {}
         self._news: float | None = None  # when the last of it came; None when it is judged
+        self._all: bool | None = None  # whether every host has named its network; None: not known
         self._told: set[int] = set()
         self._deaf = False
 
@@ -84,16 +85,15 @@ class NcclWords(Sink):
             self._hear(rank, data[:end])
 
     def _hear(self, rank: int, block: bytes) -> None:
-        node = self._nodes.get(rank)
-        if node is None:
-            return
         if self._networks is None:
             from dispatcher.checks.nccl_run import Networks
 
             self._networks = Networks(self._settings, self._active)
+            for known, node in self._nodes.items():
+                self._networks.place(known, node)
         for line in block.split(b"\n"):
             if NEEDLE in line and self._networks.take(
-                node, rank, line[:MOST_LINE].decode("utf-8", "replace")
+                rank, line[:MOST_LINE].decode("utf-8", "replace")
             ):
                 self._asked = True
                 self._news = self._clock()
@@ -102,17 +102,24 @@ class NcclWords(Sink):
         match stamped.event:
             case RanksPlaced():  # also after a restart
                 self._begin()
-            case RankSpawned(node, rank):
+            case RankSpawned(node, rank):  # what it said first may have come before
                 self._nodes[rank] = node
+                if self._networks is not None:
+                    self._networks.place(rank, node)
 
     def tick(self, now: float) -> bool:
         if self._news is None or self._networks is None:
             return False
-        everybody = self._networks.hosts().keys() >= set(self._nodes.values())
-        if self._clock() < self._news + (SETTLED if everybody else PATIENCE):
+        silence = self._clock() - self._news
+        if silence < SETTLED:
+            self._all = None
+            return True
+        if self._all is None:  # asked once in a silence: there may be many ranks
+            self._all = self._networks.everybody
+        if not self._all and silence < PATIENCE:
             return True
         self._news = None
-        self._deaf = everybody
+        self._deaf = self._all
         for odd in self._networks.odd():
             if not self._told.issuperset(odd.nodes):
                 self._told.update(odd.nodes)

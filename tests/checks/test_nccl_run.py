@@ -41,6 +41,7 @@ TABLE = {
         [IB, HALF], PINNED, [((1,), "does not use mlx5_3, which NCCL_IB_HCA names")],
     ),
     "one port of two": ([IB, IB, HALF], {}, [((2,), "uses 1 port, 2 with 2: mlx5_1:1")]),
+    "ports not told": ([IB[1:], IB[1:], IB], {}, []),
     "another": ([OFI, OFI, IB], {}, [((2,), "uses IB, 2 others use AWS Libfabric")]),
     "a plugin heeds the HCAs": ([OFI, OFI], PINNED, []),
     "not what was meant": (
@@ -56,7 +57,8 @@ def test_who_is_odd(case: str) -> None:
     networks = Networks([given_] * len(said))
     for node, lines in enumerate(said):
         for line in lines:
-            networks.take(node, node, line)
+            networks.take(node, line)
+        networks.place(node, node)
     assert [(one.nodes, one.what) for one in networks.odd()] == odd
 
 
@@ -64,7 +66,8 @@ def test_who_is_odd(case: str) -> None:
 def test_ports_that_a_check_has_seen(setting: str) -> None:
     networks = Networks([{setting: "^mlx5"}] * 3, {0: "2 x InfiniBand 400 Gb/s"})
     for node in range(3):
-        networks.take(node, node, SOCKET[-1])
+        networks.take(node, SOCKET[-1])
+        networks.place(node, node)
     told = [(one.nodes, one.what) for one in networks.odd()]
     what = "fell back to Socket, though 2 x InfiniBand 400 Gb/s are ACTIVE"
     assert told == ([] if setting else [((0,), what)])
@@ -74,7 +77,8 @@ def test_a_host_is_judged_by_the_rank_that_fell_back() -> None:
     networks = Networks([{}, {}])
     for rank, lines in enumerate((IB, IB, SOCKET, MUTE)):
         for line in lines:
-            networks.take(rank // 2, rank, line)
+            networks.take(rank, line)
+        networks.place(rank, rank // 2)
     hosts = networks.hosts()
     assert (hosts[0].net, hosts[0].devices) == ("IB", ("mlx5_1:1", "mlx5_3:1"))
     assert (hosts[1].net, hosts[1].version) == ("Socket", "2.21.5+cuda12.4")
@@ -85,8 +89,10 @@ def test_a_host_is_judged_by_the_rank_that_fell_back() -> None:
 def test_any_text_is_bounded(parts: list[str], line: str) -> None:
     networks = Networks([{}, {}])
     for part in parts:
-        networks.take(0, 0, line.replace("mlx5", part * 300).replace("Socket", part))
-    networks.take(1, 1, IB[1])
+        networks.take(0, line.replace("mlx5", part * 300).replace("Socket", part))
+    networks.take(1, IB[1])
+    networks.place(0, 0)
+    networks.place(1, 1)
     for said in networks.hosts().values():
         assert len(said.net) <= 60
         assert len(said.devices) <= 32

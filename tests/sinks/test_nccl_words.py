@@ -22,9 +22,10 @@ class Ears:
         self.sink = NcclWords([{"NCCL_DEBUG": debug}] * 3, self.told.append, lambda: self.now)
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, early: bytes = b"") -> None:
         self.sink.event(Stamped(1, 0.0, RanksPlaced(6, "a", 1)))
         for rank in range(6):
+            self.hear(rank, early)
             self.sink.event(Stamped(2, 0.0, RankSpawned(rank // 2, rank, 7)))
 
     def hear(self, rank: int, data: bytes, piece: int = 1 << 20) -> None:
@@ -92,3 +93,10 @@ def test_a_line_without_end_takes_no_room() -> None:
     assert sum(map(len, ears.sink._rests.values())) <= MOST_LINE
     ears.hear(0, b"\n" + IB)
     assert ears.sink.said()[0].net == "IB"
+
+
+def test_words_that_come_before_the_news_of_their_rank() -> None:
+    ears = Ears()
+    ears.begin(IB)
+    assert len(ears.sink.said()) == 3
+    assert not ears.wait(SETTLED)  # all have spoken
