@@ -22,7 +22,7 @@ _NETWORK = re.compile(
     r"(?:Using network|(?:Initialized|Assigned) NET plugin) ([A-Za-z][\w.-]{0,39}(?: Libfabric)?)"
 )
 _VIA = re.compile(r"via NET/([A-Za-z][\w .-]{0,39})/")
-_DEVICE = re.compile(r"\[\d+\]([\w.-]{1,64}:\d{1,4})/(IB|RoCE)")
+_DEVICE = re.compile(r"\[\d+\]([\w.-]{1,64}:\d{1,4})\b")  # and /IB or /RoCE, by most versions
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 
 
@@ -41,7 +41,7 @@ class Said:
 def understand(words: str, said: Said) -> bool:
     """Keep in ``said`` what ``words``, a line of NCCL's without its head, tell; if they do."""
     if using := _USING.search(words):
-        devices = tuple(name for name, _ in _DEVICE.findall(using[2])[:MOST_DEVICES])
+        devices = tuple(_DEVICE.findall(using[2].partition("; OOB")[0])[:MOST_DEVICES])
         if using[1] == "Socket":
             said.net = "Socket"
         elif devices:

@@ -12,6 +12,7 @@ IB = (
     "b01:42:43 [0] NCCL INFO NET/IB : Using [0]mlx5_1:1/IB [1]mlx5_3:1/IB [RO]; OOB e:10.0.0.1<0>",
     "b01:42:43 [0] NCCL INFO Using network IB",
 )  # fmt: skip
+BARE = ("b06:42:43 [0] NCCL INFO NET/IB : Using [0]mlx5_1:1 [1]mlx5_3:1; OOB e:1<0>",)  # no layer
 HALF = (
     "[2026-01-31 10:00:00] b02:4:4 [1] NCCL INFO NET/IB : Using [0]mlx5_1:1/RoCE [RO]; OOB e<0>",
 )
@@ -26,7 +27,8 @@ MUTE = ("NCCL version 2.21.5+cuda12.4", "b05:1:2 [0] NCCL INFO Bootstrap: Using 
 PINNED = {"NCCL_IB_HCA": "=mlx5_1,mlx5_3"}
 
 TABLE = {
-    "alike": ([IB, IB, MUTE], {}, []),
+    "alike": ([IB, BARE, MUTE], {}, []),
+    "all are pinned": ([IB, BARE], PINNED, []),
     "all sockets": ([SOCKET, SOCKET], {}, []),
     "one fell back": ([IB, IB, SOCKET], {}, [((2,), "fell back to Socket, 2 others use IB")]),
     "most fell back": (
