@@ -81,8 +81,11 @@ def ask_here(prompt: str) -> str | None:
     import getpass
     import os
 
+    from dispatcher.sinks import curtain
+
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-        return getpass.getpass(prompt)
+        with curtain.OURS.asking():
+            return getpass.getpass(prompt)
     except (OSError, EOFError):
         return None

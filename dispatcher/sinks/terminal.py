@@ -20,6 +20,7 @@ import struct
 import termios
 from collections.abc import Callable, Mapping
 
+from dispatcher.sinks.curtain import OURS, Curtain
 from dispatcher.sinks.outlet import Live, Outlet
 
 #: seconds between two pictures, and before the first: a short run needs none
@@ -47,7 +48,7 @@ def typed(fd: int) -> int:
 class Terminal(Outlet):
     """Like ``Outlet``; ``streams`` are those that end in the terminal ``fd``.
 
-    size: gives (columns, rows). typed: see ``typed``.
+    size: gives (columns, rows). typed: see ``typed``. curtain: who else uses the terminal.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class Terminal(Outlet):
         on_broken: Callable[[], None] = lambda: None,
         size: Callable[[int], tuple[int, int]] = os.get_terminal_size,
         typed: Callable[[int], int] = typed,
+        curtain: Curtain = OURS,
     ) -> None:
         super().__init__(fds, on_broken)
         self._streams = streams
         self._fd = fd
         self._size = size
         self._typed = typed
+        self._curtain = curtain
         self._known = 0  # bytes typed when the footer was drawn
         self._drawn: list[tuple[bytes, int]] = []  # lines of the footer and their columns
         self._next: float | None = None
@@ -81,6 +84,9 @@ class Terminal(Outlet):
         if now - self._last > STOPPED:
             self._drawn = []  # it is not below us any more
         self._last = now
+        if not self._curtain.draws():
+            self.close()
+            return True
         if self._drawn and self._typed(self._fd) > self._known:
             self._put(self._drawn, again=True)
         if now >= self._next:
@@ -90,6 +96,7 @@ class Terminal(Outlet):
 
     def close(self) -> None:
         self._put([])
+        self._curtain.taken_away()
 
     def _draw(self, live: Live) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from emulator import Emulator
 
 from dispatcher.core import events as ev
 from dispatcher.sinks.base import Stamped
+from dispatcher.sinks.curtain import Curtain
 from dispatcher.sinks.footer import Footer, drawn
 from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.panel import closing
@@ -43,9 +45,14 @@ class Tty:
     def size(self, fd: int) -> tuple[int, int]:
         return self.columns, self.rows
 
-    def terminal(self, typed: Callable[[int], int] = lambda fd: 0) -> Terminal:
+    def terminal(
+        self, typed: Callable[[int], int] = lambda fd: 0, curtain: Curtain | None = None
+    ) -> Terminal:
         end = self.ends[1]
-        return Terminal(frozenset({1, 2}), end, {1: end, 2: end}, size=self.size, typed=typed)
+        return Terminal(
+            frozenset({1, 2}), end, {1: end, 2: end},
+            size=self.size, typed=typed, curtain=curtain or Curtain(),
+        )  # fmt: skip
 
     def drain(self) -> None:
         try:
@@ -198,6 +205,40 @@ def test_what_was_typed_before_the_footer_came_is_nothing_to_it(tty: Tty) -> Non
     for tick in range(3):
         terminal.refresh(100.0 + tick, lambda columns, tick=tick: [(b"footer %d" % tick, 8)])
     assert tty.look() == ["kept", "footer 2"]
+
+
+def test_nothing_is_drawn_while_a_secret_is_asked_for(tty: Tty) -> None:
+    curtain = Curtain()
+    terminal = tty.terminal(curtain=curtain)
+    asked, answered = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        with curtain.asking():
+            asked.set()
+            assert answered.wait(20)
+
+    def refresh(now: float) -> None:
+        terminal.refresh(now, lambda columns: [(b"footer", 6)])
+
+    refresh(0.0)
+    refresh(FIRST)
+    assert tty.look() == ["footer"]
+    asker = threading.Thread(target=ask)
+    asker.start()
+    for tick in range(1, 10_000):
+        refresh(FIRST + tick / 1000)
+        if asked.wait(0.002):
+            break
+    refresh(STOPPED / 2)
+    assert tty.look() == []
+    terminal.write(1, b"a line\n")
+    refresh(STOPPED)
+    assert tty.look() == ["a line"]
+    answered.set()
+    asker.join()
+    refresh(STOPPED + 1)
+    assert tty.look() == ["a line", "footer"]
+    terminal.close()
 
 
 def test_after_a_stop_the_shell_keeps_its_lines(tty: Tty) -> None:
