@@ -349,6 +349,7 @@ def _start(
         return why_broken(session, deadline)
     if problem:
         return Failure(Kind.BOOT, "the host refuses to run a command")
+    session.wire.acknowledge = None  # from now on sshd holds back nothing
     return ParamikoLink(session, pipe, release)
 
 

@@ -123,3 +123,17 @@ def test_shutting_a_wire_wakes_its_reader(pair: tuple[socket.socket, socket.sock
     wire.shut()
     reader.join(10)
     assert got == [b""]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the kernel cannot be told")
+def test_until_a_command_has_started_nothing_waits_for_an_acknowledgement(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    prompt = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+    wire = over_socket(pair[0])
+    for expected in (1, 0):
+        pair[0].setsockopt(*prompt, 0)
+        pair[1].sendall(b"x")
+        assert wire.recv(1) == b"x"
+        assert pair[0].getsockopt(*prompt) == expected
+        wire.acknowledge = None
