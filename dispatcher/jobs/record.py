@@ -39,6 +39,9 @@ MOST_KEPT = 100
 #: bytes of a record that are read at most
 LARGEST = 8 << 20
 
+#: seconds from the end of a killed process's socket to its own
+DYING = 2.0
+
 _RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9]{6}")
 
 RUNNING, ENDED, DEAD, ELSEWHERE = "running", "ended", "dead", "elsewhere"
@@ -325,7 +328,10 @@ def _text(text: str) -> str:
 
 
 def not_running(job: Job) -> DispatchError:
-    """Why nobody answers for ``job``."""
+    """Why nobody answers for ``job``; a launcher that is being killed is given time to be dead."""
+    until = time.monotonic() + DYING
+    while job.detached and job.state == RUNNING and time.monotonic() < until:
+        time.sleep(0.02)  # the kernel closes its socket before it is gone
     if job.state == DEAD:
         return DispatchError(
             f"job {job.run_id}: its launcher (pid {job.launcher.pid}) was killed: no verdict",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -124,3 +125,22 @@ def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
     control.finish(0, [])
     assert os.waitstatus_to_exitcode(status) == (0 if uid == 0 else 1)
     assert orders == (["stop"] if uid == 0 else [])
+
+
+def test_a_launcher_that_is_just_being_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "DYING", 60.0)
+    folder = enroll()
+    dying = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    known = record.Process.of(dying.pid)
+    assert known is not None
+    told = json.loads((folder / "job.json").read_text())
+    told["launcher"] = [known.pid, known.started, known.boot]
+    (folder / "job.json").write_text(json.dumps(told))
+    job = record.find(None)
+    assert job.state == record.RUNNING
+    killer = threading.Timer(0.1, dying.kill)
+    killer.start()
+    assert "was killed: no verdict" in record.not_running(job).message
+    killer.join()
+    with dying:
+        dying.wait()
