@@ -248,7 +248,7 @@ class TestNetwork:
             both = [run.cluster.run(ask, host, check=True).stdout for host in ("login", "n2")]
             return [line for line in "".join(both).splitlines() if line.split()[1] != "0"]
 
-        for _ in range(3):
+        for _ in range(2):
             run.cluster.cut("n2")
             time.sleep(0.8)
             run.cluster.mend("n2")
