@@ -131,9 +131,7 @@ def test_until_a_command_has_started_nothing_waits_for_an_acknowledgement(
 ) -> None:
     prompt = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
     wire = over_socket(pair[0])
-    for expected in (1, 0):
-        pair[0].setsockopt(*prompt, 0)
-        pair[1].sendall(b"x")
-        assert wire.recv(1) == b"x"
-        assert pair[0].getsockopt(*prompt) == expected
-        wire.acknowledge = None
+    pair[0].setsockopt(*prompt, 0)
+    pair[1].sendall(b"x")
+    assert wire.recv(1) == b"x"
+    assert pair[0].getsockopt(*prompt) == 1
