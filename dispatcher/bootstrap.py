@@ -25,6 +25,7 @@ import binascii
 import functools
 import os
 import re
+import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -55,6 +56,7 @@ NO_PYTHON_STATUS = 127
 NOISE_LIMIT = 64 << 10
 
 _QUOTES = '"' * 3
+_packing = threading.Lock()
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
 
 _STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
@@ -88,9 +90,14 @@ def is_plain(name: str) -> bool:
     return _PLAIN_PATH.fullmatch(name) is not None
 
 
-@functools.cache
 def payload() -> bytes:
     """What is written to the agent's standard input before the first frame."""
+    with _packing:  # or all who need it first, a thread a host, would each pack it
+        return _payload()
+
+
+@functools.cache
+def _payload() -> bytes:
     return payload_of(sources())
 
 

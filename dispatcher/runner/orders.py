@@ -24,6 +24,7 @@ from dispatcher.plan.environ import (
 from dispatcher.plan.job import JobPlan, NodePlan
 from dispatcher.plan.per_node import PER_NODE, filled
 from dispatcher.runner import pmix
+from dispatcher.runner.once import once_a_plan
 
 
 def prepare_order(
@@ -155,7 +156,7 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
         "name": kvs_name.encode(),
         "size": plan.world_size,
         "universe": universe(plan),
-        "mapping": process_mapping([place.node for place in plan.ranks]).encode(),
+        "mapping": _mapping(plan),
         "patience": plan.limits.mpi_patience,
         "port": plan.pmi_port,
         "pmix": list(pmix.URIS) if pmix.is_offered(plan) else [],
@@ -163,6 +164,12 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
     }
 
 
+@once_a_plan
+def _mapping(plan: JobPlan) -> bytes:
+    return process_mapping([place.node for place in plan.ranks]).encode()
+
+
+@once_a_plan
 def universe(plan: JobPlan) -> int:
     """How many ranks the hosts have room for, spawned ones included: MPI_UNIVERSE_SIZE."""
     return sum(max(len(node.slots), len(node.ranks)) for node in plan.nodes)

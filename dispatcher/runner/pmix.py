@@ -13,6 +13,7 @@ from dispatcher import bootstrap
 from dispatcher.agent.folder import shared
 from dispatcher.agent.messages import control
 from dispatcher.plan.job import JobPlan
+from dispatcher.runner.once import once_a_plan
 
 #: modules of the agent that serve PMIx
 PARTS = ("rendezvous", "pmix", "libpmix", "libraries", "door")
@@ -53,12 +54,15 @@ def variables(plan: JobPlan, rank: int, kvs_name: str, folder: str | None) -> di
     }
 
 
+@once_a_plan
 def hostnames(plan: JobPlan) -> list[str]:
     """A name for each node that PMIx can hold in a list; they are for people, and differ."""
     names: list[str] = []
+    taken = set()
     for node in plan.nodes:
         name = re.sub(r"[^A-Za-z0-9._-]", "-", node.host.name)[:60]
-        names.append(f"{name}-{node.index}" if name in names else name)
+        names.append(f"{name}-{node.index}" if name in taken else name)
+        taken.add(names[-1])
     return names
 
 
