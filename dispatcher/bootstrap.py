@@ -29,8 +29,9 @@ import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from dispatcher.agent.wire import SYNC
 from dispatcher.errors import UsageError
+from dispatcher.noise import NOISE_LIMIT as NOISE_LIMIT
+from dispatcher.noise import SyncScanner as SyncScanner
 from dispatcher.transport.base import Failure, Kind
 
 OLDEST_PYTHON = (3, 8)
@@ -51,9 +52,6 @@ PARTS = (
 #: what the far side says, before any SYNC, when it found nothing to run us with
 NO_PYTHON_MARK = "dispatch: no python: "
 NO_PYTHON_STATUS = 127
-
-#: bytes of noise kept for the error message
-NOISE_LIMIT = 64 << 10
 
 _QUOTES = '"' * 3
 _packing = threading.Lock()
@@ -224,40 +222,6 @@ from dispatcher.agent.main import main
 sys.exit(main())
 """
 )
-
-
-class SyncScanner:
-    """Finds the end of the noise in what an agent's host says; pure, any chunking."""
-
-    def __init__(self) -> None:
-        self.noise = bytearray()
-        self.dropped = 0  # bytes of noise beyond NOISE_LIMIT, oldest first
-        self._tail = b""
-
-    def feed(self, data: bytes) -> bytes | None:
-        """What follows the marker once it has been seen, else None (and ``data`` was noise)."""
-        text = self._tail + data
-        at = text.find(SYNC)
-        if at < 0:
-            keep = min(len(SYNC) - 1, len(text))
-            self._keep_noise(text[: len(text) - keep])
-            self._tail = text[len(text) - keep :]
-            return None
-        self._keep_noise(text[:at])
-        self._tail = b""
-        return text[at + len(SYNC) :]
-
-    def finish(self) -> bytes:
-        """All noise kept, when the stream ended without a marker."""
-        self._keep_noise(self._tail)
-        self._tail = b""
-        return bytes(self.noise)
-
-    def _keep_noise(self, data: bytes) -> None:
-        self.noise += data
-        if len(self.noise) > NOISE_LIMIT:
-            self.dropped += len(self.noise) - NOISE_LIMIT
-            del self.noise[: len(self.noise) - NOISE_LIMIT]
 
 
 def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> Failure:

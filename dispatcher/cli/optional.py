@@ -2,6 +2,9 @@
 
 click would take the next word for the value, and with it the program. So a bare
 one is given its value here, before click sees it, among our own options only.
+
+And a short one gets its long name: click looks for ``-w`` among the long ones first, and loads
+difflib and the user's language for an error that nobody sees: 3 ms of every start.
 """
 
 from __future__ import annotations
@@ -19,11 +22,21 @@ fanout_option = click.option(
 
 
 def filled(command: click.Command, words: Sequence[str], defaults: Mapping[str, str]) -> list[str]:
-    """``words`` where each bare option of ``defaults`` has its value behind ``=``."""
+    """``words`` where each bare option of ``defaults`` has its value behind ``=``.
+
+    Short options that are words of their own are the long ones; see above.
+    """
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    long = {
+        short: option.opts[-1]
+        for option in options
+        for short in option.opts[:-1]
+        if len(short) == 2
+    }
     takes = {
         name.replace("_", "-")
-        for param in command.params
-        if isinstance(param, click.Option) and not param.is_flag and not param.count
+        for param in options
+        if not param.is_flag and not param.count
         for name in param.opts
     }
     done: list[str] = []
@@ -36,8 +49,9 @@ def filled(command: click.Command, words: Sequence[str], defaults: Mapping[str, 
         if name in defaults:
             done.append(f"{name}={defaults[name]}")
             continue
-        done.append(word)
-        if _wants_more(name, takes) and left:
+        more = _wants_more(name, takes)
+        done.append(long.get(word, word) if left or not more else word)
+        if more and left:
             done.append(left.pop(0))
     return done
 

@@ -6,11 +6,15 @@ until a spare takes a seat. Only ``StartRanks`` and ``SpawnRanks`` mean a node o
 
 from __future__ import annotations
 
-from dispatcher.core.events import Event
-from dispatcher.core.policy import Verdict
-from dispatcher.core.spawn import World
-from dispatcher.plan.job import JobPlan
+from typing import TYPE_CHECKING
+
 from dispatcher.values import Value, value
+
+if TYPE_CHECKING:  # an errand has none of these
+    from dispatcher.core.events import Event
+    from dispatcher.core.policy import Verdict
+    from dispatcher.core.spawn import World
+    from dispatcher.plan.job import JobPlan
 
 
 @value

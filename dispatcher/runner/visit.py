@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 
 from dispatcher import lifeline
-from dispatcher.bootstrap import SyncScanner
 from dispatcher.core import events as ev
 from dispatcher.core.visits import CommandEnded, PasswordAwaited
 from dispatcher.lifeline import Door
+from dispatcher.noise import SyncScanner
 from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.entrance import Entrance, Heard
 from dispatcher.transport.base import (

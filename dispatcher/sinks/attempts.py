@@ -12,8 +12,9 @@ from dispatcher.core.last_look import NodeCleared
 from dispatcher.plan.fitness import Exclusion
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
+from dispatcher.sinks.counted import plural
 from dispatcher.sinks.harmless import harmless_text
-from dispatcher.sinks.verdict import fold_ranks, plural, status_words
+from dispatcher.sinks.verdict import fold_ranks, status_words
 
 #: hosts of a rank map that are shown one by one
 MOST_SHOWN = 32

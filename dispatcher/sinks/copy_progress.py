@@ -14,10 +14,10 @@ from rich.text import Text
 from dispatcher.core import visits as vi
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.copying import Told, size
+from dispatcher.sinks.counted import plural
 from dispatcher.sinks.footer import clock, drawn
 from dispatcher.sinks.outlet import Live
 from dispatcher.sinks.terminal import Terminal
-from dispatcher.sinks.verdict import plural
 
 #: seconds over which the rate is measured
 RATE = 5.0

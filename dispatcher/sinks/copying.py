@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dispatcher.core import visits as vi
 from dispatcher.plan.hostset import fold
-from dispatcher.sinks.verdict import plural
+from dispatcher.sinks.counted import plural
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

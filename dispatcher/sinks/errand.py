@@ -9,8 +9,8 @@ from dispatcher.core import events as ev
 from dispatcher.core import visits as vi
 from dispatcher.plan.hostset import fold
 from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.sinks.counted import plural
 from dispatcher.sinks.harmless import harmless_text
-from dispatcher.sinks.verdict import plural
 
 #: words of a line of the summary
 _WIDEST = 300

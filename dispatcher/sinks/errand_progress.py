@@ -14,7 +14,7 @@ from dispatcher.core import events as ev
 from dispatcher.core import visits as vi
 from dispatcher.plan.hostset import fold
 from dispatcher.sinks.base import Sink, Stamped
-from dispatcher.sinks.verdict import plural
+from dispatcher.sinks.counted import plural
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from dispatcher.plan.hostset import fold
+from dispatcher.sinks.counted import plural
 from dispatcher.sinks.harmless import harmless, harmless_text
 from dispatcher.sinks.progress import CHECKED, LOST, RUNNING, STATES, Picture
-from dispatcher.sinks.verdict import fold_ranks, plural
+from dispatcher.sinks.verdict import fold_ranks
 
 #: progress bars of ranks shown at once
 MOST_BARS = 8

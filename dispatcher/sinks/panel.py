@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from dispatcher.sinks.counted import plural
 from dispatcher.sinks.footer import clock, drawn
-from dispatcher.sinks.verdict import plural
 
 
 def closing(

@@ -15,9 +15,10 @@ from dispatcher.core.stacks import NodeStacks, RankStack, StacksGathered
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.sinks.counted import plural
 from dispatcher.sinks.files import create, write_all
 from dispatcher.sinks.harmless import harmless_text
-from dispatcher.sinks.verdict import fold_ranks, plural
+from dispatcher.sinks.verdict import fold_ranks
 
 #: groups that are told in words, and frames of the odd one
 MOST_GROUPS, MOST_FRAMES = 6, 8

@@ -17,6 +17,7 @@ from dispatcher.core.policy import Verdict
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.job import JobPlan
 from dispatcher.plan.worlds import name
+from dispatcher.sinks.counted import plural
 from dispatcher.sinks.fold import fold_numbers
 from dispatcher.sinks.harmless import harmless_text
 from dispatcher.transport.base import Failure
@@ -219,7 +220,3 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     numbers = sorted(ranks)
     word = "rank" if len(numbers) == 1 else "ranks"
     return f"{word} {fold_numbers(numbers, name)}"
-
-
-def plural(count: int, noun: str, many: str | None = None) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
