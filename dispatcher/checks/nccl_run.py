@@ -70,7 +70,7 @@ class Networks:
     def hosts(self) -> dict[int, Said]:
         """Node -> what its ranks together use; those that have not named a network are left out."""
         ranks: dict[int, list[Said]] = {}
-        for rank, one in self._said.items():
+        for rank, one in list(self._said.items()):  # a run that was left in haste still hears
             if rank in self._nodes:
                 ranks.setdefault(self._nodes[rank], []).append(one)
         found = {}
