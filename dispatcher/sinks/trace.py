@@ -2,7 +2,7 @@
 
 Each host is a process of the picture. Its line ``link`` has what it took to reach
 it (the transport's steps), to start the agent (boot), to look at the host (check)
-and to prove that it reaches host 0 (probe); then one line for each rank: until its
+to wait for the others and to start the ranks (spawn); then one line for each rank: until its
 first output (start), until its exit (run) and until its last byte arrived (drain).
 A span is written when it ends, so memory holds only what is under way; whatever is
 open at the end of the run ends there.
@@ -84,9 +84,11 @@ class Trace(Sink):
                 self._instant((node + 1, LINK), "probed", now)
             case ev.RanksPlaced():
                 for line in [line for line in self._spans if line[1] == LINK]:
-                    self._turn(line, "ranks", now)
+                    self._turn(line, "spawn", now)
                 self._instant((LAUNCHER, LINK), event.name, now)
             case ev.RankSpawned(node, rank):
+                if self._spans.get((node + 1, LINK), ("",))[0] == "spawn":
+                    self._turn((node + 1, LINK), "ranks", now)
                 self._places[rank] = (node + 1, rank + 1)
                 self._name(node + 1, f"rank {worlds.name(rank)}", rank + 1)
                 self._open_streams[rank] = 2

@@ -66,7 +66,8 @@ def test_one_host_from_connect_to_drain(tmp_path: Path) -> None:
         ("boot", 1.5, 2.5),
         ("check", 2.5, 3.5),
         ("wait for others", 3.5, 4.5),
-        ("ranks", 4.5, 9.5),
+        ("spawn", 4.5, 5.5),
+        ("ranks", 5.5, 9.5),
     ]
     assert found[1, 1] == [("start", 5.5, 6.5), ("run", 6.5, 7.5), ("drain", 7.5, 8.5)]
     names = {e["args"]["name"] for e in elements if e["ph"] == "M"}
