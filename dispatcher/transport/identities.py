@@ -60,12 +60,10 @@ class Identities:
         files: list[Candidate] = []
         for path in config.identity_files:
             certificates = [*config.certificate_files, path + "-cert.pub"]
-            public = _public_blob(path + ".pub")
-            key = held.pop(public, None) if public is not None else None
-            if key is not None:
-                named.append(self._from_agent(key))
-            for certificate in certificates:
-                blob = _public_blob(certificate)
+            public = None
+            for name in (path + ".pub", *certificates) if held or named else ():
+                blob = _public_blob(name)
+                public = blob if name == path + ".pub" else public
                 key = held.pop(blob, None) if blob is not None else None
                 if key is not None:
                     named.append(self._from_agent(key))

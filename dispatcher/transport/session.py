@@ -21,7 +21,6 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import paramiko
@@ -33,13 +32,13 @@ from paramiko.common import (
     cMSG_GLOBAL_REQUEST,
 )
 from paramiko.message import Message
-from paramiko.packet import Packetizer
 from paramiko.ssh_exception import PartialAuthentication, SSHException
 
 from dispatcher.transport import algorithms, keepalive
 from dispatcher.transport.base import Failure, Window
-from dispatcher.transport.channel import WINDOW, Misbehaved, Pipe, request
+from dispatcher.transport.channel import WINDOW, Pipe, request
 from dispatcher.transport.host_keys import HostKeyCheck
+from dispatcher.transport.packets import Packets
 from dispatcher.transport.standby import Standby
 from dispatcher.transport.steps import Steps
 from dispatcher.transport.wire import Wire, read_identification
@@ -50,7 +49,6 @@ FRESH = keepalive.INTERVAL + 10.0
 #: seconds of silence after which we look after a host: more than between two heartbeats
 LOOK = 7.5
 _MAX_PACKET = 32768
-_MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
 _STACK = 512 * 1024
 _REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
 _NOT_THERE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
@@ -67,35 +65,6 @@ class HostKeyRefused(SSHException):  # type: ignore[misc]
 
 class FellSilent(SSHException):  # type: ignore[misc]
     """The host was asked whether it lives, and did not answer."""
-
-
-class _Packets(Packetizer):  # type: ignore[misc]
-    heard = 0.0  # when the last bytes came
-    silent: Callable[[float], None]
-
-    def read_all(self, n: int, check_rekey: bool = False) -> Any:
-        if n > _MAX_READ:
-            raise Misbehaved(f"it announces a packet of {n} bytes")
-        found = super().read_all(n, check_rekey)
-        self.heard = time.monotonic()
-        return found
-
-    def _check_keepalive(self) -> None:
-        """paramiko calls it when nothing came for ``_active_check_timeout``."""
-        self.silent(time.monotonic() - self.heard)
-
-    def sends(self) -> bool:
-        """Whether somebody is sending, and maybe for long."""
-        free = self._Packetizer__write_lock.acquire(blocking=False)
-        if free:
-            self._Packetizer__write_lock.release()
-        return not free
-
-    def start_handshake(self, timeout: float) -> None:
-        """Nothing: deadlines are the caller's, and a timer would be a thread more."""
-
-    def _log(self, level: int, msg: Any) -> None:
-        pass
 
 
 class Session(paramiko.Transport):  # type: ignore[misc]
@@ -115,7 +84,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
     def __init__(
         self, wire: Wire, check: HostKeyCheck, offers: dict[str, tuple[str, ...]], steps: Steps
     ) -> None:
-        super().__init__(wire, packetizer_class=_Packets, strict_kex=True)
+        super().__init__(wire, packetizer_class=Packets, strict_kex=True)
         self.wire = wire
         self.steps = steps
         steps.enter("ssh banner")
@@ -307,6 +276,13 @@ class Session(paramiko.Transport):  # type: ignore[misc]
             super().run()
         finally:
             self.wire.close()
+
+    def _filter_algorithm(self, kind: str) -> Any:
+        """What we offer, narrowed once and for all; paramiko asks 60 times a handshake."""
+        return getattr(self, f"_preferred_{kind}")
+
+    def _parse_debug(self, m: Any) -> None:
+        """Nothing: sshd explains each login, which paramiko escapes for a log that nobody reads."""
 
     def _check_banner(self) -> None:
         try:
