@@ -124,11 +124,13 @@ class Branch:
         """Nothing comes between what is sent of this stream; a ping that is due comes after."""
         with self._lock:
             self._halfway.add(number)
-        yield
-        with self._lock:
-            self._halfway.discard(number)
-            if number in self._owed:
-                self._pulse_to([number])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._halfway.discard(number)
+                if number in self._owed:
+                    self._pulse_to([number])
 
     def forget(self, number: int) -> None:
         """Close a stream."""
