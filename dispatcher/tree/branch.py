@@ -131,6 +131,7 @@ class Branch:
                 self._halfway.discard(number)
                 if number in self._owed:
                     self._pulse_to([number])
+            self._rang.set()
 
     def forget(self, number: int) -> None:
         """Close a stream."""
