@@ -15,6 +15,7 @@ import time
 import torch
 
 import dispatcher.comm as comm
+from dispatcher.comm.bandwidth import all_reduce_rates
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -59,9 +60,9 @@ while count <= options.largest:
     wait()
     seconds = (time.perf_counter() - began) / options.repeat
     if job.rank == 0:
-        algbw = count / seconds / 1e9
-        busbw = algbw * 2 * (job.size - 1) / job.size
-        print(f"  {count:12d} {seconds * 1e6:10.1f} {algbw:11.3f} {busbw:11.3f}", flush=True)
+        rates = all_reduce_rates(count, seconds, job.size)
+        algbw, busbw = (f"{rate / 1e9:11.3f}" for rate in rates)
+        print(f"  {count:12d} {seconds * 1e6:10.1f} {algbw} {busbw}", flush=True)
     count *= 2
 
 job.close()

@@ -1,9 +1,10 @@
-"""Rounds of pairs over MPI: every host measures the way to another one, by two ranks of a job.
+"""Rounds of pairs by ranks: every host measures the way to another one, by two ranks of a job.
 
 Each pair is a job of its own, with MPI served by dispatch as for any job: so what hangs, aborts or
-cannot start spoils one pair, and is told by its verdict. The program of the ranks
-(``ranks.mpi_pair``) travels as a word of their command line; the hosts need mpi4py, and nothing of
-ours. As many as ``AT_ONCE`` pairs are measured side by side.
+cannot start spoils one pair, and is told by its verdict. The program of the ranks travels as a word
+of their command line: ``ranks.mpi_pair``, for which the hosts need mpi4py and nothing of ours, or
+``ranks.torch_pair``, which also needs torch and ``dispatcher.comm``. As many as ``AT_ONCE`` pairs
+are measured side by side.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,43 @@ from dispatcher.api.report import Report
 from dispatcher.checks.pairs import Pair
 from dispatcher.plan.host import Host, Hostlist
 from dispatcher.plan.request import Limits
-from dispatcher.ranks import mpi_pair
+from dispatcher.ranks import mpi_pair, torch_pair
 from dispatcher.runner.signals import Stop
 from dispatcher.sinks.base import Sink
 from dispatcher.transport.base import Transport
 
-#: seconds that each direction of a pair is measured, and that the ranks have for all once MPI is up
-SECONDS, LIMIT = 0.4, 10.0
-#: seconds for Python, mpi4py and MPI_Init on the hosts
-START = 30.0
+#: seconds that each direction of a pair is measured
+SECONDS = 0.4
 AT_ONCE = 32
 #: bytes of a rank's output that are looked at
 MOST = 64 << 10
 
 
+@dataclass(frozen=True)
+class Probe:
+    """What the ranks of a pair run: ``file`` with ``words``, seconds to measure and ``limit``.
+
+    start: seconds for Python, its modules and MPI_Init on the hosts. limit: seconds for all else.
+    grace: seconds in which a rank whose partner has failed may still say what its host lacks.
+    """
+
+    file: str
+    words: tuple[str, ...]
+    start: float
+    limit: float
+    grace: float
+
+
+#: torch is large and may lie on a shared disk; NCCL builds its rings before the first byte
+PROBES = {
+    "mpi": Probe(mpi_pair.__file__, (), 30.0, 10.0, 1.0),
+    "nccl": Probe(torch_pair.__file__, ("nccl",), 90.0, 20.0, 20.0),
+    "gloo": Probe(torch_pair.__file__, ("gloo",), 90.0, 20.0, 20.0),
+}
+
+
 class MpiPairs:
-    """Plays rounds on ``hosts``. python: of the ranks. iface: as the option.
+    """Plays rounds on ``hosts``. over: of ``PROBES``. python: of the ranks. iface: as the option.
 
     connect: seconds to reach a host. problems: hosts, by number, that cannot take part, and why.
     """
@@ -47,6 +69,7 @@ class MpiPairs:
         hosts: Sequence[Host],
         transport_for: Callable[[Host], Transport],
         *,
+        over: str,
         python: str,
         iface: str | None,
         connect: float,
@@ -57,7 +80,8 @@ class MpiPairs:
         self._python = python
         self._iface = iface
         self._connect = connect
-        self._program = Path(mpi_pair.__file__).read_text(encoding="utf-8")
+        self._probe = PROBES[over]
+        self._program = Path(self._probe.file).read_text(encoding="utf-8")
         self._lock = threading.Lock()
         self._stops: list[Stop] = []
         self._over = False
@@ -90,7 +114,8 @@ class MpiPairs:
             if self._over:
                 return Pair(a, b, why="not measured")
             self._stops.append(stop)
-        late = threading.Timer(self._connect + START + LIMIT, lambda: stop(now=True))
+        limit = self._connect + self._probe.start + self._probe.limit
+        late = threading.Timer(limit, lambda: stop(now=True))
         late.daemon = True
         late.start()
         try:
@@ -112,11 +137,12 @@ class MpiPairs:
 
     def _course(self, pair: tuple[int, int], said: Said) -> Course:
         hosts = [replace(self._hosts[one], slots=1, max_slots=None, gpus=None) for one in pair]
-        words = [self._python, "-c", self._program, str(SECONDS), str(LIMIT)]
+        figures = str(SECONDS), str(self._probe.limit)
+        words = [self._python, "-c", self._program, *self._probe.words, *figures]
         job = request(
             Hostlist(tuple(replace(host, spare=False) for host in hosts)), words,
             kind="command", cwd="/", nproc_per_node=1, devices="none", iface=self._iface,
-            limits=Limits(connect_timeout=self._connect, grace=1.0),
+            limits=Limits(connect_timeout=self._connect, grace=self._probe.grace),
         )  # fmt: skip
         return Course(plan_job(job), self._transport_for, [said], say=lambda line: None)
 

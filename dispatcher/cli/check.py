@@ -16,7 +16,7 @@ Examples:
   dispatch check -H hostfile train.py
   dispatch check -H hostfile --full --json
   dispatch check -H hostfile --pairs --svg map.svg
-  dispatch check -H hostfile --pairs --over mpi
+  dispatch check -H hostfile --pairs --over nccl        # or gloo on CPUs, mpi, tcp
   dispatch check -H hostfile --nccl --apply nccl.env
   dispatch --env-file nccl.env -H hostfile train.py
   dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
@@ -48,8 +48,8 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
 @click.option("--pairs", is_flag=True, help="Measure hosts two by two; find the slow one.")
 @click.option(
     "--over",
-    type=click.Choice(["tcp", "mpi"]),
-    help="With --pairs: over plain TCP, or by MPI ranks of --python (mpi4py) [tcp].",
+    type=click.Choice(["tcp", "mpi", "nccl", "gloo"]),
+    help="With --pairs: plain TCP, or ranks of --python: MPI, NCCL on GPU 0, gloo (CPU) [tcp].",
 )
 @click.option("--rounds", metavar="N|all", help="With --pairs: rounds at most; all pairs [4].")
 @click.option("--slow", metavar="SHARE", help="With --pairs: bad below this of the usual [0.5].")

@@ -52,6 +52,10 @@ def run(flags: Mapping[str, Any]) -> int:
         connect = parse_seconds(flags["connect_timeout"], "--connect-timeout")
     began = time.monotonic()
     pairs, problems, played = _measured(targets, flags, rounds, slow, connect)
+    if problems:
+        met = {host for pair in pairs for host in (pair.a, pair.b)}
+        for host in set(range(len(targets))) - met - problems.keys():
+            problems[host] = "no partner was left for it"
     judgement = judge(pairs, slow)
     seconds = time.monotonic() - began
     if picture is not None:
@@ -93,7 +97,7 @@ def _measured(
         places, problems = find_places(
             targets, flags["iface"], reach.transport_for, seconds=LIMIT, connect=connect
         )
-        play = _over_mpi(targets, flags, reach, problems, connect)
+        play = _by_ranks(targets, flags, reach, problems, connect)
         hosts = sorted(places)
         most = len(hosts) - 1 + len(hosts) % 2 if rounds is None else rounds
         for nth in range(most):
@@ -112,22 +116,23 @@ def _measured(
     return pairs, problems, most
 
 
-def _over_mpi(
+def _by_ranks(
     targets: Sequence[Host],
     flags: Mapping[str, Any],
     reach: Reach,
     problems: dict[int, str],
     connect: float,
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
-    """What plays a round by MPI ranks, if that is wanted; its problems join the others."""
-    if flags["over"] != "mpi":
+    """What plays a round by ranks, if that is wanted; its problems join the others."""
+    if flags["over"] in (None, "tcp"):
         return None
     from dispatcher.api.mpi_pairs import MpiPairs
 
     python = flags["python"] or python_of(os.environ)
     played = MpiPairs(
-        targets, reach.transport_for, python=python, iface=flags["iface"], connect=connect
-    )
+        targets, reach.transport_for,
+        over=flags["over"], python=python, iface=flags["iface"], connect=connect,
+    )  # fmt: skip
 
     def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:
         found = played.play(chosen)

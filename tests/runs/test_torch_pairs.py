@@ -1,0 +1,101 @@
+"""Pairs of hosts measured by all-reduces of torch: over gloo, without torch, and one that hangs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rig import Cluster
+
+from dispatcher.ranks import mpi_pair, torch_pair
+
+NEEDS = [name for name in ("torch", "mpi4py") if importlib.util.find_spec(name) is None]
+needs_ranks = pytest.mark.skipif(bool(NEEDS), reason=f"needs {NEEDS} in the ranks' Python")
+
+
+def check(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
+    pairs = "-w", "n1,n2", "--pairs", "--rounds", "1", "--json", *words
+    done = cluster.run([sys.executable, "-m", "dispatcher", "check", *pairs], timeout=150)
+    assert done.stdout, done
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.torch
+@needs_ranks
+def test_two_hosts(cluster: Cluster) -> None:
+    code, found = check(cluster, "--over", "gloo")
+    (pair,) = found["pairs"]
+    assert (code, pair["hosts"], pair["why"]) == (0, ["n1", "n2"], "")
+    assert pair["latency"] > 0
+    assert pair["there"] == pair["back"] > 0
+
+
+@needs_ranks
+def test_a_host_without_torch_is_told(cluster: Cluster) -> None:
+    python = Path(cluster.shared, "python-without")
+    real = shlex.quote(sys.executable)
+    python.write_text(
+        f'#!/bin/sh\n[ "$DISPATCH_HOST" = n2 ] && exec {real} -S "$@"\nexec {real} "$@"\n'
+    )
+    python.chmod(0o755)
+    code, found = check(cluster, "--over", "gloo", "--python", str(python))
+    assert (code, found["pairs"]) == (125, []), found
+    assert "No module named 'torch'; --python PATH names another" in found["problems"]["n2"]
+    assert found["problems"]["n1"] == "no partner was left for it"
+
+
+def torch(cuda: str | None, sees: bool, nccl: bool) -> SimpleNamespace:
+    """As much of a torch as is looked at before ranks meet."""
+    return SimpleNamespace(
+        __version__="2.9",
+        version=SimpleNamespace(cuda=cuda),
+        cuda=SimpleNamespace(is_available=lambda: sees),
+        distributed=SimpleNamespace(is_nccl_available=lambda: nccl),
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "over", "words"),
+    [
+        (None, "gloo", ": torch: import of torch halted; None in sys.modules; --python PATH names"),
+        (torch(None, False, False), "gloo", ""),
+        (torch(None, False, False), "nccl", "torch 2.9 is built for the CPU alone; a torch for"),
+        (torch("13", False, True), "nccl", "torch 2.9 sees no GPU; ask nvidia-smi why, or --over"),
+        (torch("13", True, False), "nccl", "torch 2.9 is built without NCCL; another torch, or"),
+        (torch("13", True, True), "nccl", ""),
+    ],
+)
+def test_what_a_host_lacks(
+    monkeypatch: pytest.MonkeyPatch, there: SimpleNamespace | None, over: str, words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", there)
+    monkeypatch.setitem(sys.modules, "torch.distributed", there and there.distributed)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace())
+    said = torch_pair.lack(over)
+    assert words in said
+    assert bool(words) == bool(said)
+
+
+def test_a_hang_ends_by_the_deadline() -> None:
+    program = """
+import threading
+from dispatcher.ranks.torch_pair import Told
+told = Told()
+told.doing = "large all-reduces"
+told.found["latency"] = 0.5
+told.until(0)
+threading.Event().wait(60)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith(mpi_pair.MARK)
+    why = "no answer in time: large all-reduces"
+    said = json.loads(done.stdout.removeprefix(torch_pair.MARK))
+    assert said == {"latency": 0.5, "rate": None, "why": why, "lack": ""}
