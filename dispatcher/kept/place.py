@@ -74,19 +74,20 @@ def call() -> socket.socket:
         return link
     import subprocess  # most of us find a holder, or want none
 
-    holder = subprocess.Popen(
-        [sys.executable, "-m", "dispatcher.kept"],
+    # by a shell that ends at once: it is not our child, so that nobody has to wait for its end
+    subprocess.run(
+        ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-m", "dispatcher.kept"],
         cwd=_HOUSE,  # python -m looks there first, and the user's folder may hold anything
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        check=False,
     )
     end = time.monotonic() + START_LIMIT
     while time.monotonic() < end:
         link = dial()
         if link is not None:
-            holder.returncode = 0  # it outlives us on purpose: no warning about it
             return link
         time.sleep(0.01)  # another's holder may be the one that comes up
     raise DispatchError("no process to hold connections could be started")

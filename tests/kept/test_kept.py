@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -262,8 +263,12 @@ def test_nothing_of_the_current_folder_is_run(
     with place.call() as link:
         who = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     holder = int.from_bytes(who[:4], sys.byteorder)
-    os.kill(holder, signal.SIGTERM)
-    os.waitpid(holder, 0)
+    with pytest.raises(ChildProcessError):  # or its end would be ours to wait for
+        os.waitpid(holder, os.WNOHANG)
+    end = os.pidfd_open(holder)
+    signal.pidfd_send_signal(end, signal.SIGTERM)
+    assert select.select([end], [], [], 10)[0]
+    os.close(end)
     assert not (tmp_path / "sprung").exists()
 
 

@@ -14,6 +14,7 @@ from dispatcher.transport.base import Ending, Failure, Kind, LinkClosed, Target
 
 from .conftest import Reader, Way, gather
 from .open_files import open_files
+from .zombies import zombies
 
 
 def test_output_errors_and_code(way: Way) -> None:
@@ -270,14 +271,14 @@ def test_nothing_is_left_behind(way: Way) -> None:
     kept = getattr(way.transport, "kept", None)
     if kept is not None:
         kept.drop()
-    files, threads = open_files(), set(threading.enumerate())
+    files, threads, before = open_files(), set(threading.enumerate()), zombies()
     for command in ("true", "echo x; exit 3", "cat", "exec yes", "kill -9 $$"):
         way.open(command).close()
     if kept is not None:
         kept.drop()
     assert _settles(lambda: open_files() <= files), open_files() - files
     assert _settles(lambda: set(threading.enumerate()) <= threads), threading.enumerate()
-    assert _settles(lambda: not _children()), _children()
+    assert _settles(lambda: zombies() <= before), zombies() - before
 
 
 def test_transport_close_leaves_no_thread(way: Way) -> None:
@@ -326,22 +327,6 @@ def test_a_kept_connection_that_broke_is_made_anew(way: Way) -> None:
     link.close()
     os.kill(parent, signal.SIGKILL)
     assert gather(way.open("echo again"))[0] == b"again\n"
-
-
-def _children() -> list[str]:
-    """Zombies of ours: a child that ended and was not waited for."""
-    found = []
-    for pid in os.listdir("/proc"):
-        if not pid.isdigit():
-            continue
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                state, parent = file.read().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if state == "Z" and int(parent) == os.getpid():
-            found.append(pid)
-    return found
 
 
 def _settles(condition: object, seconds: float = 5) -> bool:

@@ -19,6 +19,7 @@ from dispatcher.transport.pump import Pump
 from .conftest import gather
 from .open_files import open_files
 from .sshd import ADDRESS, Sshd, free_port, start_sshd
+from .zombies import zombies
 
 RELAY = """
 import os, selectors, socket, sys
@@ -187,7 +188,7 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
     relay.write_text(RELAY)
     transport = ParamikoTransport(config=proxy(own, f"{sys.executable} {relay} %h %p"))
     transports.append(transport)
-    before = open_files()
+    before, unreaped = open_files(), zombies()
     for _ in range(3):
         link = transport.open(Target("node"), "echo in; cat", time.monotonic() + 20)
         assert isinstance(link, Link), link
@@ -196,7 +197,7 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
         assert time.monotonic() - started < 3
     transport.close()
     assert open_files() <= before
-    assert not _zombies()
+    assert zombies() <= unreaped
 
 
 def test_proxy_command_that_fails(own: Sshd, transports: list[ParamikoTransport]) -> None:
@@ -234,22 +235,9 @@ def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
 def test_proxy_command_that_hangs(own: Sshd, transports: list[ParamikoTransport]) -> None:
     transport = ParamikoTransport(config=proxy(own, "sleep 100"))
     transports.append(transport)
-    started = time.monotonic()
+    unreaped, started = zombies(), time.monotonic()
     failure = transport.open(Target("node"), "true", started + 1)
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.TIMEOUT
     assert time.monotonic() - started < 6
-    assert not _zombies()
-
-
-def _zombies() -> list[str]:
-    found = []
-    for pid in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                state, parent = file.read().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if state == "Z" and int(parent) == os.getpid():
-            found.append(pid)
-    return found
+    assert zombies() <= unreaped
