@@ -18,6 +18,8 @@ from runs.conftest import PROGRAM, Desk, script, words_of
 #: over plain TCP between hosts MPICH's default module (UCX) may stall, and so may libfabric's
 #: provider "sockets", which MPICH prefers
 NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ofi", "-x", "FI_PROVIDER=tcp")
+#: seconds that a loaded machine may take beyond a bound
+SLACK = 4.0
 
 
 def why_no_mpi() -> str | None:
@@ -52,6 +54,7 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 comm.Barrier()
 if comm.rank == 1:
+    open(__file__ + ".ends", "w").close()
     how = sys.argv[1]
     if how == "raise": raise RuntimeError("it is broken")
     if how == "abort": comm.Abort(7)
@@ -129,9 +132,8 @@ class TestOneHost:
     ) -> None:
         before = segments()
         name = script(desk.folder, ENDING)
-        began = time.monotonic()
         done = desk.run("-H", "localhost:3", name, how, where, timeout=30)
-        assert time.monotonic() - began < 6
+        assert time.time() - os.stat(desk.folder / f"{name}.ends").st_mtime < 2 + SLACK
         assert done.returncode == code, done.stderr
         assert "error: rank 1 on localhost" in done.stderr
         assert words in done.stderr
