@@ -26,6 +26,13 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
 """
 
 
+#: what must be asked for -> options that are about it alone
+_GO_WITH = {
+    "pairs": ("over", "rounds", "slow", "svg"),
+    "nccl": ("texts", "apply", "log"),
+}
+
+
 @click.command(
     "check", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
 )
@@ -70,22 +77,22 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
 @how_options
 def command(**flags: Any) -> int:
     """Look at all hosts at once and say which are fit for a job, which are not, and why."""
+    kinds = [kind for kind in ("full", "pairs", "nccl") if flags[kind]]
+    if len(kinds) > 1:
+        raise UsageError(f"--{kinds[0]} and --{kinds[1]} exclude each other")
+    if flags["words"] and kinds and not flags["full"]:
+        raise UsageError(f"--{kinds[0]} looks at no script")
+    for kind, names in _GO_WITH.items():
+        for name in names:
+            if flags[name] and not flags[kind]:
+                said = "from" if name == "texts" else name
+                raise UsageError(f"--{said} goes with --{kind}")
     if flags["nccl"]:
-        from dispatcher.cli.nccl import run as advise
-
-        return advise(flags)
-    if flags["pairs"]:
-        from dispatcher.cli.pairs import run as measure
-
-        return measure(flags)
-    for name in ("over", "rounds", "slow", "svg"):
-        if flags[name] is not None:
-            raise UsageError(f"--{name} goes with --pairs")
-    for name in ("texts", "apply", "log"):
-        if flags[name]:
-            raise UsageError(f"--{'from' if name == 'texts' else name} goes with --nccl")
-    from dispatcher.cli.health import run
-
+        from dispatcher.cli.nccl import run
+    elif flags["pairs"]:
+        from dispatcher.cli.pairs import run
+    else:
+        from dispatcher.cli.health import run
     return run(flags)
 
 
