@@ -1,4 +1,4 @@
-"""This process: the folder it is in, the Python it would have ranks use, its open files."""
+"""This machine: the folder we are in, the program named, the Python it would have, open files."""
 
 from __future__ import annotations
 
@@ -23,6 +23,23 @@ def cwd_of(chdir: str | None) -> str:
     if logical.startswith("/") and os.path.realpath(logical) == os.path.realpath(here):
         here = logical
     return here if chdir is None else os.path.join(here, chdir)
+
+
+def is_program(path: str) -> bool:
+    """Whether ``path`` is what Python cannot run: machine code, a shell's script, a command.
+
+    False in doubt: it may be no file of this machine, and what is a script of Python to some
+    begins as one of a shell.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF" or path.endswith((".sh", ".bash"))
+    except FileNotFoundError:
+        from shutil import which
+
+        return "/" not in path and "." not in path and which(path) is not None
+    except (OSError, ValueError):
+        return False
 
 
 def python_of(environ: Mapping[str, str]) -> str:

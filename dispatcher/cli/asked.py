@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dispatcher.api.here import cwd_of, python_of
+from dispatcher.api.here import cwd_of, is_program, python_of
 from dispatcher.cli.door import say
 from dispatcher.cli.fanout import WINDOW
 from dispatcher.errors import UsageError
 from dispatcher.plan.host import Hostlist
 from dispatcher.plan.hostfile import read_hosts
+from dispatcher.plan.names import shown
 from dispatcher.plan.per_node import torchrun
 from dispatcher.plan.request import (
     Limits,
@@ -100,6 +102,12 @@ def _program(flags: Mapping[str, Any]) -> Program:
     if flags["rdzv"]:
         _nproc(flags["nproc_per_node"])  # torchrun takes the same words
         return Program("module", torchrun(words, flags["nproc_per_node"], _kind(flags)))
+    usual = flags["python"] is None and flags["chdir"] is None
+    if _kind(flags) == "script" and usual and is_program(words[0]):
+        raise UsageError(
+            f"{shown(words[0])}: a program, and no script of Python",
+            hint=f"dispatch ... --no-python {shlex.quote(words[0])}",
+        )
     return Program(_kind(flags), tuple(words))
 
 
