@@ -26,7 +26,7 @@ def cwd_of(chdir: str | None) -> str:
 
 
 def is_program(path: str) -> bool:
-    """Whether ``path`` is what Python cannot run: machine code, a shell's script, a command.
+    """Whether the file ``path`` is what Python cannot run: machine code, or a shell's script.
 
     False in doubt: it may be no file of this machine, and what is a script of Python to some
     begins as one of a shell.
@@ -34,10 +34,6 @@ def is_program(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF" or path.endswith((".sh", ".bash"))
-    except FileNotFoundError:
-        from shutil import which
-
-        return "/" not in path and "." not in path and which(path) is not None
     except (OSError, ValueError):
         return False
 
