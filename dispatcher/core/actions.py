@@ -106,9 +106,9 @@ class Sweep(Action):
 
 @value
 class ReleaseFence(Action):
-    """Let the node's members of ``fence`` go, with the keys of all nodes."""
+    """Let the members of ``fence`` on ``nodes`` go, with the keys of all of these."""
 
-    node: int
+    nodes: tuple[int, ...]
     world: int
     fence: str
     epoch: int

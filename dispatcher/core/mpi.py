@@ -208,7 +208,4 @@ def _unknown(verb: bytes) -> bytes:
 def _released(world: int, release: Release | None) -> list[Action]:
     if release is None:
         return []
-    return [
-        ReleaseFence(node, world, release.fence, release.epoch, release.packets)
-        for node in release.nodes
-    ]
+    return [ReleaseFence(release.nodes, world, release.fence, release.epoch, release.packets)]

@@ -50,7 +50,7 @@ from dispatcher.core.job import CONNECTING, PASSED_SIGNALS, PROBING, SWEEP_LIMIT
 from dispatcher.core.last_look import LastLooks, NodeCleared
 from dispatcher.core.pause import Pause
 from dispatcher.core.pool import Pool
-from dispatcher.core.seating import Seating, take_seats
+from dispatcher.core.seating import Seating, seated, take_seats
 from dispatcher.plan.job import JobPlan
 
 TRYING, PAUSED, CLOSING, OVER = "trying", "paused", "closing", "over"
@@ -222,10 +222,7 @@ class Run:
                         self.pool.unlink(host, now)
                         out.append(CloseLink(host))
                 case _:
-                    node = action.node  # type: ignore[attr-defined]
-                    host = self._seats[node]
-                    moved = action if host == node else replace(action, node=host)  # type: ignore[call-arg]
-                    out.append(moved)
+                    out.append(seated(action, self._seats))
         return out
 
     def _outward(self, event: ev.Event) -> ev.Event:

@@ -1,9 +1,14 @@
-"""Who sits where in the next attempt: spares into vacant seats, or fewer seats. Pure."""
+"""Who sits where: spares into vacant seats, or fewer seats; and orders for those who sit there.
+
+Pure, like all of ``core``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
+from dispatcher.core.actions import Action, ReleaseFence
 from dispatcher.core.events import Facts
 from dispatcher.plan import reseat
 from dispatcher.plan.job import JobPlan, NodePlan
@@ -80,3 +85,11 @@ def take_seats(
         dropped=tuple(seats[node] for node in sorted(gone)),
         excluded=tuple(seats[node] for node in sorted(changed) if seats[node] not in bad),
     )
+
+
+def seated(action: Action, seats: Sequence[int]) -> Action:
+    """A job's ``action``, which means nodes of its plan, for the hosts in their ``seats``."""
+    if isinstance(action, ReleaseFence):
+        return replace(action, nodes=tuple(seats[node] for node in action.nodes))
+    node = action.node  # type: ignore[attr-defined]
+    return action if seats[node] == node else replace(action, node=seats[node])  # type: ignore[call-arg]

@@ -32,7 +32,7 @@ from dispatcher.runner.beats import Beats
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
 from dispatcher.runner.inbox import Inbox
-from dispatcher.runner.orders import prepare_order, start_order
+from dispatcher.runner.orders import prepare_order, release_order, start_order
 from dispatcher.runner.sampling import Sampling
 from dispatcher.runner.stdin import Stdin
 from dispatcher.sinks.base import Sink, Stamped
@@ -297,10 +297,10 @@ class Runner:
                     self._suspend()
                 case act.Sweep(node):
                     self._send(node, "sweep")
-                case act.ReleaseFence(node, world, fence, epoch, packets):
-                    self._send(
-                        node, "pmi_release", world=world, fence=fence, epoch=epoch, keys=packets
-                    )
+                case act.ReleaseFence(nodes, world, fence, epoch, packets):
+                    order = release_order(world, fence, epoch, packets)
+                    for node in nodes:
+                        self._hosts[node].send(order)
                 case act.AnswerRank(node, rank, line):
                     self._send(node, "pmi_answer", rank=rank, line=line)
                 case act.ServePmix(node):

@@ -1,4 +1,4 @@
-"""The two orders every agent gets, as frames: ``prepare`` and ``start``.
+"""The orders every agent gets, as frames: ``prepare``, ``start`` and ``release``.
 
 What they hold is told in ``agent.messages``; the plan decides all of it, together
 with what the hosts have said of themselves.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dispatcher import bootstrap
 from dispatcher.agent.messages import control
@@ -25,6 +25,7 @@ from dispatcher.plan.job import JobPlan, NodePlan
 from dispatcher.plan.per_node import PER_NODE, filled
 from dispatcher.runner import pmix
 from dispatcher.runner.once import once_a_plan
+from dispatcher.transport.base import Common
 
 
 def prepare_order(
@@ -146,6 +147,11 @@ def _place(
         "run_id": plan.run_id,
         "restart": restart,
     }
+
+
+def release_order(world: int, fence: str, epoch: int, packets: Sequence[bytes]) -> Common:
+    """The order to let the members of a fence go, the same for all nodes."""
+    return Common(control("pmi_release", world=world, fence=fence, epoch=epoch, keys=packets))
 
 
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:

@@ -21,6 +21,9 @@ from collections.abc import Callable
 
 from dispatcher.values import Value, value
 
+#: bytes of a piece of what is ``Common``; an eighth of what a way that shares takes at once
+_PIECE = 32 << 10
+
 
 class Kind(str, enum.Enum):
     """Why a host could not be used; the words users see in the table of failed hosts."""
@@ -87,6 +90,21 @@ class LinkClosed(OSError):
     """The far side is gone; what was written may not have arrived."""
 
 
+class Common(bytes):
+    """Bytes that many links are written; links that share a way may have them cross it once.
+
+    pieces: the same bytes, cut once for all, so that a way knows each again by its identity.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        cuts = range(0, len(data), _PIECE)
+        self._cut = tuple(Common(data[at : at + _PIECE]) for at in cuts) if len(cuts) > 1 else ()
+
+    @property
+    def pieces(self) -> tuple[Common, ...]:
+        return self._cut or (self,)
+
+
 class Link(abc.ABC):
     """An open byte stream to one command on one host."""
 
@@ -98,6 +116,8 @@ class Link(abc.ABC):
     by: str | None = None
     #: whether ``ready`` is called too when ``gone`` turns true while the streams stay open
     tells_end = False
+    #: whether what is written as ``Common`` costs less; for others it is bytes like all
+    shares = False
 
     @abc.abstractmethod
     def watch(self, ready: Callable[[], None]) -> None:
