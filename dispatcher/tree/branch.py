@@ -4,12 +4,17 @@ Owners of streams never touch the link. What they send waits here, orders before
 is bounded by each stream's credit; what comes in is given to the streams at once, which hold
 no more than they granted. So a link that stands still delays only what is behind it.
 
+What is common to many streams crosses the link for the first of them; the others are then
+told that it is their next input, each when its own writer comes to it. Where the link is itself
+such a stream, the same bytes are common there, so that a tree's links carry them once at any depth.
+
 When the link ends, so do all its streams: that of the inner host itself with the reason,
 those behind it with its name.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -18,8 +23,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from dispatcher import bootstrap
-from dispatcher.transport.base import Failure, Kind, Link, LinkClosed
+from dispatcher.transport.base import Common, Failure, Kind, Link, LinkClosed
 from dispatcher.tree import there
+from dispatcher.tree.shelf import Shelf
 from dispatcher.tree.stream import Stream
 
 _READ_SIZE = 256 << 10
@@ -29,15 +35,15 @@ _ERRORS_LIMIT = 8192
 _READS = 8
 #: seconds that the end of a link may come after it has ceased to take our frames
 _LAST_WORDS = 2.0
+_NOTHING = Common(b"")
 _URGENT = frozenset({there.OPEN, there.CLOSE, there.MORE_OUTPUT, there.MORE_ERRORS})
 
 
 class Branch:
     """One inner host. name: what it is called in messages. payload: the relay's source.
 
-    common: what many of its streams write first, which crosses the link once for all of them;
-    at most ``there.LARGEST`` bytes. open_link: gives the link on which it is started; called
-    once, by the branch's thread.
+    common: what many of its streams write first. open_link: gives the link on which it is
+    started; called once, by the branch's thread.
     """
 
     def __init__(
@@ -45,7 +51,7 @@ class Branch:
         name: str,
         payload: bytes,
         open_link: Callable[[], Link | Failure],
-        common: bytes = b"",
+        common: Common = _NOTHING,
     ) -> None:
         self.name = name
         self.common = common
@@ -59,12 +65,12 @@ class Branch:
         self._lock = threading.Lock()
         self._streams: dict[int, Stream] = {}
         self._number = 0
-        self._orders: deque[bytes] = deque()
-        self._input: deque[bytes] = deque()
+        self._orders: deque[tuple[bytes, ...]] = deque()  # frames, and each in its parts
+        self._input: deque[tuple[bytes, ...]] = deque()
+        self._shelf = Shelf()
         self._rang = threading.Event()
         self._settled = threading.Event()  # the relay has answered, or never will
         self._closing = False
-        self._keeps = False  # the relay was sent ``common``
         self._beats: dict[int, Callable[[], None]] = {}  # stream -> told of a sign of life
         self._ping, self._every, self._next_pulse = b"", 0.0, math.inf
         self._halfway: set[int] = set()  # streams of which a write is under way
@@ -89,7 +95,7 @@ class Branch:
             if lost is None:
                 self._streams[self._number] = stream
                 body = "\0".join((known, *words)).encode("utf-8", "surrogateescape")
-                self._orders.append(there.frame(self._number, there.OPEN, body))
+                self._orders.append((there.frame(self._number, there.OPEN, body),))
         if lost is not None:
             stream.lose(self._as_seen_by(stream, lost))
         self._rang.set()
@@ -100,16 +106,19 @@ class Branch:
         with self._lock:
             if number in self._streams:
                 lane = self._orders if kind in _URGENT else self._input
-                lane.append(there.frame(number, kind, body))
+                lane.append((there.frame(number, kind, body),))
         self._rang.set()
 
-    def send_common(self, number: int) -> None:
-        """Let ``common`` be the next input of a stream."""
+    def send_common(self, number: int, piece: Common) -> None:
+        """Let ``piece`` be the next input of a stream; the relay may have it already."""
         with self._lock:
-            if not self._keeps:
-                self._orders.append(there.frame(0, there.KEEP, self.common))
-                self._keeps = True
-        self.send(number, there.KEPT)
+            if number in self._streams:
+                place, is_new = self._shelf.place(piece)
+                if is_new:
+                    header = there.HEADER.pack(place, there.KEEP, len(piece))
+                    self._input.append((header, piece))
+                self._input.append((there.frame(number, there.KEPT, there.COUNT.pack(place)),))
+        self._rang.set()
 
     def pulse(self, number: int, ping: bytes, every: float, heard: Callable[[], None]) -> None:
         """Ping the command of a stream, with all others; see ``Link.pulse``."""
@@ -187,28 +196,29 @@ class Branch:
 
     def _serve(self, link: Link) -> Failure:
         """Carry frames until the link ends; why it did."""
-        frames = self._payload
+        parts = [self._payload]
         link.watch(self._rang.set)
         while not self._closing:
             self._rang.clear()
             failure = self._read(link)
             if failure is not None:
                 return failure
-            frames = frames or self._next()
-            if not frames:
+            parts = parts or self._next()
+            if not parts:
                 left = self._next_pulse - time.monotonic()
                 self._rang.wait(None if left == math.inf else max(0.0, left))
                 continue
             try:
-                link.write(frames)
+                for data in _writes(parts) if link.shares else [b"".join(parts)]:
+                    link.write(data)
             except LinkClosed:
                 return self._last_words(link)
-            frames = b""
+            parts = []
         return Failure(Kind.LOST, "closed")
 
-    def _next(self) -> bytes:
-        """Frames to write, orders first."""
-        frames: list[bytes] = []
+    def _next(self) -> list[bytes]:
+        """Parts of frames to write, orders first."""
+        parts: list[bytes] = []
         size = 0
         with self._lock:
             if time.monotonic() >= self._next_pulse:
@@ -216,16 +226,17 @@ class Branch:
                 self._owed.update(self._halfway & self._beats.keys())
                 self._pulse_to(self._beats.keys() - self._halfway)
             while size < _WRITE_SIZE and (lane := self._orders or self._input):
-                frames.append(lane.popleft())
-                size += len(frames[-1])
-        return b"".join(frames)
+                frame = lane.popleft()
+                parts += frame
+                size += sum(map(len, frame))
+        return parts
 
     def _pulse_to(self, numbers: Collection[int]) -> None:
         """Queue a ping for the commands of ``numbers``, behind all input that is waiting."""
         self._owed.difference_update(numbers)
         ping = there.COUNT.pack(len(self._ping)) + self._ping
         body = ping + b"".join(map(there.COUNT.pack, numbers))
-        self._input.append(there.frame(0, there.PULSE, body))
+        self._input.append((there.frame(0, there.PULSE, body),))
 
     def _take_pulse(self, body: bytes) -> None:
         """Tell whose commands have shown a sign of life."""
@@ -297,3 +308,10 @@ class Branch:
             how = f"its relay was killed by SIG{status.signal}"
         said = self._errors.decode("utf-8", "backslashreplace").strip().splitlines()
         return Failure(Kind.LOST, how + (f"; it said: {said[-1][-400:]}" if said else ""))
+
+
+def _writes(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """``parts`` joined, but for what is common: on the way of that it may be known already."""
+    for is_common, some in itertools.groupby(parts, lambda part: isinstance(part, Common)):
+        group = list(some)
+        yield from group if is_common else [b"".join(group)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher import bootstrap
 from dispatcher.agent.wire import SYNC
-from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed
+from dispatcher.transport.base import Common, Ending, Failure, Kind, Link, LinkClosed
 from dispatcher.transport.child import signal_name
 from dispatcher.transport.openssh import SSH_FAILED, classify
 from dispatcher.tree import there
@@ -36,6 +36,7 @@ class Stream(Link):
     """
 
     tells_end = True
+    shares = True
     by = "tree"
 
     def __init__(self, branch: Branch, number: int, host: str, *, by_ssh: bool) -> None:
@@ -191,10 +192,11 @@ class Stream(Link):
 
     def _write(self, data: bytes) -> None:
         left = memoryview(data)
-        common = self._branch.common
+        common = data if isinstance(data, Common) else self._branch.common
         if common and data.startswith(common):
-            self._take_room(len(common), len(common))
-            self._branch.send_common(self._number)
+            for piece in common.pieces:
+                self._take_room(len(piece), len(piece))
+                self._branch.send_common(self._number, piece)
             left = left[len(common) :]
         while left:
             size = self._take_room(1, min(len(left), _PIECE))

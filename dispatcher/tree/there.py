@@ -12,8 +12,8 @@ kind           way   body
 =============  ====  ===============================================================
 OPEN           down  lines for known_hosts, then the words of the command, NUL between
 INPUT          down  bytes for its standard input; INPUT_END: no more of them
-KEEP           down  bytes that many commands will read: the agent, once for all of them
-KEPT           down  nothing: those bytes are its next input
+KEEP           down  bytes that many commands will read; their place stands for the stream
+KEPT           down  4 bytes: the place of what is its next input
 CLOSE          down  forget it; a command that leads to another host is killed
 MORE_OUTPUT    down  4 bytes: how many more bytes of output are welcome; also MORE_ERRORS
 OUTPUT, ERRORS up    bytes of its outputs; OUTPUT_END, ERRORS_END: no more of them
@@ -108,7 +108,7 @@ class Relay:
         self._go = go
         self._frames = Frames()
         self._streams: dict[int, Command] = {}
-        self._kept = b""
+        self._kept: dict[int, bytes] = {}  # place -> what lies there
         self._urgent: deque[bytes] = deque()
         self._going: deque[bytes] = deque()
         self._piece = memoryview(b"")  # what is being written
@@ -166,7 +166,7 @@ class Relay:
                 self._open(number, body)
                 continue
             if kind == KEEP:
-                self._kept = body
+                self._kept[number] = body
                 continue
             if kind == PULSE:
                 self._pulse(body)
@@ -175,7 +175,7 @@ class Relay:
             if stream is None:
                 continue  # it has ended meanwhile
             if kind in (INPUT, KEPT):
-                stream.waiting += self._kept if kind == KEPT else body
+                stream.waiting += self._kept[COUNT.unpack(body)[0]] if kind == KEPT else body
                 self._feed(stream)
             elif kind == INPUT_END:
                 stream.input_ends = True

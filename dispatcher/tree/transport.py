@@ -8,6 +8,7 @@ quarter is kept for a connection from here.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from dispatcher import bootstrap
 from dispatcher.agent.wire import SYNC
 from dispatcher.plan.topology import Topology
 from dispatcher.transport.base import (
+    Common,
     Failure,
     Kind,
     Link,
@@ -62,7 +64,7 @@ class TreeTransport(Transport):
         self._topology = topology
         self._direct = direct
         self._command = command
-        self._common = common
+        self._common = Common(common)
         self._program = program
         self._trust = trust.Trust(config)
         self._detours = Detours(say)
@@ -178,10 +180,11 @@ class TreeTransport(Transport):
             branch.close()
 
 
-def payload() -> bytes:
+@functools.cache
+def payload() -> Common:
     """The relay's source, as it is sent."""
     folder = resources.files("dispatcher.tree")
     names = ("started", "there")
     modules = {name: bootstrap.lean((folder / f"{name}.py").read_text("utf-8")) for name in names}
     modules["main"] = f"from .there import serve\n\n\ndef main():\n    serve({SYNC!r})\n"
-    return bootstrap.payload_of(modules)
+    return Common(bootstrap.payload_of(modules))

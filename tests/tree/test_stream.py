@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.agent.wire import SYNC
-from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed
+from dispatcher.transport.base import Common, Ending, Failure, Kind, Link, LinkClosed
 from dispatcher.tree import there
 from dispatcher.tree.branch import Branch
 from dispatcher.tree.detours import Detours, told
@@ -145,7 +145,7 @@ def test_frames_of_streams_that_are_closed_are_nothing(far: Far) -> None:
 
 def test_what_all_are_told_crosses_once() -> None:
     far = Far()
-    branch = Branch("n1", b"", lambda: far, b"agent" * 1000)
+    branch = Branch("n1", b"", lambda: far, Common(b"agent" * 1000))
     for _ in range(2):
         branch.stream(["cat"], "n1").write(b"agent" * 1000 + b"order")
     last = branch.stream(["cat"], "n1")
@@ -162,7 +162,9 @@ def test_what_all_are_told_crosses_once() -> None:
     assert kept == [(0, there.KEEP, b"agent" * 1000)]
     for number in (1, 2):
         mine = [one for one in found if one[0] == number and one[1] != there.OPEN]
-        assert mine == [(number, there.KEPT, b""), (number, there.INPUT, b"order")]
+        assert mine == [
+            (number, there.KEPT, there.COUNT.pack(0)), (number, there.INPUT, b"order"),
+        ]  # fmt: skip
     branch.close()
 
 
