@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -254,3 +255,21 @@ def test_what_lies_in_a_place_is_what_was_put_there_last(wanted: list[int]) -> N
     assert len(lying) <= PLACES
     if len(set(wanted)) <= PLACES:
         assert sent == len(set(wanted))
+
+
+def test_what_waits_for_a_link_goes_in_few_writes() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each write is told
+    with ours, theirs:
+        relay = there.Relay(os.dup(theirs.fileno()), theirs.fileno())
+        for number in range(3):
+            relay._say(number, there.OUTPUT, b"key")
+        relay._say(9, there.OUTPUT, bytes(there.LARGEST))
+        relay._say(1, there.TAKEN, there.COUNT.pack(7))
+        relay._write()
+        writes = [there.Frames().feed(ours.recv(1 << 20)) for _ in range(2)]
+        os.close(relay._come)
+    assert writes[0] == [
+        (1, there.TAKEN, there.COUNT.pack(7)),
+        *((number, there.OUTPUT, b"key") for number in range(3)),
+    ]
+    assert writes[1] == [(9, there.OUTPUT, bytes(there.LARGEST))]
