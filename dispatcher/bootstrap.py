@@ -45,7 +45,7 @@ MODULES = (
 
 #: what few runs need; it follows in the ``prepare`` order of those that do
 PARTS = (
-    "door", "stdin", "senses", "pair", "survey", "sampler", "usage", "nvidia", "stacks",
+    "door", "stdin", "equal", "senses", "pair", "survey", "sampler", "usage", "nvidia", "stacks",
     "rendezvous", "pmix", "libpmix", "libraries",
 )  # fmt: skip
 

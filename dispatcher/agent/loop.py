@@ -52,7 +52,7 @@ from .wire import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
     from .guarded import Guarded
     from .meeting import Meeting
@@ -86,9 +86,9 @@ class Loop:
         self.credit = 0
         self.ranks: dict[int, Process] = {}  # rank -> Process
         self.by_pid: dict[int, Process] = {}
-        self.readable: dict[
-            int, tuple[Process, int]
-        ] = {}  # fd -> (Process, stream), the ranks' pipes
+        # the ranks' pipes: fd -> (Process, stream)
+        self.readable: dict[int, tuple[Process, int]] = {}
+        self.encode: Callable[[int, bytes, int, int], bytes] = encode  # of output
         self.reading = True
         self.cwd = b"/"
         self.error_folder: str | None = None
@@ -182,6 +182,10 @@ class Loop:
     def do_prepare(self, message: dict[str, Any]) -> None:
         # an agent that runs from files has them all
         getattr(__spec__.loader, "sources", {}).update(message["parts"])
+        if message.get("equal") and self.encode is encode:
+            from .equal import Equal
+
+            self.encode = Equal(message["equal"]).encode
         self.cwd = message["cwd"]
         if self.error_folder:  # of an earlier attempt, whose ranks are dead
             folder.remove(self.error_folder)
@@ -438,7 +442,7 @@ class Loop:
     def take_output(self, member: Process, stream: int, data: bytes) -> None:
         member.counts[stream] += len(data)
         self.credit -= len(data)
-        self.queue_output(encode(OUTPUT, data, member.rank, stream))
+        self.queue_output(self.encode(OUTPUT, data, member.rank, stream))
 
     def end_stream(self, member: Process, stream: int) -> None:
         fd = member.pipes.pop(stream)

@@ -9,8 +9,10 @@ prepare    the first order: who this node is and what to look at before a start
            (run_id, node, attempt, check, path, cwd, reserve, watch, heartbeat, lease,
            lifeline_grace, credit; ``parts``: modules that only some runs need, name
            to source); answered by ``ready``. Given again before each further attempt, when
-           nothing of the last one is left. watch: the file that shows progress. reserve: the
-           port to keep free for the ranks' meeting, 0 for any, None on all nodes but the first
+           nothing of the last one is left. equal: 0, or the bytes of the window in which output
+           is looked for, to be sent once (``equal``). watch: the file that shows progress.
+           reserve: the port to keep free for the ranks' meeting, 0 for any, None on all nodes
+           but the first
 probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
 start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
            scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``.

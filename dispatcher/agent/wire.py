@@ -13,9 +13,11 @@ ENDED   3   second  8 bytes: how many bytes that stream carried in all; its last
 INPUT   4   second  raw bytes for the ranks that read standard input, also that many;
                     an empty one is the end of the input
 TAKEN   5   first   8 bytes: how many more bytes of input the launcher may send
+SAME    6   second  8 bytes, 4 bytes: the rank wrote what OUTPUT frames of this link
+                    have brought from that place on, so many bytes (``equal``)
 ==========  ======  =============================================================
 
-OUTPUT, ENDED and TAKEN come from the agent, INPUT from the launcher.
+OUTPUT, ENDED, TAKEN and SAME come from the agent, INPUT from the launcher.
 
 The first lane always passes the second: a kill or a heartbeat never waits
 behind output or input. Within a lane order is kept. Output and input need credit,
@@ -35,6 +37,7 @@ OUTPUT = 2
 ENDED = 3
 INPUT = 4
 TAKEN = 5
+SAME = 6
 
 STDOUT = 1
 STDERR = 2
@@ -43,6 +46,7 @@ HEADER = Struct("!BBHII")
 CONTROL_LIMIT = 16 << 20
 OUTPUT_LIMIT = (64 << 10) - HEADER.size  # a pipe takes the frame whole
 COUNT = Struct("!Q")
+SPAN = Struct("!QI")  # a place among all bytes of OUTPUT frames, and a length
 
 #: the first bytes an agent says; everything before them on its stream is noise
 SYNC = b"\0DISPATCH1\n"
@@ -127,6 +131,8 @@ def _check(kind: int, stream: int, size: int) -> None:
         ok = stream == 0 and size <= OUTPUT_LIMIT
     elif kind == TAKEN:
         ok = stream == 0 and size == COUNT.size
+    elif kind == SAME:
+        ok = stream in (STDOUT, STDERR) and size == SPAN.size
     else:
         ok = False
     if not ok:

@@ -52,6 +52,7 @@ class Fields(TypedDict, total=False):
     mpi: Literal["auto", "pmi1", "none"]
     pmi_port: bool
     stdin: Stdin
+    send_equal_once: bool
     limits: Limits
     restarts: Restarts
     spares: int | None

@@ -70,6 +70,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         mpi="none" if per_node and flags["mpi"] == "auto" else flags["mpi"],
         pmi_port=_pmi_port(flags),
         stdin=stdin,
+        send_equal_once=flags["send_equal_once"],
         limits=_limits(flags),
         restarts=_restarts(flags),
         spares=_count(flags, "spares", "--spares"),

@@ -243,6 +243,12 @@ Other commands, each with its own --help:
 @click.option(
     "--progress-file", metavar="PATH", help="Likewise, a file on host 0 that progress changes."
 )
+@click.option(
+    "--send-equal-once",
+    is_flag=True,
+    help="What several ranks of a host write alike crosses the network once; the screen, files "
+    "and counts stay as they are.",
+)
 # showing
 @showing.options
 @click.option(

@@ -101,6 +101,7 @@ class JobPlan:
     mpi: Literal["auto", "pmi1", "none"] = "auto"
     pmi_port: bool = False
     stdin: Stdin = "none"
+    send_equal_once: bool = False  # what ranks of a host write alike crosses its link once
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
@@ -233,6 +234,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         mpi=request.mpi,
         pmi_port=request.pmi_port,
         stdin=request.stdin,
+        send_equal_once=request.send_equal_once,
         local_rank_arg=request.local_rank_arg,
         per_node=request.per_node,
         limits=request.limits,

@@ -112,6 +112,7 @@ class Request(Value):
     mpi: Literal["auto", "pmi1", "none"] = "auto"
     pmi_port: bool = False
     stdin: Stdin = "none"
+    send_equal_once: bool = False
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: int | None = None

@@ -22,6 +22,7 @@ from dispatcher.agent.wire import (
     HEADER,
     INPUT,
     OUTPUT,
+    SAME,
     TAKEN,
     Decoder,
     Frame,
@@ -29,6 +30,8 @@ from dispatcher.agent.wire import (
 )
 from dispatcher.core import events as ev
 from dispatcher.runner import reports
+from dispatcher.runner.credit import Credit
+from dispatcher.runner.equal import Body, literal
 from dispatcher.transport.base import (
     Ending,
     Failure,
@@ -68,6 +71,7 @@ class Host(threading.Thread):
     heartbeat: seconds between two of the agent's. credit: output bytes that the
     agent may have under way, as ``prepare`` grants them. input_taken: takes (node,
     number of bytes) that the node's readers of standard input have taken, from this thread.
+    body: the bytes that a frame of output brings.
     heard: takes the node when it gave a beat that nobody waits for, from this thread.
     """
 
@@ -89,6 +93,7 @@ class Host(threading.Thread):
         output: Callable[[int, int, int, bytes], None],
         input_taken: Callable[[int, int], None] = lambda node, nbytes: None,
         heard: Callable[[int], None] = lambda node: None,
+        body: Body = literal,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
         self.node = node
@@ -101,11 +106,12 @@ class Host(threading.Thread):
         self._connect_timeout = connect_timeout
         self._boot_timeout = boot_timeout
         self._heartbeat = heartbeat
-        self._credit = credit
+        self._credit = Credit(credit)
         self._tell = tell
         self._output = output
         self._input_taken = input_taken
         self._heard = heard
+        self._body = body
         self._beat = False  # it was just heard, and is to be answered
         self._next_ping = 0.0
         self._rests = False  # it said so, and its next beat is news
@@ -125,8 +131,6 @@ class Host(threading.Thread):
         self._ended: set[tuple[int, int]] = set()
         self._ordered = 0  # the latest attempt that the agent was told to prepare
         self.attempt = 0  # the attempt that the link's frames are of
-        self._unpaid = 0  # output bytes taken by the sinks and not yet given back as credit
-        self._pay_lock = threading.Lock()
 
     # -- called by other threads ----------------------------------------------------
 
@@ -141,12 +145,8 @@ class Host(threading.Thread):
 
     def taken(self, nbytes: int) -> None:
         """The sinks took ``nbytes`` of this host's output; give credit back in large portions."""
-        with self._pay_lock:
-            self._unpaid += nbytes
-            if self._unpaid < self._credit // 2:
-                return
-            count, self._unpaid = self._unpaid, 0
-        self.send(control("credit", count=count))
+        if count := self._credit.taken(nbytes):
+            self.send(control("credit", count=count))
 
     def again(self, prepare: bytes, attempt: int) -> None:
         """Have the agent prepare ``attempt``; its answer divides old frames from new ones."""
@@ -281,9 +281,11 @@ class Host(threading.Thread):
         together: dict[tuple[int, int], list[bytes]] = {}
         try:
             for frame in frames:
-                if frame.kind == OUTPUT:
+                if frame.kind in (OUTPUT, SAME):
                     self._check_output(frame)
-                    together.setdefault((frame.rank, frame.stream), []).append(frame.body)
+                    body = self._body(frame)
+                    self._credit.given(len(body), len(self.ranks))
+                    together.setdefault((frame.rank, frame.stream), []).append(body)
                 else:
                     self._give(together)
                     self._take(frame)

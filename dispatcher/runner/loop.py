@@ -29,6 +29,7 @@ from dispatcher.plan.host import Host as PlanHost
 from dispatcher.plan.job import JobPlan
 from dispatcher.runner import signals
 from dispatcher.runner.beats import Beats
+from dispatcher.runner.equal import bodies
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
 from dispatcher.runner.inbox import Inbox
@@ -352,6 +353,7 @@ class Runner:
             tell=self.tell,
             output=self._output,
             heard=self._beats.note,
+            body=bodies(plan, self._credit),
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )
         self._hosts[node] = host

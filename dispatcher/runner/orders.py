@@ -23,7 +23,7 @@ from dispatcher.plan.environ import (
 )
 from dispatcher.plan.job import JobPlan, NodePlan
 from dispatcher.plan.per_node import PER_NODE, filled
-from dispatcher.runner import pmix
+from dispatcher.runner import equal, pmix
 from dispatcher.runner.once import once_a_plan
 from dispatcher.transport.base import Common
 
@@ -67,12 +67,17 @@ def prepare_order(
         lease=limits.lease,
         lifeline_grace=limits.lifeline_grace,
         credit=credit,
+        equal=equal.window_of(plan, credit),
     )
 
 
 def _parts(plan: JobPlan) -> list[str]:
     """What the agents need for this plan beyond what every run needs."""
-    wanted = {"stdin": plan.stdin != "none", "door": plan.mpi != "none" and plan.pmi_port}
+    wanted = {
+        "stdin": plan.stdin != "none",
+        "door": plan.mpi != "none" and plan.pmi_port,
+        "equal": plan.send_equal_once,
+    }
     return [name for name, is_wanted in wanted.items() if is_wanted]
 
 

@@ -15,6 +15,8 @@ from dispatcher.agent.wire import (
     INPUT,
     OUTPUT,
     OUTPUT_LIMIT,
+    SAME,
+    SPAN,
     TAKEN,
     Decoder,
     Frame,
@@ -35,6 +37,7 @@ frames = st.one_of(
     st.builds(
         Frame, st.just(TAKEN), st.just(0), nodes, ranks, st.integers(0, 1 << 40).map(COUNT.pack)
     ),
+    st.builds(Frame, st.just(SAME), streams, nodes, ranks, st.just(SPAN.pack(1 << 40, 1))),
 )
 
 
@@ -65,7 +68,10 @@ def test_byte_by_byte_gives_the_same_frames(sent: list[Frame]) -> None:
     ("kind", "stream", "size"),
     [
         (0, 0, 0),
-        (6, 0, 0),
+        (7, 0, 0),
+        (SAME, 0, 12),
+        (SAME, 1, 11),
+        (SAME, 2, 13),
         (INPUT, 1, 4),
         (INPUT, 0, OUTPUT_LIMIT + 1),
         (TAKEN, 1, 8),

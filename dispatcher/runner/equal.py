@@ -1,0 +1,54 @@
+"""What the frames of a host's output bring; the other end of ``agent.equal``.
+
+A host is not trusted: a frame that points outside of the window, or at all where nobody asked
+for it, breaks the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatcher.agent.wire import SAME, SPAN, Frame, WireError
+from dispatcher.plan.job import JobPlan
+
+#: the bytes that an OUTPUT or SAME frame brings; raises WireError
+Body = Callable[[Frame], bytes]
+
+#: bytes of a window at least; the ranks' pipes hold as much, so they may be so far apart
+LEAST = 64 << 10
+
+
+def window_of(plan: JobPlan, credit: int) -> int:
+    """Bytes of the windows at both ends of a link of ``credit`` bytes under way; 0 for none.
+
+    So all hosts' windows together stay within what is granted to all of them.
+    """
+    return max(LEAST, credit // 2) if plan.send_equal_once else 0
+
+
+def bodies(plan: JobPlan, credit: int) -> Body:
+    """What reads the output frames of one link."""
+    window = window_of(plan, credit)
+    return alike(window) if window else literal
+
+
+def literal(frame: Frame) -> bytes:
+    """The bytes of an OUTPUT frame. Raises: WireError for one that points elsewhere."""
+    if frame.kind == SAME:
+        raise WireError("output that is the same as other, which was not asked for")
+    return frame.body
+
+
+def alike(size: int) -> Body:
+    """What reads the frames that an ``agent.equal.Equal`` of ``size`` made, in their order."""
+    from dispatcher.agent.equal import Window
+
+    window = Window(size)
+
+    def body(frame: Frame) -> bytes:
+        if frame.kind == SAME:
+            return window.at(*SPAN.unpack(frame.body))
+        window.add(frame.body)
+        return frame.body
+
+    return body
