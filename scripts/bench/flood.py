@@ -20,6 +20,7 @@ import argparse
 import collections
 import hashlib
 import json
+import mmap
 import os
 import random
 import re
@@ -83,25 +84,31 @@ def commands(hosts: list[str], path: str, place: str) -> dict[str, tuple[str, li
     }  # fmt: skip
 
 
-def measure(argv: list[str], out: str, result: str, rate: float) -> None:
-    """Run ``argv`` here with a pipe as its output, copied to ``out`` at ``rate`` bytes/s (0: all).
+def measure(argv: list[str], out: str, result: str, rate: float, room: int) -> None:
+    """Run ``argv`` here with a pipe as its output, read at ``rate`` bytes/s (0: as it comes).
 
-    Runs on the login node; writes what it found as JSON to ``result``.
+    Who reads only reads, into memory that was there before, ``room`` bytes of it: at these rates
+    writing a file would take as much of the machine as the launcher does. It is written to ``out``
+    when the clock has stopped. Runs on the login node; writes what it found as JSON to ``result``.
     """
+    memory = mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    view = memoryview(memory)
     began = time.monotonic()
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert process.stdout is not None
     total = 0
-    with open(out, "wb") as file:
-        while data := os.read(process.stdout.fileno(), 1 << 20):
-            file.write(data)
-            total += len(data)
-            ahead = total / rate - (time.monotonic() - began) if rate else 0
-            if ahead > 0:
-                time.sleep(ahead)
+    while size := os.readv(process.stdout.fileno(), [view[total : total + (1 << 20)]]):
+        total += size
+        ahead = total / rate - (time.monotonic() - began) if rate else 0
+        if ahead > 0:
+            time.sleep(ahead)
+        if total == room:
+            sys.exit(f"{argv[0]}: says more than {room} bytes")
     code = process.wait()
     seconds = time.monotonic() - began
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with open(out, "wb") as file:
+        file.write(view[:total])
     with open(result, "w") as file:
         json.dump([code, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024], file)
 
@@ -151,11 +158,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0, help="of the reader, MB/s [0: any]")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--json", metavar="FILE", help="write every turn there")
-    parser.add_argument("--measure", nargs=3, metavar=("OUT", "RESULT", "ARGV"))
+    parser.add_argument("--measure", nargs=4, metavar=("OUT", "RESULT", "ROOM", "ARGV"))
     options = parser.parse_args()
     if options.measure:
-        out, result, argv = options.measure
-        measure(json.loads(argv), out, result, options.rate * 1e6)
+        out, result, room, argv = options.measure
+        measure(json.loads(argv), out, result, options.rate * 1e6, int(room))
         return
     with Cluster(options.hosts) as cluster:
         path = os.path.join(cluster.shared, "flood")
@@ -189,7 +196,8 @@ def show(
     """Flood once, and print and return what came of it."""
     out, result = (os.path.join(cluster.shared, part) for part in ("out", "result"))
     words = [sys.executable, os.path.abspath(__file__), "--rate", str(rate)]
-    process = cluster.popen([*words, "--measure", out, result, json.dumps(argv)])
+    room = 2 * len(cluster.hosts) * len(flood)  # for labels
+    process = cluster.popen([*words, "--measure", out, result, str(room), json.dumps(argv)])
     process.wait()
     with open(result) as file:
         code, seconds, cpu, rss = json.load(file)
