@@ -74,7 +74,7 @@ def test_a_reading_that_hangs_costs_its_own_time_only(python: str) -> None:
     began = time.monotonic()
     found = survey(
         python,
-        ["hung", "run", [b"sh", b"-c", b"echo begun; sleep 1000 & wait"], 0.3, 100],
+        ["hung", "run", [b"sh", b"-c", b"echo begun; sleep 1000 & wait"], 1.0, 100],
         ["closed", "run", [b"sh", b"-c", b"exec >&- 2>&-; sleep 1000"], 0.3, 100],
         ["good", "run", [b"echo", b"x"], 20.0, 100],
     )
