@@ -40,7 +40,7 @@ NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 #: what travels; a module is compiled on the host when it is first imported
 MODULES = (
     "pack", "wire", "messages", "family", "process", "facts", "folder", "guarded", "guardian",
-    "meeting", "node", "pmi", "shared", "spawn", "wireup", "autopsy", "loop", "main",
+    "meeting", "node", "pmi", "shared", "spawn", "answers", "wireup", "autopsy", "loop", "main",
 )  # fmt: skip
 
 #: what few runs need; it follows in the ``prepare`` order of those that do

@@ -81,7 +81,7 @@ class Door:
         self.awaited.remove(rank)
         if not self.awaited:
             self.close()
-        return self.wireup.admit(rank, fd, rest, now)
+        return self.wireup.answers().admit(rank, fd, rest, now)
 
     def close(self) -> None:
         """Listen no more."""

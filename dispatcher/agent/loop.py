@@ -320,7 +320,7 @@ class Loop:
 
     def do_pmi(self, message: dict[str, Any]) -> None:
         if self.wireup is not None:
-            self.act(self.wireup.order(message))
+            self.act(self.wireup.answers().order(message))
 
     def do_mpi(self, rank: int) -> None:
         """``rank`` is the first that speaks to the PMI server: say which MPI it has loaded."""
@@ -332,7 +332,7 @@ class Loop:
 
     def do_break(self, rank: int, why: str) -> None:
         """End a rank whose words to the PMI server make no sense."""
-        name = self.wireup.name(rank) if self.wireup is not None else rank
+        name = self.wireup.answers().name(rank) if self.wireup is not None else rank
         self.do_send("notice", {"text": "rank %s was killed: MPI: %s" % (name, why)})
         member = self.ranks.get(rank)
         if member is not None and member.status is None:

@@ -177,7 +177,7 @@ class Rendezvous:
             if self.world.left - self.connected:
                 actions += self.who(self.patience)
         while self.aborts and self.aborts[0][0] <= now:
-            actions += self.wireup.reply(self.world, [self.aborts.pop(0)[1]])
+            actions += self.wireup.answers().reply(self.world, [self.aborts.pop(0)[1]])
         self._set_due()
         return actions
 

@@ -1,18 +1,13 @@
-"""The ranks' PMI connections: a socket each, read and answered by ``pmi.Server``.
+"""The ranks' PMI connections: a socket each, open from their start to their end.
 
 Each rank inherits one end of a socket pair and finds its number in ``PMI_FD``; or it
 comes to a port, if the user wants that (``door``). One whose MPI speaks PMIx finds
 the port of a listener; what serves it comes when it knocks there (``rendezvous``).
-The server is loaded when a rank speaks for the first time, so a job without MPI
-pays for a socket pair and nothing else.
+What is said on the connections is the affair of ``answers``, which is loaded when a rank
+speaks for the first time: a job without MPI pays for a socket pair and nothing else.
 
 The ranks that were planned are one *world*, each spawn makes another; each has a
-server of its own, until its last rank here has ended. A server numbers ranks as
-its world does, everybody else by their number in the whole job; it is here that
-the one becomes the other.
-
-Replies are written here; what else the server wants done (reports to send,
-ranks to end) is handed to the loop.
+server of its own (``pmi``), until its last rank here has ended.
 """
 
 from __future__ import annotations
@@ -26,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .answers import Answers
     from .door import Door
     from .pmi import Action, Server
     from .rendezvous import Rendezvous
@@ -50,40 +46,6 @@ class World:
         self.gone: list[int] = []  # ranks that ended well before anyone spoke
         self.server: Server | None = None
 
-    def serving(self) -> Server:
-        """The server, loaded now if nobody needed it before."""
-        if self.server is None:
-            from .pmi import Server
-
-            job = self.job
-            self.server = Server(
-                job["name"],
-                job["size"],
-                self.ranks,
-                job["mapping"],
-                job["patience"],
-                job.get("universe", 0),
-                job.get("apps"),
-                job.get("preput"),
-            )
-            for rank in self.gone:
-                self.server.ended(rank)
-        return self.server
-
-    def outward(self, action: Action) -> Action:
-        """``action`` with the job's numbers in place of the world's."""
-        if action[0] == "break":
-            return ("break", action[1] + self.first, action[2])
-        fields = action[2]
-        if "fence" in fields:
-            fields["world"] = self.index
-        if "rank" in fields:
-            fields["rank"] += self.first
-        for name in ("never", "absent"):
-            if name in fields:
-                fields[name] = [rank + self.first for rank in fields[name]]
-        return action
-
 
 class Wireup:
     """The connections of all ranks on this host."""
@@ -98,6 +60,7 @@ class Wireup:
         self.door: Door | None = None
         self.listener: socket | None = None  # where ranks come whose MPI speaks PMIx
         self.rendezvous: Rendezvous | None = None  # what serves those that came
+        self.answering: Answers | None = None  # once somebody has said something
         self.spoken = False  # whether any rank has
         self.folder: str | None = None  # of error files
         self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
@@ -157,30 +120,12 @@ class Wireup:
             known[b"PMI_SPAWNED"] = b"1"  # MPI_Comm_get_parent asks for what was preput
         return theirs, known
 
-    def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
-        """``rank`` has come by connection ``fd``, and said ``data`` behind its name."""
-        self.fds[fd] = rank
-        self.ends[rank] = fd
-        world = self.homes[rank]
-        words = b"cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n"
-        answer = words % (world.job["size"], rank - world.first)
-        return self.reply(world, [("reply", rank - world.first, answer)]) + self.take(
-            rank, data, now
-        )
-
     def knocked(self, fd: int, now: float) -> list[Action]:
         """A rank's MPI wants PMIx: have the launcher send what serves it."""
         self.poll.unregister(fd)
         del self.others[fd]
         self.spoken = True
         return [("send", "pmix_wanted", {})]
-
-    def name(self, rank: int) -> str:
-        """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""
-        world = self.homes.get(rank)
-        if world is None or not world.index:
-            return "%d" % rank
-        return "%d.%d" % (world.index, rank - world.first)
 
     def close(self, rank: int) -> None:
         """Let go of ``rank``'s connection, if there is one."""
@@ -210,14 +155,15 @@ class Wireup:
         if not data:
             self.close(rank)
             return []
-        return self.take(rank, data, now)
+        return self.answers().take(rank, data, now)
 
-    def take(self, rank: int, data: bytes, now: float) -> list[Action]:
-        """What ``data``, said by ``rank``, calls for; the actions that are not replies."""
-        world = self.homes[rank]
-        first: list[Action] = [] if self.spoken else [("mpi", rank)]
-        self.spoken = True
-        return first + self.reply(world, world.serving().feed(rank - world.first, data, now))
+    def answers(self) -> Answers:
+        """What speaks on the connections, loaded now if nobody needed it before."""
+        if self.answering is None:
+            from .answers import Answers
+
+            self.answering = Answers(self)
+        return self.answering
 
     def ended(self, rank: int, status: int, now: float) -> list[Action]:
         """``rank`` was reaped: take its last words; if it ended well, nobody waits for it."""
@@ -229,7 +175,7 @@ class Wireup:
         if world.server is None:
             world.gone.append(rank - world.first)
             return actions
-        return actions + self.reply(world, world.server.ended(rank - world.first))
+        return actions + self.answers().ended(world, rank - world.first)
 
     def note_segments(self) -> None:
         """Remember which shared memory MPI made; the ranks are about to be signalled."""
@@ -245,71 +191,14 @@ class Wireup:
 
             shared.remove(self.segments)
 
-    def order(self, message: dict[str, Any]) -> list[Action]:
-        """Carry out ``pmix``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
-        kind = message["type"]
-        if kind == "pmix":
-            getattr(__spec__.loader, "sources", {}).update(message["parts"])
-            from .rendezvous import Rendezvous
-
-            if self.listener is not None and 0 in self.worlds:
-                self.rendezvous = Rendezvous(self, self.worlds[0], self.listener, message)
-                return self.rendezvous.greet(self.listener.fileno(), 0.0)
-            return []
-        if self.rendezvous is not None and kind != "pmi_answer":
-            answered = self.rendezvous.order(message)
-            if answered is not None:
-                return answered
-        if kind == "pmi_answer":
-            world = self.homes.get(message["rank"])
-        else:
-            world = self.worlds.get(message["world"])
-        if world is None:
-            return []  # its ranks ended before this came
-        server = world.serving()
-        if kind == "pmi_answer":
-            rank = message["rank"] - world.first
-            return self.reply(world, server.answer(rank, message["line"]))
-        fence, epoch = message["fence"].encode(), message["epoch"]
-        if kind == "pmi_who":
-            return self.reply(world, server.who(fence, epoch, message["seconds"]))
-        return self.reply(world, server.release(fence, epoch, message["keys"]))
-
     def tick(self, now: float) -> list[Action]:
-        actions = []
-        for world in self.worlds.values():
-            if world.server is not None:
-                actions += self.reply(world, world.server.tick(now))
+        """What is due at ``now``."""
+        actions = self.answering.tick(now) if self.answering is not None else []
         return actions + (self.rendezvous.tick(now) if self.rendezvous is not None else [])
 
     def next_deadline(self) -> float | None:
-        whens = [w.server.next_deadline() for w in self.worlds.values() if w.server is not None]
-        if self.rendezvous is not None:
-            whens.append(self.rendezvous.due)
-        return min((when for when in whens if when is not None), default=None)
-
-    def reply(self, world: World, actions: list[Action]) -> list[Action]:
-        """Write the replies among ``actions``; the others are returned, for the loop.
-
-        A rank awaits each answer before it asks again, so one that leaves its
-        socket full has broken the protocol.
-        """
-        others: list[Action] = []
-        for action in actions:
-            if action[0] != "reply":
-                others.append(world.outward(action))
-                if action[1] == "pmi_abort":
-                    from .autopsy import error_of
-
-                    action[2].update(error_of(self.folder, action[2]["rank"]))
-                continue
-            rank = action[1] + world.first
-            line = action[2]
-            try:
-                if rank in self.ends and os.write(self.ends[rank], line) != len(line):
-                    others.append(("break", rank, "it does not read its answers"))
-            except BlockingIOError:
-                others.append(("break", rank, "it does not read its answers"))
-            except OSError:
-                self.close(rank)  # it is dying; its exit says how
-        return others
+        """When ``tick`` has something to do, or None."""
+        when = self.answering.next_deadline() if self.answering is not None else None
+        if self.rendezvous is None or self.rendezvous.due is None:
+            return when
+        return self.rendezvous.due if when is None else min(when, self.rendezvous.due)

@@ -57,7 +57,7 @@ class House:
         """The agent's side, as if a process served, and that process's end of their socket."""
         assert self.wireup.listener is not None
         self.wireup.knocked(self.wireup.listener.fileno(), 0.0)
-        self.wireup.order(ORDER)  # whoever knocked has left again
+        self.wireup.answers().order(ORDER)  # whoever knocked has left again
         there = self.wireup.rendezvous
         assert there is not None
         ours, theirs = socket.socketpair()
@@ -122,7 +122,7 @@ def test_a_stranger_is_sent_away_and_nothing_begins(
     monkeypatch.setattr(rendezvous, "owner", lambda peer, place: os.geteuid() + 1)
     client = house.knock()
     house.turn()
-    assert house.wireup.order(ORDER) == []
+    assert house.wireup.answers().order(ORDER) == []
     assert client.recv(1) == b""
     assert house.wireup.rendezvous is not None
     assert house.wireup.rendezvous.pid is None
@@ -139,7 +139,7 @@ def test_without_a_library_the_ranks_cannot_go_on(
     monkeypatch.setattr(libraries.Found, "_first", lambda found, start: mpi)
     house.knock()
     house.turn()
-    assert house.wireup.order(ORDER) == []
+    assert house.wireup.answers().order(ORDER) == []
     ((_, kind, fields),) = house.turn()
     if mpi:  # the rank waits for its end
         assert (kind, fields["library"]) == ("pmix_failed", mpi)
@@ -159,8 +159,8 @@ def test_a_fence_goes_up_and_comes_down(house: House) -> None:
     packet = fields.pop("keys")
     assert (kind, fields, zlib.decompress(packet)) == ("pmi_fence", FENCE, b"mine")
     order = {"type": "pmi_release", **FENCE, "keys": [packet, zlib.compress(b"theirs")]}
-    assert house.wireup.order({**order, "epoch": 1}) == []  # out of turn
-    assert house.wireup.order(order) == []
+    assert house.wireup.answers().order({**order, "epoch": 1}) == []  # out of turn
+    assert house.wireup.answers().order(order) == []
     part, release = heard(end, 2)
     assert part == {"type": "part", "id": 5, "data": b"minetheirs"}
     assert release == {"type": "release", "id": 5, "status": 0}
@@ -176,7 +176,9 @@ def test_a_process_that_does_not_read_holds_nobody_back(house: House) -> None:
     end.sendall(control("fence", id=5, ranks=None, data=b""))
     house.turn()
     size = 5 << 20
-    house.wireup.order({"type": "pmi_release", **FENCE, "keys": [zlib.compress(bytes(size))]})
+    house.wireup.answers().order(
+        {"type": "pmi_release", **FENCE, "keys": [zlib.compress(bytes(size))]}
+    )
     assert there.outgoing
     end.sendall(control("connected", rank=0))
     got: list[Any] = []
@@ -195,7 +197,7 @@ def test_what_other_hosts_send_is_bounded(house: House, keys: list[bytes]) -> No
     _, end = house.serving()
     end.sendall(control("fence", id=5, ranks=None, data=b"mine"))
     house.turn()
-    house.wireup.order({"type": "pmi_release", **FENCE, "keys": keys})
+    house.wireup.answers().order({"type": "pmi_release", **FENCE, "keys": keys})
     assert heard(end, 1) == [{"type": "release", "id": 5, "status": OUT_OF_RESOURCE}]
     end.close()
 
@@ -211,10 +213,10 @@ def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
     assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [0], [])
     assert house.wireup.next_deadline() is None
     asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
-    ((_, _, fields),) = house.wireup.order(asked)
+    ((_, _, fields),) = house.wireup.answers().order(asked)
     assert (fields["never"], fields["seconds"]) == ([0], 3.0)
     there.epochs["WORLD" + TAG] = 1
-    assert house.wireup.order(asked) == []
+    assert house.wireup.answers().order(asked) == []
     end.close()
 
 

@@ -75,7 +75,8 @@ def test_each_world_counts_from_0(two: Ranks) -> None:
             assert (known[b"PMI_RANK"], known[b"PMI_SIZE"]) == (b"%d" % rank, b"2")
             assert known[b"PMI_FD"] == b"%d" % two.ends[first + rank]
             assert known.get(b"PMI_SPAWNED") == (b"1" if first else None)
-    assert [two.wireup.name(rank) for rank in (1, FIRST, FIRST + 1)] == ["1", "1.0", "1.1"]
+    name = two.wireup.answers().name
+    assert [name(rank) for rank in (1, FIRST, FIRST + 1)] == ["1", "1.0", "1.1"]
 
 
 def test_worlds_share_no_keys_and_no_fences(two: Ranks) -> None:
@@ -106,21 +107,21 @@ def test_a_fence_over_hosts_says_its_world(ranks: Ranks) -> None:
     ranks.say(FIRST, b"cmd=init pmi_version=1")
     ranks.say(FIRST, b"cmd=barrier_in")
     waiting = {"type": "pmi_who", "world": 1, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0}
-    ((_, kind, who),) = ranks.wireup.order(waiting)
+    ((_, kind, who),) = ranks.wireup.answers().order(waiting)
     assert (kind, who["never"]) == ("pmi_waiting", [FIRST + 2])
     ((_, kind, fence),) = ranks.say(FIRST + 2, b"cmd=barrier_in")
     assert (kind, fence["world"], fence["epoch"]) == ("pmi_fence", 1, 0)
     release = {"type": "pmi_release", "world": 1, "fence": "WORLD:0", "epoch": 0, "keys": []}
-    assert ranks.wireup.order({**release, "world": 0}) == []
-    assert ranks.wireup.order(release) == []
+    assert ranks.wireup.answers().order({**release, "world": 0}) == []
+    assert ranks.wireup.answers().order(release) == []
     assert b"barrier_out" in ranks.hear(FIRST + 2)
 
 
 def test_an_answer_finds_its_rank(two: Ranks) -> None:
     two.say(FIRST + 1, b"cmd=lookup_name service=s")
     answer = {"type": "pmi_answer", "rank": FIRST + 1, "line": b"cmd=lookup_result rc=1\n"}
-    assert two.wireup.order({**answer, "rank": 1}) == []
-    two.wireup.order(answer)
+    assert two.wireup.answers().order({**answer, "rank": 1}) == []
+    two.wireup.answers().order(answer)
     assert (two.hear(1), two.hear(FIRST + 1)) == (b"", answer["line"])
 
 
@@ -168,7 +169,7 @@ def test_a_world_is_forgotten_with_its_last_rank(two: Ranks) -> None:
     two.wireup.leave(FIRST + 1)  # it could not be started
     assert set(two.wireup.worlds) == {0}
     assert set(two.wireup.ends) == set(two.wireup.fds.values()) == {0, 1}
-    assert two.wireup.order({"type": "pmi_answer", "rank": FIRST, "line": b"x"}) == []
+    assert two.wireup.answers().order({"type": "pmi_answer", "rank": FIRST, "line": b"x"}) == []
 
 
 def test_a_rank_that_reads_no_answers_is_broken(two: Ranks) -> None:
