@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from . import family, guarded
-from .loop import Loop
 from .wire import SYNC
 
 TYPE_CHECKING = False
@@ -29,7 +28,10 @@ def main() -> NoReturn:
     _keep_inherited()
     family.become_subreaper()
     os.write(link_out, SYNC)
-    code = Loop(link_in, link_out, guarded.divide(link_in)).run()
+    guardian = guarded.divide(link_in)
+    from .loop import Loop  # only now: the guardian needs none of it, and shares no page with it
+
+    code = Loop(link_in, link_out, guardian).run()
     os._exit(code)  # the interpreter has nothing to tidy up, and would take 2 ms for it
 
 
