@@ -61,11 +61,16 @@ def descendants(root: int) -> list[int]:
         if not name.isdigit():
             continue
         try:
-            with open("/proc/%s/stat" % name, "rb") as file:
-                # the command name in parentheses may itself hold spaces and parentheses: proc(5)
-                fields = file.read().rpartition(b")")[2].split()
+            fd = os.open("/proc/%s/stat" % name, os.O_RDONLY)  # a host may have thousands of them
         except OSError:
             continue  # it ended while we looked
+        try:
+            # the command name in parentheses may itself hold spaces and parentheses: proc(5)
+            fields = os.read(fd, 4096).rpartition(b")")[2].split(None, 2)
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
         if fields[0] not in (b"Z", b"X"):
             children.setdefault(int(fields[1]), []).append(int(name))
         else:
