@@ -57,6 +57,11 @@ _QUOTES = '"' * 3
 _packing = threading.Lock()
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
 
+#: what only type checkers read: of a parameter, of a result, of a variable's first value
+_TYPE = re.compile(r"(?<=\w)(?<!lambda): (?:[^,=()\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])+(?=[,=)]|$)")
+_RESULT = re.compile(r"\) -> .+:$")
+_VARIABLE = re.compile(r"^( *[\w.]+): [A-Za-z_][^=:{]* =(?= )")
+
 _STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
 
 
@@ -133,14 +138,14 @@ def alone(main: str, names: Sequence[str]) -> str:
 
 
 def lean(source: str) -> str:
-    """``source`` without docstrings, whole-line comments and what only type checkers read.
+    """``source`` without docstrings, whole-line comments, types and what only their checkers read.
 
     Every other line stays in its place. A line of the agent's code that begins with three
     quotes begins a docstring, and what is below ``if TYPE_CHECKING:`` runs to the next line
-    that is not indented; a test holds the agent to that.
+    that is not indented; no default of a parameter holds a colon. A test holds the agent to that.
     """
     lines = []
-    inside = for_checkers = False
+    inside = in_header = for_checkers = False
     for line in source.split("\n"):
         text = line.strip()
         for_checkers = line == "if TYPE_CHECKING:" or (for_checkers and line[:1] in ("", " "))
@@ -152,19 +157,21 @@ def lean(source: str) -> str:
         elif text.startswith(_QUOTES):
             inside = text == _QUOTES or not text.endswith(_QUOTES)
             lines.append(line[: line.index(_QUOTES)] + '""')
+        elif text.startswith("#"):
+            lines.append("")
+        elif in_header or text.startswith("def "):
+            in_header = line.count("(") > line.count(")") if not in_header else text[0] != ")"
+            lines.append(line if "#" in line else _TYPE.sub("", _RESULT.sub("):", line)))
+        elif ": " in line and " = " in line:
+            lines.append(_VARIABLE.sub(r"\1 =", line, count=1))
         else:
-            lines.append("" if text.startswith("#") else line)
+            lines.append(line)
     return "\n".join(lines)
 
 
 def payload_of(modules: Mapping[str, str]) -> bytes:
     """``payload`` with the agent made of ``modules``."""
-    return _staged(dict(modules), _STAGE_TWO)
-
-
-def _staged(first: object, second: str) -> bytes:
-    """Stage one and, packed, what it hands over as ``m`` to the source of stage two."""
-    packed = zlib.compress(repr((first, second)).encode(), 9)
+    packed = zlib.compress(repr((dict(modules), _STAGE_TWO)).encode(), 9)
     return _stage_one(len(packed)) + packed
 
 
