@@ -171,7 +171,8 @@ def lean(source: str) -> str:
 
 def payload_of(modules: Mapping[str, str]) -> bytes:
     """``payload`` with the agent made of ``modules``."""
-    packed = zlib.compress(repr((dict(modules), _STAGE_TWO)).encode(), 9)
+    texts = [_STAGE_TWO, *(text for module in modules.items() for text in module)]
+    packed = zlib.compress("\0".join(texts).encode(), 9)  # no source of Python holds a NUL
     return _stage_one(len(packed)) + packed
 
 
@@ -192,7 +193,7 @@ def _stage_one(size: int) -> bytes:
         f" c=f.read({size}-len(b))\n"
         " if not c:sys.exit(98)\n"
         " b+=c\n"
-        "m,s=eval(zlib.decompress(b))\n"
+        "s,*m=zlib.decompress(b).decode().split('\\0')\n"
         "exec(s)\n"
     )
     return f"S={source!r};exec(S)\n".encode()
@@ -224,7 +225,7 @@ def load(sources):
 _STAGE_TWO = (
     _LOADER
     + """
-load(m)
+load(dict(zip(m[::2], m[1::2])))
 from dispatcher.agent.main import main
 sys.exit(main())
 """
