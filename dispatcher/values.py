@@ -86,12 +86,14 @@ def _define(cls: type[Any]) -> None:
 
     dataclasses replaces no ``__init__`` that is there, and for a moment without any somebody
     could make one of the class above; so it makes one for a class below, which has the same fields.
+    For a class without a docstring it would write one, and have all types looked at for that.
     """
     with _defining:
         if not isinstance(cls.__dict__["__match_args__"], _Late):
             return
+        cls.__doc__ = cls.__doc__ or cls.__name__
         dataclasses.dataclass(init=False, eq=False, repr=False, match_args=False)(cls)
-        below = type(cls.__name__, (cls,), {"__module__": cls.__module__})
+        below = type(cls.__name__, (cls,), {"__module__": cls.__module__, "__doc__": cls.__doc__})
         dataclasses.dataclass(eq=False, repr=False)(below)
         cls.__init__ = below.__init__  # type: ignore[misc]
         cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
