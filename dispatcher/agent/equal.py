@@ -25,6 +25,8 @@ from .wire import HEADER, OUTPUT_LIMIT, SAME, SPAN, WireError, encode
 LEAST, LEAST_WHOLE = 2 * HEADER.size + SPAN.size, SPAN.size + 1
 #: bytes of a line that it is known by at most
 LONGEST = 256
+#: lines known in all; each takes some 300 bytes
+MOST = 16 << 10
 #: lines known of each frame's beginning, and bytes from one to the next after those
 FIRST, SPACING = 8, 2 << 10
 #: lines looked up in a chunk; as few at least, after chunks of which nothing was found; and
@@ -159,7 +161,7 @@ class Equal:
             first -= 1
             at = piece.find(b"\n", at + (LEAST if first > 0 else SPACING)) + 1 or len(piece)
         window.add(piece)
-        while known and known[0][0] < window.begin:
+        while known and (known[0][0] < window.begin or len(known) > MOST):
             place, line = known.popleft()
             if self.lines[line] == place:
                 del self.lines[line]

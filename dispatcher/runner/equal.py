@@ -14,21 +14,17 @@ from dispatcher.plan.job import JobPlan
 #: the bytes that an OUTPUT or SAME frame brings; raises WireError
 Body = Callable[[Frame], bytes]
 
-#: bytes of a window at least; the ranks' pipes hold as much, so they may be so far apart
-LEAST = 64 << 10
+#: bytes of all hosts' windows together, and of one at most and at least
+TOTAL, MOST, LEAST = 32 << 20, 4 << 20, 64 << 10
 
 
-def window_of(plan: JobPlan, credit: int) -> int:
-    """Bytes of the windows at both ends of a link of ``credit`` bytes under way; 0 for none.
-
-    So all hosts' windows together stay within what is granted to all of them.
-    """
-    return max(LEAST, credit // 2) if plan.send_equal_once else 0
+def window_of(plan: JobPlan, n_hosts: int) -> int:
+    """Bytes of the window at each end of each link; 0: nothing is to be sent once."""
+    return min(MOST, max(LEAST, TOTAL // n_hosts)) if plan.send_equal_once else 0
 
 
-def bodies(plan: JobPlan, credit: int) -> Body:
-    """What reads the output frames of one link."""
-    window = window_of(plan, credit)
+def bodies(window: int) -> Body:
+    """What reads the output frames of one link, whose agent was told of this ``window``."""
     return alike(window) if window else literal
 
 

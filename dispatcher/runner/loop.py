@@ -29,7 +29,7 @@ from dispatcher.plan.host import Host as PlanHost
 from dispatcher.plan.job import JobPlan
 from dispatcher.runner import signals
 from dispatcher.runner.beats import Beats
-from dispatcher.runner.equal import bodies
+from dispatcher.runner.equal import bodies, window_of
 from dispatcher.runner.feed import Feed
 from dispatcher.runner.host import Host
 from dispatcher.runner.inbox import Inbox
@@ -124,6 +124,7 @@ class Runner:
         self._window = threading.Semaphore(plan.limits.connect_window)
         n_hosts = len(self._core.pool.places)
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
+        self._equal = window_of(plan, n_hosts)
         self._token = os.urandom(16)
         self._kvs_name = f"kvs_{os.urandom(8).hex()}"
         self._stdin = None if plan.stdin == "none" else Stdin(self._send_input, self.tell)
@@ -353,7 +354,7 @@ class Runner:
             tell=self.tell,
             output=self._output,
             heard=self._beats.note,
-            body=bodies(plan, self._credit),
+            body=bodies(self._equal),
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )
         self._hosts[node] = host
@@ -362,7 +363,9 @@ class Runner:
     def _prepare(self, node: int, attempt: int) -> bytes:
         head = self._core.host_at(0) == node
         place = self._core.pool.places[node]
-        return prepare_order(self.plan, place, self._token, self._credit, attempt, head=head)
+        return prepare_order(
+            self.plan, place, self._token, self._credit, attempt, head=head, equal=self._equal
+        )
 
     def _start(self, action: act.StartRanks) -> None:
         plan, number = action.plan, self._core.host_at(action.node)

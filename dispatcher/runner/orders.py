@@ -23,17 +23,25 @@ from dispatcher.plan.environ import (
 )
 from dispatcher.plan.job import JobPlan, NodePlan
 from dispatcher.plan.per_node import PER_NODE, filled
-from dispatcher.runner import equal, pmix
+from dispatcher.runner import pmix
 from dispatcher.runner.once import once_a_plan
 from dispatcher.transport.base import Common
 
 
 def prepare_order(
-    plan: JobPlan, place: NodePlan, token: bytes, credit: int, attempt: int = 0, *, head: bool
+    plan: JobPlan,
+    place: NodePlan,
+    token: bytes,
+    credit: int,
+    attempt: int = 0,
+    *,
+    head: bool,
+    equal: int = 0,
 ) -> bytes:
     """The agent's first order, as a frame: what to be, and what to look at before a start.
 
-    head: whether ranks will meet there, so that a port is kept free.
+    head: whether ranks will meet there, so that a port is kept free. equal: bytes of the window
+    in which it looks for what was sent before; 0: in none.
     """
     host = place.host
     watched = plan.restarts.progress_file
@@ -67,7 +75,7 @@ def prepare_order(
         lease=limits.lease,
         lifeline_grace=limits.lifeline_grace,
         credit=credit,
-        equal=equal.window_of(plan, credit),
+        equal=equal,
     )
 
 
