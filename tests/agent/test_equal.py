@@ -48,14 +48,14 @@ writes = st.lists(
     st.tuples(
         st.integers(0, 3),
         st.sampled_from([1, 2]),
-        st.lists(st.sampled_from(TEXTS), min_size=1, max_size=6),
-        st.integers(1, 200),
+        st.lists(st.sampled_from(TEXTS), min_size=1, max_size=14),
+        st.integers(1, 900),
     ),
     max_size=40,
 )
 
 
-@given(writes, st.sampled_from([1, 50, 64, 150, 400, SIZE]))
+@given(writes, st.sampled_from([1, 64, 150, 400, 800, SIZE]))
 def test_each_rank_s_bytes_come_out_in_order(
     steps: list[tuple[int, int, list[bytes], int]], size: int
 ) -> None:
