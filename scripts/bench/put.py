@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a copy to many hosts takes: dispatch put beside pdcp, pscp, prsync and clush --copy.
 
-    scripts/bench/copy.py --hosts 16 --repeat 5
+    scripts/bench/put.py --hosts 16 --repeat 5
 
 Two loads: one file of 10 MB that does not compress, and a tree of 2000 files of 0.5 to 8 KB. All
 take turns in one run on one cluster (scripts/cluster), each turn in another order, to an empty
