@@ -58,7 +58,10 @@ _packing = threading.Lock()
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
 
 #: what only type checkers read: of a parameter, of a result, of a variable's first value
-_TYPE = re.compile(r"(?<=\w)(?<!lambda): (?:[^,=()\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])+(?=[,=)]|$)")
+_TYPE = re.compile(
+    r"(lambda\b[^:]*:)"  # is no type, and stays
+    r"|(?<=\w): (?:[^,=()\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])+(?=[,=)]|$)"
+)
 _RESULT = re.compile(r"\) -> .+:$")
 _VARIABLE = re.compile(r"^( *[\w.]+): [A-Za-z_][^=:{]* =(?= )")
 
@@ -161,7 +164,7 @@ def lean(source: str) -> str:
             lines.append("")
         elif in_header or text.startswith("def "):
             in_header = line.count("(") > line.count(")") if not in_header else text[0] != ")"
-            lines.append(line if "#" in line else _TYPE.sub("", _RESULT.sub("):", line)))
+            lines.append(line if "#" in line else _TYPE.sub(r"\1", _RESULT.sub("):", line)))
         elif ": " in line and " = " in line:
             lines.append(_VARIABLE.sub(r"\1 =", line, count=1))
         else:

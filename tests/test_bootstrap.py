@@ -21,6 +21,7 @@ from dispatcher.bootstrap import NOISE_LIMIT, SyncScanner, boot_failure, command
 from dispatcher.errors import UsageError
 from dispatcher.transport.base import Kind
 
+HERE = Path(bootstrap.__file__).parent
 SHELLS = ("sh", "bash", "dash", "tcsh", "csh", "fish", "zsh", "ksh", "mksh", "ash", "busybox")
 
 #: bytes that may come before the marker, some of them its beginnings
@@ -203,6 +204,14 @@ class TestBootFailure:
         assert len(boot_failure("h", noise, errors, status).why) < 500
 
 
+#: all that is sent to hosts: for runs, for copies, for trees
+SENT = [
+    *(HERE / "agent" / f"{name}.py" for name in bootstrap.MODULES + bootstrap.PARTS),
+    *sorted((HERE / "copy" / "there").glob("[!_]*.py")),
+    *(HERE / "tree" / f"{name}.py" for name in ("started", "there")),
+]
+
+
 class Untyped(ast.NodeTransformer):
     """Takes away what only type checkers read."""
 
@@ -224,12 +233,10 @@ class TestPayload:
     def test_is_small(self) -> None:
         assert len(payload()) <= 24 << 10
 
-    @pytest.mark.parametrize("name", bootstrap.MODULES + bootstrap.PARTS)
-    def test_what_travels_means_the_same_and_stands_in_the_same_lines(self, name: str) -> None:
-        path = Path(bootstrap.__file__).parent / "agent" / f"{name}.py"
-        whole = ast.parse(path.read_text(encoding="utf-8"))
-        named = bootstrap.sources() | bootstrap.parts(bootstrap.PARTS)
-        sent = ast.parse(named.get(name) or named[f"dispatcher.agent.{name}"])
+    @pytest.mark.parametrize("path", SENT, ids=lambda path: f"{path.parent.name}.{path.stem}")
+    def test_what_travels_means_the_same_and_stands_in_the_same_lines(self, path: Path) -> None:
+        source = path.read_text(encoding="utf-8")
+        whole, sent = ast.parse(source), ast.parse(bootstrap.lean(source))
         checked = {"TYPE_CHECKING = False", "if TYPE_CHECKING:"}  # for mypy alone
         whole.body = [
             node for node in whole.body if ast.unparse(node).split("\n")[0] not in checked
@@ -255,6 +262,8 @@ class TestPayload:
             ("def f(\n    self,\n    a: int | None = None,\n) -> None:",
              "def f(\n    self,\n    a= None,\n):"),
             ("def f(a: Callable[[], int] = lambda: 3) -> None:", "def f(a= lambda: 3):"),
+            ("def f(\n    a: Callable[[int], bool] = lambda at: True,\n):",
+             "def f(\n    a= lambda at: True,\n):"),
             ("def f(a: int) -> None:  # so: it stays", "def f(a: int) -> None:  # so: it stays"),
             ("    self.a: dict[int, str] = {1: b}", "    self.a = {1: b}"),
             ("a = {b: c for b in d}", "a = {b: c for b in d}"),
@@ -271,7 +280,7 @@ class TestPayload:
         assert line.isascii()
 
     def test_holds_every_module_of_the_agent(self) -> None:
-        folder = Path(bootstrap.__file__).parent / "agent"
+        folder = HERE / "agent"
         there = {path.stem for path in folder.glob("[!_]*.py")}
         assert sorted([*bootstrap.MODULES, *bootstrap.PARTS]) == sorted(there)
 
