@@ -24,7 +24,6 @@ import mmap
 import os
 import random
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -87,30 +86,54 @@ def commands(hosts: list[str], path: str, place: str) -> dict[str, tuple[str, li
 def measure(argv: list[str], out: str, result: str, rate: float, room: int) -> None:
     """Run ``argv`` here with a pipe as its output, read at ``rate`` bytes/s (0: as it comes).
 
-    Who reads only reads, into memory that was there before, ``room`` bytes of it: at these rates
-    writing a file would take as much of the machine as the launcher does. It is written to ``out``
-    when the clock has stopped. Runs on the login node; writes what it found as JSON to ``result``.
+    Who reads is a process of its own, so that ours is small when ``argv`` is started from it: a
+    fork counts with the memory it shares. Runs on the login node; writes what it found as JSON to
+    ``result``.
+    """
+    come, go = os.pipe()
+    told, tell = os.pipe()
+    reader = os.fork()
+    if reader == 0:
+        os.close(go)
+        read(come, tell, out, rate, room)
+        os._exit(0)
+    os.close(come)
+    os.close(tell)
+    os.read(told, 1)
+    began = time.monotonic()
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=go)
+    os.close(go)
+    _, status, used = os.wait4(process.pid, 0)
+    if not os.read(told, 1):
+        sys.exit(f"{argv[0]}: what it said was not read to its end")
+    seconds = time.monotonic() - began
+    os.waitpid(reader, 0)
+    code = process.returncode = os.waitstatus_to_exitcode(status)
+    with open(result, "w") as file:
+        json.dump([code, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024], file)
+
+
+def read(come: int, tell: int, out: str, rate: float, room: int) -> None:
+    """Read ``come`` to its end, ``room`` bytes at most; says a byte when ready and when done.
+
+    Only reads, into memory that was there before: at these rates writing a file would take as
+    much of the machine as the launcher does. It is written to ``out`` when all was read.
     """
     memory = mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
     view = memoryview(memory)
+    os.write(tell, b".")
     began = time.monotonic()
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     total = 0
-    while size := os.readv(process.stdout.fileno(), [view[total : total + (1 << 20)]]):
+    while size := os.readv(come, [view[total : total + (1 << 20)]]):
         total += size
         ahead = total / rate - (time.monotonic() - began) if rate else 0
         if ahead > 0:
             time.sleep(ahead)
         if total == room:
-            sys.exit(f"{argv[0]}: says more than {room} bytes")
-    code = process.wait()
-    seconds = time.monotonic() - began
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            sys.exit(f"more than {room} bytes")
+    os.write(tell, b".")
     with open(out, "wb") as file:
         file.write(view[:total])
-    with open(result, "w") as file:
-        json.dump([code, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024], file)
 
 
 def judged(blocks: Iterable[bytes], flood: bytes, n_hosts: int) -> tuple[int, int]:
@@ -201,8 +224,8 @@ def show(
     process.wait()
     with open(result) as file:
         code, seconds, cpu, rss = json.load(file)
-    read: Callable[[str], Iterable[bytes]] = labelled if kind == "pipe" else in_files
-    broken, lost = judged(read(out if kind == "pipe" else kind), flood, len(cluster.hosts))
+    parts: Callable[[str], Iterable[bytes]] = labelled if kind == "pipe" else in_files
+    broken, lost = judged(parts(out if kind == "pipe" else kind), flood, len(cluster.hosts))
     size = len(cluster.hosts) * len(flood)
     print(
         f"{name:16}{seconds:8.1f}{size / seconds / 1e6:8.1f}{cpu / size * 1e9:10.1f}{rss:9.0f}"

@@ -63,7 +63,9 @@ def versions() -> list[str]:
             continue
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         said = (done.stdout + done.stderr).strip().splitlines()
-        number = next((line for line in said if any(c.isdigit() for c in line)), "?")
+        # a line that begins with a bracket is a warning with its date
+        told = (line for line in said if any(c.isdigit() for c in line) and line[0] != "[")
+        number = next(told, "?")
         lines.append(f"{name}: {' '.join(number.split())[:60]}")
     for name in PACKAGES:
         try:
