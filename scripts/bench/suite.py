@@ -117,6 +117,8 @@ def plot(found: list[Series], out: str) -> str:
     names = []
     for bench in dict.fromkeys(one.bench for one in found):
         panels = [one for one in found if one.bench == bench and one.turns]
+        if not panels:
+            continue
         figure, axes = pyplot.subplots(
             1, len(panels), figsize=(5 * len(panels), 3.2), squeeze=False, layout="constrained"
         )
