@@ -122,8 +122,9 @@ def receive(line: socket, seconds: float, until: float) -> float:
     """Bytes per second that arrive within ``seconds``."""
     began = monotonic()
     total = 0
-    while monotonic() < began + seconds:
-        left(line, min(until, began + seconds))
+    while (rest := began + seconds - monotonic()) > 0:
+        left(line, until)
+        line.settimeout(min(rest, line.gettimeout() or rest))  # its end is no failure
         try:
             data = line.recv(CHUNK)
         except TimeoutError:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agent.driver import wait_for
 from dispatcher import bootstrap
+from dispatcher.agent import pair
 from dispatcher.agent.pack import pack, unpack
 from dispatcher.runner.survey import NEEDS
 
@@ -180,6 +183,19 @@ def test_two_hosts_measure_each_other(python: str) -> None:
     assert 0 < caller[0] < 10
     assert listener[0] is None
     assert min(caller[1], listener[1]) > 1000
+
+
+@pytest.mark.parametrize("seconds", [0.10, 0.11, 0.12, 0.13])
+def test_the_end_of_a_measurement_is_no_failure(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it comes between two looks at the clock."""
+    clock = itertools.count(step=0.03)
+    monkeypatch.setattr(pair, "monotonic", lambda: next(clock))
+    line = SimpleNamespace(
+        settimeout=lambda seconds: None, gettimeout=lambda: 1.0, recv=lambda size: b"x"
+    )
+    assert pair.receive(line, seconds, until=1e9) > 0  # type: ignore[arg-type]
 
 
 def test_a_partner_that_is_not_there_is_a_failure(python: str) -> None:
