@@ -5,6 +5,10 @@ had it is dead, the host stays; most often the program's own fault. *ignore*: ne
 The sources do not agree with each other (NVIDIA's catalogue, DCGM, several operators), so a
 site may overrule the table by a file with lines ``NUMBER LEVEL`` (``#`` begins a comment).
 Numbers that nobody knows are *warn*. Only what is new counts: since boot, and of the last hours.
+
+An SXid is told in three lines of one number (``Fatal`` or ``Non-fatal``, ``Severity``, ``Data``;
+error_nvswitch.c of open-gpu-kernel-modules). One that was fatal once stays so
+whatever follows, and severities other than 0 are fatal where the first line is no longer there.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from dispatcher.checks.finding import Finding
 from dispatcher.checks.seen import JudgeOne, Seen, Unread, critical, ok, warn
 from dispatcher.errors import UsageError
 
-CRITICAL, WARN, IGNORE = "critical", "warn", "ignore"
+CRITICAL, WARN, IGNORE = _RANKING = ("critical", "warn", "ignore")
 
 #: drain and reset: 46 ... 158; reboot: 79; uncorrected memory: 48; NVLink: 74, 144-150; 54: power
 #: cable; 167: PCIe; 151: the virtual machine has to be started anew
@@ -27,6 +31,8 @@ _CRITICAL = (
 _IGNORE = (
     37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 154, 157, 160, 161,
 )  # fmt: skip
+#: "can be safely ignored" (Fabric Manager's guide, D.4): healthy hosts log them as links come up
+_HARMLESS_SXID = frozenset({22013})
 TABLE: Mapping[int, str] = {**dict.fromkeys(_CRITICAL, CRITICAL), **dict.fromkeys(_IGNORE, IGNORE)}
 
 #: seconds of uptime: older lines are yesterday's
@@ -41,7 +47,9 @@ MEANING = {
 }  # fmt: skip
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,5})")
-_SXID = re.compile(r"nvidia-nvswitch\d*: SXid \(PCI:([\w:.]+)\): (\d{1,6}), (Fatal|Non-fatal)?")
+_SXID = re.compile(
+    r"nvidia-nvswitch\d*: SXid \(PCI:([\w:.]+)\): (\d{1,6}), (Fatal|Severity (\d{1,3})|Data)?"
+)
 _STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\]")
 #: what journalctl says when it has, or shows us, nothing; it exits with 0 then
 _CLOSED = ("No journal files", "not seeing messages from other users")
@@ -81,9 +89,9 @@ def xid(table: Mapping[int, str]) -> JudgeOne:
                 continue
             event = _event(line, table)
             if event is not None:
-                what, level = event
-                counts[what] = counts.get(what, 0) + 1
-                levels[what] = level
+                what, level, times = event
+                counts[what] = counts.get(what, 0) + times
+                levels[what] = min(level, levels.get(what, level), key=_RANKING.index)
         return _finding(counts, levels)
 
     return judge
@@ -101,21 +109,26 @@ def log(seen: Seen) -> str:
     )
 
 
-def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str] | None:
+def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, int] | None:
+    """(what, where), its level, and how many more of them a line tells; None for other lines."""
     match = _XID.search(line)
     if match:
         number = int(match[2])
         means = MEANING.get(number)
-        return (f"Xid {number}" + (f" ({means})" if means else ""), match[1]), table.get(
-            number, WARN
-        )
+        what = f"Xid {number}" + (f" ({means})" if means else "")
+        return (what, match[1]), table.get(number, WARN), 1
     match = _SXID.search(line)
     if match:
-        level = CRITICAL if match[3] == "Fatal" else WARN
-        return (f"SXid {match[2]}", match[1]), level
+        number, word, severity = int(match[2]), match[3], match[4]
+        if word == "Data":
+            return None
+        usual = IGNORE if number in _HARMLESS_SXID else WARN
+        if word == "Fatal" or (severity is not None and int(severity)):
+            usual = CRITICAL
+        return (f"SXid {number}", match[1]), table.get(number, usual), severity is None
     match = _NARROW.search(line)
     if match:
-        return ("PCIe bandwidth limited by " + match[2][:60], match[1]), WARN
+        return ("PCIe bandwidth limited by " + match[2][:60], match[1]), WARN, 1
     return None
 
 

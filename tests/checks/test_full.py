@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checks.samples import HUNG, KERNEL, MISSING, MOUNTS, call, files, host, kernel, said
 from dispatcher.api.asking import plan_job, request
@@ -119,6 +121,23 @@ SXID = (
     "[999999.00] nvidia-nvswitch2: SXid (PCI:0000:85:00.0): 12028, Non-fatal, Link 61 egress "
     "non-posted PRIV error (First)\n"
 )
+#: what a driver writes of one SXid, three lines each: a fatal one, and one of the many of a boot
+FATAL_SXID = """\
+[999453.740743] nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+[999453.740754] nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Severity 1 Engine instance 30 \
+Sub-engine instance 00
+[999453.740758] nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Data {0x50610002, 0x10100030, \
+0x00000000, 0x10100030, 0x00000000, 0x00000000, 0x00000000, 0x00000000}
+"""
+BOOT_SXID = """\
+[999938.178720] nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link \
+DLREQ interrupt
+[999938.180708] nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44 \
+Sub-engine instance 00
+[999938.183583] nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x0000002c, 0x0000002c, \
+0x00000000, 0x0000002c, 0x80005302, 0x00000000, 0x00000000, 0x00000000, 0x00000000}
+"""
+FIRST, SEVERITY, DATA = FATAL_SXID.splitlines(keepends=True)
 NARROW = (
     "[999167.00] mlx5_core 0000:9c:00.0: 252.056 Gb/s available PCIe bandwidth, limited by 32.0 "
     "GT/s PCIe x8 link at 0000:97:01.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)\n"
@@ -142,6 +161,12 @@ def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
         (log(XID_64.replace(": 64", ": 9999")), WARN, "Xid 9999 of"),
         (log(SXID), WARN, "SXid 12028 of 0000:85:00.0"),
         (log(SXID.replace("Non-fatal", "Fatal")), CRITICAL, "SXid 12028"),
+        (log(FATAL_SXID), CRITICAL, "SXid 20034 of 0000:a9:00.0"),
+        (log(FATAL_SXID + FIRST.replace("Fatal", "Non-fatal")), CRITICAL, "SXid 20034"),
+        (log(FATAL_SXID * 2 + BOOT_SXID), CRITICAL, "SXid 20034 of 0000:a9:00.0, 2 times"),
+        (log(SEVERITY + DATA), CRITICAL, "SXid 20034 of 0000:a9:00.0"),  # the rest was overwritten
+        (log(BOOT_SXID * 30), OK, ""),
+        (log(BOOT_SXID.replace("Non-fatal", "Fatal")), CRITICAL, "SXid 22013"),
         (log(NARROW), WARN, "PCIe bandwidth limited by 32.0 GT/s PCIe x8 link of 0000:9c:00.0"),
         (log("[999999.0] NVRM: Xid (PCI:0000:0f:00): 7"[:37]), OK, ""),  # cut off in mid-line
         (host(dmesg=CLOSED, journal=said(("begin\n" + XID_64).encode())), CRITICAL, "Xid 64"),
@@ -160,6 +185,15 @@ def test_a_site_overrules_the_table() -> None:
     judge = xid.xid({**xid.TABLE, **own})
     assert judged(judge, log(XID_94)).level == CRITICAL
     assert judged(judge, log(XID_64)).level == OK
+    fatal = xid.xid({**xid.TABLE, **xid.parse_table("20034 warn\n22013 critical\n", "t")})
+    assert judged(fatal, log(FATAL_SXID)).level == WARN
+    assert judged(fatal, log(BOOT_SXID)).level == CRITICAL
+
+
+@given(st.permutations((FATAL_SXID + BOOT_SXID * 2 + SXID + XID_94).splitlines(keepends=True)))
+def test_one_line_in_any_place_is_enough_for_the_worst(lines: list[str]) -> None:
+    found = judged(xid.xid(xid.TABLE), log("".join(lines)))
+    assert (found.level, found.text) == (CRITICAL, "SXid 20034 of 0000:a9:00.0")
 
 
 @pytest.mark.parametrize("line", ["79", "79 fatal", "x warn", "79 warn now", "\u0667\u0669 warn"])
