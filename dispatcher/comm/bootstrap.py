@@ -37,7 +37,8 @@ def init(
     timeout: seconds the ranks wait for each other, here and in later steps.
     thread_level: MPI's, "single", "funneled", "serialized" or "multiple".
     device: the number of this rank's GPU among those visible to it; None takes the local
-    rank's (or the only one visible), "cpu" none at all.
+    rank's (or the only one visible), "cpu" none at all. Asked for by number it must be there;
+    with None the job goes on without GPUs where no rank sees one.
     abort_on_exception: an uncaught exception in one rank ends the job, instead of leaving
     the others in MPI for ever.
 

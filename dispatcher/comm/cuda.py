@@ -6,12 +6,13 @@ not do: it ignores ``CUDA_VISIBLE_DEVICES`` and so counts other devices than CUD
 and NCCL use too. Source: CUDA driver API reference (cuDeviceGetUuid_v2 gives a MIG
 instance's own uuid, cuDeviceGetUuid that of the whole GPU).
 
-No driver or no GPU is no error: ``find`` gives None.
+No driver or no GPU is no error (``find`` gives None) unless one was asked for by number.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import uuid
 from dataclasses import dataclass
 
@@ -33,18 +34,18 @@ def find(index: int | None, local_rank: int) -> Gpu | None:
     """The GPU this rank is to use, or None where there is no driver or no visible GPU.
 
     index None means: the local rank's, or the only one if just one is visible.
-    Raises CommError if a GPU is there but not this one, or the driver is broken.
+    Raises CommError if the driver is broken, or GPU ``index`` is not to be had.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
+    except OSError as error:
+        return _without(index, f"no cuda driver here: {error}")
     if _failed(driver, driver.cuInit(0), "cuInit"):
-        return None
+        return _without(index, "the cuda driver sees none")
     count = ctypes.c_int()
     _check(driver, driver.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
     if count.value == 0:
-        return None
+        return _without(index, "the cuda driver sees none")
     if index is None:
         index = 0 if count.value == 1 else local_rank
     if not 0 <= index < count.value:
@@ -57,6 +58,16 @@ def find(index: int | None, local_rank: int) -> Gpu | None:
     _check(driver, get_uuid(ctypes.byref(identity), device), "cuDeviceGetUuid")
     _check(driver, driver.cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
     return Gpu(index, f"GPU-{uuid.UUID(bytes=bytes(identity))}", version.value)
+
+
+def _without(index: int | None, why: str) -> Gpu | None:
+    """None, for a rank that takes what there is; CommError for one that wants GPU ``index``."""
+    if index is None:
+        return None
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        why += f" (CUDA_VISIBLE_DEVICES={chosen!r})"
+    raise CommError(f"comm: gpu {index}: {why}", hint="nvidia-smi; or comm.init(device='cpu')")
 
 
 def make_current(index: int) -> None:

@@ -163,6 +163,32 @@ def test_what_cannot_work_together_is_refused_by_every_rank(mpiexec, change, rea
     assert all(reason in line for line in said), said
 
 
+@pytest.mark.parametrize("device", ["0", "'cuda:0'"])
+def test_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu(mpiexec, device):
+    ended = mpiexec(
+        2,
+        f"""
+        import ctypes
+        import dispatcher.comm as comm
+
+        load = ctypes.CDLL
+
+        def without(name, *more, **options):
+            if name == "libcuda.so.1":
+                raise OSError(f"{{name}}: no such file")
+            return load(name, *more, **options)
+
+        ctypes.CDLL = without
+        job = comm.init(device={device})
+        print(job.backend)
+        job.init_torch()
+        """,
+    )
+    assert ended.code == 1
+    assert ended.out == ""
+    assert ended.err.count("gpu 0: no cuda driver here: libcuda.so.1: no such file") == 2, ended.err
+
+
 def test_an_exception_in_one_rank_ends_the_others(mpiexec):
     ended = mpiexec(
         3,

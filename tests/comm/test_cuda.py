@@ -1,0 +1,91 @@
+"""Which GPU a rank uses, with drivers that are not there, see no GPU, or some."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from dispatcher.comm import CommError, cuda
+
+
+class Driver:
+    """The calls of libcuda that ``find`` makes. start: what cuInit answers. count: GPUs."""
+
+    def __init__(self, start: int, count: int) -> None:
+        self.start, self.count = start, count
+
+    def cuInit(self, flags: int) -> int:
+        return self.start
+
+    def cuDeviceGetCount(self, found: Any) -> int:
+        found._obj.value = self.count
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        device._obj.value = index
+        return 0
+
+    def cuDeviceGetUuid_v2(self, found: Any, device: Any) -> int:
+        found._obj[0] = device.value
+        return 0
+
+    def cuDriverGetVersion(self, found: Any) -> int:
+        found._obj.value = 12080
+        return 0
+
+
+MISSING, NO_DEVICE, HIDDEN, TWO = None, Driver(100, 0), Driver(0, 0), Driver(0, 2)
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(driver: Driver | None) -> None:
+        def opened(name: str) -> Driver:
+            assert name == "libcuda.so.1"
+            if driver is None:
+                raise OSError(f"{name}: cannot open shared object file")
+            return driver
+
+        monkeypatch.setattr(ctypes, "CDLL", opened)
+
+    return use
+
+
+@pytest.mark.parametrize("driver", [MISSING, NO_DEVICE, HIDDEN])
+def test_who_wants_any_gpu_goes_without_where_there_is_none(load: Any, driver: Any) -> None:
+    load(driver)
+    assert cuda.find(None, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "index", "words"),
+    [
+        (MISSING, 0, "comm: gpu 0: no cuda driver here: libcuda.so.1: cannot open"),
+        (NO_DEVICE, 1, "comm: gpu 1: the cuda driver sees none"),
+        (HIDDEN, 0, "comm: gpu 0: the cuda driver sees none (CUDA_VISIBLE_DEVICES='')"),
+        (TWO, 2, "comm: gpu 2: 2 visible here"),
+    ],
+)
+def test_who_wants_a_certain_gpu_is_refused_without_it(
+    load: Any, driver: Any, index: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if "VISIBLE" in words:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    load(driver)
+    with pytest.raises(CommError) as caught:
+        cuda.find(index, 0)
+    assert caught.value.message.startswith(words)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("index", "local", "found"), [(None, 1, 1), (0, 1, 0), (1, 0, 1)])
+def test_the_gpu_of_a_rank(load: Any, index: int | None, local: int, found: int) -> None:
+    load(TWO)
+    gpu = cuda.find(index, local)
+    assert gpu is not None
+    assert (gpu.index, gpu.uuid, gpu.driver) == (
+        found, f"GPU-0{found}000000-0000-0000-0000-000000000000", 12080,
+    )  # fmt: skip
