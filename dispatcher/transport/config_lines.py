@@ -36,7 +36,7 @@ class Line:
 def parse(text: str, name: str) -> tuple[Line, ...]:
     """The directives of a file, in order.
 
-    Raises: ConfigProblem for a keyword without a value and for an open quote.
+    Raises: ConfigProblem for a keyword without a value, an open quote and a NUL.
     """
     lines = []
     for number, raw in enumerate(text.split("\n"), 1):
@@ -50,6 +50,8 @@ def _parse_line(raw: str, place: str) -> Line | None:
     text = raw.rstrip(_SPACE + "\f").lstrip(_SPACE)
     if not text or text.startswith("#"):
         return None
+    if "\0" in text:  # ssh takes half of the line, and no file or user has such a name
+        raise ConfigProblem(f"{place}: a NUL byte")
     keyword, rest = _split_keyword(text, place)
     if not keyword:
         return None

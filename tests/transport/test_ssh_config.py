@@ -531,6 +531,8 @@ def test_match_exec_runs_once_for_all(tmp_path: Path, resolve: Resolve) -> None:
         ("IdentityFile ${NO_SUCH_VARIABLE_HERE}/x", "NO_SUCH_VARIABLE_HERE"),
         ("IdentityFile ~nosuchuserhere/x", "nosuchuserhere"),
         ("NoSuchOption 1", "nosuchoption"),
+        ("IdentityFile ~a\0b/x", "config:1: a NUL byte"),
+        ("Host other\nInclude ~a\0b/*", "config:2: a NUL byte"),
     ],
 )
 def test_refused_and_named(resolve: Resolve, text: str, why: str) -> None:
