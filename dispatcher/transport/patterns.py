@@ -8,10 +8,16 @@ import re
 
 @functools.lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # Runs of stars are one star: no pattern can make the match slow.
-    text = re.sub(r"\*+", "*", pattern)
-    parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(char) or re.escape(char) for char in text), re.DOTALL)
+    # What stands between two stars is taken where it is first found and never tried
+    # elsewhere (a lookahead does not go back), so that no pattern can make the match slow.
+    first, *rest = (_literal(part) for part in re.split(r"\*+", pattern))
+    between = (f"(?=(?P<p{n}>.*?{part}))(?P=p{n})" for n, part in enumerate(rest[:-1]))
+    last = [f".*{rest[-1]}"] if rest else []
+    return re.compile("".join([first, *between, *last]), re.DOTALL)
+
+
+def _literal(text: str) -> str:
+    return ".".join(re.escape(part) for part in text.split("?"))
 
 
 def matches(text: str, pattern: str) -> bool:
