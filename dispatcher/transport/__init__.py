@@ -6,7 +6,7 @@
     local command openssh  a local child each           child, pump
     paramiko_              SSH in this process          session, paramiko_link, wire, dial
       where and as whom    ssh_config -> host_config    config_*, patterns, host_names
-      whom we trust        host_keys                    known_hosts, host_certificate
+      whom we trust        host_keys                    known_hosts, host_certificate, key_blobs
       how we log in        identities                   ssh_agent
       with what            algorithms
 

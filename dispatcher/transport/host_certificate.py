@@ -10,39 +10,11 @@ from __future__ import annotations
 
 import time
 
+from dispatcher.transport.key_blobs import CERT, Reader, certified_key, kind_of
 from dispatcher.transport.patterns import matches
 
 _HOST = 2
-_CERT = "-cert-v01@openssh.com"
-#: How many fields of the key itself follow the nonce.
-_KEY_FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2}
-_ECDSA_FIELDS = 2
 _KEPT_TIME = 2**63
-
-
-class _Reader:
-    """Fields off the front of an SSH blob."""
-
-    def __init__(self, blob: bytes) -> None:
-        self._blob = blob
-        self.at = 0
-
-    def take(self, size: int) -> bytes:
-        if self.at + size > len(self._blob):
-            raise ValueError("cut short")
-        data = self._blob[self.at : self.at + size]
-        self.at += size
-        return data
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "big")
-
-    def string(self) -> bytes:
-        return self.take(self.number(4))
-
-    @property
-    def ended(self) -> bool:
-        return self.at == len(self._blob)
 
 
 def why_not(
@@ -58,11 +30,8 @@ def why_not(
 def _why_not(
     certificate: bytes, authorities: tuple[bytes, ...], host: str, now: float
 ) -> str | None:
-    reader = _Reader(certificate)
-    kind = reader.string().decode("ascii", "replace").removesuffix(_CERT)
-    reader.string()  # nonce
-    for _ in range(_KEY_FIELDS.get(kind, _ECDSA_FIELDS)):
-        reader.string()
+    reader = Reader(certificate)
+    certified_key(reader)
     reader.number(8)  # serial
     role = reader.number(4)
     reader.string()  # key id
@@ -82,18 +51,19 @@ def _why_not(
         return "it has critical options"
     if authority not in authorities:
         return "its authority is not on file"
+    # Before the names: until it is proved, whatever they say comes from a stranger.
+    if not _verify(authority, signed, signature):
+        return "its signature is wrong"
     if not after <= now < min(before, _KEPT_TIME):
         return "it is not valid at this time"
     # A certificate without names would vouch for every host there is.
     if not any(matches(host, name.decode("utf-8", "replace").lower()) for name in names):
         return f"it is not for {host}"
-    if not _verify(authority, signed, signature):
-        return "its signature is wrong"
     return None
 
 
 def _strings(blob: bytes) -> list[bytes]:
-    reader, found = _Reader(blob), []
+    reader, found = Reader(blob), []
     while not reader.ended:
         found.append(reader.string())
     return found
@@ -103,8 +73,8 @@ def _verify(authority: bytes, signed: bytes, signature: bytes) -> bool:
     from paramiko import Message, PKey, SSHException
     from paramiko.pkey import UnknownKeyType
 
-    kind = _Reader(authority).string().decode("ascii", "replace")
-    if kind.endswith(_CERT):
+    kind = kind_of(authority)
+    if kind.endswith(CERT):
         return False  # an authority is a plain key
     try:
         key = PKey.from_type_string(kind, authority)

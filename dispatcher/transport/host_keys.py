@@ -7,6 +7,10 @@ it judges the key that came, before anything of ours is sent under it.
 Policy ``strict``: only keys on file. ``accept-new``: a host without any key on
 file is trusted at first sight and written down; a *changed* key is refused all
 the same. There is no policy that accepts everything.
+
+A revoked key is refused wherever it stands: shown bare, inside a certificate, or as
+the authority that signed one. A certificate that is no good is a key like any other,
+as it is to ssh: if that key is on file, the host is known.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ from collections.abc import Callable
 
 from dispatcher.transport.base import Failure, Kind
 from dispatcher.transport.host_config import HostConfig
-from dispatcher.transport.known_hosts import KeysOf, KnownHosts, fingerprint, lookup_name
+from dispatcher.transport.key_blobs import CERT, authority_of, plain_key
+from dispatcher.transport.known_hosts import Entry, KeysOf, KnownHosts, fingerprint, lookup_name
 
-_CERT = "-cert-v01@openssh.com"
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
@@ -42,7 +46,7 @@ class HostKeyCheck:
         self._verify_certificate = verify_certificate
         self._name = lookup_name(config.host, config.port, config.known_as)
         self._known = index.keys_of(self._name)
-        self._portless: KeysOf | None = None
+        self._portless = KeysOf()
         if not self._known and config.known_as is None and config.port != 22:
             # A key on file for the bare name serves every port, as in ssh.
             self._portless = index.keys_of(config.host)
@@ -53,10 +57,10 @@ class HostKeyCheck:
         With keys on file: only their types (a certificate where an authority is
         on file). Without: all plain ones, for the fingerprint in the message.
         """
-        known = self._known or self._portless or KeysOf()
+        known = self._known or self._portless
         kinds = {entry.kind for entry in known.keys}
         plain = tuple(name for name in ours if _kind_of(name) in kinds)
-        certified = tuple(name + _CERT for name in ours) if known.authorities else ()
+        certified = tuple(name + CERT for name in ours) if known.authorities else ()
         return (certified + plain) or ours
 
     def judge(self, blob: bytes, kind: str) -> Failure | None:
@@ -64,33 +68,34 @@ class HostKeyCheck:
 
         kind: the type inside the key, such as ``ssh-ed25519`` or its ``-cert`` form.
         """
-        known = self._known
-        if any(entry.blob == blob for entry in known.revoked):
-            return self._revoked(blob)
-        if kind.endswith(_CERT):
-            return self._judge_certificate(blob)
-        if any(entry.blob == blob for entry in known.keys):
+        certified = kind.endswith(CERT)
+        try:
+            key = plain_key(blob)
+            authority = authority_of(blob) if certified else key
+        except ValueError as error:
+            return self._bad_certificate(f"it cannot be read: {error}")
+        for entry in (*self._known.revoked, *self._portless.revoked):
+            if plain_key(entry.blob) in (key, authority):
+                return self._revoked(entry, certified, key)
+        why = self._why_not(blob) if certified else None
+        if certified and why is None:
             return None
-        if self._portless is not None:
-            if any(entry.blob == blob for entry in self._portless.revoked):
-                return self._revoked(blob)
-            if any(entry.blob == blob for entry in self._portless.keys):
-                return None
-        if known.keys:
+        if any(entry.blob == key for entry in (*self._known.keys, *self._portless.keys)):
+            return None
+        if why is not None:
+            return self._bad_certificate(why)
+        if self._known.keys:
             return self._changed(blob, kind)
-        if self._policy == "accept-new" and not known:
+        if self._policy == "accept-new" and not self._known:
             return self._learn(blob, kind)
         return self._unknown(blob, kind)
 
-    def _judge_certificate(self, blob: bytes) -> Failure | None:
-        known = self._known or self._portless or KeysOf()
-        revoked = {entry.blob for entry in known.revoked}
-        authorities = tuple(entry.blob for entry in known.authorities if entry.blob not in revoked)
-        why = self._verify_certificate(
-            blob, authorities, self._config.known_as or self._config.host
-        )
-        if why is None:
-            return None
+    def _why_not(self, certificate: bytes) -> str | None:
+        authorities = tuple(entry.blob for entry in (self._known or self._portless).authorities)
+        name = self._config.known_as or self._config.host
+        return self._verify_certificate(certificate, authorities, name)
+
+    def _bad_certificate(self, why: str) -> Failure:
         return Failure(
             Kind.HOST_KEY_UNKNOWN,
             f"the host's certificate is not accepted: {why}",
@@ -119,10 +124,15 @@ class HostKeyCheck:
         file = (self._config.user_known_hosts or ("~/.ssh/known_hosts",))[0]
         return Failure(
             Kind.HOST_KEY_UNKNOWN,
-            f"no key of {self._name} is on file; it shows {kind} {fingerprint(blob)}",
+            f"no key of {self._name} is on file{self._damaged()}; "
+            f"it shows {kind} {fingerprint(blob)}",
             hint=f"ssh-keyscan {port}{self._config.host} >> {shlex.quote(file)}"
             "  # after checking the fingerprint",
         )
+
+    def _damaged(self) -> str:
+        lines = dict.fromkeys((*self._known.damaged, *self._portless.damaged))
+        return f" ({'; '.join(list(lines)[:3])})" if lines else ""
 
     def _changed(self, blob: bytes, kind: str) -> Failure:
         on_file = self._known.keys[0]
@@ -135,10 +145,14 @@ class HostKeyCheck:
             "  # if you know why the key changed",
         )
 
-    def _revoked(self, blob: bytes) -> Failure:
+    def _revoked(self, entry: Entry, certified: bool, key: bytes) -> Failure:
+        revoked = plain_key(entry.blob)
+        whose = "it shows"
+        if certified:
+            whose = "in its certificate" if revoked == key else "that signed its certificate"
         return Failure(
             Kind.HOST_KEY_REVOKED,
-            f"the key {fingerprint(blob)} it shows is marked @revoked",
+            f"the key {fingerprint(revoked)} {whose} is marked @revoked ({entry.place})",
             hint="give the host a new key: this one is not to be trusted",
         )
 

@@ -4,7 +4,8 @@ Files are read once and shared by all hosts. Plain names are a dictionary;
 hashed ones cost one HMAC each a look-up (under 1 us), patterns one match.
 ``@revoked`` and ``@cert-authority`` lines count; a line that cannot be read is
 skipped and told in ``notices``, since one bad line must not lock a user out of
-a thousand hosts.
+a thousand hosts. Keys are decoded when their host is asked for: thousands of them
+nobody will ask for.
 
 A host is asked for by the name OpenSSH would use: ``[name]:port`` off port 22.
 Whether a key is accepted is decided in ``host_keys``, not here.
@@ -13,7 +14,6 @@ Whether a key is accepted is decided in ``host_keys``, not here.
 from __future__ import annotations
 
 import base64
-import binascii
 import fcntl
 import functools
 import hashlib
@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dispatcher.transport.key_blobs import why_damaged
 from dispatcher.transport.patterns import matches_list
 
 _HASHED = "|1|"
@@ -43,7 +44,18 @@ class Entry:
 
     @property
     def blob(self) -> bytes:
-        return base64.b64decode(self.text)
+        """The key. Raises: ValueError for what nobody would write as base64."""
+        blob = base64.b64decode(self.text, validate=True)
+        if base64.b64encode(blob).decode() != self.text:  # padded too much, loose bits
+            raise ValueError("not canonical")
+        return blob
+
+    def why_damaged(self) -> str | None:
+        """Why the line has no key to compare with, or ``None``."""
+        try:
+            return why_damaged(self.blob, self.kind)
+        except ValueError:
+            return "bad base64"
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class KeysOf:
     keys: tuple[Entry, ...] = ()
     authorities: tuple[Entry, ...] = ()
     revoked: tuple[Entry, ...] = ()
+    damaged: tuple[str, ...] = ()  # lines that name the host and cannot be read
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.authorities)
@@ -72,6 +85,7 @@ class KnownHosts:
         self.notices: list[str] = []
         self._lock = threading.Lock()
         self._plain: dict[str, list[Entry]] = {}
+        self._learned: set[str] = set()
         self._patterns: list[tuple[str, Entry]] = []
         # inner and outer HMAC pads, the digest, the entry
         self._hashed: list[tuple[bytes, bytes, bytes, Entry]] = []
@@ -84,11 +98,16 @@ class KnownHosts:
             found = list(self._plain.get(name, ()))
         found += [entry for pattern, entry in self._patterns if _fits(name, pattern)]
         found += self._unhashed(name.encode())
-        return KeysOf(
-            keys=tuple(entry for entry in found if not entry.marker),
-            authorities=tuple(entry for entry in found if entry.marker == _AUTHORITY),
-            revoked=tuple(entry for entry in found if entry.marker == _REVOKED),
-        )
+        damaged = {entry: why for entry in found if (why := entry.why_damaged())}
+        told = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
+        with self._lock:
+            self.notices += [notice for notice in told if notice not in self.notices]
+        marked: dict[str, list[Entry]] = {"": [], _AUTHORITY: [], _REVOKED: []}
+        for entry in found:
+            if entry not in damaged:
+                marked[entry.marker].append(entry)
+        keys, authorities, revoked = (tuple(entries) for entries in marked.values())
+        return KeysOf(keys, authorities, revoked, told)
 
     def learn(self, path: str, name: str, kind: str, blob: bytes, *, hashed: bool) -> None:
         """Trust a new key from now on and append it to ``path`` (0600, synced to disk).
@@ -100,11 +119,12 @@ class KnownHosts:
         """
         text = base64.b64encode(blob).decode()
         with self._lock:
-            if name in self._plain:
+            if name in self._learned:
                 return
             _append(path, f"{_hash_name(name) if hashed else name} {kind} {text}\n")
             entry = Entry("", kind, text, f"{path}: just added")
             self._plain.setdefault(name, []).append(entry)
+            self._learned.add(name)
 
     def _unhashed(self, name: bytes) -> list[Entry]:
         # HMAC-SHA1 by hand: the two pads are made once at load, so an entry
@@ -126,7 +146,7 @@ class KnownHosts:
             self.notices.append(f"{path}: {error.strerror}")
             return
         for number, line in enumerate(content.split("\n"), 1):
-            words = line.split(None, 4)
+            words = line.partition("\0")[0].split(None, 4)
             if not words or words[0].startswith("#"):
                 continue
             why = self._add(words, f"{path}:{number}")
@@ -145,9 +165,6 @@ class KnownHosts:
         hosts, kind, text = words[:3]
         if kind.isdigit():
             return "an ssh-1 key"
-        problem = _bad_key(kind, text)
-        if problem:
-            return problem
         entry = Entry(marker, kind, text, place)
         if hosts.startswith(_HASHED):
             return self._add_hashed(hosts, entry)
@@ -174,19 +191,6 @@ class KnownHosts:
 
 def _fits(name: str, hosts: str) -> bool:
     return matches_list(name, hosts, lower=True)
-
-
-def _bad_key(kind: str, text: str) -> str | None:
-    # The first bytes carry the type again: enough to see that text is a key at
-    # all without decoding thousands of keys that nobody will ask for.
-    head = text[: 4 * ((len(kind) + 4 + 2) // 3)]
-    try:
-        blob = base64.b64decode(head, validate=True)
-    except (binascii.Error, ValueError):
-        return "bad base64"
-    if len(text) % 4 or blob[4 : 4 + len(kind)] != kind.encode():
-        return "not a key of the type it names"
-    return None
 
 
 def _hash_name(name: str) -> str:

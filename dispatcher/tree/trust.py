@@ -12,7 +12,7 @@ which OpenSSH 9 prefers costs 60 ms of processor time a connection, curve25519 a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dispatcher.agent.wire import SYNC
 from dispatcher.transport.base import Failure, Kind, Target
@@ -68,7 +68,9 @@ class Trust:
         name = lookup_name(config.host, config.port, config.known_as)
         found = index.keys_of(name)
         if not found and config.known_as is None and config.port != 22:
+            revoked = found.revoked
             found = index.keys_of(config.host)  # a key of the bare name serves every port
+            found = replace(found, revoked=(*revoked, *found.revoked))
         if not found:
             return Failure(Kind.HOST_KEY_UNKNOWN, f"no key of {name} is on file here")
         alias = config.known_as or config.host

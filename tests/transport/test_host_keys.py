@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from string import Template
 
 import pytest
 
 from dispatcher.transport.base import Failure, Kind, Link, Target
 from dispatcher.transport.host_certificate import why_not
+from dispatcher.transport.known_hosts import _hash_name
 from dispatcher.transport.paramiko_ import ParamikoTransport
 
 from .conftest import gather
@@ -115,9 +118,6 @@ def test_asks_for_the_type_on_file(tmp_path: Path) -> None:
         server.stop()
 
 
-# -- certificates -------------------------------------------------------------------
-
-
 def certify(authority: Path, key: Path, *options: str) -> Path:
     """Sign a public key; the certificate's path."""
     command = ["ssh-keygen", "-q", "-s", str(authority), "-I", "test", *options]
@@ -138,13 +138,138 @@ def test_host_certificate(tmp_path: Path, kind: str) -> None:
         server.known_hosts.write_text(
             f"@cert-authority * {ours}\n@revoked * {server.public(authority)}\n"
         )
-        refused(server.config(), Kind.HOST_KEY_UNKNOWN)
+        failure = refused(server.config(), Kind.HOST_KEY_REVOKED)
+        assert "that signed its certificate" in failure.why
         stranger = keygen(tmp_path / "stranger", "-t", kind)
         server.known_hosts.write_text(f"@cert-authority * {server.public(stranger)}\n")
         failure = refused(server.config(), Kind.HOST_KEY_UNKNOWN)
         assert "authority is not on file" in failure.why
     finally:
         server.stop()
+
+
+# -- as ssh decides -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    folder = tmp_path_factory.mktemp("certified")
+    authority = keygen(folder / "authority")
+    keygen(folder / "stranger")
+    certificate = certify(authority, keygen(folder / "host"), "-h", "-n", ADDRESS)
+    server = start_sshd(folder, f"HostCertificate {certificate}", host_key=folder / "host")
+    yield server
+    server.stop()
+
+
+def lines_of(server: Sshd, text: str) -> bytes:
+    """``text`` with names and keys for ``$words``."""
+    key = server.public()
+    certificate = (server.folder / "host-cert.pub").read_text()
+    words = {
+        "name": server.known_name,
+        "bare": ADDRESS,
+        "hashed": _hash_name(server.known_name),
+        "key": key,
+        "base64": key.split()[1],
+        "cut": key[:-8],
+        "halved": key[: len(key) * 2 // 3],
+        "ca": server.public(server.folder / "authority"),
+        "other": server.public(server.folder / "stranger"),
+        "certificate": " ".join(certificate.split()[:2]),
+    }
+    return Template(text).substitute(words).encode("latin-1") + b"\n"
+
+
+def ssh_goes_in(server: Sshd, policy: str) -> bool:
+    options = ["-F", server.config(), "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]
+    options += ["-o", f"StrictHostKeyChecking={'yes' if policy == 'strict' else policy}"]
+    done = subprocess.run(
+        ["ssh", *options, "node", "true"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode in (0, 255), done.stderr
+    return done.returncode == 0
+
+
+REVOKED, UNKNOWN, CHANGED = Kind.HOST_KEY_REVOKED, Kind.HOST_KEY_UNKNOWN, Kind.HOST_KEY_CHANGED
+
+#: lines of known_hosts -> what becomes of a host, if it has a certificate as well;
+#: a pair is for strict and accept-new
+FILES: dict[str, Kind | tuple[Kind | None, Kind | None] | None] = {
+    "@cert-authority $name $ca": None,
+    "@cert-authority $hashed $ca": None,
+    "@cert-authority $name $ca\n@revoked * $key": REVOKED,
+    "@cert-authority $name $ca\n@revoked $hashed $key": REVOKED,
+    "@cert-authority $name $ca\n@revoked * $ca": REVOKED,
+    "@cert-authority $name $ca\n@revoked $name $certificate": REVOKED,
+    "@cert-authority $name $ca\n@revoked * $other": None,
+    "@cert-authority $bare $ca\n@revoked $name $ca": REVOKED,
+    "@cert-authority $name $ca\n$name $key\n@revoked $name $ca": REVOKED,
+    "@cert-authority $name $other\n$name $key": None,
+    "@cert-authority $name $other\n$name $key\n@revoked * $key": REVOKED,
+    "$name $key": None,
+    "$hashed $key\n@revoked $hashed $key": REVOKED,
+    "$name $key\n@revoked $hashed $other": None,
+    "$name $other": CHANGED,
+    "@revoked $name $other": (UNKNOWN, None),
+    "@revoked $hashed $other": (UNKNOWN, None),
+    "@revoked * $other": (UNKNOWN, None),
+    "@revoked $name $key": REVOKED,
+    "@revoked $name $key\n@revoked $name $other": REVOKED,
+    # a damaged line is no line
+    "$name $cut": (UNKNOWN, None),
+    "$name $halved": (UNKNOWN, None),
+    "$name ssh-ed25519 $${base64}": (UNKNOWN, None),
+    "$name ssh-ed25519 A$base64": (UNKNOWN, None),
+    "$name ssh-rsa $base64": (UNKNOWN, None),
+    "$name ssh-future $base64": (UNKNOWN, None),
+    "@revoked $name $cut": (UNKNOWN, None),
+    "$name ssh-ed25519 $base64=": (UNKNOWN, None),
+    "$name $key\0": None,
+    "$name $key \xe9\xff": None,
+    "\xe9\xff,$name $key": None,
+    "$name $cut\n$name $key": None,
+    "* $cut\n? ssh-ed25519 AAAA====\n* ssh-ed25519\n$hashed $key": None,
+    "@cert-authority * $cut\n@cert-authority $name $ca": None,
+    "@nonsense $name $other\n|1|$name $other\n\0\n@\n$name $key": None,
+}
+
+
+@pytest.mark.parametrize("policy", ["strict", "accept-new"])
+@pytest.mark.parametrize("text", FILES)
+def test_decides_as_ssh(certified: Sshd, text: str, policy: str) -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("needs the ssh program")
+    content = lines_of(certified, text)
+    certified.known_hosts.write_bytes(content)
+    became = FILES[text]
+    expected = became[policy == "accept-new"] if isinstance(became, tuple) else became
+    assert ssh_goes_in(certified, policy) == (expected is None), "ssh has it otherwise"
+    certified.known_hosts.write_bytes(content)  # it may have learned
+    if expected is None:
+        accepted(certified.config(), host_keys=policy)
+    else:
+        refused(certified.config(), expected, host_keys=policy)
+
+
+def test_a_damaged_line_is_named_where_its_host_is_unknown(own: Sshd) -> None:
+    own.known_hosts.write_text(f"# note\n{own.known_name} {own.public()[:-8]}\n")
+    failure = refused(own.config(), Kind.HOST_KEY_UNKNOWN)
+    assert f"({own.known_hosts}:2: skipped: cut short)" in failure.why
+
+
+def test_learned_beside_a_revoked_key(own: Sshd, tmp_path: Path) -> None:
+    other = keygen(tmp_path / "other")
+    own.known_hosts.write_text(f"@revoked {own.known_name} {own.public(other)}\n")
+    accepted(own.config(), host_keys="accept-new")
+    assert f"\n{own.known_name} {own.public()}\n" in own.known_hosts.read_text()
+    accepted(own.config())
+
+
+# -- certificates -------------------------------------------------------------------
 
 
 def test_authority_only_and_a_host_without_certificate(own: Sshd, tmp_path: Path) -> None:

@@ -83,6 +83,18 @@ def test_forms_of_a_line(tmp_path: Path) -> None:
         f"|1|bad {key(1)}",
         f"|1|{base64.b64encode(b'x' * 20).decode()}|AAAA {key(1)}",
         "host 1024 35 1234567890",
+        f"host {key(1)[:-8]}",
+        f"host {key(1)[:-1]}",
+        f"host {key(1)[:20]}!{key(1)[21:]}",
+        f"host {key(1)}=",
+        f"host {key(1)}AAAA",
+        f"host ssh-ed25519 {base64.b64encode(blob(1)[:-1]).decode()}",
+        f"host ssh-unknown {key(1).split()[1]}",
+        f"host ssh-ed25519-cert-v01@openssh.com {key(1).split()[1]}",
+        f"*,!other {key(1)[:-8]}",
+        f"@cert-authority * {key(1)[:-8]}",
+        f"@revoked {_hash_name('host')} {key(1)[:-8]}",
+        f"host\0 {key(1)}",
     ],
 )
 def test_bad_lines_are_skipped_and_told(tmp_path: Path, line: str) -> None:
@@ -124,6 +136,101 @@ def test_same_lines_as_ssh_keygen(
     theirs = [line.split()[2] for line in done.stdout.splitlines() if not line.startswith("#")]
     mine = [entry.text for entry in KnownHosts([str(path)]).keys_of(name).keys]
     assert sorted(mine) == sorted(theirs)
+
+
+_LINE = st.builds(
+    lambda marker, field, number, comment: f"{marker}{field} {key(number)}{comment}".encode(),
+    st.sampled_from(["", "", "", "@revoked ", "@cert-authority "]),
+    _FIELD,
+    st.integers(1, 9),
+    st.sampled_from(["", " comment", "\r"]),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    lines=st.lists(_LINE, min_size=1, max_size=5),
+    nth=st.integers(0, 4),
+    at=st.integers(0, 150),
+    cut=st.integers(0, 20),
+    instead=st.binary(max_size=6).map(lambda junk: junk.replace(b"\n", b" ")),
+)
+def test_a_damaged_line_costs_only_itself(
+    lines: list[bytes],
+    nth: int,
+    at: int,
+    cut: int,
+    instead: bytes,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Whatever becomes of one line, the others say what they said."""
+    path = tmp_path_factory.getbasetemp() / "damaged_known_hosts"
+    nth %= len(lines)
+    damaged = lines[nth][:at] + instead + lines[nth][at + cut :]
+    others = {}
+    for name, content in (("before", b""), ("after", damaged)):
+        path.write_bytes(b"\n".join([*lines[:nth], content, *lines[nth + 1 :]]))
+        found = KnownHosts([str(path)])
+        others[name] = [
+            [
+                (entry.text, entry.place)
+                for part in ("keys", "authorities", "revoked")
+                for entry in getattr(found.keys_of(host), part)
+                if entry.blob and not entry.place.endswith(f":{nth + 1}")
+            ]
+            for host in ("a", "node1", "x.lab", "[a]:2222")
+        ]
+    assert others["before"] == others["after"]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    content=st.lists(
+        st.one_of(
+            st.binary(max_size=40),
+            st.sampled_from(
+                [b"*", b" ", b"\n", b"|1|", b"@revoked ", b"a", b"!", b"\0", key(1).encode()]
+            ),
+        ),
+        max_size=12,
+    ).map(b"".join)
+)
+def test_any_bytes_are_a_file(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "any_known_hosts"
+    path.write_bytes(content)
+    found = KnownHosts([str(path)])
+    for name in ("a", "[a]:2222"):
+        of = found.keys_of(name)
+        assert all(entry.blob for entry in (*of.keys, *of.authorities, *of.revoked))
+
+
+@needs_keygen
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    kind=st.sampled_from(["ed25519", "ecdsa", "rsa"]),
+    at=st.integers(0, 600),
+    cut=st.integers(0, 9),
+    instead=st.text(st.sampled_from("AZaz09+/=!"), max_size=6),
+)
+def test_the_same_keys_are_damaged_to_ssh_keygen(
+    kind: str, at: int, cut: int, instead: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    made = tmp_path_factory.getbasetemp() / f"sound_{kind}"
+    if not made.exists():
+        keygen(made, "-t", kind)
+    sort, text = made.with_suffix(".pub").read_text().split()[:2]
+    at %= len(text)
+    path = tmp_path_factory.getbasetemp() / "known_hosts_as_ssh"
+    path.write_text(f"host {sort} {text[:at]}{instead}{text[at + cut :]}\n")
+    theirs = subprocess.run(
+        ["ssh-keygen", "-l", "-F", "host", "-f", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
+    mine = [fingerprint(entry.blob) for entry in KnownHosts([str(path)]).keys_of("host").keys]
+    if not (kind == "ecdsa" and mine and not theirs):  # whether a point is on its curve
+        assert mine == [word for word in theirs if word.startswith("SHA256:")]
 
 
 @needs_keygen
