@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def make(run_id: str) -> str | None:
-    """A fresh folder of mode 0700 for the ranks' error files, or None where none can be made."""
+
+def make(run_id: str, tell: Callable[[str], None]) -> str | None:
+    """A fresh folder of mode 0700 for the ranks' error files, or None where none can be made.
+
+    tell: takes its path before it is there, so that it goes also if we are killed right then.
+    """
     for base in (os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm"):  # noqa: S108 - mkdir is exclusive
         if not base.startswith("/"):
             continue
         path = os.path.join(base, "dispatch-%s-%s" % (run_id, os.urandom(4).hex()))
+        tell(path)
         try:
             os.mkdir(path, 0o700)
         except OSError:

@@ -34,12 +34,12 @@ class Guarded:
             return "the agent's guardian was killed"  # which may end the link as well
         return "the agent was sent signal %d" % signum if signum else "the link ended"
 
-    def expect(self, silence: float, lifeline_grace: float, folder: str | None) -> None:
+    def expect(self, silence: float, lifeline_grace: float, folder: str) -> None:
         """Say what to expect of us, and the ``folder`` that should not outlive us.
 
         silence: seconds without a sign of life after which we are stuck.
         """
-        words = "%f %f %s\n" % (silence + SLACK, lifeline_grace + SLACK, folder or "")
+        words = "%f %f %s\n" % (silence + SLACK, lifeline_grace + SLACK, folder)
         self._write(os.fsencode(words))
 
     def alive(self, aside: bool = False) -> None:
@@ -74,8 +74,7 @@ def divide(link: int) -> Guarded:
         os.close(tell)
         code = 1
         try:
-            # nothing can be started before the first word, so no time is taken from the start
-            first = os.read(told, 4096)
+            first = _first_words(told)
             from .guardian import Guardian
 
             code = Guardian(pid, link, told, first).watch()
@@ -88,3 +87,16 @@ def divide(link: int) -> Guarded:
         os._exit(1)  # nothing was started yet
     os.set_blocking(tell, False)
     return Guarded(guardian, tell)
+
+
+def _first_words(told: int) -> bytes:
+    """What the agent says until it has answered its first order: what is to be known of it, and
+    that it lives. No time is taken from the start before.
+    """
+    words = b""
+    while words.count(b"\n") < 2:
+        data = os.read(told, 4096)
+        if not data:
+            break
+        words += data
+    return words

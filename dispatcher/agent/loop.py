@@ -189,7 +189,9 @@ class Loop:
         self.cwd = message["cwd"]
         if self.error_folder:  # of an earlier attempt, whose ranks are dead
             folder.remove(self.error_folder)
-        self.error_folder = folder.make(message["run_id"])
+        expect = self.guarded.expect
+        lease, grace = message["lease"], message["lifeline_grace"]
+        self.error_folder = folder.make(message["run_id"], lambda path: expect(lease, grace, path))
         self.innocent = True
         self.wireup = None
         found = facts.gather(message["check"], self.cwd)
@@ -218,7 +220,7 @@ class Loop:
             "ready", {"attempt": message.get("attempt", 0), "facts": found, "problems": problems}
         )
         self.flush()
-        self.guarded.expect(message["lease"], message["lifeline_grace"], self.error_folder)
+        self.guarded.alive()
 
     def mark(self) -> int | None:
         """When the file that shows progress was changed, in ns; None where there is none."""

@@ -18,8 +18,10 @@ def test_it_goes_with_all_below_it_and_follows_no_link(
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").touch()
-    made = folder.make(uuid.uuid4().hex)
+    told: list[str] = []
+    made = folder.make(uuid.uuid4().hex, told.append)
     assert made is not None
+    assert told == [made]
     assert os.stat(made).st_mode & 0o777 == 0o700
     inside = Path(made) / "__pycache__"
     inside.mkdir()

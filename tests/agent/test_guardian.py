@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from agent.driver import Agent, wait_for
+from agent.test_again import again
 from dispatcher import bootstrap
 from dispatcher.agent.node import EXIT_LIFELINE
 
@@ -75,6 +78,47 @@ class TestStopped:
         agent.process.send_signal(signal.SIGSTOP)
         agent.finish()
         assert agent.living() == []
+
+
+MADE = "os.mkdir(path, 0o700)"
+
+
+def changed(module: str, old: str, new: str) -> bytes:
+    """What travels, with ``new`` in place of ``old`` in one module."""
+    modules = bootstrap.sources()
+    assert old in modules[module]
+    modules[module] = modules[module].replace(old, new)
+    return bootstrap.payload_of(modules)
+
+
+class TestStart:
+    """There is no moment at which nobody knows of the agent's folder."""
+
+    @pytest.mark.parametrize("attempt", [0, 1])
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_agent_is_killed_where_it_makes_its_folder(
+        self, boot: Callable[..., Agent], tmp_path: Path, attempt: int, when: str
+    ) -> None:
+        dies = f"os.path.exists({str(tmp_path / 'now')!r}) and os.kill(os.getpid(), 9)"
+        both = (dies, MADE) if when == "before" else (MADE, dies)
+        payload = changed("folder", MADE, "; ".join(both))
+        agent = boot(payload=payload, env={"TMPDIR": str(tmp_path)})
+        if attempt:
+            folder = agent.prepare()["facts"]["error_folder"]
+            assert os.listdir(tmp_path) == [os.path.basename(folder)]
+        (tmp_path / "now").touch()
+        again(agent, attempt)
+        assert agent.exit(5.0) == 128 + signal.SIGKILL
+        assert os.listdir(tmp_path) == ["now"]
+
+    def test_guardian_is_killed_where_the_agent_makes_its_folder(
+        self, boot: Callable[..., Agent], tmp_path: Path
+    ) -> None:
+        kills = MADE + "; os.kill(os.getppid(), 9)"
+        agent = boot(payload=changed("folder", MADE, kills), env={"TMPDIR": str(tmp_path)})
+        assert agent.prepare()["facts"]["error_folder"].startswith(str(tmp_path))
+        agent.is_gone(5.0)
+        assert os.listdir(tmp_path) == []
 
 
 @pytest.fixture
