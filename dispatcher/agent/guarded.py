@@ -6,6 +6,7 @@ See ``guardian`` for what the other process does; only that process loads it.
 from __future__ import annotations
 
 import os
+import select
 from _signal import (  # type: ignore[import-not-found]
     SIG_BLOCK,
     SIGCONT,
@@ -74,7 +75,7 @@ def divide(link: int) -> Guarded:
         os.close(tell)
         code = 1
         try:
-            first = _first_words(told)
+            first = _first_words(told, link)
             from .guardian import Guardian
 
             code = Guardian(pid, link, told, first).watch()
@@ -89,12 +90,15 @@ def divide(link: int) -> Guarded:
     return Guarded(guardian, tell)
 
 
-def _first_words(told: int) -> bytes:
+def _first_words(told: int, link: int) -> bytes:
     """What the agent says until it has answered its first order: what is to be known of it, and
-    that it lives. No time is taken from the start before.
+    that it lives. Or until one of the two has ended. No time is taken from the start before.
     """
+    poll = select.poll()
+    poll.register(told, select.POLLIN)
+    poll.register(link, select.POLLRDHUP)
     words = b""
-    while words.count(b"\n") < 2:
+    while words.count(b"\n") < 2 and poll.poll()[0][0] == told:
         data = os.read(told, 4096)
         if not data:
             break

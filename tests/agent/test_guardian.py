@@ -81,6 +81,7 @@ class TestStopped:
 
 
 MADE = "os.mkdir(path, 0o700)"
+PREPARES = 'self.cwd = message["cwd"]'
 
 
 def changed(module: str, old: str, new: str) -> bytes:
@@ -92,7 +93,7 @@ def changed(module: str, old: str, new: str) -> bytes:
 
 
 class TestStart:
-    """There is no moment at which nobody knows of the agent's folder."""
+    """There is no moment at which nobody knows of the agent's folder, or of the agent."""
 
     @pytest.mark.parametrize("attempt", [0, 1])
     @pytest.mark.parametrize("when", ["before", "after"])
@@ -119,6 +120,20 @@ class TestStart:
         assert agent.prepare()["facts"]["error_folder"].startswith(str(tmp_path))
         agent.is_gone(5.0)
         assert os.listdir(tmp_path) == []
+
+    def test_agent_is_stopped_before_it_has_said_a_word(self, boot: Callable[..., Agent]) -> None:
+        """The guardian sees the end of the link all the same."""
+        stops = "os.kill(os.getpid(), 19); " + PREPARES
+        agent = boot(payload=changed("loop", PREPARES, stops))
+        again(agent, 0)
+        wait_for(lambda: any(map(is_stopped, agent.living())), what="the agent to stop")
+        agent.close_input()
+        assert agent.exit(8.0) == EXIT_LIFELINE
+        assert agent.living() == []
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture
