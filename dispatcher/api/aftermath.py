@@ -1,10 +1,11 @@
 """Last looks at hosts where nobody may be left to clean up: agent and guardian killed at once.
 
 Ranks die with their agent (the kernel sees to that), but a child in a session of its own
-does not, and both who would have ended it are dead. The launcher lives and knows the run id, so
-it asks such a host once more, over a new connection: an errand that ends what carries that
-id. Between two attempts the core says which hosts are looked at, and when (``last_look``); at
-the end of the run those that are left. No run pays for it in which no host is lost.
+does not, nor does the agent's private folder go, and both who would have ended these are dead.
+The launcher lives and knows the run id, so it asks such a host once more, over a new connection:
+an errand that ends what carries that id. Between two attempts the core says which hosts are
+looked at, and when (``last_look``); at the end of the run those that are left. No run pays for it
+in which no host is lost.
 
 Not covered: a launcher that is killed in the same moment; for that there is ``dispatch sweep``.
 """
@@ -46,7 +47,7 @@ class Aftermath(Sink):
         self._run_id = run_id
         self._transport_for = transport_for
         self._tell = tell
-        self._busy: set[int] = set()  # ranks were started there
+        self._busy: set[int] = set()  # an agent is at work there
         self._left: set[int] = set()
         self._looks: list[threading.Thread] = []
 
@@ -57,10 +58,10 @@ class Aftermath(Sink):
 
     def event(self, stamped: Stamped) -> None:
         match stamped.event:
-            case ev.RankSpawned(host):
+            case ev.NodeBooted(host):
                 self._busy.add(host)
-            case ev.NodeSwept(host) | ev.NodeDying(host):
-                self._busy.discard(host)  # the agent cleans up, or has
+            case ev.NodeDying(host):
+                self._busy.discard(host)  # the agent cleans up
             case ev.NodeLost(host, _, ending) if host in self._busy:
                 self._busy.discard(host)
                 if ending is not None and ending.signal is not None:
@@ -101,5 +102,6 @@ class Aftermath(Sink):
 
         ids = [self._run_id]
         seen = look_by(self._transport_for, hosts, ids, kill=True, handled=handled)
-        killed = [f"note: {line}, left behind" for line in summary(seen.found, "killed", "killed")]
-        return [*killed, *summary(seen.found, "left", "error: could not kill"), *seen.failures]
+        ended = summary(seen.found, "killed", "removed")
+        ended = [f"note: {line}, left behind" for line in ended]
+        return [*ended, *summary(seen.found, "left", "kept"), *seen.failures]

@@ -1,7 +1,8 @@
-"""One look at the processes of runs on many hosts, and its result in words."""
+"""One look at what runs have left on many hosts, processes and folders, and its result in words."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from signal import Signals
 
@@ -35,7 +36,7 @@ class Answers(Sink):
 
 
 class Look:
-    """Processes by host name, and the lines about hosts that could not be asked."""
+    """What is left by host name, and the lines about hosts that could not be asked."""
 
     def __init__(self, found: Mapping[str, list[tags.Tagged]], failures: list[str]) -> None:
         self.found = found
@@ -51,7 +52,7 @@ def look_by(
     limits: ErrandLimits = LIMITS,
     handled: Sequence[Signals] = HANDLED,
 ) -> Look:
-    """Find (``kill``: and kill) the processes of ``run_ids`` on ``hosts``; [] for any run's.
+    """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's.
 
     handled: the signals that end the look; () outside the main thread.
     """
@@ -66,17 +67,40 @@ def look_by(
     return Look(found, failures)
 
 
-def summary(found: Mapping[str, list[tags.Tagged]], what: str, verb: str) -> list[str]:
-    """``n[1-2]: killed 3 processes: python 2, agent 1`` for each kind of host; [] for none."""
-    groups: dict[str, list[str]] = {}
-    for host, tagged in found.items():
-        counts: dict[str, int] = {}
-        for one in tagged:
-            if one.what == what:
-                counts[one.name] = counts.get(one.name, 0) + 1
-        if counts:
-            total = sum(counts.values())
-            names = ", ".join(f"{harmless_text(name)} {n}" for name, n in sorted(counts.items()))
-            noun = "process" if total == 1 else "processes"
-            groups.setdefault(f"{verb} {total} {noun}: {names}", []).append(host)
-    return [f"{fold(hosts)}: {text}" for text, hosts in groups.items()]
+#: what was done -> how it is said
+_VERBS = {
+    "found": "found",
+    "killed": "killed",
+    "removed": "removed",
+    "left": "error: could not kill",
+    "kept": "error: could not remove",
+}
+
+
+def summary(found: Mapping[str, list[tags.Tagged]], *whats: str) -> list[str]:
+    """``n[1-2]: killed 3 processes: python 2, agent 1`` for each of ``whats`` and each kind of
+    host; ``n3: removed 1 folder in /tmp``. [] for none.
+    """
+    lines = []
+    for what in whats:
+        groups: dict[str, list[str]] = {}
+        for host, tagged in found.items():
+            here = [one for one in tagged if one.what == what]
+            for text in filter(None, (_processes(here), _folders(here))):
+                groups.setdefault(f"{_VERBS[what]} {text}", []).append(host)
+        lines += [f"{fold(hosts)}: {text}" for text, hosts in groups.items()]
+    return lines
+
+
+def _processes(tagged: Sequence[tags.Tagged]) -> str:
+    counts = Counter(one.name for one in tagged if one.pid is not None)
+    names = ", ".join(f"{harmless_text(name)} {n}" for name, n in sorted(counts.items()))
+    total = counts.total()
+    return f"{total} process{'es' if total > 1 else ''}: {names}" if total else ""
+
+
+def _folders(tagged: Sequence[tags.Tagged]) -> str:
+    counts = Counter(one.name for one in tagged if one.pid is None)
+    places = ", ".join(map(harmless_text, sorted(counts)))
+    total = counts.total()
+    return f"{total} folder{'s' if total > 1 else ''} in {places}" if total else ""

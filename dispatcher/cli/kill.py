@@ -31,8 +31,9 @@ Examples:
 def command(job: str | None, everything: bool) -> int:
     """Kill every process of a job on all its hosts, and its launcher if that stays.
 
-    Works for a job whose launcher was killed. Processes are found by the job's run id in
-    their environment, never by a name; only your own are touched. dispatch stop is gentler.
+    Works for a job whose launcher was killed, and removes what its agents left in /tmp. Processes
+    are found by the job's run id in their environment, never by a name; only your own are
+    touched. dispatch stop is gentler.
     """
     if everything == (job is not None):
         raise UsageError("kill wants one JOB, or --all", hint="dispatch jobs")

@@ -1,4 +1,4 @@
-"""``dispatch sweep``: processes of runs whose launcher is gone; listed, or killed."""
+"""``dispatch sweep``: what runs have left whose launcher is gone; listed, or ended."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Examples:
 @click.command("sweep", context_settings=MIXED, epilog=EPILOG)
 @click.argument("run_id", required=False, metavar="[RUN_ID]")
 @where_options
-@click.option("--kill", "kills", is_flag=True, help="Kill what is listed as left over.")
+@click.option("--kill", "kills", is_flag=True, help="Kill and remove what is listed as left over.")
 @how_options
 def command(run_id: str | None, kills: bool, **flags: Any) -> int:
-    """List your processes on the hosts that belong to runs whose launcher is gone.
+    """List what is left on the hosts of your runs whose launcher is gone.
 
-    Processes are found by the run id in their environment, never by a name; only your own
-    are looked at. What runs that were started on another machine left is listed, but
-    killed only if you give its RUN_ID.
+    Processes are found by the run id in their environment, never by a name; an agent's private
+    folder in /tmp by the run id in its name. Only your own are looked at. What runs that were
+    started on another machine left is listed, but killed only if you give its RUN_ID.
     """
     from dispatcher.api.tagged import Look, summary
     from dispatcher.cli.tagged import look, tell
@@ -53,7 +53,7 @@ def command(run_id: str | None, kills: bool, **flags: Any) -> int:
             click.echo(f"{found}: its launcher is not known here; not touched without its id")
         own = {host: [one for one in all_ if one.run_id == found]
                for host, all_ in seen.found.items()}  # fmt: skip
-        for line in summary(own, "found", "found"):
+        for line in summary(own, "found"):
             click.echo(f"  {line}")
     for line in seen.failures:
         say(line)

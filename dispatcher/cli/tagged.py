@@ -1,4 +1,4 @@
-"""One look at the processes of runs on many hosts, and its result in words; for kill and sweep."""
+"""One look at what runs have left on many hosts, and its result in words; for kill and sweep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dispatcher.plan.hostset import fold
 def look(
     hosts: Sequence[Host], run_ids: Sequence[str], reach: Mapping[str, Any], *, kill: bool
 ) -> Look:
-    """Find (``kill``: and kill) the processes of ``run_ids`` on ``hosts``; [] for any run's."""
+    """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's."""
     # under a rank we would carry its run id to what we start here
     os.environ.pop("DISPATCH_RUN_ID", None)
     with Reach(reach) as transports:
@@ -23,9 +23,9 @@ def look(
 
 
 def tell(seen: Look, say: Callable[[str], None]) -> int:
-    """Say what a killing look killed and could not; 0, 1 if something is left, 125 for hosts."""
-    lines = summary(seen.found, "killed", "killed")
-    left = summary(seen.found, "left", "error: could not kill")
+    """Say what a killing look ended and could not; 0, 1 if something is left, 125 for hosts."""
+    lines = summary(seen.found, "killed", "removed")
+    left = summary(seen.found, "left", "kept")
     for line in [*lines, *left, *seen.failures]:
         say(line)
     if not (lines or left or seen.failures):

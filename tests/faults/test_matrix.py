@@ -186,6 +186,14 @@ class TestAgents:
         assert re.search(r"note: n2: killed \d process", said), said  # by a new connection
         run.clean(2.0)
 
+    def test_both_are_killed_at_the_start(self, cluster: Cluster) -> None:  # row 19
+        """Of a host where no rank was started, only the agent's folder is left."""
+        words = [sys.executable, WITHOUT, "both at the start", "-H", "n[1-2]:1", "--no-python"]
+        done = cluster.run([*words, "true"])
+        assert done.returncode == 125, done.stderr
+        assert "note: n2: removed 1 folder in /tmp, left behind\n" in done.stderr
+        assert not re.search(r"dispatch-\d{8}-", cluster.run(["ls", "/tmp"], "n2").stdout)
+
     def test_another_run_is_not_touched(self, job: Start) -> None:  # row 57
         """The host is searched for the processes of the run that lost it."""
         run = job("stray").up()

@@ -54,7 +54,16 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         (module, "from time import monotonic\n", "from time import time as monotonic\n")
         for module in ("loop", "guardian")
     ),
-    # a fault rather than a mechanism: an agent that sends less than it read
+    # faults rather than mechanisms: agent and guardian die before anybody knows more than their
+    # folder; an agent that sends less than it read
+    "both at the start": (
+        (
+            "folder",
+            "os.mkdir(path, 0o700)",
+            "os.mkdir(path, 0o700); os.uname().nodename == 'n2' and "
+            "[os.kill(pid, 9) for pid in (os.getppid(), os.getpid())]",
+        ),
+    ),
     "whole output": (("loop", "encode(OUTPUT, data, ", "encode(OUTPUT, data[1:], "),),
 }
 
@@ -401,7 +410,7 @@ def _changed(text: str, old: str, new: str) -> str:
 
 
 #: what is a fault and no mechanism; it has a row instead of a control
-FAULTS = {"whole output", "known events", "sound core"}
+FAULTS = {"both at the start", "whole output", "known events", "sound core"}
 
 
 def switch_off(names: str, put: Put = setattr) -> None:

@@ -54,16 +54,35 @@ def test_who_wants_output() -> None:
 
 def test_a_host_may_answer_anything() -> None:
     run = "20260131-142501-k3f9x2"
-    text = f"killed 12 {run} my prog\nfound -1 {run} x\nfound 1 ../x y\n\xff\nleft 7 {run} z\n"
+    text = (
+        f"killed 12 {run} my prog\nfound -1 {run} x\nfound 1 ../x y\n\xff\nleft 7 {run} z\n"
+        f"killed - {run} /tmp\nremoved 9 {run} /tmp\nkept - {run} /a b\nfound - {run}-x /tmp\n"
+    )
     assert tags.parse(text.encode("latin-1")) == [
         tags.Tagged("killed", 12, run, "my prog"),
         tags.Tagged("left", 7, run, "z"),
+        tags.Tagged("kept", None, run, "/a b"),
     ]
 
 
-@given(st.binary(max_size=300))
-def test_any_answer_is_read(text: bytes) -> None:
-    assert all(one.pid >= 0 for one in tags.parse(text))
+#: pieces of lines, right ones and wrong ones
+PIECES = st.one_of(
+    st.sampled_from(
+        [b"found", b"left", b"kept", b"-", b"12", b"-1", b"20260131-142501-k3f9x2", b"\xff", b""]
+    ),
+    st.binary(max_size=9),
+)
+
+
+@given(st.lists(st.lists(PIECES, min_size=1, max_size=5).map(b" ".join), max_size=20))
+def test_of_any_answer_whole_lines_are_read(lines: list[bytes]) -> None:
+    """Nothing of another line changes what one says."""
+    good = b"killed 12 20260131-142501-k3f9x2 my prog"
+    read = tags.parse(b"\n".join([*lines, good]))
+    assert read[-1] == tags.Tagged("killed", 12, "20260131-142501-k3f9x2", "my prog")
+    each = [one for line in lines for one in tags.parse(line)]
+    assert read[:-1] == each
+    assert all(one.pid is None or one.pid >= 0 for one in each)
 
 
 def test_nothing_is_killed_that_nobody_named() -> None:

@@ -82,6 +82,11 @@ class Login:
     def state(self, run_id: str) -> str:
         return next(str(job["state"]) for job in self.jobs() if job["id"] == run_id)
 
+    def folders(self, run_id: str) -> set[str]:
+        """The hosts where an agent's folder of the run is."""
+        look = ["sh", "-c", f"ls -d /tmp/dispatch-{run_id}-*"]
+        return {host for host in self.cluster.hosts if self.cluster.run(look, host).stdout}
+
     def close(self) -> None:
         for process in self._started:
             process.kill()
@@ -113,6 +118,7 @@ def test_kill_ends_this_run_and_no_other(
     if dead:
         login.lose_launcher(mine)
         assert set(login.living(mine)) == {"n1", "n2"}
+    assert login.folders(mine) == {"n1", "n2"}
     done = login.dispatch("kill", mine)
     assert done.returncode == 0, done.stdout + done.stderr
     if dead:
@@ -122,7 +128,9 @@ def test_kill_ends_this_run_and_no_other(
         assert login.state(mine) == "ended"
     wait_for(lambda: login.living(mine) == {"n1": 1}, 20, lambda: f"left: {login.living(mine)}")
     assert liar.poll() is None  # another user's, whatever it says
+    assert not login.folders(mine)
     assert {run: login.living(run) for run in before} == before
+    assert all(login.folders(run) == {"n1", "n2"} for run in before)
     assert [login.state(run) for run in before] == ["running", "running"]
 
 
@@ -137,6 +145,7 @@ def test_sweep_ends_what_dead_launchers_left(login: Login, who: str, user: list[
     before = {run: login.living(run) for run in (lives, strangers)}
     reach = ["-w", "n[1-2]", *user]
     listed = login.dispatch("sweep", *reach).stdout
+    assert "n[1-2]: found 1 folder in /tmp" in listed
     assert f"{lost}: left over" in listed
     assert f"{lives}: its launcher lives" in listed
     assert f"{unknown}: its launcher is not known here" in listed
@@ -144,7 +153,10 @@ def test_sweep_ends_what_dead_launchers_left(login: Login, who: str, user: list[
     done = login.dispatch("sweep", "--kill", *reach)
     assert done.returncode == 0, done.stdout + done.stderr
     wait_for(lambda: not login.living(lost), 20, lambda: f"left: {login.living(lost)}")
+    assert not login.folders(lost)
+    assert "n[1-2]: removed 1 folder in /tmp" in done.stdout
     assert {run: login.living(run) for run in before} == before
+    assert all(login.folders(run) == {"n1", "n2"} for run in before)
     assert foreign.poll() is None
     by_id = login.dispatch("sweep", unknown, "--kill", *reach)
     assert "killed 1 process" in by_id.stdout
