@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rig import wait_for
+from rig import gone, wait_for
 
 from dispatcher import lifeline
 from dispatcher.agent.wire import SYNC
@@ -132,13 +132,6 @@ def test_input_given_to_the_command(shell: list[str], start: type[Started]) -> N
     far.say(b"\0\xffx" * 50_000)
     far.end()
     assert far.output() == SYNC + b"150000\n"
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 #: prints the pids of three processes of its group, two of which refuse TERM

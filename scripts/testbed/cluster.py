@@ -53,6 +53,11 @@ def wait_for(
     return found
 
 
+def gone(pid: int) -> bool:
+    """Whether process ``pid`` of this machine has ended; a zombie has."""
+    return layout.birth(pid) is None
+
+
 class Cluster:
     """``count`` hosts ``n1..nN`` and ``login``; as a context manager, up inside and gone after.
 

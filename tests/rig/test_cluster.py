@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import IO
 
 import pytest
-from rig import PROGRAM, Cluster, wait_for
+from rig import PROGRAM, Cluster, gone, wait_for
+from testbed import layout
 
 # Says "alive" about every 50 ms on a TCP connection; ends with what ended the connection.
 TALKER = """
@@ -216,6 +218,20 @@ def test_power_off_ends_a_host_without_a_word(
     assert cluster.processes() == []
     assert "off" in cluster.run(["true"], "n2").stderr
     assert cluster.run(["ssh", "n1", "echo", "well"]).stdout == "well\n"
+
+
+def test_who_ends_while_it_is_looked_at_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen(["sleep", "98"])
+    assert not gone(process.pid)
+
+    def opened_too_late(*arguments: str) -> IO[str]:
+        file = open(*arguments)  # noqa: SIM115 - closed by who asked
+        process.kill()
+        process.wait()
+        return file
+
+    monkeypatch.setattr(layout, "open", opened_too_late, raising=False)
+    assert gone(process.pid)
 
 
 def leftovers(name: str) -> list[str]:

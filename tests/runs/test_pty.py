@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import Cluster, wait_for
+from rig import Cluster, gone, wait_for
 from typist import Typist
 
 from dispatcher.runner.keyboard import Keys
@@ -87,13 +86,6 @@ def test_a_way_out(sit: Any) -> None:
     assert one.wait() == 128 + signal.SIGHUP
     assert one.echoes
     wait_for(lambda: gone(pid), 15, "the command is gone")
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from rig import gone, wait_for
 
 from dispatcher.transport.base import Ending, Failure, Kind, LinkClosed, Target
 
@@ -236,18 +237,7 @@ def test_close_ends_the_local_child(way: Way) -> None:
     reader.until(lambda: reader.output.endswith(b"\n"))
     pids = [int(word) for word in reader.output.split()]
     link.close()
-    deadline = time.monotonic() + 5
-    while any(_runs(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_for(lambda: all(map(gone, pids)), 5, lambda: f"all are gone: {pids}")
 
 
 def test_no_time_left(way: Way) -> None:
