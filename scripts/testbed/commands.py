@@ -124,7 +124,9 @@ def write_public(path: str, text: str) -> None:
 
 def shared_directories(more: Sequence[str]) -> list[str]:
     """The checkout and the Python that runs us, which a cluster would have on NFS; and ``more``."""
-    wanted = [CHECKOUT, sys.prefix, sys.base_prefix, os.environ.get("VIRTUAL_ENV", ""), *more]
+    # of a virtual environment we are the Python, though not in it: we were started without site
+    ours = os.path.dirname(os.path.dirname(sys.executable))
+    wanted = [CHECKOUT, ours, sys.base_prefix, os.environ.get("VIRTUAL_ENV", ""), *more]
     return list(dict.fromkeys(map(os.path.realpath, filter(None, wanted))))
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -113,6 +114,26 @@ def test_shared_files_are_the_same_everywhere(cluster: Cluster) -> None:
         assert text == "".join(f"{name} slots=3\n" for name in cluster.hosts)
     with open(PROGRAM) as file:
         assert cluster.run(["cat", PROGRAM], "n3").stdout == file.read()
+
+
+def test_an_environment_below_tmp_is_on_all_hosts(
+    rig: None, isolated: None, tmp_path: Path
+) -> None:
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(os.path.realpath(sys.executable))
+    program = [python, "-IS", PROGRAM]
+    name = f"env-{os.getpid()}"
+    up = [*program, "up", "1", "--name", name, "--owner", str(os.getpid())]
+    subprocess.run(up, check=True, capture_output=True, timeout=60)
+    try:
+        there = subprocess.run(
+            [*program, "enter", "--name", name, "n1", "--", "ls", tmp_path, python.parent],
+            check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    finally:
+        subprocess.run([*program, "down", "--name", name], check=True, timeout=60)
+    assert there.stdout.split() == [f"{tmp_path}:", "environment", f"{python.parent}:", "python"]
 
 
 def commands(cluster: Cluster, host: str) -> list[str]:
