@@ -49,8 +49,9 @@ class InternalError(DispatchError):
 class Problem:
     """One mistake in a text the user wrote.
 
-    line and column count from 1; text is the offending line without its end;
-    width is the number of characters the caret line underlines, >= 1.
+    line and column count from 1, line 0 is the only one of a text that was typed; source ""
+    needs no naming; text is the offending line without its end; width is the number of
+    characters the caret line underlines, >= 1.
     """
 
     source: str
@@ -61,10 +62,16 @@ class Problem:
     hint: str | None = None
     width: int = 1
 
+    @property
+    def where(self) -> str:
+        """What goes before the message; a caret is enough in what was typed just now."""
+        place = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+        return f"{place}: " if place else ""
+
     def __str__(self) -> str:
         shown = self.text.replace("\t", " ")
         lines = [
-            f"{self.source}:{self.line}:{self.column}: {self.message}",
+            self.where + self.message,
             f"  {shown}",
             "  " + " " * (self.column - 1) + "^" * max(1, self.width),
         ]

@@ -88,7 +88,7 @@ def _aimed(mark: str, rest: str, hosts: Sequence[Host], first: Sequence[Host]) -
         return tuple(first)
     if not rest:
         raise UsageError(f"{mark}: which hosts?", hint=f"{mark}n[1-4], or ? for help")
-    named = parse_inline("@" + rest if mark == "@" else rest, mark).hosts
+    named = parse_inline("@" + rest if mark == "@" else rest, "", slots=False).hosts
     # a host that was there before is reached as it was: with its user and its port
     known = {host.name: host for host in (*first, *hosts)}
     named = tuple(known.get(host.name, host) for host in named)

@@ -52,8 +52,12 @@ _NOT_TEXT = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 @dataclass
 class Line:
-    """What a line says: hosts (origin not yet set), their columns, mistakes, notices."""
+    """What a line says: hosts (origin not yet set), their columns, mistakes, notices.
 
+    slots: whether they matter to who reads it, and so are worth a notice.
+    """
+
+    slots: bool = True
     hosts: list[Host] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     mistakes: list[BadName] = field(default_factory=list)
@@ -72,12 +76,14 @@ class _Item:
     is_address: bool = False
 
 
-def parse_line(text: str, room: int, resolve: hostset.Resolve | None = None) -> Line:
+def parse_line(
+    text: str, room: int, resolve: hostset.Resolve | None = None, *, slots: bool = True
+) -> Line:
     """What ``text`` says; mistakes are returned, not raised, so that all can be shown.
 
-    room: the most hosts the line may name.
+    room: the most hosts the line may name. slots: False leaves their numbers out.
     """
-    line = Line()
+    line = Line(slots=slots)
     if len(text) > LONGEST_LINE:
         line.mistakes.append(BadName(f"a line of {len(text)} characters (at most {LONGEST_LINE})"))
         return line
@@ -95,7 +101,10 @@ def parse_line(text: str, room: int, resolve: hostset.Resolve | None = None) -> 
             names = _names(item, room - len(line.hosts), resolve)
             for name in names:
                 host = Host(name, slots=item.slots, user=item.user, port=item.port)
-                line.hosts.append(_with(host, options))
+                host = _with(host, options)
+                if not slots:
+                    host = replace(host, slots=None, max_slots=None, gpus=None)
+                line.hosts.append(host)
                 line.offsets.append(item.offset)
     except BadName as bad:
         line.mistakes.append(bad)
@@ -191,7 +200,7 @@ def _item(text: str, offset: int, line: Line) -> _Item:
         raise BadName("a host is missing before ':'", at)
     if user is not None:
         port = _port(number, number_at)
-        if port <= 16:
+        if port <= 16 and line.slots:
             line.notices.append(
                 f"{shown(text)}: read as port {port}, because of user@;"
                 f" for slots write: {name} user={user} slots={port}"
@@ -199,9 +208,8 @@ def _item(text: str, offset: int, line: Line) -> _Item:
         return _Item(name, at, user, port)
     slots = _slots(number, number_at, "slots")
     if slots in (22, 2222) or slots > 256:
-        line.notices.append(
-            f"{shown(text)}: read as {slots} slots; for a port write: {name} port={slots}"
-        )
+        meaning = f"read as {slots} slots" if line.slots else f"{slots} is no port here"
+        line.notices.append(f"{shown(text)}: {meaning}; for a port write: {name} port={slots}")
     return _Item(name, at, slots=slots)
 
 
@@ -310,7 +318,7 @@ def _add(
         found[meaning] = key_at, _python(value, value_at)
     elif meaning == "gpus":
         gpus = _gpus(value, value_at)
-        if len(gpus) == 1 and value.isdigit() and value != "0":
+        if len(gpus) == 1 and value.isdigit() and value != "0" and line.slots:
             line.notices.append(
                 f"gpus={value}: read as the one GPU number {value}; for a count write slots={value}"
             )

@@ -44,8 +44,9 @@ class _FarProblem(Problem):
         start = self.column - 1 - _BEFORE
         near = Problem("", 0, _BEFORE + 4, "..." + self.text[start:], "")
         shown = str(near).split("\n", 1)[1]
-        head = f"{self.source}:{self.line}:{self.column}: {self.message}"
-        return "\n".join([head, shown, *([f"  hint: {self.hint}"] if self.hint else [])])
+        return "\n".join(
+            [self.where + self.message, shown, *([f"  hint: {self.hint}"] if self.hint else [])]
+        )
 
 
 _BEFORE, _AFTER = 60, 40

@@ -129,6 +129,39 @@ def test_notices(text: str, notice: str) -> None:
     assert notice in found.notices[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "notices"),
+    [
+        ("h,h", ()),
+        ("h:4,h", ()),
+        ("h:4,h:2", ()),
+        ("u@h:8", ()),
+        ("h gpus=8", ()),
+        ("h:22", ("-w: 'h:22': 22 is no port here; for a port write: h port=22",)),
+    ],
+)
+def test_where_nobody_asks_for_slots(text: str, notices: tuple[str, ...]) -> None:
+    found = parse_inline(text, "-w", slots=False)
+    assert brief(found) == [("h", None)]
+    assert found.notices == notices
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "said"),
+    [
+        ("-w", "n[1-", "-w: '[' without its ']'\n  n[1-\n   ^"),
+        ("", "n[1-", "'[' without its ']'\n  n[1-\n   ^"),
+        ("-w", "n1:2,n1", "-w: n1 is already in the list, and one of them has a slot count"),
+        ("-w", "n1\nn[1-", "-w:2:2: '[' without its ']'"),
+        ("-w", "", "-w: empty"),
+    ],
+)
+def test_what_was_typed_has_no_line(source: str, text: str, said: str) -> None:
+    with pytest.raises(HostfileError) as caught:
+        parse_inline(text, source)
+    assert caught.value.message.startswith(said)
+
+
 @pytest.mark.parametrize("text", ["h:8", "u@h:22", "[::1]:22", "h slots=22", "a\nb", "h gpus=0"])
 def test_no_notice_where_nothing_is_odd(text: str) -> None:
     assert parse(text).notices == ()

@@ -35,7 +35,7 @@ N = tuple(Host(f"n{i}") for i in range(1, 4))
         ("exit", sl.Quit()),
         (":live", sl.Show(False)),
         (":gather", sl.Show(True)),
-        ("+n05", sl.Aim((*N, Host("n05", origin="+")))),
+        ("+n05", sl.Aim((*N, Host("n05", origin="")))),
         ("+n2", sl.Aim(N)),
         ("-n[1-2]", sl.Aim(N[2:])),
         ("=n2", sl.Aim(N[1:2])),
