@@ -8,7 +8,8 @@ The grammar is DeepSpeed's, as its manual states it::
 
 ``worker-0@worker-1:0,2`` is all of worker-0 and slots 0 and 2 of worker-1. The
 order of the hostfile wins over the order of the filter; slots come sorted. A
-host or a slot that does not exist is an error, in both directions.
+host or a slot that does not exist is an error, in both directions. Both filters
+together leave what the first lets in and the second does not take away.
 
 A slot is named by its GPU: its number, or its UUID where the hostfile gives
 ``gpus=GPU-...`` (then a number counts positions). Without ``gpus=`` the slots
@@ -51,23 +52,21 @@ def choose(
 ) -> tuple[Choice, ...]:
     """The hosts and slots that the filters leave, in the hosts' order; may be empty.
 
-    Raises: UsageError for a malformed filter or for both at once; PlanError for
-    an unknown host or slot (the message names the known ones), or when slots of
-    a host are excluded whose number nobody has said.
+    Raises: UsageError for a malformed filter; PlanError for an unknown host or
+    slot (the message names the known ones), or when slots of a host are excluded
+    whose number nobody has said.
     """
-    if include is not None and exclude is not None:
-        raise UsageError("--include and --exclude exclude each other: give one of them")
+    chosen = [Choice(host, slots_of(host)) for host in hosts]
     if include is not None:
         wanted = _parsed(include, "--include", hosts)
-        return tuple(
+        chosen = [
             Choice(host, _included(host, wanted[host.name]))
             for host in hosts
             if host.name in wanted
-        )
+        ]
     unwanted = _parsed(exclude, "--exclude", hosts) if exclude is not None else {}
     kept = []
-    for host in hosts:
-        slots = slots_of(host)
+    for host, slots in ((choice.host, choice.slots) for choice in chosen):
         if host.name in unwanted:
             ids = unwanted[host.name]
             if ids is None:
@@ -77,12 +76,30 @@ def choose(
                     f"--exclude: {host.name}: its slots are not known",
                     hint=f"say how many in the hostfile: {host.name} slots=8",
                 )
-            gone = {_slot(host, slots, name) for name in ids}
+            known = slots_of(host)
+            gone = ids if known is None else {_slot(host, known, name) for name in ids}
             slots = tuple(slot for slot in slots if slot not in gone)
             if not slots:
                 continue
         kept.append(Choice(host, slots))
     return tuple(kept)
+
+
+def fitting(text: str, hosts: Sequence[Host], said: str, *, strict: bool) -> str | None:
+    """The filter ``text`` of a file, as far as it is about ``hosts``; None: not at all.
+
+    said: the place that has it. strict: no other host may be in it; hosts typed on
+    the command line are not those it was written for.
+    Raises: UsageError for a malformed filter, PlanError for an unknown host.
+    """
+    names = {host.name for host in hosts}
+    found = _parsed(text, said, hosts, strict=strict)
+    specs = [
+        name if ids is None else f"{f'[{name}]' if is_ipv6(name) else name}:{','.join(sorted(ids))}"
+        for name, ids in found.items()
+        if name in names
+    ]
+    return "@".join(specs) or None
 
 
 def _included(host: Host, ids: set[str] | None) -> tuple[str, ...] | None:
@@ -105,8 +122,10 @@ def _slot(host: Host, slots: tuple[str, ...], name: str) -> str:
     raise PlanError(f"{host.name}: no slot {shown(name)} (it has {known})")
 
 
-def _parsed(text: str, flag: str, hosts: Sequence[Host]) -> dict[str, set[str] | None]:
-    """Slots by host name as the filter says; None: the whole host."""
+def _parsed(
+    text: str, flag: str, hosts: Sequence[Host], *, strict: bool = True
+) -> dict[str, set[str] | None]:
+    """Slots by host name as the filter says; None: the whole host. strict: hosts are known."""
     if not text:
         raise UsageError(f"{flag}: empty filter", hint=f"leave it out, or: {flag} host:0,1")
     known = {host.name for host in hosts}
@@ -123,7 +142,7 @@ def _parsed(text: str, flag: str, hosts: Sequence[Host]) -> dict[str, set[str] |
         except BadName as bad:
             raise UsageError(f"{flag}: {shown(spec)}: {bad.message}", hint=bad.hint) from None
         for host in names:
-            if host not in known:
+            if strict and host not in known:
                 raise _unknown(host, known, flag)
             before = found.get(host, set())
             found[host] = None if ids is None or before is None else before | ids

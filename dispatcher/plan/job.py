@@ -201,8 +201,9 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     check(request, run_id)
     choices = choose(request.hosts.hosts, request.include, request.exclude)
     if not choices:
-        flag = "--include" if request.include is not None else "--exclude"
-        raise PlanError(f"no host is left after {flag}")
+        filters = {"--include": request.include, "--exclude": request.exclude}
+        flags = " and ".join(flag for flag, text in filters.items() if text is not None)
+        raise PlanError(f"no host is left after {flags}")
     choices, spares = divide(choices, request.nnodes, request.spares)
     least = request.restarts.min_nodes
     if least is not None and least > len(choices):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import PlanError, UsageError
-from dispatcher.plan.filters import choose
+from dispatcher.errors import PlanError
+from dispatcher.plan.filters import choose, fitting
 from dispatcher.plan.hostfile import parse_hostfile
 
 H1 = "w0 slots=4"
@@ -64,9 +64,41 @@ def test_filters(
     assert list(found) == list(result), "the hostfile's order wins"
 
 
-def test_both_at_once_is_refused() -> None:
-    with pytest.raises(UsageError, match="exclude each other"):
-        choose((), "a", "b")
+@pytest.mark.parametrize(
+    ("hosts", "include", "exclude", "result"),
+    [
+        ("w[0-3]", "w[1-3]", "w2", {"w1": "?", "w3": "?"}),
+        ("w0 slots=4", "w0:0-2", "w0:2,3", {"w0": "0,1"}),
+        ("w0", "w0:0-2", "w0:2,3", {"w0": "0,1"}),
+        ("w0 gpus=GPU-a,GPU-b", "w0:0", "w0:1", {"w0": "GPU-a"}),
+        ("w0\nw1", "w0", "w0", {}),
+    ],
+)
+def test_both_leave_what_is_in_one_and_not_in_the_other(
+    hosts: str, include: str, exclude: str, result: dict[str, str]
+) -> None:
+    assert chosen(hosts, include, exclude) == result
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("w0", "w0"),
+        ("w[0-1]:0,2@m3", "w0:0,2@w1:0,2"),
+        ("m[1-3]@m4:0", None),
+        ("::1@[::1]:0", "::1"),
+        ("[::1]:0", "[::1]:0"),
+    ],
+)
+def test_of_a_filter_for_others_what_fits_is_left(text: str, left: str | None) -> None:
+    hosts = parse_hostfile("w[0-1]\n[::1]", "hf").hosts
+    found = fitting(text, hosts, "f", strict=False)
+    if found is not None:
+        assert choose(hosts, include=found) == choose(hosts, include=left)
+    else:
+        assert left is None
+    with pytest.raises(PlanError, match=r"^f: no host 'm1'"):
+        fitting("m1", hosts, "f", strict=True)
 
 
 @pytest.mark.parametrize("flag", ["include", "exclude"])
