@@ -20,18 +20,18 @@ _HEAD = "# hosts that failed, by dispatch exec\n"
 _MOST = 16 << 20
 
 
-def read(path: str) -> Hostlist | None:
-    """The hosts in the file; None when there is none in it. Raises: UsageError."""
+def read(path: str, said: str) -> Hostlist | None:
+    """The hosts in the file that ``said`` names; None: there is none in it. Raises: UsageError."""
     try:
         with open(path, "rb") as file:
             text = file.read(_MOST)
     except OSError as error:
         why = (error.strerror or "").lower()
-        raise UsageError(f"--retry-failed: {path}: {why}") from None
+        raise UsageError(f"{said}: {path}: {why}") from None
     lines = (line.strip() for line in text.splitlines())
     if text and all(not line or line.startswith(b"#") for line in lines):
         return None
-    return parse_hostfile(text, path)
+    return parse_hostfile(text, path, slots=False)
 
 
 def write(path: str, hosts: Sequence[Host], outcomes: Sequence[Outcome]) -> None:

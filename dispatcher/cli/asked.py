@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dispatcher.api.here import cwd_of, is_program, python_of
+from dispatcher.cli.defaults import WITHOUT, origin, said_by, typed
 from dispatcher.cli.door import say
 from dispatcher.cli.fanout import WINDOW
-from dispatcher.errors import UsageError
+from dispatcher.errors import PlanError, UsageError
+from dispatcher.plan.filters import choose, fitting
 from dispatcher.plan.host import Hostlist
 from dispatcher.plan.hostfile import read_hosts
 from dispatcher.plan.names import shown
@@ -34,11 +36,14 @@ MOST_ENV_FILE = 1 << 20
 
 def request(flags: Mapping[str, Any]) -> Request:
     """What the user asked for. Raises: UsageError for the first flag that is wrong."""
-    allocated = None if flags["hosts"] else _allocated()
+    if flags["hosts"]:
+        said = said_by("hosts", "-H")
+        hosts = read_hosts(flags["hosts"], sys.stdin.buffer.read, said=said)
+    else:
+        hosts = _allocated()
     if flags["python"] == "":
         raise UsageError("--python: an empty name")
-    if flags["include"] is not None and flags["exclude"] is not None:
-        raise UsageError("--include and --exclude exclude each other")
+    include, exclude = _filters(flags, hosts)
     per_node = flags["per_node"] or flags["rdzv"]
     if flags["per_node"] and flags["nproc_per_node"] is not None:
         raise UsageError("--per-node is one process a host: --nproc-per-node contradicts it")
@@ -46,14 +51,14 @@ def request(flags: Mapping[str, Any]) -> Request:
     stdin = _stdin(flags)
     environ = dict(os.environ)
     return Request(
-        hosts=allocated or read_hosts(flags["hosts"], sys.stdin.buffer.read),
+        hosts=hosts,
         program=program,
         cwd=cwd_of(flags["chdir"]),
         np=_count(flags, "np", "--np"),
         nnodes=_count(flags, "nnodes", "--nnodes"),
         nproc_per_node=1 if per_node else _nproc(flags["nproc_per_node"]),
-        include=flags["include"],
-        exclude=flags["exclude"],
+        include=include,
+        exclude=exclude,
         map_by={"slot": "block", "node": "node"}[flags["map_by"]],
         oversubscribe=flags["oversubscribe"],
         python=flags["python"] or python_of(environ),
@@ -89,6 +94,28 @@ def _allocated() -> Hostlist:
             hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
         )
     return found
+
+
+def _filters(flags: Mapping[str, Any], hosts: Hostlist) -> tuple[str | None, str | None]:
+    """The values of --include and --exclude for ``hosts``. Raises: UsageError.
+
+    A filter of a file stays when hosts are typed: fewer do less harm. Yet it may name
+    others than these.
+    """
+    given = [name for name in ("include", "exclude") if flags[name] is not None]
+    if len(given) == 2 and all(map(typed, given)):
+        raise UsageError("--include and --exclude exclude each other")
+    found: dict[str, str | None] = {name: flags[name] for name in given}
+    for name in filter(origin, given):
+        said = said_by(name, f"--{name}")
+        found[name] = fitting(flags[name], hosts.hosts, said, strict=not typed("hosts"))
+    include, exclude = found.get("include"), found.get("exclude")
+    if any(map(origin, given)):
+        nobody = "include" in given and include is None
+        if nobody or not choose(hosts.hosts, include, exclude):
+            said = " and ".join(said_by(name, f"--{name}") for name in given)
+            raise PlanError(f"no host is left after {said}", hint=WITHOUT)
+    return include, exclude
 
 
 def _program(flags: Mapping[str, Any]) -> Program:

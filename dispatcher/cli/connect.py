@@ -52,17 +52,16 @@ def command(**flags: Any) -> int:
 def _ask(flags: dict[str, Any]) -> int:
     """List, or close; prints the hosts to which connections are open."""
     from dispatcher.cli.door import say
-    from dispatcher.cli.targets import find_hosts
+    from dispatcher.cli.targets import find_hosts, hosts_typed
     from dispatcher.kept.asking import ask
     from dispatcher.kept.frames import Malformed, frame, told
     from dispatcher.plan.hostset import fold
 
     if flags["listing"] and flags["closing"]:
         raise UsageError("--list and --close exclude each other")
-    named = bool(flags["hostfile"] or flags["lists"])
     order = frame(b"L")
     if flags["closing"]:
-        hosts = [host.name for host in find_hosts(flags, say)] if named else None
+        hosts = [host.name for host in find_hosts(flags, say)] if hosts_typed() else None
         order = told(b"C", 0, hosts=hosts)
     try:
         said = ask(order)

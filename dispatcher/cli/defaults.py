@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from dispatcher.cli.door import say
 from dispatcher.errors import UsageError
@@ -21,7 +23,19 @@ from dispatcher.errors import UsageError
 if TYPE_CHECKING:
     from dispatcher.plan.defaults import Defaults, Setting
 
+
+@dataclass
+class _Filled:
+    """What the files say to the command that runs; kept in its context."""
+
+    files: Sequence[Defaults]
+    profile: str | None
+    values: dict[str, Setting]
+
+
 NAME = "dispatch.toml"
+#: the way round what a file says
+WITHOUT = "DISPATCH_CONFIG= dispatch ... goes without the file"
 MOST_BYTES = 1 << 20
 
 
@@ -39,21 +53,84 @@ def option() -> click.Option:
 
 
 def _fill(context: click.Context, _: click.Parameter, profile: str | None) -> None:
-    values = settings(context.command, profile)
+    files = read()
+    values = settings(context.command, profile, files)
     context.default_map = {name: setting.value for name, setting in values.items()}
+    context.meta[__name__] = _Filled(files, profile, values)
 
 
-def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
+def typed(name: str) -> bool:
+    """Whether the parameter ``name`` of the command that runs stood on the command line."""
+    return _source(name) is ParameterSource.COMMANDLINE
+
+
+def origin(name: str) -> str | None:
+    """The place in a file that has the value of the parameter ``name``, as
+    ``dispatch.toml [exec]: hostfile``; None: no file has.
+    """
+    if _source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+        return None
+    setting = _filled().values.get(name)
+    return None if setting is None else f"{setting.origin}: {setting.name}"
+
+
+def said_by(name: str, option: str) -> str:
+    """Who says the value of the parameter ``name``: ``option``, if no file does."""
+    return origin(name) or option
+
+
+def _source(name: str) -> ParameterSource | None:
+    return click.get_current_context().get_parameter_source(name)
+
+
+def _filled() -> _Filled:
+    filled: _Filled = click.get_current_context().meta[__name__]
+    return filled
+
+
+def said_to(command: str) -> dict[str, Setting]:
+    """What the files say to another command, by the names of options; not judged."""
+    from dispatcher.plan.defaults import chosen
+
+    filled = _filled()
+    return chosen(filled.files, command, filled.profile) if filled.files else {}
+
+
+def as_said_to(
+    command: str, flags: Mapping[str, Any], options: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """``flags``, with those ``options`` (flag -> name) that nobody typed as ``command`` has them.
+
+    Raises: UsageError naming the file for a value that cannot be.
+    """
+    said, values, mine = said_to(command), _filled().values, dict(flags)
+    for flag, name in options.items():
+        parameter = _parameter(click.get_current_context().command, name)
+        if typed(flag) or parameter is None:
+            continue
+        values.pop(flag, None)
+        mine[flag] = () if parameter.multiple else None
+        if name in said:
+            mine[flag] = _fitted(parameter, name, said[name])
+            values[flag] = replace(said[name], value=mine[flag])
+    return mine
+
+
+def settings(
+    command: click.Command, profile: str | None, files: Sequence[Defaults] | None = None
+) -> dict[str, Setting]:
     """The files' values for ``command``, by parameter name, as click wants them.
 
+    files: those that there are, if they have been read.
     Raises: UsageError naming the file for an option or a value that cannot be.
     """
-    files = read()
+    if files is None:
+        files = read()
     if not files:
         if profile is not None:
             raise UsageError(f"--profile {profile}: there is no {NAME}", hint=_place())
         return {}
-    from dispatcher.plan.defaults import EVERY, Setting, chosen
+    from dispatcher.plan.defaults import EVERY, chosen
 
     found: dict[str, Setting] = {}
     for name, setting in chosen(files, command.name or "", profile).items():
@@ -63,7 +140,7 @@ def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
                 continue  # another command has it
             raise UsageError(f"{setting.origin}: {name}: {command.name} has no such option")
         value = _fitted(parameter, name, setting)
-        found[parameter.name or ""] = Setting(value, setting.origin)
+        found[parameter.name or ""] = replace(setting, value=value)
     return found
 
 

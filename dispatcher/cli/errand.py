@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.api.here import allow_open_files
 from dispatcher.cli import again, becoming, terminal
+from dispatcher.cli.defaults import said_by, typed
 from dispatcher.cli.door import say
 from dispatcher.cli.fanout import WINDOW, fanout
-from dispatcher.cli.targets import find_hosts
+from dispatcher.cli.targets import find_hosts, hosts_typed, only_typed
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand, ErrandLimits
+from dispatcher.plan.host import Hostlist
 from dispatcher.plan.request import parse_count, parse_seconds
 
 if TYPE_CHECKING:
@@ -28,19 +30,22 @@ def run(flags: Mapping[str, Any]) -> int:
     """
     if flags["stdin"] and flags["no_stdin"]:
         raise UsageError("-I and -n exclude each other")
-    if flags["stdin"] and flags["hostfile"] == "-":
-        raise UsageError("-I and -H - both want standard input")
-    words = _words(flags)
-    if flags["retry_failed"] is not None:
-        if flags["hostfile"] or flags["lists"]:
+    if hosts_typed():
+        if typed("retry_failed"):
             raise UsageError("--retry-failed names the hosts; -H and -w do not go with it")
-        left = again.read(flags["retry_failed"])
-        if left is None:
+        flags = {**flags, "retry_failed": None}  # a file's, and the typed hosts are the only ones
+    flags = only_typed(flags, elsewhere=flags["retry_failed"] is not None)
+    if flags["stdin"] and flags["hostfile"] == "-":
+        raise UsageError(f"-I and {said_by('hostfile', '-H')} - both want standard input")
+    words = _words(flags)
+    left: tuple[Hostlist, ...] = ()
+    if flags["retry_failed"] is not None:
+        failed = again.read(flags["retry_failed"], said_by("retry_failed", "--retry-failed"))
+        if failed is None:
             say(f"note: {flags['retry_failed']}: no host failed the last time")
             return 0
-        hosts = find_hosts(flags, say, (left,))
-    else:
-        hosts = find_hosts(flags, say)
+        left = (failed,)
+    hosts = find_hosts(flags, say, left)
     errand = Errand(
         hosts,
         words,

@@ -29,7 +29,7 @@ def get(flags: Mapping[str, Any]) -> int:
         raise UsageError("get: what, and where to?", hint="dispatch get -H hostfile /FILE DIR")
     *sources, folder = flags["paths"]
     limit = _size(flags["max_size"])
-    hosts = find_hosts(flags, say)
+    hosts = find_hosts(flags, say, slots=placeholders.uses("".join(flags["paths"]), RANK))
     wanted = placeholders.groups(
         [source.rstrip("/") or source for source in sources], folder, hosts
     )

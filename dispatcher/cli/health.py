@@ -35,8 +35,8 @@ def run(flags: Mapping[str, Any]) -> int:
     words = flags["words"]
     if len(words) > 1:
         raise UsageError(f"one script at most: {words[1]!r} is a second word")
-    targets = find_hosts(flags, say)
     full = flags["full"]
+    targets = find_hosts(flags, say, slots=full)
     seconds, chosen = limit(flags["check_timeout"], full=full), checks(flags, full=full)
     port = flags["master_port"]
     asked = Asked(cwd_of(flags["chdir"]), words[0] if words else "", flags["iface"])

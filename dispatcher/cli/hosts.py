@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.targets import find_hosts, where_options
+from dispatcher.cli.targets import NAMES, TAKERS, find_hosts, hosts_typed, where_options
 
 EPILOG = """\b
 Examples:
@@ -18,6 +18,7 @@ Examples:
   dispatch hosts -c 'n[1-64]!n7'              63
   dispatch hosts -f -w 'n[1-9]' -i 'n[5-20]'  n[5-9]
   squeue -ho %N | dispatch hosts -H - -S ,    names, joined by commas
+  dispatch hosts --for exec                   those of dispatch.toml that exec would take
 Exit code: 0; 2 usage, or no host is left.
 """
 
@@ -35,6 +36,14 @@ Exit code: 0; 2 usage, or no host is left.
     metavar="LIST",
     help="Only those in LIST too; repeatable.",
 )
+@click.option(
+    "--for",
+    "taker",
+    type=click.Choice(TAKERS),
+    metavar="COMMAND",
+    help="Those that COMMAND would take, for which dispatch.toml may name others; of a run: "
+    "dispatch --dry-run.",
+)
 @click.option("-f", "--fold", "fold_them", is_flag=True, help="One short text: n[1-3].")
 @click.option("-c", "--count", is_flag=True, help="How many there are.")
 @click.option("-S", "--separator", default="\n", help="Between names [a newline].")
@@ -44,14 +53,21 @@ def command(**flags: Any) -> int:
 
     Lists may hold ranges n[01-16/2], @groups, and , ! & ^ read from left to right.
     """
+    from dispatcher.cli.defaults import as_said_to
     from dispatcher.cli.door import say
     from dispatcher.errors import PlanError, UsageError
     from dispatcher.plan import hostset
+    from dispatcher.plan.hostfile import parse_inline
     from dispatcher.plan.names import BadName
 
     if flags["fold_them"] and flags["count"]:
         raise UsageError("-f and -c exclude each other")
-    hosts = find_hosts({**flags, "lists": (*flags["lists"], *flags["words"])}, say)
+    if flags["taker"]:
+        flags = dict(as_said_to(flags["taker"], flags, NAMES))
+    elif takers := _elsewhere(flags):
+        say(f"note: dispatch.toml has other hosts for {', '.join(takers)}: --for {takers[0]}")
+    words = tuple(parse_inline(text, "", slots=False) for text in flags["words"])
+    hosts = find_hosts(flags, say, words)
     names = list(dict.fromkeys(host.name for host in hosts))
     for text in flags["common"]:
         try:
@@ -71,6 +87,23 @@ def command(**flags: Any) -> int:
         text = flags["separator"].replace("\\n", "\n").replace("\\t", "\t").join(names)
     sys.stdout.write(text + "\n")
     return 0
+
+
+def _elsewhere(flags: Mapping[str, Any]) -> list[str]:
+    """The commands that would not take these hosts, since a file says something else to them."""
+    from dispatcher.cli.defaults import said_to, typed
+
+    named = bool(flags["words"]) or hosts_typed()
+    options = [
+        name for flag, name in NAMES.items() if not (typed(flag) if flag == "excluded" else named)
+    ]
+
+    def said(command: str) -> list[Any]:
+        found = said_to(command)
+        return [found[name].value if name in found else None for name in options]
+
+    own = said("hosts")
+    return [taker for taker in TAKERS if said(taker) != own]
 
 
 def main(words: Sequence[str]) -> int:

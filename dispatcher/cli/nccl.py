@@ -14,7 +14,7 @@ from dispatcher.checks.finding import Level
 from dispatcher.checks.nccl_advice import Advice, HostNet, Message, advise
 from dispatcher.checks.nccl_hosts import READINGS, from_text, text_of
 from dispatcher.cli.door import say
-from dispatcher.cli.targets import find_hosts
+from dispatcher.cli.targets import find_hosts, hosts_typed
 from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand
 from dispatcher.plan.hostset import fold
@@ -30,7 +30,7 @@ PATIENCE = 15.0
 
 def run(flags: Mapping[str, Any]) -> int:
     """Advise on what the flags name; the exit code. Raises: UsageError."""
-    if flags["texts"] and (flags["hostfile"] or flags["lists"]):
+    if flags["texts"] and hosts_typed():
         raise UsageError("--from has the texts of all hosts; -H and -w do not go with it")
     # what crosses to the ranks by itself goes before what the hosts have
     ours = {n: v for n, v in os.environ.items() if n.startswith(("NCCL_", "GLOO_")) and crosses(n)}

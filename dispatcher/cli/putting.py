@@ -21,6 +21,7 @@ from dispatcher.plan import placeholders
 from dispatcher.plan.errand import Errand
 from dispatcher.plan.host import Host
 from dispatcher.plan.hostset import fold
+from dispatcher.plan.placeholders import RANK
 from dispatcher.plan.request import parse_count
 from dispatcher.sinks.harmless import harmless_text
 
@@ -32,7 +33,7 @@ def put(flags: Mapping[str, Any]) -> int:
     *sources, dest = flags["paths"]
     if not dest or "\0" in dest:
         raise UsageError("put: an empty destination")
-    hosts = find_hosts(flags, say)
+    hosts = find_hosts(flags, say, slots=placeholders.uses("".join(flags["paths"]), RANK))
     wanted = placeholders.groups(sources, there(dest), hosts)
     listed: dict[tuple[tuple[str, ...], ...], Sources] = {}
     plans = []

@@ -2,6 +2,10 @@
 
 ``-H`` is the same as for ``run``: a hostfile of any dialect, a list, or ``-``.
 ``-w`` takes lists only, as pdsh and clush do, and adds to it; ``-x`` takes away.
+
+Hosts on the command line are the only ones: those of a ``dispatch.toml`` are for when
+none are named. What a file takes away (``exclude``) is gone either way: who keeps a
+broken host out wants it kept out of ``-w 'n[1-9]'`` too, and fewer hosts do less harm.
 """
 
 from __future__ import annotations
@@ -12,15 +16,21 @@ from typing import Any, TypeVar
 
 import click
 
+from dispatcher.cli.defaults import WITHOUT, origin, said_by, typed
 from dispatcher.errors import UsageError
 from dispatcher.plan import hostset
 from dispatcher.plan.errand import targets
 from dispatcher.plan.host import Host, Hostlist
-from dispatcher.plan.hostfile import parse_inline, read_hosts
+from dispatcher.plan.hostfile import parse_inline, read_hostfile, read_hosts
 from dispatcher.plan.names import BadName, check_user
 from dispatcher.plan.request import parse_count
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: of the options that choose hosts: what a file calls them
+NAMES = {"hostfile": "hostfile", "lists": "hosts", "excluded": "exclude"}
+#: the commands that take hosts in this way, as ``hosts`` shows them
+TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
 
 _WHERE = (
     click.option(
@@ -136,24 +146,51 @@ def sudo_options(function: Function) -> Function:
     return function
 
 
+def hosts_typed() -> bool:
+    """Whether ``-H`` or ``-w`` stood on the command line, be it with nothing in it."""
+    return typed("hostfile") or typed("lists")
+
+
+def only_typed(flags: Mapping[str, Any], *, elsewhere: bool = False) -> Mapping[str, Any]:
+    """``flags`` less the hosts of a file if the command line names any, by -H, -w or elsewhere."""
+    if not elsewhere and not hosts_typed():
+        return flags
+    untyped = {"hostfile": None, "lists": ()}
+    return {**flags, **{name: none for name, none in untyped.items() if not typed(name)}}
+
+
 def find_hosts(
-    flags: Mapping[str, Any], say: Callable[[str], None], more: tuple[Hostlist, ...] = ()
+    flags: Mapping[str, Any],
+    say: Callable[[str], None],
+    more: tuple[Hostlist, ...] = (),
+    *,
+    slots: bool = False,
 ) -> tuple[Host, ...]:
-    """The hosts that the flags (and ``more``) name, each once, in written order.
+    """The hosts that the flags name, each once, in written order.
+
+    more: those that the command line names without -H and -w. slots: whether it
+    matters how many each has.
 
     Raises: UsageError when they name none, or a text is wrong.
     """
-    lists = list(more)
+    flags = only_typed(flags, elsewhere=bool(more))
+    lists: list[Hostlist] = []
     if flags["hostfile"]:
-        lists.append(read_hosts(flags["hostfile"], sys.stdin.buffer.read))
-    lists += [parse_inline(text, "-w") for text in flags["lists"]]
-    if not lists:
+        said = said_by("hostfile", "-H")
+        lists.append(read_hosts(flags["hostfile"], sys.stdin.buffer.read, said=said, slots=slots))
+    said = said_by("lists", "-w")
+    lists += [parse_inline(text, said, slots=slots) for text in flags["lists"]]
+    lists += more
+    if not lists and not hosts_typed():
         lists += _allocated()
     if not lists:
         raise UsageError("no hosts: where?", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
-    hosts = targets(lists, _excluded(flags["excluded"]), *login(flags))
+    hosts = targets(
+        lists, _excluded(flags["excluded"]), *login(flags),
+        said=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
+    )  # fmt: skip
     if "transport" in flags:
         from dispatcher.cli.reach import judge
 
@@ -181,13 +218,13 @@ def login(flags: Mapping[str, Any]) -> tuple[str | None, int | None]:
 
 def _excluded(texts: tuple[str, ...]) -> list[str]:
     names: list[str] = []
+    said = said_by("excluded", "-x")
     for text in texts:
         if text.startswith("^"):
-            found = read_hosts("./" + text[1:] if "/" not in text else text[1:], lambda: b"")
-            names += [host.name for host in found.hosts]
+            names += [host.name for host in read_hostfile(text[1:], said, slots=False).hosts]
             continue
         try:
             names += hostset.expand(text)
         except BadName as bad:
-            raise UsageError(f"-x: {bad.message}", hint=bad.hint) from None
+            raise UsageError(f"{said}: {bad.message}", hint=bad.hint) from None
     return names

@@ -34,10 +34,11 @@ PROFILE = "profile"
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and the place that said so, ``dispatch.toml [run]``."""
+    """A value, the place that said so, ``dispatch.toml [run]``, and the name it has there."""
 
     value: Any
     origin: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -105,4 +106,4 @@ def _take(
 ) -> None:
     for table in (EVERY, command):
         for name, value in tables.get(table, {}).items():
-            found[name.replace("_", "-")] = Setting(value, f"{source} [{where}{table}]")
+            found[name.replace("_", "-")] = Setting(value, f"{source} [{where}{table}]", name)

@@ -99,10 +99,14 @@ def targets(
     excluded: Iterable[str],
     user: str | None = None,
     port: int | None = None,
+    *,
+    said: str = "-x",
+    hint: str | None = None,
 ) -> tuple[Host, ...]:
     """The hosts of all lists in written order, each place once, less the ``excluded`` names.
 
-    user, port: hold for hosts that name none of their own.
+    user, port: hold for hosts that name none of their own. said: who excludes, and hint
+    what to do about it.
     Raises: PlanError when no host is left.
     """
     places: dict[tuple[str, int | None], Host] = {}
@@ -112,5 +116,5 @@ def targets(
     gone = frozenset(excluded)
     left = [host for host in places.values() if host.name not in gone]
     if not left:
-        raise PlanError("no host is left after -x" if gone else "no hosts")
+        raise PlanError(f"no host is left after {said}" if gone else "no hosts", hint=hint)
     return tuple(replace(host, user=host.user or user, port=host.port or port) for host in left)

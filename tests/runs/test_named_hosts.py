@@ -1,0 +1,343 @@
+"""Which hosts a command takes: those typed, else those of a file; and who is blamed for a mistake.
+
+No host is touched: what a command would reach is seen where it asks whether it can.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import click
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli import launch, reach, targets
+from dispatcher.kept import asking
+from dispatcher.kept.frames import Frames, fields
+from dispatcher.plan.host import Host
+from dispatcher.plan.hostset import fold
+
+#: every way to the hosts, and the table of dispatch.toml that is for it
+WAYS = {
+    "exec": ("exec", "--", "true"),
+    "put": ("put", "hf", "/there"),
+    "get": ("get", "/there", "here"),
+    "shell": ("shell",),
+    "connect": ("connect",),
+    "check": ("check",),
+    "check full": ("check", "--full"),
+    "check pairs": ("check", "--pairs"),
+    "check nccl": ("check", "--nccl"),
+    "sweep": ("sweep",),
+    "run": ("run", "--no-python", "true"),
+}
+Taken = Callable[..., str]
+
+
+class Touched(Exception):
+    """A host would have been."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("DISPATCH_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"hf": "n[1-9]\n", "other": "n3\n"}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Taken:
+    """``taken(way, *where, config=TEXT)``: the hosts that the command would reach, folded."""
+    seen: list[Host] = []
+
+    def judge(flags: object, hosts: Iterable[Host]) -> None:
+        seen[:] = hosts
+        raise Touched
+
+    monkeypatch.setattr(reach, "judge", judge)
+    monkeypatch.setattr(launch, "judge", judge)
+
+    def call(way: str, *where: str, config: str = "") -> str:
+        (folder / "dispatch.toml").write_text(config)
+        (folder / "dispatch.toml").chmod(0o644)
+        name, *rest = WAYS[way]
+        with pytest.raises(Touched):
+            cli.main([name, *where, *rest])
+        return fold([host.name for host in seen])
+
+    return call
+
+
+def table(way: str, text: str) -> str:
+    return f"[{way.partition(' ')[0]}]\n{text}\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("where", ["-w n3", "-H n3", "-H other", "--hosts n3", "--hostfile n3"])
+def test_hosts_that_are_typed_are_the_only_ones(way: str, where: str, taken: Taken) -> None:
+    where = where.replace("-w", "-H") if way == "run" else where  # which has no -w
+    hosts = 'hosts = "n8"' if way == "run" else 'hosts = ["n8", "n9"]'
+    for config in ("[all]\nhostfile = 'hf'\n", table(way, "hostfile = 'hf'"), table(way, hosts)):
+        assert taken(way, *where.split(), config=config) == "n3"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_hosts_of_a_file_are_for_when_none_are_typed(way: str, taken: Taken) -> None:
+    assert taken(way, config="[all]\nhostfile = 'hf'\n") == "n[1-9]"
+    assert taken(way, config="[all]\nhostfile = 'hf'\n" + table(way, "hostfile = 'm1'")) == "m1"
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "run"])
+def test_what_is_typed_adds_up(way: str, taken: Taken) -> None:
+    config = "[all]\nhostfile = 'hf'\nhosts = ['m1']\n"
+    assert taken(way, "-w", "n3", "-H", "n5", "-w", "n4", config=config) == "n[3-5]"
+    assert taken(way, config=config) == "m1,n[1-9]"
+
+
+def test_an_empty_name_is_no_way_to_the_hosts_of_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "dispatch.toml").write_text("[exec]\nhosts = ['n1']\n")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n2")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    for where in ("-H", "-w"):
+        assert cli.main(["exec", where, "", "true"]) == 2
+        assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_filter_of_a_file_stays(way: str, taken: Taken) -> None:
+    """Yet what it says of other hosts than these is no mistake."""
+    gone = 'exclude = "n[4,7]@m[1-3]"' if way == "run" else 'exclude = ["n[4,7]", "m[1-3]"]'
+    assert taken(way, "-H", "n[3-5]", config=table(way, gone)) == "n[3,5]"
+    # but the same option, typed, is the one that holds, as with all options
+    typed = ("-H", "n[3-5]", "--exclude", "n3")
+    assert taken(way, *typed, config=table(way, gone)) == "n[4-5]"
+
+
+def test_filters_of_a_run(taken: Taken) -> None:
+    include = "[run]\nhostfile = 'hf'\ninclude = 'n1@n2:0'\n"
+    assert taken("run", config=include) == "n[1-2]"
+    assert taken("run", "-H", "n[2-3]:2", config=include) == "n2"
+    assert taken("run", "--exclude", "n1", config=include) == "n2"
+    exclude = "[run]\nhostfile = 'hf'\nexclude = 'n[1-3]'\n"
+    assert taken("run", "--include", "n[2-5]", config=exclude) == "n[4-5]"
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "said"),
+    [
+        (["-H", "n7", "true"], "[run]\nexclude = 'n7'", "dispatch.toml [run]: exclude"),
+        (["-H", "n3", "true"], "[run]\ninclude = 'n7'", "dispatch.toml [run]: include"),
+        (
+            ["-H", "n3", "--include", "n3", "true"],
+            "[all]\nexclude = 'n3'",
+            "--include and dispatch.toml [all]: exclude",
+        ),
+        (["exec", "-w", "n7", "true"], "[all]\nexclude = ['n7']", "dispatch.toml [all]: exclude"),
+        (["exec", "-w", "n7", "-x", "n7", "true"], "[all]\nexclude = ['n1']", "-x"),
+    ],
+)
+def test_who_took_the_last_host(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], config: str, said: str
+) -> None:
+    (folder / "dispatch.toml").write_text(config)
+    assert cli.main(words) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"error: no host is left after {said}"
+    assert ("DISPATCH_CONFIG=" in "".join(told[1:])) == ("dispatch.toml" in said)
+
+
+# -- the preview --------------------------------------------------------------------------
+
+
+def test_the_preview_is_for_every_command_that_takes_hosts_so() -> None:
+    def takes(name: str) -> bool:
+        command: click.Command = importlib.import_module(f"dispatcher.cli.{cli.COMMANDS[name]}")
+        return {"lists", "excluded"} <= {one.name for one in command.command.params}
+
+    assert {name for name in cli.COMMANDS if takes(name)} == {*targets.TAKERS, "hosts"}
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "run"])
+@pytest.mark.parametrize("where", ["", "-w n[2-4]", "-H other", "-w n[1-5] -x n5"])
+@pytest.mark.parametrize(
+    "text", ["hostfile = 'hf'", "hosts = ['n[1-2]']\nexclude = ['n2']", "profile = 1"]
+)
+def test_hosts_shows_what_the_others_take(
+    way: str, where: str, text: str, taken: Taken, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = way.partition(" ")[0]
+    own = "" if text.startswith("profile") else table(way, text)
+    config = f"[all]\nhosts = ['n[1-3]']\n{own}[hosts]\nhostfile = 'm1'\nfold = true\n"
+    wanted = taken(way, *where.split(), config=config)
+    assert cli.main(["hosts", "--for", name, *where.split()]) == 0
+    assert capsys.readouterr() == (wanted + "\n", "")
+
+
+def test_the_preview_of_words(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
+    config = "[all]\nhostfile = 'hf'\nexclude = ['n4']\n"
+    assert taken("exec", "-w", "n3,n4", config=config) == "n3"
+    assert cli.main(["hosts", "n3", "n4"]) == 0
+    assert capsys.readouterr() == ("n3\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "takers"),
+    [
+        ([], "[exec]\nhostfile = 'hf'\n[get]\nexclude = ['n1']", "exec, get: --for exec"),
+        (["n3"], "[exec]\nhostfile = 'hf'\n[get]\nexclude = ['n1']", "get: --for get"),
+        (["n3", "-x", "n4"], "[exec]\nhostfile = 'hf'\n[get]\nexclude = ['n1']", ""),
+        (["--for", "put"], "[exec]\nhostfile = 'hf'", ""),
+    ],
+)
+def test_the_preview_says_who_takes_others(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    config: str,
+    takers: str,
+) -> None:
+    (folder / "dispatch.toml").write_text(f"[all]\nhosts = ['n3']\nexclude = ['n9']\n{config}\n")
+    assert cli.main(["hosts", *words]) == 0
+    note = f"note: dispatch.toml has other hosts for {takers}\n" if takers else ""
+    assert capsys.readouterr().err == note
+
+
+# -- lists of hosts that failed -------------------------------------------------------------
+
+
+def test_retry_failed_goes_with_hosts_of_a_file(
+    folder: Path, taken: Taken, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = "[all]\nhostfile = 'hf'\nhosts = ['m1']\nexclude = ['n2']\n"
+    (folder / "failed").write_text("n2\nn3\n")
+    assert taken("exec", "--retry-failed", "failed", config=config) == "n3"
+    assert taken("exec", "--failed-to", "failed", "-w", "n5", config=config) == "n5"
+    assert cli.main(["exec", "--retry-failed", "failed", "-w", "n5", "true"]) == 2
+    assert "-H and -w do not go with it" in capsys.readouterr().err
+
+
+def test_retry_failed_of_a_file_gives_way_to_hosts_that_are_typed(
+    folder: Path, taken: Taken, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = "[exec]\nretry-failed = 'failed'\n"
+    (folder / "failed").write_text("n2\n")
+    assert taken("exec", "-w", "n5", config=config) == "n5"
+    assert taken("exec", config=config) == "n2"
+    (folder / "failed").unlink()
+    assert cli.main(["exec", "true"]) == 2
+    said = "error: dispatch.toml [exec]: retry-failed: failed: no such file or directory\n"
+    assert capsys.readouterr().err == said
+
+
+def test_standard_input_is_wanted_twice_only_if_both_are_in_force(
+    folder: Path, taken: Taken, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = "[exec]\nhostfile = '-'\n"
+    assert taken("exec", "-w", "n5", "-I", config=config) == "n5"
+    assert cli.main(["exec", "-I", "true"]) == 2
+    assert "-I and dispatch.toml [exec]: hostfile - both want" in capsys.readouterr().err
+
+
+# -- kept connections -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("where", "closed"), [([], None), (["-w", "n[3-4]"], ["n3", "n4"])])
+def test_close_is_about_all_or_those_typed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, where: list[str], closed: list[str] | None
+) -> None:
+    (folder / "dispatch.toml").write_text("[all]\nhostfile = 'hf'\n")
+    orders: list[object] = []
+
+    def ask(order: bytes) -> None:
+        orders.extend(fields(body)["hosts"] for _, _, body in Frames().feed(order))
+
+    monkeypatch.setattr(asking, "ask", ask)
+    assert cli.main(["connect", "--close", *where]) == 0
+    assert orders == [closed]
+
+
+# -- who is blamed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "said"),
+    [
+        (["exec", "-w", "n1", "-x", "^no", "true"], "", "-x: 'no': no such file"),
+        (["exec", "-w", "n1", "-x", "n[", "true"], "", "-x: '[' without its ']'"),
+        (["exec", "-w", "n[1-", "true"], "", "-w: '[' without its ']'"),
+        (["exec", "-H", "n[1-", "true"], "", "-H: '[' without its ']'"),
+        (["exec", "-H", "no.txt", "true"], "", "-H: 'no.txt': no such file"),
+        (["hosts", "n[1-"], "", "'[' without its ']'"),
+        (["hosts", "n1", "@nosuch"], "", "group '@nosuch' is unknown or empty"),
+        (["hosts", "n1", "-i", "n["], "", "-i: '[' without its ']'"),
+        (["exec", "true"], "hosts = ['n[1-']", "dispatch.toml [all]: hosts: '[' without its ']'"),
+        (["exec", "true"], "hostfile = 'no.txt'",
+         "dispatch.toml [all]: hostfile: 'no.txt': no such file"),
+        (["exec", "-w", "n1", "true"], "exclude = ['^no']",
+         "dispatch.toml [all]: exclude: 'no': no such file"),
+        (["hosts", "--for", "put"], "hostfile = 'no.txt'",
+         "dispatch.toml [all]: hostfile: 'no.txt': no such file"),
+        (["run", "true"], "hostfile = 'no.txt'",
+         "dispatch.toml [all]: hostfile: 'no.txt': no such file"),
+        (["run", "true"], "hostfile = 'hf'\ninclude = 'm1'",
+         "dispatch.toml [all]: include: no host 'm1' (known: n[1-9])"),
+    ],
+)  # fmt: skip
+def test_an_error_names_who_said_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], config: str, said: str
+) -> None:
+    (folder / "dispatch.toml").write_text(f"[all]\n{config}\n")
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {said}"
+
+
+def test_the_shell_blames_the_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = TextIOWrapper(BytesIO(b"@nosuch\n+n[1-\n"))
+    monkeypatch.setattr(sys, "stdin", lines)
+    monkeypatch.setattr("os.isatty", lambda fd: False)
+    assert cli.main(["shell", "-w", "localhost"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "error: group '@nosuch' is unknown or empty" in said
+    assert "error: '[' without its ']'" in said
+
+
+@pytest.mark.parametrize(
+    ("where", "hosts", "said"),
+    [
+        ("-w n1,n1", "n1", ""),
+        ("-w n[1-3],n[2-4]", "n[1-4]", ""),
+        ("-w n1:4,n1", "n1", ""),
+        ("-w n1:4,n1:2", "n1", ""),
+        ("-w me@n1:8", "n1", ""),
+        ("-w n2:2222", "n2", "note: -w: 'n2:2222': 2222 is no port here; for a port write: n2 "
+         "port=2222\n"),
+    ],
+)  # fmt: skip
+def test_what_has_no_slots_does_not_talk_of_them(
+    where: str, hosts: str, said: str, taken: Taken, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for way in ("exec", "put", "sweep", "check"):
+        assert taken(way, *where.split()) == hosts
+        assert capsys.readouterr().err == said
+
+
+def test_who_asks_for_slots_is_told_of_them(
+    taken: Taken, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "note: -w: hosts are repeated, so each line counts one slot: n1\n"
+    assert taken("check full", "-w", "n1,n1") == "n1"
+    assert capsys.readouterr().err == note
+    with pytest.raises(Touched):
+        cli.main(["put", "-w", "n1,n1", "{rank}", "/there"])
+    assert capsys.readouterr().err == note
