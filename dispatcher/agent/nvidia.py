@@ -1,7 +1,8 @@
 """What the host's NVIDIA GPUs do: by NVML where its library is, else by ``nvidia-smi``.
 
-A reading is a list for each GPU: index, utilisation in %, bytes used, bytes there are,
-watts, degrees Celsius; None for what a GPU does not tell.
+A reading is a list for each GPU: index, utilisation in %, bytes used, bytes there are, watts,
+degrees Celsius, watts at most, utilisation of its memory in %, UUID; None for what a GPU does
+not tell.
 
 Either way may hang in a driver that is stuck, in a place where no deadline reaches. So ``main``
 is a process of its own (see ``sampler``), which whoever waits for it kills when it is late.
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 LIBRARY = "libnvidia-ml.so.1"
 QUERY = (
-    "--query-gpu=index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu",
+    "--query-gpu=index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,"
+    "enforced.power.limit,utilization.memory,uuid",
     "--format=csv,noheader,nounits",
 )
 #: GPUs of one host; bytes of what nvidia-smi says
@@ -73,12 +75,15 @@ def library() -> Callable[[], Reading] | None:
         for index in range(min(MOST, 0 if count is None else count.value)):
             gpu = ask("nvmlDeviceGetHandleByIndex_v2", c.c_void_p(), index)
             if gpu is None:
-                found.append([index, None, None, None, None, None])  # fallen off the bus
+                found.append([index] + [None] * 8)  # fallen off the bus
                 continue
             rates = ask("nvmlDeviceGetUtilizationRates", (c.c_uint * 2)(), gpu)
             memory = ask("nvmlDeviceGetMemoryInfo", (c.c_ulonglong * 3)(), gpu)
             watts = ask("nvmlDeviceGetPowerUsage", c.c_uint(), gpu)
             degrees = ask("nvmlDeviceGetTemperature", c.c_uint(), gpu, 0)
+            limit = ask("nvmlDeviceGetEnforcedPowerLimit", c.c_uint(), gpu)
+            name = c.create_string_buffer(96)
+            is_named = nvml.nvmlDeviceGetUUID(gpu, name, 96) == 0
             found.append([
                 index,
                 None if rates is None else float(rates[0]),
@@ -86,6 +91,9 @@ def library() -> Callable[[], Reading] | None:
                 None if memory is None else memory[0],
                 first(watts, 0.001),
                 None if degrees is None else float(degrees.value),
+                first(limit, 0.001),
+                None if rates is None else float(rates[1]),
+                name.value.decode("ascii", "replace") if is_named else None,
             ])  # fmt: skip
         return found
 
@@ -132,14 +140,44 @@ def parse(text: bytes) -> Reading:
     for line in text.split(b"\n")[:MOST]:
         words = [word.strip() for word in line.split(b",")]
         index = number(words[0])
-        if len(words) != 6 or index is None or index != int(index) or index >= 1 << 10:
+        if len(words) != 9 or index is None or index != int(index) or index >= 1 << 10:
             continue
-        rest = [number(word) for word in words[1:]]
+        rest = [number(word) for word in words[1:8]]
         found.append([
             int(index), rest[0], *(None if n is None else int(n * MIB) for n in rest[1:3]),
-            rest[3], rest[4],
+            *rest[3:], words[8].decode("ascii", "replace"),
         ])  # fmt: skip
     return found
+
+
+def given(place: tuple[str | None, int, int] | None, gpus: Reading) -> list[list[int] | None]:
+    """Indices of the GPUs that a rank is taken to use, and of all that it may use.
+
+    place: its CUDA_VISIBLE_DEVICES, its number on this host, and how many ranks there are.
+    By number they are NVML's, as CUDA's are among equal GPUs. None where nobody can tell.
+    """
+    if place is None or not gpus:
+        return [None, None]
+    text, local, count = place
+    every = [gpu[0] for gpu in gpus]
+    if text is not None:
+        every = []
+        for word in text.split(","):
+            word = word.strip()
+            if word in ("", "-1", "NoDevFiles"):
+                break  # what follows is not seen by CUDA either
+            if word[:8] == "MIG-GPU-":
+                word = word[4:].split("/")[0]
+            found = [
+                gpu[0]
+                for gpu in gpus
+                if word == str(gpu[0]) or (word[:4] == "GPU-" and (gpu[8] or "").startswith(word))
+            ]
+            if len(found) != 1:
+                return [None, None]
+            every += found
+    own = every if count < 2 or not every else [every[local % len(every)]]
+    return [own, every]
 
 
 def number(word: bytes) -> float | None:

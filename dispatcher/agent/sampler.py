@@ -167,7 +167,7 @@ def write(out: int, data: bytes) -> None:
 
 def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], int | None]) -> None:
     """Write a sample to ``out`` every ``seconds``, until nobody reads."""
-    from . import usage
+    from . import nvidia, usage
 
     of_ranks, gpus = usage.Usage(ranks), Gpus(seconds)
     due = monotonic()
@@ -175,7 +175,12 @@ def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], i
         now = monotonic()
         found = of_ranks.of(usage.look())
         seen = gpus.latest(now)
-        write(out, control("sample", at=now, ranks=found, gpus=seen, late=gpus.late, mark=mark()))
+        for row in found:
+            row += nvidia.given(of_ranks.place(row[0]), seen)
+        figures = [gpu[:8] for gpu in seen]
+        write(
+            out, control("sample", at=now, ranks=found, gpus=figures, late=gpus.late, mark=mark())
+        )
         due = max(due + seconds, now)
         gpus.wait(due)
 

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     #: state, parent, session, CPU ticks, threads, RSS in pages, when born (ticks)
     Stat = Tuple[str, int, int, int, int, int, int]
     Table = Dict[int, Stat]
+    #: CUDA_VISIBLE_DEVICES, number on this host, ranks on this host
+    Place = Tuple["str | None", int, int]
 
 #: processes of a host that are looked at
 MOST = 1 << 16
+#: bytes of a rank's environment
+MOST_ENVIRON = 1 << 20
 
 
 def parse_stat(text: bytes) -> Stat | None:
@@ -61,6 +65,18 @@ def look() -> Table:
     return found
 
 
+def started_with(pid: int) -> Place | None:
+    """The place of the rank whose process is ``pid``; None if its environment cannot be read."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            words = dict(item.partition(b"=")[::2] for item in file.read(MOST_ENVIRON).split(b"\0"))
+        local, count = (int(words[name]) for name in (b"MPI_LOCALRANKID", b"MPI_LOCALNRANKS"))
+    except (OSError, KeyError, ValueError):
+        return None
+    devices = words.get(b"CUDA_VISIBLE_DEVICES")
+    return None if devices is None else devices.decode("ascii", "replace"), local, count
+
+
 class Usage:
     """``ranks``: rank -> pid of its process, which leads a session."""
 
@@ -69,6 +85,13 @@ class Usage:
         self.tick = float(os.sysconf("SC_CLK_TCK"))
         self.page = os.sysconf("SC_PAGE_SIZE")
         self.born: dict[int, int] = {}
+        self.places: dict[int, Place | None] = {}
+
+    def place(self, rank: int) -> Place | None:
+        """What ``nvidia.given`` must know of ``rank``, by what it was started with."""
+        if rank not in self.places:
+            self.places[rank] = started_with(self.ranks[rank])
+        return self.places[rank]
 
     def of(self, table: Table) -> list[list[Any]]:
         """[rank, state, CPU seconds, RSS in bytes, threads, processes] of each that lives."""

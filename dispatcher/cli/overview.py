@@ -41,8 +41,7 @@ def check(flags: Mapping[str, Any]) -> None:
 def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
     """The fold behind the table of ``plan``; slow: see there."""
     nodes = (*plan.nodes, *plan.spares)
-    hosts, slots = [node.host.name for node in nodes], [node.slots for node in nodes]
-    return Table(hosts, slots, time.monotonic, slow)
+    return Table([node.host.name for node in nodes], time.monotonic, slow)
 
 
 class Watched:

@@ -50,8 +50,7 @@ class Seen:
         if showing.sample is not None:
             from dispatcher.sinks.apart import SamplesApart
 
-            slots = [node.slots for node in (*plan.nodes, *plan.spares)]
-            self.sinks.append(SamplesApart(slots, tell))
+            self.sinks.append(SamplesApart(tell))
         if showing.watch or showing.metrics is not None:
             from dispatcher.cli.overview import Watched, open_table
 

@@ -14,7 +14,9 @@ from dispatcher.values import Value, value
 class RankSample(Value):
     """A rank's whole tree of processes; ``state`` (a letter of proc(5)) is that of its own one.
 
-    cpu: seconds of CPU time so far, those of ended children included. rss: bytes.
+    cpu: seconds of CPU time so far, those of ended children included. rss: bytes. gpus: indices
+    of those that it may use, own: of those that it is taken to use (that of its local rank, as
+    scripts choose it; all, of a rank that is alone there); None where nobody can tell.
     """
 
     rank: int
@@ -23,13 +25,16 @@ class RankSample(Value):
     rss: int
     threads: int
     processes: int
+    own: tuple[int, ...] | None = None
+    gpus: tuple[int, ...] | None = None
 
 
 @value
 class GpuSample(Value):
     """One GPU: utilisation in %, bytes used and there are, watts, degrees Celsius.
 
-    None for what it does not tell.
+    limit: watts that it may draw at most. traffic: % of the time in which its memory was read or
+    written. None for what it does not tell.
     """
 
     index: int
@@ -38,6 +43,8 @@ class GpuSample(Value):
     memory: float | None
     watts: float | None
     celsius: float | None
+    limit: float | None = None
+    traffic: float | None = None
 
 
 @value

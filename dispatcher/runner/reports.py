@@ -21,6 +21,8 @@ from dispatcher.core.stuck import in_words
 BODY_LIMIT = 1 << 20
 TEXT_LIMIT = 4096
 LIST_LIMIT = 4096
+#: a GPU's index at most
+MOST_GPU = 1 << 10
 #: bytes of a rank's error file
 ERROR_LIMIT = 64 << 10
 
@@ -137,7 +139,7 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
                 pid=facts.integer("pid"),
                 python=facts.text("python"),
                 cores=facts.integer("cores", 1, 1 << 16),
-                gpus=facts.integer("gpus", 0, 1 << 10),
+                gpus=facts.integer("gpus", 0, MOST_GPU),
                 addresses=tuple(_text(item, "address") for item in facts.items("addresses")),
                 machine=facts.text("machine"),
                 error_folder=facts.optional_text("error_folder"),
@@ -197,26 +199,33 @@ def _swept(fields: Fields, node: int) -> list[ev.Event]:
 def _sample(fields: Fields, node: int) -> list[ev.Event]:
     ranks, gpus = [], []
     for item in fields.items("ranks"):
-        if not isinstance(item, list) or len(item) != 6:
+        if not isinstance(item, list) or len(item) != 8:
             raise ReportError("ranks: not samples")
-        rank, state, cpu, *counts = item
+        rank, state, cpu, *counts, mine, every = item
         if not isinstance(state, str) or len(state) != 1 or not state.isalpha():
             raise ReportError("state: not a letter")
         rss, threads, processes = (_integer(n, "count", 0, 1 << 62) for n in counts)
-        own = fields.own(rank)
-        ranks.append(RankSample(own, state, _number(cpu, "cpu"), rss, threads, processes))
+        own, used = fields.own(rank), _number(cpu, "cpu")
+        ranks.append(
+            RankSample(own, state, used, rss, threads, processes, _indices(mine), _indices(every))
+        )
     for item in fields.items("gpus"):
-        if not isinstance(item, list) or len(item) != 6:
+        if not isinstance(item, list) or len(item) != 8:
             raise ReportError("gpus: not samples")
         index, *rest = item
-        percent, used, memory, watts, degrees = (
-            None if n is None else _number(n, "gpu") for n in rest
-        )
-        number = _integer(index, "gpu", 0, 1 << 10)
-        gpus.append(GpuSample(number, percent, used, memory, watts, degrees))
+        figures = (None if n is None else _number(n, "gpu") for n in rest)
+        gpus.append(GpuSample(_integer(index, "gpu", 0, MOST_GPU), *figures))
     at, late = fields.number("at"), fields.flag("late")
     mark = fields.optional_integer("mark", 0, 1 << 63)
     return [NodeSampled(node, at, tuple(ranks), tuple(gpus), late, mark)]
+
+
+def _indices(value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > MOST_GPU:
+        raise ReportError("gpus of a rank: not a list")
+    return tuple(_integer(index, "gpu", 0, MOST_GPU) for index in value)
 
 
 def _stacks(fields: Fields, node: int) -> list[ev.Event]:

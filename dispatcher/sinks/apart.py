@@ -58,16 +58,14 @@ class Apart:
 
 
 class SamplesApart(Sink):
-    """Tells ``RanksApart``, each rank once; it comes back on the spine. slots: see ``Table``."""
+    """Tells ``RanksApart``, each rank once; it comes back on the spine."""
 
-    def __init__(self, slots: Sequence[Sequence[str]], tell: Callable[[Event], None]) -> None:
-        self._slots = slots
+    def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
         self._begin()
 
     def _begin(self) -> None:
         self._living: dict[int, set[int]] = {}  # host -> ranks
-        self._seats: dict[int, list[int]] = {}  # host -> planned ranks, by local rank
         self._gpus: dict[int, float] = {}  # rank -> % of its GPU
         self._shares = Shares()
         self._came: dict[int, int] = {}  # host -> samples in this round
@@ -84,8 +82,6 @@ class SamplesApart(Sink):
                 self._shares.forget(rank)
                 self._living.setdefault(node, set()).add(rank)
                 self._awaited.add(node)
-                if place(rank)[0] == 0:
-                    self._seats[node] = sorted([*self._seats.get(node, ()), rank])
             case RankExited(node, rank):
                 self._living.get(node, set()).discard(rank)
             case NodeLost(node):
@@ -97,14 +93,13 @@ class SamplesApart(Sink):
     def _take(self, sample: NodeSampled, now: float) -> None:
         node = sample.node
         self._shares.take(sample)
-        used = {str(gpu.index): gpu.utilisation for gpu in sample.gpus}
-        slots = self._slots[node] if node < len(self._slots) else ()
-        for local, rank in enumerate(self._seats.get(node, ())):
-            value = used.get(slots[local] if local < len(slots) else str(local))
-            if value is None:
-                self._gpus.pop(rank, None)
+        used = {gpu.index: gpu.utilisation for gpu in sample.gpus}
+        for rank in sample.ranks:
+            value = used.get(rank.own[0]) if rank.own else None
+            if value is None or place(rank.rank)[0]:  # spawned ranks have another part in the job
+                self._gpus.pop(rank.rank, None)
             else:
-                self._gpus[rank] = value
+                self._gpus[rank.rank] = value
         self._came[node] = self._came.get(node, 0) + 1
         self._awaited.discard(node)
         if not self._awaited or self._came[node] >= BEHIND:

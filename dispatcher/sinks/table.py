@@ -120,21 +120,16 @@ class _Hosts:
 
 
 class Table(Sink):
-    """hosts: node -> name. slots: node -> its chosen GPUs, by local rank; () for all in order.
-
-    slow: tells of slow ranks, in words.
-    """
+    """hosts: node -> name. slow: tells of slow ranks, in words."""
 
     def __init__(
         self,
         hosts: Sequence[str],
-        slots: Sequence[Sequence[str]],
         clock: Callable[[], float],
         slow: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._slow = slow
         self._hosts = _Hosts(hosts)
-        self._slots = slots
         self._clock = clock
         self._ranks: dict[int, _Rank] = {}
         self._tails: dict[int, tuple[int, bytes]] = {}  # rank -> its last stream, and what it said
@@ -212,16 +207,18 @@ class Table(Sink):
             rank, self._hosts.names[known.node], local, known.pid, state,
             cpu=self._shares.of.get(rank),
             rss=None if sample is None else sample.rss,
-            gpu=self._gpu(known.node, local) if known.alive else None,
+            gpu=self._gpu(known.node, sample) if known.alive else None,
             silence=now - known.since if known.alive else None,
             last=_last_line(self._tails.get(rank, (0, b""))[1]),
             alive=known.alive,
         )  # fmt: skip
 
-    def _gpu(self, node: int, local: int) -> tuple[float | None, float | None, float | None] | None:
-        slots = self._slots[node] if node < len(self._slots) else ()
-        name = slots[local] if local < len(slots) else str(local)
-        found = self._hosts.gpus.get(node, {}).get(int(name)) if name.isdecimal() else None
+    def _gpu(
+        self, node: int, sample: RankSample | None
+    ) -> tuple[float | None, float | None, float | None] | None:
+        if sample is None or not sample.own:
+            return None
+        found = self._hosts.gpus.get(node, {}).get(sample.own[0])
         return None if found is None else (found.utilisation, found.used, found.watts)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from agent.driver import Agent, wait_for
 from dispatcher import bootstrap
 from dispatcher.agent.nvidia import MOST, parse
+from dispatcher.agent.nvidia import given as given_gpus
 from dispatcher.agent.usage import Usage, owner, parse_stat
 
 PARTS = ("sampler", "usage", "nvidia")
@@ -25,8 +26,14 @@ STAT = (
     b"10000000 321 18446744073709551615 1 1 0 0 0 0 0 0 0\n"
 )
 #: driver 550 on two GPUs; then what others say in the place of numbers
-SMI = b"0, 97, 41234, 81559, 612.37, 63\n1, 0, 4, 81559, 71.05, 31\n"
-ODD = b"0, [N/A], [N/A], 81559, [Not Supported], ERR!\n1, [Unknown Error], 4, 81559, 71.05, 31\n"
+SMI = (
+    b"0, 97, 41234, 81559, 612.37, 63, 700.00, 54, GPU-8f6c1a2e-0000-1111-2222-333344445555\n"
+    b"1, 0, 4, 81559, 71.05, 31, 350.00, 0, GPU-9a7d0b3f-0000-1111-2222-333344445555\n"
+)
+ODD = (
+    b"0, [N/A], [N/A], 81559, [Not Supported], ERR!, [N/A], [N/A], [Unknown Error]\n"
+    b"1, [Unknown Error], 4, 81559, 71.05, 31, [Not Supported], 0, GPU-9a\n"
+)
 
 
 def test_what_a_stat_says() -> None:
@@ -52,12 +59,14 @@ def test_a_stat_damaged_anywhere(at: int, text: bytes) -> None:
 def test_what_nvidia_smi_says() -> None:
     mib = 1 << 20
     assert parse(SMI) == [
-        [0, 97.0, 41234 * mib, 81559 * mib, 612.37, 63.0],
-        [1, 0.0, 4 * mib, 81559 * mib, 71.05, 31.0],
-    ]
+        [0, 97.0, 41234 * mib, 81559 * mib, 612.37, 63.0, 700.0, 54.0,
+         "GPU-8f6c1a2e-0000-1111-2222-333344445555"],
+        [1, 0.0, 4 * mib, 81559 * mib, 71.05, 31.0, 350.0, 0.0,
+         "GPU-9a7d0b3f-0000-1111-2222-333344445555"],
+    ]  # fmt: skip
     assert parse(ODD) == [
-        [0, None, None, 81559 * mib, None, None],
-        [1, None, 4 * mib, 81559 * mib, 71.05, 31.0],
+        [0, None, None, 81559 * mib, None, None, None, None, "[Unknown Error]"],
+        [1, None, 4 * mib, 81559 * mib, 71.05, 31.0, None, 0.0, "GPU-9a"],
     ]
 
 
@@ -79,16 +88,49 @@ def test_nvidia_smi_cut_short() -> None:
         found = parse(SMI[:cut])
         whole = SMI[:cut].count(b"\n")
         assert whole <= len(found) <= whole + 1
-        assert all(len(gpu) == 6 for gpu in found)
+        assert all(len(gpu) == 9 for gpu in found)
 
 
 @given(st.binary(max_size=300) | st.text("0123456789., \n[]/NA", max_size=300).map(str.encode))
 def test_any_bytes_of_nvidia_smi(text: bytes) -> None:
     found = parse(text)
     assert len(found) <= MOST
-    for index, *rest in found:
+    for index, *rest, _ in found:
         assert 0 <= index < 1 << 10
         assert all(value is None or 0 <= value <= 1e7 * (1 << 20) for value in rest)
+
+
+GPUS = [
+    [0, *[None] * 7, "GPU-8f6c1a2e-0000"],
+    [1, *[None] * 7, "GPU-8f7d0b3f-0000"],
+    [4, *[None] * 7, None],
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "own", "every"),
+    [
+        (None, None, None),
+        ((None, 0, 1), [0, 1, 4], [0, 1, 4]),  # alone it may drive all
+        ((None, 1, 2), [1], [0, 1, 4]),
+        (("4,1", 0, 2), [4], [4, 1]),
+        (("4, 1", 3, 4), [1], [4, 1]),
+        (("GPU-8f7,GPU-8f6c1a2e-0000", 0, 2), [1], [1, 0]),
+        (("MIG-GPU-8f7d0b3f-0000/1/0", 0, 1), [1], [1]),
+        (("", 0, 1), [], []),
+        (("-1", 0, 2), [], []),
+        (("1,-1,0", 0, 2), [1], [1]),
+        (("NoDevFiles", 0, 1), [], []),
+        (("GPU-8f", 0, 1), None, None),  # two GPUs are called so
+        (("2", 0, 1), None, None),  # nobody is
+        (("MIG-5ea8e4c1", 0, 1), None, None),
+        (("GPU-", 0, 1), None, None),
+        (("\u0661", 0, 1), None, None),
+    ],
+)
+def test_which_gpus_a_rank_was_given(place: object, own: object, every: object) -> None:
+    assert given_gpus(place, GPUS) == [own, every]  # type: ignore[arg-type]
+    assert given_gpus(place, []) == [None, None]  # type: ignore[arg-type]
 
 
 def test_a_rank_is_its_whole_tree() -> None:
@@ -138,7 +180,7 @@ def test_samples_of_real_ranks(agent: Agent) -> None:
 
     agent.until(busy)
     ranks = [s for s in agent.reports if s["type"] == "sample"][-1]["ranks"]
-    (_, state, idle, rss, threads, processes) = ranks[0]
+    (_, state, idle, rss, threads, processes) = ranks[0][:6]
     assert (state, threads, processes) == ("S", 1, 1)
     assert idle <= 0.05
     assert rss > 0
@@ -194,11 +236,18 @@ def smi(folder: Path, text: str) -> str:
 def test_gpus_through_a_program(tmp_path: Path, boot: Callable[..., Agent]) -> None:
     agent = boot(env={"PATH": smi(tmp_path, f"printf '{SMI.decode()}'")})
     agent.prepare()
-    agent.start(["sleep", "1000"])
+    chosen = [
+        [b"CUDA_VISIBLE_DEVICES=1,GPU-8f6c", b"MPI_LOCALRANKID=2", b"MPI_LOCALNRANKS=3"],
+        [b"CUDA_VISIBLE_DEVICES=0", b"MPI_LOCALRANKID=1", b"MPI_LOCALNRANKS=3"],
+    ]
+    envs = {rank: [item.split(b"=") for item in items] for rank, items in enumerate(chosen)}
+    agent.start(*[["sleep", "1000"]] * 3, envs=envs)
     sample(agent)
     agent.until(lambda: any(r.get("gpus") for r in agent.reports))
     (gpus,) = {str(r["gpus"]) for r in agent.reports if r.get("gpus")}
-    assert gpus == str(parse(SMI))
+    assert gpus == str([gpu[:8] for gpu in parse(SMI)])
+    ranks = [r["ranks"] for r in agent.reports if r.get("gpus")]
+    assert [rank[6:] for rank in ranks[-1]] == [[[1], [1, 0]], [[0], [0]], [None, None]]
     assert agent.finish()["killed"] == 0
 
 

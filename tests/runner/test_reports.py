@@ -42,9 +42,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "notice": {"text": "hello"},
     "sample": {
         "at": 7.5,
-        "ranks": [[4, "R", 2.5, 4096, 3, 2]],
+        "ranks": [[4, "R", 2.5, 4096, 3, 2, [0], [0, 1]], [5, "R", 2.5, 4096, 3, 2, None, None]],
         "late": False,
-        "gpus": [[0, 97.0, 1024, 2048, 300.5, 61.0], [1, None, None, None, None, None]],
+        "gpus": [[0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0], [1, *[None] * 7]],
     },
     "stacks": {
         "number": 2,
@@ -89,8 +89,9 @@ EVENTS: dict[str, list[ev.Event]] = {
     "dying": [ev.NodeDying(3, "told to")],
     "sample": [
         NodeSampled(
-            3, 7.5, (RankSample(4, "R", 2.5, 4096, 3, 2),),
-            (GpuSample(0, 97.0, 1024, 2048, 300.5, 61.0),
+            3, 7.5, (RankSample(4, "R", 2.5, 4096, 3, 2, (0,), (0, 1)),
+                     RankSample(5, "R", 2.5, 4096, 3, 2)),
+            (GpuSample(0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0),
              GpuSample(1, None, None, None, None, None)),
         )
     ],
@@ -233,11 +234,14 @@ def test_a_wrong_field_is_refused(type: str, fields: dict[str, Any]) -> None:
         ("spawned", {"pids": [[4, 0]]}),
         ("spawned", {"pids": [[4, True]]}),
         ("swept", {"killed": 0, "left": [-1]}),
-        ("sample", {**GOOD["sample"], "ranks": [[9, "R", 2.5, 4096, 3, 2]]}),
-        ("sample", {**GOOD["sample"], "ranks": [[4, "\x1b", 2.5, 4096, 3, 2]]}),
-        ("sample", {**GOOD["sample"], "ranks": [[4, "R", -1.0, 4096, 3, 2]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[9, "R", 2.5, 4096, 3, 2, None, None]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[4, "\x1b", 2.5, 4096, 3, 2, None, None]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[4, "R", -1.0, 4096, 3, 2, None, None]]}),
         ("sample", {**GOOD["sample"], "ranks": [[4, "R", 1.0, 4096, 3]]}),
-        ("sample", {**GOOD["sample"], "gpus": [["0", 1.0, 1, 1, 1.0, 1.0]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[4, "R", 1.0, 4096, 3, 2, [-1], None]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[4, "R", 1.0, 4096, 3, 2, None, [0] * 1025]]}),
+        ("sample", {**GOOD["sample"], "ranks": [[4, "R", 1.0, 4096, 3, 2, 0, None]]}),
+        ("sample", {**GOOD["sample"], "gpus": [["0", 1.0, 1, 1, 1.0, 1.0, 1.0, 1.0]]}),
         ("swept", {"killed": -1, "left": []}),
         ("swept", {"killed": 0, "left": list(range(1, LIST_LIMIT + 2))}),
         ("probed", {"reached": ["a"] * (LIST_LIMIT + 1)}),

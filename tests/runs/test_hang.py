@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -50,6 +51,34 @@ def test_ranks_that_sleep_are_ended_and_the_odd_one_is_named(desk: Desk) -> None
     ]  # fmt: skip
     text = (latest / "stacks-1.txt").read_text()
     assert text.count(", by ") == 5
+
+
+#: an nvidia-smi whose two GPUs wait: all of their time, a sixth of their limit, no memory
+WAITING = """#!/bin/sh
+for i in 0 1; do echo "$i, 100, 41234, 81559, 121.37, 40, 700.00, $TRAFFIC, GPU-$i"; done
+"""
+SPINS = """
+import os, time
+end = time.monotonic() + float(os.environ["SPIN"])
+def all_reduce():
+    while time.monotonic() < end: pass
+all_reduce()
+"""
+
+
+@pytest.mark.parametrize(("traffic", "code"), [(0, 124), (20, 0)])
+def test_ranks_that_spin_beside_gpus(desk: Desk, tmp_path: Path, traffic: int, code: int) -> None:
+    """A hang in the first collective; and inference that draws no more."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(WAITING.replace("$TRAFFIC", str(traffic)))
+    smi.chmod(0o755)
+    done = desk.run(
+        "-H", "localhost:2", "--hang-timeout", "3", "--grace", "1",
+        "-x", f"SPIN={60 if code else 8}", script(desk.folder, SPINS),
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert ("ranks 0-1 on localhost are in all_reduce at prog.py:5" in done.stderr) == bool(code)
 
 
 #: rank 1 computes for five seconds, the others sleep until it has

@@ -61,7 +61,7 @@ class Job:
 
     def __init__(self) -> None:
         self.told: list[ev.Event] = []
-        self.sink = SamplesApart([("0", "1"), ("0", "1"), ("1", "0"), ()], self.told.append)
+        self.sink = SamplesApart(self.told.append)
         self.at = 0.0
         self.cpu = dict.fromkeys(range(8), 0.0)
         self.start()
@@ -76,7 +76,8 @@ class Job:
 
     def sample(self, node: int, gpus: tuple[float, ...] = ()) -> None:
         ranks = tuple(
-            RankSample(rank, "R", self.cpu[rank], 1, 1, 1) for rank in (2 * node, 2 * node + 1)
+            RankSample(rank, "R", self.cpu[rank], 1, 1, 1, ((rank + (node == 2)) % 2,))
+            for rank in (2 * node, 2 * node + 1)
         )
         used = tuple(
             GpuSample(index, value, None, None, None, None) for index, value in enumerate(gpus)

@@ -24,10 +24,11 @@ GIB = 1 << 30
 class Run:
     """A run on n0 and n1 with two ranks each, by a clock that stands still."""
 
-    def __init__(self, slots: tuple[tuple[str, ...], ...] = ((), ())) -> None:
+    def __init__(self, own: tuple[tuple[int, ...] | None, ...] = ((0,), (1,), (0,), (1,))) -> None:
+        self.own = own
         self.now = 100.0
         self.slow: tuple[str, ...] = ()
-        self.table = Table(["n0", "n1"], slots, lambda: self.now, lambda: self.slow)
+        self.table = Table(["n0", "n1"], lambda: self.now, lambda: self.slow)
         self.happens(ev.RanksPlaced(4, "n0", 1))
         for rank in range(4):
             self.happens(ev.RankSpawned(rank // 2, rank, 1000 + rank))
@@ -39,7 +40,8 @@ class Run:
         self, node: int, at: float, cpu: float, *gpus: GpuSample, late: bool = False
     ) -> None:
         ranks = tuple(
-            RankSample(rank, "R", cpu * (rank + 1), GIB, 2, 1) for rank in (2 * node, 2 * node + 1)
+            RankSample(rank, "R", cpu * (rank + 1), GIB, 2, 1, self.own[rank])
+            for rank in (2 * node, 2 * node + 1)
         )
         self.happens(NodeSampled(node, at, ranks, gpus, late))
 
@@ -79,11 +81,18 @@ def test_a_rank_that_is_started_again_has_no_share_of_its_old_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "seen"),
-    [((), [0, 1]), (("3", "1"), [3, 1]), (("GPU-4711", "1"), [None, 1]), (("1", "9"), [1, None])],
+    ("own", "seen"),
+    [
+        (((0,), (1,)), [0, 1]),
+        (((3, 2), (1,)), [3, 1]),
+        ((None, (1,)), [None, 1]),
+        (((), (9,)), [None, None]),
+    ],
 )
-def test_which_gpu_is_a_ranks_own(slots: tuple[str, ...], seen: list[int | None]) -> None:
-    run = Run((slots, ()))
+def test_which_gpu_is_a_ranks_own(
+    own: tuple[tuple[int, ...] | None, ...], seen: list[int | None]
+) -> None:
+    run = Run(own)
     run.sample(0, 1.0, 1.0, *(GpuSample(i, float(i), 1024, 2048, None, 50.0) for i in range(4)))
     for rank, gpu in enumerate(seen):
         assert run.row(rank).gpu == (None if gpu is None else (float(gpu), 1024, None))
