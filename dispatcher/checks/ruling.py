@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from dispatcher.checks.finding import Finding, Level
 from dispatcher.checks.seen import Check, Seen
@@ -13,13 +14,14 @@ from dispatcher.checks.seen import Check, Seen
 class Ruling:
     """findings: host -> check -> finding, both in their order. lost: host -> why not reached.
 
-    unread: host -> why nothing could be read there.
+    unread: host -> why nothing could be read there. remedies: lost host -> what to do about it.
     """
 
     checks: tuple[str, ...]
     findings: Mapping[str, Mapping[str, Finding]]
     lost: Mapping[str, str]
     unread: Mapping[str, str]
+    remedies: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def hosts(self) -> list[str]:
@@ -67,6 +69,7 @@ def rule(
     hosts: Sequence[str],
     lost: Mapping[str, str],
     unread: Mapping[str, str],
+    remedies: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Ruling:
     """The ruling on ``hosts``, of which ``seen`` could be looked at."""
     columns = {check.name: check.judge(seen) for check in checks}
@@ -74,4 +77,4 @@ def rule(
         host: {name: column[host] for name, column in columns.items()} if host in seen else {}
         for host in hosts
     }
-    return Ruling(tuple(columns), findings, dict(lost), dict(unread))
+    return Ruling(tuple(columns), findings, dict(lost), dict(unread), dict(remedies))

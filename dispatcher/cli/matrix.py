@@ -12,6 +12,7 @@ from typing import Any
 from dispatcher.checks.finding import Finding, Level
 from dispatcher.checks.ruling import Ruling
 from dispatcher.plan.hostset import fold
+from dispatcher.sinks.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.sinks.harmless import harmless_text
 
 #: how a level stands in the matrix, and its colour
@@ -30,13 +31,18 @@ def plain(text: str, level: Level) -> str:
     return text
 
 
-def lines(ruling: Ruling, seconds: float, *, colour: bool, every: bool) -> list[str]:
-    """The ruling in lines. every: also columns in which all is fine."""
+def lines(
+    ruling: Ruling, seconds: float, *, colour: bool, every: bool, advise: Advise = no_advice
+) -> list[str]:
+    """The ruling in lines. every: also columns in which all is fine, and each host's own words.
+
+    advise: what our machine knows to do about a kind of failure.
+    """
     paint = painted if colour else plain
     return [
         _headline(ruling, seconds),
         *_matrix(ruling, paint, every=every),
-        *_unseen(ruling, paint),
+        *_unseen(ruling, paint, advise, every=every),
         *_details(ruling, paint),
     ]
 
@@ -85,15 +91,20 @@ def _matrix(ruling: Ruling, paint: Callable[[str, Level], str], *, every: bool) 
     return out
 
 
-def _unseen(ruling: Ruling, paint: Callable[[str, Level], str]) -> list[str]:
+def _unseen(
+    ruling: Ruling, paint: Callable[[str, Level], str], advise: Advise, *, every: bool
+) -> list[str]:
     out = []
     for level, about in ((Level.CRITICAL, ruling.lost), (Level.INCOMPLETE, ruling.unread)):
-        groups: dict[str, list[str]] = {}
-        for host, why in about.items():
-            groups.setdefault(harmless_text(why), []).append(host)
         what = "not reached" if level == Level.CRITICAL else "not read"
-        for why, hosts in groups.items():
-            out.append(f"{paint(level.name.lower(), level)}: {fold(hosts)}: {what}: {why}")
+        found = [
+            Trouble(host, why.partition(": ")[0], why, ruling.remedies.get(host))
+            for host, why in about.items()
+        ]
+        groups = [group for one in found for group in grouped([one])] if every else grouped(found)
+        for hosts, one in groups:
+            out.append(f"{paint(level.name.lower(), level)}: {fold(hosts)}: {what}: {one.why}")
+        out += hints(groups, advise)
     return out
 
 

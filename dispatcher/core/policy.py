@@ -67,10 +67,14 @@ class NodeFailed(Value):
 
 @value
 class Rejected(Value):
-    """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code."""
+    """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code.
+
+    problems: node -> what its agent found wrong, as ``agent.facts.look`` names it.
+    """
 
     failures: Mapping[int, Failure]
     exit_code: int = exitcodes.CLUSTER
+    problems: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
 @value
@@ -203,7 +207,7 @@ def rejection(failures: Mapping[int, Failure], problems: Mapping[int, frozenset[
     code = exitcodes.CLUSTER
     if words and words <= {"missing", "no script", "not executable"}:
         code = exitcodes.NOT_EXECUTABLE if words == {"not executable"} else exitcodes.NOT_FOUND
-    return Rejected(dict(failures), code)
+    return Rejected(dict(failures), code, dict(problems))
 
 
 @value

@@ -51,6 +51,7 @@ def examine(
         seconds=FIRST * seconds, connect=connect, clock=clock,
     )  # fmt: skip
     lost = {n: a.problem for n, a in zip(names, answers, strict=True) if a.lost}
+    remedies = {n: a.hint for n, a in zip(names, answers, strict=True) if a.lost}
     unread = {n: a.problem for n, a in zip(names, answers, strict=True) if a.problem and not a.lost}
     seen = {
         name: Seen(name, answer.readings, {}, host.slots, head, answer.ahead, want.asked)
@@ -72,7 +73,7 @@ def examine(
             seen[name] = replace(seen[name], later=answer.readings)
     elif head in seen:
         checks = [check for check in checks if check.name not in ("reach", "errors")]
-    return rule(checks, seen, names, lost, unread)
+    return rule(checks, seen, names, lost, unread, remedies)
 
 
 def meeting_place(head: Seen, reached: str | None) -> tuple[list[str], int]:

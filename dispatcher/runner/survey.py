@@ -48,6 +48,8 @@ class Stopped(DispatchError):
 class Answer:
     """What a host answered. problem: why there are no readings; lost: it was not reached.
 
+    hint: what to do about that.
+
     ahead: (least, most) seconds that its clock is ahead of ours: it was read between our
     order and the arrival of what it said, and nobody knows when within. address: where
     we reached it, None where that is not known.
@@ -58,6 +60,7 @@ class Answer:
     lost: bool = False
     ahead: tuple[float, float] | None = None
     address: str | None = None
+    hint: str | None = None
 
 
 class _Answers(Sink):
@@ -118,7 +121,8 @@ def survey(
 def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
     if isinstance(outcome, Failed):
         failure = outcome.failure
-        return Answer(problem=f"{failure.kind.value}: {failure.why}", lost=True)
+        why = f"{failure.kind.value}: {failure.why}"
+        return Answer(problem=why, lost=True, hint=failure.hint)
     if isinstance(outcome, TimedOut):
         return Answer(problem=f"no answer within {outcome.seconds:.0f} s", lost=True)
     said = bytes(answers.err.get(node, b"")).decode("utf-8", "backslashreplace").strip()

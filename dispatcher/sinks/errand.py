@@ -10,6 +10,7 @@ from dispatcher.core import visits as vi
 from dispatcher.plan.hostset import fold
 from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.counted import plural
+from dispatcher.sinks.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.sinks.harmless import harmless_text
 
 #: words of a line of the summary
@@ -98,21 +99,31 @@ def _unended(ended: bool) -> str:
     return "" if ended else "; it was not seen to end"
 
 
-def describe(outcomes: Sequence[vi.Outcome], names: Sequence[str]) -> list[str]:
-    """The lines told at the end; [] when every command exited 0. Equal outcomes are folded."""
-    groups: dict[str, list[str]] = {}
-    hints: dict[str, None] = {}
-    for name, outcome in zip(names, outcomes, strict=True):
-        if vi.is_good(outcome):
-            continue
-        groups.setdefault(words(outcome)[:_WIDEST], []).append(name)
-        if isinstance(outcome, vi.Failed) and outcome.failure.hint:
-            hints.setdefault(harmless_text(outcome.failure.hint))
+def describe(
+    outcomes: Sequence[vi.Outcome], names: Sequence[str], advise: Advise = no_advice
+) -> list[str]:
+    """The lines told at the end; [] when every command exited 0. Equal outcomes are folded.
+
+    advise: what our machine knows to do about a kind of failure, or ``exit code 127``.
+    """
+    groups = grouped(
+        Trouble(name, *_trouble(outcome))
+        for name, outcome in zip(names, outcomes, strict=True)
+        if not vi.is_good(outcome)
+    )
     if not groups:
         return []
-    failed = sum(map(len, groups.values()))
-    rows = [(fold(hosts), text) for text, hosts in groups.items()]
+    failed = sum(len(hosts) for hosts, _ in groups)
+    rows = [(fold(hosts), one.why) for hosts, one in groups]
     wide = min(40, max(len(row[0]) for row in rows))
     lines = [f"error: {failed} of {plural(len(names), 'host')} failed"]
     lines += [f"  {hosts:<{wide}}  {text}" for hosts, text in rows]
-    return lines + [f"  hint: {hint}" for hint in list(hints)[:3]]
+    return lines + hints(groups, advise)
+
+
+def _trouble(outcome: vi.Outcome) -> tuple[str, str, str | None]:
+    """Kind, words and hint of what went wrong."""
+    text = words(outcome)[:_WIDEST]
+    if isinstance(outcome, vi.Failed):
+        return outcome.failure.kind.value, text, outcome.failure.hint
+    return text if isinstance(outcome, vi.Exited) else "", text, None

@@ -18,6 +18,7 @@ from dispatcher.plan.hostset import fold
 from dispatcher.plan.job import JobPlan
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.counted import plural
+from dispatcher.sinks.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.sinks.fold import fold_numbers
 from dispatcher.sinks.harmless import harmless_text
 from dispatcher.transport.base import Failure
@@ -31,6 +32,9 @@ FILES_OF_AGENT, FILES_OF_RANK = 24, 3
 #: lines of a traceback that are shown
 N_TRACEBACK = 30
 
+#: what hosts find missing that our own machine may know more about, the gravest first
+ASKED = ("cwd", "no script", "missing")
+
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 
 
@@ -39,10 +43,12 @@ def describe(
     plan: JobPlan,
     pids: Mapping[int, int],
     last: Last,
+    advise: Advise = no_advice,
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
-    pids: rank -> process id on its host. last: see ``sinks.tail``.
+    pids: rank -> process id on its host. last: see ``sinks.tail``. advise: what our machine
+    knows to do about a host's trouble.
     """
     cause = verdict.cause
     names = [node.host.name for node in plan.nodes]
@@ -80,10 +86,10 @@ def describe(
         case policy.NodeFailed(node, failure):
             ranks = fold_ranks(plan.nodes[node].ranks)
             lines += _failure_lines(f"{names[node]} ({ranks})", failure)
-        case policy.Rejected(failures):
+        case policy.Rejected(failures, problems=problems):
             again = any(attempt.started for attempt in verdict.attempts)
             outcome = "the ranks were not started again" if again else "nothing was started"
-            lines += _table(failures, names, outcome)
+            lines += _table(failures, problems, names, outcome, advise)
         case policy.Impossible(message, hint):
             lines.append(f"error: {message}")
             if hint:
@@ -151,9 +157,13 @@ def _consequences(
     for status, ranks in by_status.items():
         lines.append(f"  then {fold_ranks(ranks)}: {status_words(status)}")
     blamed = cause.node if isinstance(cause, policy.NodeFailed) else None
-    for node, failure in verdict.lost.items():
-        if node != blamed:
-            lines += ["  then " + line for line in _failure_lines(names[node], failure)]
+    lost = grouped(
+        Trouble(names[node], failure.kind.value, failure.why, failure.hint)
+        for node, failure in verdict.lost.items()
+        if node != blamed
+    )
+    lines += [f"  then error: {fold(hosts)}: {one.kind}: {one.why}" for hosts, one in lost]
+    lines += hints(lost)
     for node, left in verdict.unkillable.items():
         own = {pids[rank]: rank for rank in plan.nodes[node].ranks if rank in pids}
         stuck = [harmless_text(text) for text in verdict.stuck.get(node, ())]
@@ -173,22 +183,30 @@ def _consequences(
     return lines
 
 
-def _table(failures: Mapping[int, Failure], names: list[str], outcome: str) -> list[str]:
+def _table(
+    failures: Mapping[int, Failure],
+    problems: Mapping[int, frozenset[str]],
+    names: list[str],
+    outcome: str,
+    advise: Advise,
+) -> list[str]:
     """All failed hosts together, those with the same trouble folded into one line."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    hints: dict[tuple[str, str], str | None] = {}
-    for node, failure in sorted(failures.items()):
-        key = (failure.kind.value, harmless_text(failure.why))
-        groups.setdefault(key, []).append(names[node])
-        hints.setdefault(key, failure.hint)  # one host's hint stands for its group
+    groups = grouped(
+        Trouble(
+            names[node],
+            failure.kind.value,
+            failure.why,
+            failure.hint,
+            next((word for word in ASKED if word in problems.get(node, ())), ""),
+        )
+        for node, failure in sorted(failures.items())
+    )
     hosts = plural(len(failures), "host")
     lines = [f"error: {hosts} of {len(names)} cannot be used; {outcome}"]
-    rows = [(fold(hosts), kind, why) for (kind, why), hosts in groups.items()]
+    rows = [(fold(hosts), one.kind, one.why) for hosts, one in groups]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines += [f"  {h:<{wide[0]}}  {kind:<{wide[1]}}  {why}" for h, kind, why in rows]
-    for hint in dict.fromkeys(filter(None, hints.values())):
-        lines.append(f"  hint: {harmless_text(hint)}")
-    return lines
+    return lines + hints(groups, advise)
 
 
 def _failure_lines(who: str, failure: Failure) -> list[str]:

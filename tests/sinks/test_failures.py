@@ -1,0 +1,112 @@
+"""Two hundred hosts with one trouble are one row and one hint, whatever is each one's own in it."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+
+import pytest
+
+from dispatcher.checks.ruling import Ruling
+from dispatcher.cli import matrix
+from dispatcher.core import policy
+from dispatcher.core import visits as vi
+from dispatcher.core.policy import Verdict
+from dispatcher.plan.hostfile import parse_inline
+from dispatcher.plan.job import JobPlan, Program, Request, plan_job
+from dispatcher.sinks import errand, verdict
+from dispatcher.sinks.failures import Trouble, grouped, in_common
+from dispatcher.transport.base import Failure, Kind
+
+NAMES = [f"n{number:03}" for number in range(1, 201)]
+
+
+def fingerprint(name: str) -> str:
+    return "SHA256:" + b64encode(hashlib.sha256(name.encode()).digest()).decode().rstrip("=")
+
+
+#: a failure of each kind as hosts have it, and what they have in common
+FAILURES = [
+    (lambda n: Failure(Kind.REFUSED, f"10.77.0.{int(n[1:])}: refused (port 22)", f"is {n} up?"),
+     "connection refused", "{address}: refused (port 22)", "is n001 up?"),
+    (lambda n: Failure(Kind.REFUSED, f"fd00::{n[1:]}: refused (port 22)"),
+     "connection refused", "{address}: refused (port 22)", None),
+    (lambda n: Failure(Kind.DNS, f"{n}: name or service not known", f"getent hosts {n}"),
+     "name not found", "name or service not known", "getent hosts n001"),
+    (lambda n: Failure(Kind.HOST_KEY_UNKNOWN, f"no key of {n}; it shows {fingerprint(n)}"),
+     "host key unknown", "no key of {host}; it shows {fingerprint}", None),
+    (lambda n: Failure(Kind.HOST_KEY_CHANGED, f"/me/.ssh/known_hosts:{int(n[1:])} has another"),
+     "host key changed", "/me/.ssh/known_hosts:{line} has another", None),
+    (lambda n: Failure(Kind.AUTH, f"ssh says: me@{n}: Permission denied (publickey)"),
+     "authentication failed", "ssh says: me@{host}: Permission denied (publickey)", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fail", "kind", "why", "hint"), FAILURES)
+class TestOneRow:
+    def test_of_a_run(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
+        plan = plan_of("n[001-200]:1")
+        cause = policy.Rejected({at: fail(name) for at, name in enumerate(NAMES)})
+        found = verdict.describe(Verdict(cause, 125, 200), plan, {}, lambda rank: ("stderr", []))
+        assert found == [
+            "error: 200 hosts of 200 cannot be used; nothing was started",
+            f"  n[001-200]  {kind}  {why}",
+            *([f"  hint: {hint}"] if hint else []),
+        ]
+
+    def test_of_hosts_lost_later(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
+        plan = plan_of("n[001-200]:1")
+        lost = {at: fail(name) for at, name in enumerate(NAMES)}
+        said = Verdict(policy.Interrupted(2), 130, 200, lost=lost)
+        found = verdict.describe(said, plan, {}, lambda rank: ("stderr", []))
+        assert found[1:] == [
+            f"  then error: n[001-200]: {kind}: {why}",
+            *([f"  hint: {hint}"] if hint else []),
+        ]
+
+    def test_of_an_errand(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
+        found = errand.describe([vi.Failed(fail(name)) for name in NAMES], NAMES)
+        assert found == [
+            "error: 200 of 200 hosts failed",
+            f"  n[001-200]  {kind}: {why}",
+            *([f"  hint: {hint}"] if hint else []),
+        ]
+
+    def test_of_a_check(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
+        lost = {n: f"{fail(n).kind.value}: {fail(n).why}" for n in NAMES}
+        ruling = Ruling((), {n: {} for n in NAMES}, lost, {}, {n: fail(n).hint for n in NAMES})
+        short = matrix.lines(ruling, 1.0, colour=False, every=False)
+        assert short[1:] == [
+            f"critical: n[001-200]: not reached: {kind}: {why}",
+            *([f"  hint: {hint}"] if hint else []),
+        ]
+        whole = matrix.lines(ruling, 1.0, colour=False, every=True)
+        assert sum(line.startswith("critical: ") for line in whole) == 200
+        assert f"critical: n007: not reached: {lost['n007']}" in whole
+
+
+def plan_of(hosts: str) -> JobPlan:
+    program = Program("script", ("train.py",))
+    return plan_job(Request(hosts=parse_inline(hosts), program=program, cwd="/"), "test")
+
+
+def test_one_host_alone_keeps_its_own_words() -> None:
+    (group,) = grouped([Trouble("n1", "x", "n1 at 10.0.0.1 says no")])
+    assert group[1].why == "n1 at 10.0.0.1 says no"
+
+
+def test_what_is_no_address_and_no_name_stays() -> None:
+    for text in ("at 12:30:00", "version 1.2.3.4.5", "n10 and my-n1, n1-eth0", "exit code 127"):
+        assert in_common(text, "n1") == text
+    assert in_common("/data/n1/x, root@n1:", "n1") == "/data/{host}/x, root@{host}:"
+    assert in_common("n1 refuses", "n1:2222") == "{host} refuses"
+
+
+def test_hosts_that_put_and_get_failed_on_for_one_reason() -> None:
+    outcomes: list[vi.Outcome] = [vi.NotCopied(f"/data/{name}/a: no space left") for name in NAMES]
+    assert errand.describe(outcomes, NAMES)[1:] == ["  n[001-200]  /data/{host}/a: no space left"]
+
+
+def test_what_hosts_said_stays_harmless() -> None:
+    outcomes: list[vi.Outcome] = [vi.NotCopied(f"{name} \x1b]0;") for name in NAMES]
+    assert "\x1b" not in "".join(errand.describe(outcomes, NAMES))
