@@ -27,6 +27,7 @@ from dispatcher.runner.loop import Runner
 from dispatcher.sinks.attempts import history, left_out
 from dispatcher.sinks.base import Sink
 from dispatcher.sinks.blame import blamed, words
+from dispatcher.sinks.failures import Advise, no_advice
 from dispatcher.sinks.nccl_words import NcclWords
 from dispatcher.sinks.tail import Tail
 from dispatcher.sinks.verdict import describe
@@ -42,7 +43,7 @@ class Course:
     they are not fit. verdict: with one given nothing is run, and the sinks are told that.
     above: hosts, and by the index of each those it is reached through, nearest first; None: all
     are reached from here. rdma: host -> its ACTIVE ports in words, as far as a check has seen
-    them. The others are as ``Runner`` has them.
+    them. advise: see ``describe``. The others are as ``Runner`` has them.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Course:
         sink_failed: Callable[[Sink, Exception], None] | None = None,
         above: Callable[[Sequence[Host]], Mapping[int, Sequence[int]]] | None = None,
         rdma: Mapping[str, str] = MappingProxyType({}),
+        advise: Advise = no_advice,
     ) -> None:
         places = (*plan.nodes, *plan.spares)
         self._hosts = [node.host.name for node in places]
@@ -72,6 +74,7 @@ class Course:
         self._excluded = excluded
         self._verdict = verdict
         self._above = above
+        self._advise = advise
         self._tail, self._endings = Tail(), Endings()
         settings = [{**dict(plan.exports), **dict(node.host.env)} for node in places]
         seen = {at: rdma[name] for at, name in enumerate(self._hosts) if rdma.get(name)}
@@ -130,7 +133,8 @@ class Course:
             verdict, lost = blamed(verdict, self._above(hosts))
             behind = words(verdict, [host.name for host in hosts], lost)
         lines = [] if self._verdict else left_out(self._excluded)
-        lines += history(verdict) + describe(verdict, plan, self._endings.pids, last)
+        lines += history(verdict)
+        lines += describe(verdict, plan, self._endings.pids, last, self._advise)
         lines += behind + cleaned + self._nccl.lines(self._hosts)
         ended = report(
             verdict, plan, lines, began, time.monotonic() - at, self._endings, last,

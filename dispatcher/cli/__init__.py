@@ -68,6 +68,8 @@ def _call(words: list[str]) -> int:
         from dispatcher.cli.completion import answer
 
         return answer(os.environ["_DISPATCH_COMPLETE"])
+    if words[:1] == ["help"]:  # as git, docker and kubectl have it; ``help exec`` too
+        words = [*words[1:2], "--help"]
     command = words.pop(0) if words and words[0] in COMMANDS else "run"
     module = importlib.import_module(f"dispatcher.cli.{COMMANDS[command]}")
     code: int = module.main(words)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dispatcher.api.here import cwd_of, is_program, python_of
+from dispatcher.api.here import cwd_of, python_of
 from dispatcher.cli.defaults import WITHOUT, origin, said_by, typed
 from dispatcher.cli.door import say
 from dispatcher.cli.fanout import WINDOW
@@ -36,18 +35,17 @@ MOST_ENV_FILE = 1 << 20
 
 def request(flags: Mapping[str, Any]) -> Request:
     """What the user asked for. Raises: UsageError for the first flag that is wrong."""
-    if flags["hosts"]:
+    hosts = None if flags["hosts"] else _allocated(flags["words"])
+    program = _program(flags)  # before hosts are read: "n1, n2" is not only a list that is wrong
+    if hosts is None:
         said = said_by("hosts", "-H")
         hosts = read_hosts(flags["hosts"], sys.stdin.buffer.read, said=said)
-    else:
-        hosts = _allocated()
     if flags["python"] == "":
         raise UsageError("--python: an empty name")
     include, exclude = _filters(flags, hosts)
     per_node = flags["per_node"] or flags["rdzv"]
     if flags["per_node"] and flags["nproc_per_node"] is not None:
         raise UsageError("--per-node is one process a host: --nproc-per-node contradicts it")
-    program = _program(flags)
     stdin = _stdin(flags)
     environ = dict(os.environ)
     return Request(
@@ -84,11 +82,16 @@ def request(flags: Mapping[str, Any]) -> Request:
     )
 
 
-def _allocated() -> Hostlist:
+def _allocated(words: tuple[str, ...]) -> Hostlist:
     from dispatcher.api.surroundings import allocated
 
     found = allocated()
     if found is None:
+        from dispatcher.cli.mistaken import near_command
+
+        near = near_command(words)
+        if near is not None:
+            raise UsageError(f"{shown(words[0])}: no such command, nor a script here", hint=near)
         raise UsageError(
             "no hosts: where should the ranks run?",
             hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
@@ -130,12 +133,15 @@ def _program(flags: Mapping[str, Any]) -> Program:
     if flags["rdzv"]:
         _nproc(flags["nproc_per_node"])  # torchrun takes the same words
         return Program("module", torchrun(words, flags["nproc_per_node"], _kind(flags)))
-    usual = flags["python"] is None and flags["chdir"] is None
-    if _kind(flags) == "script" and usual and is_program(words[0]):
-        raise UsageError(
-            f"{shown(words[0])}: a program, and no script of Python",
-            hint=f"dispatch ... --no-python {shlex.quote(words[0])}",
-        )
+    from dispatcher.cli import mistaken
+
+    match _kind(flags):
+        case "script":
+            mistaken.script(words, flags)
+        case "module":
+            mistaken.module(words)
+        case "command":
+            mistaken.command(words)
     return Program(_kind(flags), tuple(words))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.api.here import allow_open_files
+from dispatcher.cli.advice import Advice
 from dispatcher.cli.door import say
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.sinks import may_draw
@@ -77,7 +78,12 @@ def run(
 
 
 def conclude(
-    names: Sequence[str], outcomes: list[Outcome], told: Sequence[Told], seconds: float, verb: str
+    names: Sequence[str],
+    outcomes: list[Outcome],
+    told: Sequence[Told],
+    seconds: float,
+    verb: str,
+    flags: Mapping[str, Any],
 ) -> int:
     """Say what became of which hosts; the exit code."""
     for node, (outcome, one) in enumerate(zip(outcomes, told, strict=True)):
@@ -88,7 +94,7 @@ def conclude(
             outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error)
         elif is_good(outcome) and one.python and one.sent is None:
             outcomes[node] = NotCopied("it ended before all was copied")
-    for line in describe(outcomes, names):
+    for line in describe(outcomes, names, Advice(flags)):
         say(line)
     for line in summary(names, outcomes, told, seconds, verb):
         say(line)

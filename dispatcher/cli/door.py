@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import click
 
 from dispatcher import exitcodes
+from dispatcher.cli.optional import filled
 from dispatcher.errors import DispatchError, UsageError
 
 #: options may be spelled with dashes or underscores
@@ -22,10 +24,21 @@ CONTEXT = {
 MIXED = {**CONTEXT, "allow_interspersed_args": True}
 
 
-def enter(command: click.Command, words: Sequence[str], name: str) -> int:
-    """Run ``command``, called ``name`` in its help, with ``words``; the exit code."""
+def enter(
+    command: click.Command,
+    words: Sequence[str],
+    name: str,
+    bare: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Run ``command``, called ``name`` in its help, with ``words``; the exit code.
+
+    bare: options whose value may be left out, and what it is then. The words as they were typed
+    are the ``obj`` of click's context; see ``retyped``.
+    """
     try:
-        code = profiled(command).main(args=list(words), prog_name=name, standalone_mode=False)
+        known = profiled(command)
+        args = filled(known, words, bare) if bare else list(words)
+        code = known.main(args=args, prog_name=name, standalone_mode=False, obj=tuple(words))
     except click.exceptions.Abort:
         return exitcodes.SIGNAL_BASE + 2
     except click.ClickException as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.api.here import allow_open_files
-from dispatcher.cli import again, becoming, terminal
+from dispatcher.cli import again, becoming, mistaken, terminal
 from dispatcher.cli.defaults import said_by, typed
 from dispatcher.cli.door import say
 from dispatcher.cli.fanout import WINDOW, fanout
@@ -74,6 +74,7 @@ def _words(flags: Mapping[str, Any]) -> tuple[str, ...]:
         raise UsageError(
             "no command: what should the hosts run?", hint="dispatch exec -H hostfile -- uptime"
         )
+    mistaken.errand(words)
     return words
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.optional import fanout_option, filled
+from dispatcher.cli.optional import fanout_option
 from dispatcher.cli.targets import (
     how_options,
     keep_option,
@@ -73,4 +73,4 @@ def command(**flags: Any) -> int:
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch exec`` with ``words``; the exit code."""
     bare = {"--sudo": "root", "--keep": "600", "--fanout-tree": "auto"}
-    return enter(command, filled(command, words, bare), "dispatch exec")
+    return enter(command, words, "dispatch exec", bare)

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.optional import filled
 from dispatcher.cli.targets import (
     copy_options,
     how_options,
@@ -51,4 +50,4 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch get`` with ``words``; the exit code."""
-    return enter(command, filled(command, words, {"--keep": "600"}), "dispatch get")
+    return enter(command, words, "dispatch get", {"--keep": "600"})

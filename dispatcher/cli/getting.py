@@ -59,7 +59,7 @@ def get(flags: Mapping[str, Any]) -> int:
     for name, told in zip(names, fetching.told, strict=True):
         for left in told.left_out:
             say(f"note: {name}: left out {left}")
-    return conclude(names, outcomes, fetching.told, time.monotonic() - began, "fetched")
+    return conclude(names, outcomes, fetching.told, time.monotonic() - began, "fetched", flags)
 
 
 def _named(path: str) -> tuple[str, str]:

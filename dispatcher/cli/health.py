@@ -16,6 +16,7 @@ from dispatcher.checks.ruling import Ruling
 from dispatcher.checks.seen import Asked, Check
 from dispatcher.checks.xid import parse_table
 from dispatcher.cli import matrix
+from dispatcher.cli.advice import Advice
 from dispatcher.cli.door import say
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.targets import find_hosts
@@ -51,7 +52,9 @@ def run(flags: Mapping[str, Any]) -> int:
         sys.stdout.write(json.dumps(matrix.record(ruling, took), indent=2) + "\n")
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        shown = matrix.lines(ruling, took, colour=colour, every=flags["verbose"])
+        shown = matrix.lines(
+            ruling, took, colour=colour, every=flags["verbose"], advise=Advice(flags)
+        )
         sys.stdout.write("".join(f"{line}\n" for line in shown))
     if ruling.lost:
         return exitcodes.CLUSTER

@@ -83,6 +83,7 @@ def _run(
     from dispatcher.api.course import Course
     from dispatcher.api.files import open_files
     from dispatcher.cli import sinks as told
+    from dispatcher.cli.advice import Advice
     from dispatcher.cli.enrolled import Enrolled
     from dispatcher.cli.labels import RankLabels
     from dispatcher.cli.preflight import preflight
@@ -159,6 +160,7 @@ def _run(
             sample_every=showing.sample,
             lent=seen.lent,
             above=None if tree is None else tree.above,
+            advise=Advice(flags),
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
                 f"error: {type(sink).__name__}: {error}"
             ),

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.optional import filled
 from dispatcher.cli.targets import (
     copy_options,
     how_options,
@@ -58,4 +57,4 @@ def main(words: Sequence[str]) -> int:
     """Run ``dispatch put`` with ``words``; the exit code."""
     # its number is optional, so what follows it after a blank is not the number
     words = ["--tree=" if word == "--tree" else word for word in words]
-    return enter(command, filled(command, words, {"--keep": "600"}), "dispatch put")
+    return enter(command, words, "dispatch put", {"--keep": "600"})

@@ -55,6 +55,7 @@ def put(flags: Mapping[str, Any]) -> int:
         told,
         time.monotonic() - began,
         "sent",
+        flags,
     )
 
 

@@ -10,7 +10,7 @@ import click
 from dispatcher import __version__
 from dispatcher.cli import showing
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.optional import fanout_option, filled
+from dispatcher.cli.optional import fanout_option
 
 EPILOG = """\b
 Examples:
@@ -277,4 +277,4 @@ def command(**flags: Any) -> int:
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch`` with ``words``; the exit code. Errors are told here, in one form."""
     bare = {"--fanout-tree": "auto", "--keep": "600"}
-    return enter(command, filled(command, words, bare), "dispatch")
+    return enter(command, words, "dispatch", bare)

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from dispatcher.cli.door import CONTEXT, enter
-from dispatcher.cli.optional import filled
 from dispatcher.cli.targets import (
     how_options,
     keep_option,
@@ -47,6 +46,4 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch shell`` with ``words``; the exit code."""
-    return enter(
-        command, filled(command, words, {"--sudo": "root", "--keep": "600"}), "dispatch shell"
-    )
+    return enter(command, words, "dispatch shell", {"--sudo": "root", "--keep": "600"})

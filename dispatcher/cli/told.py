@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.agent.wire import STDERR, STDOUT
+from dispatcher.cli.advice import Advice
 from dispatcher.cli.sinks import may_draw, unhurried
 from dispatcher.core.visits import Outcome
 from dispatcher.errors import UsageError
@@ -138,7 +139,7 @@ class Telling:
                 self._show_blocks()
         except BrokenPipeError:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads any more
-        for line in describe(outcomes, self._names):
+        for line in describe(outcomes, self._names, Advice(self._flags)):
             self._say(line)
 
     def _show_blocks(self) -> None:

@@ -178,7 +178,7 @@ class Check:
 
 def _hint(problems: frozenset[str]) -> str | None:
     if problems & {"cwd", "no script"}:
-        return "copy the folder there (rsync -a), or name one that every host has with --chdir"
+        return "copy the folder there with dispatch put, or name one every host has with --chdir"
     if problems & {"missing", "not executable"}:
         return "install it there; for a Python elsewhere: --python, or python= in the hostfile"
     if "open mpi" in problems:

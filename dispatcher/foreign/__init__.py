@@ -14,7 +14,7 @@ from dispatcher.errors import UsageError
 from dispatcher.foreign import accelerate, deepspeed, mpirun, torchrun
 from dispatcher.foreign.flags import Line
 
-__all__ = ["Line", "translate"]
+__all__ = ["Line", "is_known", "translate"]
 
 _LAUNCHERS: dict[str, Callable[[Sequence[str]], Line]] = {
     "torchrun": torchrun.translate,
@@ -40,6 +40,20 @@ def translate(words: Sequence[str]) -> Line:
 
     Raises: UsageError for a launcher or a flag that is not known, or cannot be met.
     """
+    name, rest = _launcher(words)
+    if name not in _LAUNCHERS:
+        known = ", ".join(dict.fromkeys(key for key in _LAUNCHERS if "." not in key))
+        raise UsageError(f"not a launcher that is known here: {name!r}; known: {known}")
+    return _LAUNCHERS[name](rest)
+
+
+def is_known(words: Sequence[str]) -> bool:
+    """Whether ``words`` are the command line of a launcher that ``translate`` knows."""
+    return _launcher(words)[0] in _LAUNCHERS
+
+
+def _launcher(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The launcher's name, "" for none, and its words."""
     rest = list(words)
     name = os.path.basename(rest.pop(0)) if rest else ""
     if name.startswith("python"):  # python [-u] -m torch.distributed.run ...
@@ -47,7 +61,4 @@ def translate(words: Sequence[str]) -> Line:
             rest.pop(0)
         name = rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
         rest = rest[2:]
-    if name not in _LAUNCHERS:
-        known = ", ".join(dict.fromkeys(key for key in _LAUNCHERS if "." not in key))
-        raise UsageError(f"not a launcher that is known here: {name!r}; known: {known}")
-    return _LAUNCHERS[name](rest)
+    return name, rest

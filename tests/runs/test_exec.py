@@ -63,7 +63,9 @@ def test_arguments_are_exact() -> None:
 
 def test_shell_text_is_opt_in() -> None:
     assert run("-w", "localhost", "--shell", "echo a | tr a b").stdout == "localhost: b\n"
-    assert run("-w", "localhost", "--", "echo a | tr a b").returncode == 1  # no such program
+    refused = run("-w", "localhost", "--", "echo a | tr a b")
+    assert refused.returncode == exitcodes.USAGE
+    assert refused.stderr.endswith("hint: dispatch exec -w localhost --shell 'echo a | tr a b'\n")
 
 
 def test_stderr_stays_apart_and_codes_count() -> None:
