@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +14,7 @@ from dispatcher.cli.advice import Advice
 from dispatcher.cli.door import say
 from dispatcher.cli.reach import Reach
 from dispatcher.cli.sinks import may_draw
+from dispatcher.copy.there.give import NotGiven, at_home
 from dispatcher.copy.told import Told
 from dispatcher.core.events import SignalReceived
 from dispatcher.core.visits import (
@@ -23,6 +26,7 @@ from dispatcher.core.visits import (
     exit_code,
     is_good,
 )  # fmt: skip
+from dispatcher.errors import UsageError
 from dispatcher.plan.errand import Errand
 from dispatcher.runner.dialogue import Dialogue
 from dispatcher.runner.errand import ErrandRunner
@@ -33,10 +37,31 @@ from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.screen import Screen, View
 from dispatcher.transport.base import Failure, Kind
 
+_HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
+
 
 def there(path: str) -> str:
-    """``path`` so that no program there takes it for an option."""
+    """``path`` so that no program there takes it for an option; ``~`` is expanded there.
+
+    Raises: UsageError where ``~`` begins what cannot be a user's name.
+    """
+    if path.startswith("~") and not _HOME.match(path):
+        raise UsageError(
+            f"{path}: what follows ~ is no user's name",
+            hint=f"for a file of that name: {shlex.quote('./' + path)}",
+        )
     return f"./{path}" if path.startswith("-") else path
+
+
+def here(path: str) -> str:
+    """``path`` of this machine, its ``~`` expanded, since quotes keep it from the shell.
+
+    Raises: UsageError for a home folder that is not known.
+    """
+    try:
+        return at_home(there(path))
+    except NotGiven as bad:
+        raise UsageError(str(bad)) from None
 
 
 def run(

@@ -20,6 +20,7 @@ EPILOG = """\b
 Examples:
   dispatch get -H hostfile /var/log/syslog logs      logs/n01/syslog, logs/n02/syslog ...
   dispatch get -w 'n[01-16]' '/data/{host}/out' .
+  dispatch get -w 'n[01-16]' '~/out' outs            quoted, it is the home of each host
   dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'
 Exit code: as dispatch exec.
 """
@@ -36,9 +37,9 @@ Exit code: as dispatch exec.
 def command(**flags: Any) -> int:
     """Copy files and trees REMOTE of every host to DIR/HOST/.
 
-    Names are exact, nothing is expanded there. What a host sends cannot leave its folder.
-    A file whose size and time are equal here is not fetched; an interrupted copy goes on
-    where it stopped.
+    Names are exact; nothing is expanded there but ~ at the start, the home folder. What a
+    host sends cannot leave its folder. A file whose size and time are equal here is not
+    fetched; an interrupted copy goes on where it stopped.
 
     {host} in a name is the host's, {rank} each rank of the host in turn, as slots in the
     hostfile give them. Where DIR has one of them it is the whole name of the folder.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.cli.copying import conclude, run, there
+from dispatcher.cli.copying import conclude, here, run, there
 from dispatcher.cli.door import say
 from dispatcher.cli.errand import limits
 from dispatcher.cli.targets import find_hosts
@@ -28,6 +28,7 @@ def get(flags: Mapping[str, Any]) -> int:
     if len(flags["paths"]) < 2:
         raise UsageError("get: what, and where to?", hint="dispatch get -H hostfile /FILE DIR")
     *sources, folder = flags["paths"]
+    folder = here(folder)
     limit = _size(flags["max_size"])
     hosts = find_hosts(flags, say, slots=placeholders.uses("".join(flags["paths"]), RANK))
     wanted = placeholders.groups(
@@ -65,6 +66,11 @@ def get(flags: Mapping[str, Any]) -> int:
 def _named(path: str) -> tuple[str, str]:
     """A path there, and the name it gets here. Raises: UsageError when it has none."""
     base = path.rpartition("/")[2]
+    if path.startswith("~") and base == path:
+        raise UsageError(
+            f"get: {path!r}: a home folder cannot be fetched as a whole",
+            hint=f"name what is in it: {path}/.bashrc",
+        )
     if base in ("", ".", "..") or "\0" in path:
         raise UsageError(f"get: {path!r}: cannot be fetched as a whole")
     return there(path), base

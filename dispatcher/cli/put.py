@@ -40,7 +40,8 @@ Exit code: as dispatch exec.
 def command(**flags: Any) -> int:
     """Copy files and trees SRC to DEST on every host.
 
-    DEST is a folder if it ends in /, is one there, or there are several SRC. A file
+    DEST is a folder if it ends in /, is one there, or there are several SRC; ~ at its start
+    is the home folder there, if quoted. A file
     is renamed into its place when all of it is there and compared by SHA-256; modes and
     times are kept. A file whose size and time are equal there is not sent. An
     interrupted copy goes on where it stopped; what it left is removed after a week.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,72 @@ def test_get_from_a_host_without_python(tree: Path, tmp_path: Path) -> None:
     assert content(tmp_path / "back" / "localhost" / "tree") == content(tree)
 
 
+@pytest.fixture(params=["python", "tar"])
+def homely(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """An environment with a home of its own, that of a host with and without Python."""
+    (tmp_path / "home").mkdir()
+    env = {**os.environ, "HOME": f"{tmp_path}/home"}
+    return env if request.param == "python" else {**env, "PATH": only_tools(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("dest", "place"),
+    [
+        ("~", "home/file"),
+        ("~/", "home/file"),
+        ("~/x", "home/x"),
+        ("~/x/", "home/x/file"),
+        ("~/{host} ~/$(x)/", "home/localhost ~/$(x)/file"),
+        ("./~", "~"),
+        ("./~/x", "~/x"),
+    ],
+)
+def test_put_to_the_home_folder(
+    homely: dict[str, str], tmp_path: Path, dest: str, place: str
+) -> None:
+    (tmp_path / "file").write_text("new")
+    done = put("file", dest, env=homely, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / place).read_text() == "new"
+    assert (tmp_path / "~").exists() == dest.startswith("./")
+    assert not (tmp_path / "home" / "~").exists()
+
+
+def test_get_from_the_home_folder(homely: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "home" / "sub").mkdir()
+    (tmp_path / "home" / "sub" / "x").write_text("home")
+    (tmp_path / "~").write_text("odd")
+    words = ("get", "-w", "localhost", "~/sub/", "./~", "~/back")
+    done = run(*words, env=homely, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    back = tmp_path / "home" / "back" / "localhost"
+    assert (back / "sub" / "x").read_text() == "home"
+    assert (back / "~").read_text() == "odd"
+    assert (tmp_path / "~").is_file()
+
+
+def test_the_home_folder_of_somebody(homely: dict[str, str], tmp_path: Path) -> None:
+    one = next(one for one in pwd.getpwall() if one.pw_dir == "/bin")
+    done = run("get", "-w", "localhost", f"~{one.pw_name}/sh", ".", env=homely, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "sh" in os.listdir(tmp_path / "localhost")
+    (tmp_path / "file").touch()
+    for words in (("put", "-w", "localhost", "file", "~no.such/x"),
+                  ("get", "-w", "localhost", "~no.such/x", ".")):  # fmt: skip
+        done = run(*words, env=homely, cwd=tmp_path)
+        assert done.returncode == 1
+        assert "~no.such/x: no such home folder" in done.stderr
+    assert not list(tmp_path.glob("~*"))
+
+
+def test_an_empty_home_is_none(homely: dict[str, str], tmp_path: Path) -> None:
+    """``~/x`` is never ``/x``."""
+    env = {**homely, "HOME": ""}
+    done = run("get", "-w", "localhost", "~/etc/passwd", ".", env=env, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert not (tmp_path / "localhost" / "passwd").exists()
+
+
 def test_ranks_and_hosts_in_names(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     for rank in range(2):
@@ -210,6 +278,12 @@ def test_ranks_and_hosts_in_names(tmp_path: Path) -> None:
         (("get", "-w", "n1", "/", "x"), "cannot be fetched"),
         (("get", "-w", "n1", "/a/x", "/b/x", "y"), "same name"),
         (("get", "-w", "n1", "--max-size", "1Q", "/a", "y"), "not a size"),
+        (("get", "-w", "n1", "~", "y"), "a home folder cannot be fetched as a whole"),
+        (("get", "-w", "n1", "~root/", "y"), "a home folder cannot be fetched as a whole"),
+        (("get", "-w", "n1", "~$(id)/x", "y"), "hint: for a file of that name: './~$(id)/x'"),
+        (("get", "-w", "n1", "~-/x", "y"), "what follows ~ is no user's name"),
+        (("get", "-w", "n1", "/x", "~no.such/y"), "~no.such/y: no such home folder"),
+        (("put", "-w", "n1", "/etc/hosts", "~a b/"), "what follows ~ is no user's name"),
     ],
 )
 def test_usage_errors_touch_no_host(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -231,3 +305,30 @@ def test_over_hosts(cluster: Cluster, tree: Path, transport: str) -> None:
     assert sorted(os.listdir(back)) == ["n1", "n2", "n3", "n4"]
     for host in ("n1", "n2", "n3", "n4"):
         assert content(back / host / "tree") == content(tree)
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/tcsh", "/usr/bin/fish"])
+def test_the_home_folder_of_every_host(
+    new_cluster: Callable[..., Cluster], tree: Path, shell: str
+) -> None:
+    """Whatever the login shell makes of ``~``; ``~/.ssh`` is a folder that hosts do not share."""
+    if not os.path.exists(shell):
+        pytest.skip(f"{shell} is not installed")
+    cluster = new_cluster(3)
+    text = re.sub("^root:.*", f"root:x:0:0::{Path.home()}:{shell}", Path("/etc/passwd").read_text())
+    Path(cluster.shared, "passwd").write_text(text)
+    for host in ("n1", "n2", "n3"):
+        bind = ["mount", "--bind", f"{cluster.shared}/passwd", "/etc/passwd"]
+        cluster.run(bind, host, check=True)
+    for number, way in enumerate((("--keep",), ("--transport", "ssh"), ("--tree=1",))):
+        there = f"~/.ssh/{number}"
+        done = cluster.run([*DISPATCH, "put", *way, "-w", "n[1-3]", str(tree), there + "/"])
+        assert done.returncode == 0, done.stderr
+        back = tree.parent / str(number)
+        done = cluster.run([*DISPATCH, "get", "-w", "n[1-3]", f"{there}/tree", str(back)])
+        assert done.returncode == 0, done.stderr
+        for host in ("n1", "n2", "n3"):
+            assert content(back / host / "tree") == content(tree)
+            odd = ["sh", "-c", f"cd {Path.home()}; ls -d '~' .ssh/{number}"]
+            assert cluster.run(odd, host).stdout == f".ssh/{number}\n"

@@ -28,6 +28,21 @@ class NotGiven(Exception):
     """A path that cannot be copied; the message is ``path: why``."""
 
 
+def at_home(path: str) -> str:
+    """``path`` where it begins with ``~`` or ``~user``, else as it is.
+
+    Raises: NotGiven for a home folder that is not known.
+    """
+    if not path.startswith("~"):
+        return path
+    if not os.environ.get("HOME"):
+        os.environ.pop("HOME", None)  # empty, it would make ~/x a folder of the root's
+    found = os.path.expanduser(path)
+    if not found.startswith("/"):
+        raise NotGiven(f"{path}: no such home folder")
+    return found
+
+
 def scan(path: str, name: str) -> Iterator[tuple[Entry, str]]:
     """Entries of the file or tree at ``path``, called ``name``, and where each is; folders first.
 

@@ -24,7 +24,7 @@ from dispatcher.copy.there.frames import (
     starts_of,
     value_of,
 )  # fmt: skip
-from dispatcher.copy.there.give import NotGiven, digest, give, scan
+from dispatcher.copy.there.give import NotGiven, at_home, digest, give, scan
 from dispatcher.copy.there.take import Taker
 
 TYPE_CHECKING = False
@@ -91,7 +91,7 @@ def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], packed: byt
 def _get(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
     entries, places = [], []
     for path, name in order["paths"]:
-        for entry, place in scan(path, name):
+        for entry, place in scan(at_home(path), name):
             if order["checksum"] and entry.kind == FILE:
                 entry.more = digest(place)
             entries.append(entry)

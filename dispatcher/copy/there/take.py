@@ -39,7 +39,7 @@ from dispatcher.copy.there.frames import (
     numbers,
     sha256,
 )  # fmt: skip
-from dispatcher.copy.there.give import digest
+from dispatcher.copy.there.give import at_home, digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Group:
     """Names that go to one destination ``dest``, and the folder where they are staged."""
 
     def __init__(self, dest: str, names: list[str]) -> None:
+        dest = at_home(dest)
         self.to = None if dest.endswith("/") or len(names) > 1 or os.path.isdir(dest) else dest
         self.folder = (dest if self.to is None else os.path.dirname(dest)) or "."
         os.makedirs(self.folder, exist_ok=True)
