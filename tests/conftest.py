@@ -7,13 +7,12 @@ with ``new_cluster``, or mends what it broke.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
-from rig import Cluster, wait_for, why_not
+from rig import Cluster, hear_signals, wait_for, why_not
 
 # A busy machine is slow, not wrong; and one tree must get one verdict, so examples are found
 # from the test itself. To look for new ones: HYPOTHESIS_PROFILE=search scripts/test -k ...
@@ -25,13 +24,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_configure() -> None:
-    """Under nohup, or behind a script's ``&``, our children would be deaf to what tests send."""
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGQUIT) == signal.SIG_IGN:
-        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    hear_signals()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir, "scripts"))
 
-from testbed.cluster import PROGRAM, Cluster, gone, wait_for, why_not
+from testbed.cluster import PROGRAM, Cluster, gone, hear_signals, wait_for, why_not
 from testbed.peak import Peak
 
-__all__ = ["PROGRAM", "Cluster", "Peak", "gone", "wait_for", "why_not"]
+__all__ = ["PROGRAM", "Cluster", "Peak", "gone", "hear_signals", "wait_for", "why_not"]

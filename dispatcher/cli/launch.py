@@ -90,6 +90,7 @@ def _run(
     from dispatcher.cli.seen import Seen
     from dispatcher.core.events import SignalReceived
     from dispatcher.runner.loop import HANDLED
+    from dispatcher.runner.signals import pass_over
     from dispatcher.sinks.base import Sink
     from dispatcher.sinks.notes import Notes
 
@@ -166,8 +167,7 @@ def _run(
             ),
         )
         # whoever presses Ctrl-C again while the verdict is being told wants no traceback
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-            signal.signal(signum, signal.SIG_IGN)
+        pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
         report = course.run(HANDLED)
     for words in () if showing.quiet else seen.slow():
         say(f"note: {words}")

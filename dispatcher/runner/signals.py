@@ -18,7 +18,8 @@ LOOK = 0.25
 def told(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
     """``tell(number)`` for each of ``signals`` that arrives; afterwards all is as it was.
 
-    A SIGHUP that is ignored stays so: the user wants to survive the terminal (nohup(1)).
+    A signal that is ignored stays so: who started us wants us to survive it (nohup(1), the
+    ``&`` of a script, a shell's trap).
     """
 
     def handle(signum: int, frame: FrameType | None) -> None:
@@ -26,14 +27,20 @@ def told(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iter
 
     before = {}
     for signum in signals:
-        if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
-            continue
-        before[signum] = signal.signal(signum, handle)
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            before[signum] = signal.signal(signum, handle)
     try:
         yield
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def pass_over(signals: Sequence[signal.Signals]) -> None:
+    """From here on ``signals`` do nothing, and ``told`` may still be told of them."""
+    for signum in signals:
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, lambda signum, frame: None)
 
 
 class Stop:

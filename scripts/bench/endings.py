@@ -31,7 +31,7 @@ import peers
 from series import Series, write
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
-from testbed.cluster import Cluster, wait_for
+from testbed.cluster import Cluster, hear_signals, wait_for
 
 # One rank: RANK is not set by every launcher, so "the first on n2" is known by a lock.
 RANK = """
@@ -180,6 +180,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=list(ENDINGS), help="repeatable")
     parser.add_argument("--json", metavar="FILE", help="write every turn there")
     options = parser.parse_args()
+    hear_signals()
     launchers = options.launcher or ["dispatch"]
     for launcher in launchers:
         if not peers.installed(launcher):

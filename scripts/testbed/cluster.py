@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +35,15 @@ def why_not() -> str | None:
     if os.getuid() == 0 and shutil.which("ip") is None:
         return "the rig needs ip: apt-get install iproute2"
     return None
+
+
+def hear_signals() -> None:
+    """Under nohup, or behind a script's ``&``, our children would be deaf to what we send them."""
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_for(
