@@ -36,7 +36,8 @@ MOST_ENV_FILE = 1 << 20
 def request(flags: Mapping[str, Any]) -> Request:
     """What the user asked for. Raises: UsageError for the first flag that is wrong."""
     hosts = None if flags["hosts"] else _allocated(flags["words"])
-    program = _program(flags)  # before hosts are read: "n1, n2" is not only a list that is wrong
+    # before hosts are read: "n1, n2" is not only a wrong list, "-" not read for nothing
+    program, stdin = _program(flags), _stdin(flags)
     if hosts is None:
         said = said_by("hosts", "-H")
         hosts = read_hosts(flags["hosts"], sys.stdin.buffer.read, said=said)
@@ -46,7 +47,6 @@ def request(flags: Mapping[str, Any]) -> Request:
     per_node = flags["per_node"] or flags["rdzv"]
     if flags["per_node"] and flags["nproc_per_node"] is not None:
         raise UsageError("--per-node is one process a host: --nproc-per-node contradicts it")
-    stdin = _stdin(flags)
     environ = dict(os.environ)
     return Request(
         hosts=hosts,

@@ -89,7 +89,7 @@ def test_wrong_values(
     folder: Path, capfd: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
     write(folder / "dispatch.toml", text)
-    assert cli.main(["-H", "localhost", "true"]) == 2
+    assert cli.main(["-H", "localhost", "train.py"]) == 2
     assert said in capfd.readouterr().err
 
 

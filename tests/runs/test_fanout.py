@@ -30,11 +30,11 @@ def test_seven_hosts_meet_in_mpi(new_cluster: Callable[..., Cluster]) -> None:
 
 
 def test_who_opens_whom_is_told_before_any_host_is_touched(cluster: Cluster) -> None:
-    words = [*DISPATCH, "--fanout-tree=2", "-H", "n[1-4]", "--dry-run", "true"]
+    words = [*DISPATCH, "--fanout-tree=2", "-H", "n[1-4]", "--dry-run", "train.py"]
     shown = cluster.run(words).stdout
     assert "tree        2 levels; from here n[1,3]" in shown
     assert "n3 opens n4" in shown
-    shown = cluster.run([*words[:-1], "--json", "true"]).stdout
+    shown = cluster.run([*words[:-1], "--json", "train.py"]).stdout
     assert json.loads(shown)["parents"] == {"n2": "n1", "n4": "n3"}
 
 
@@ -98,6 +98,6 @@ def test_where_there_can_be_no_tree(cluster: Cluster) -> None:
         ["exec", "--fanout-tree", "--pty"],
         ["exec", "--fanout-tree", "--keep"],
     ):
-        done = cluster.run([*DISPATCH, *words, "-H", "n[1-4]", "true"])
+        done = cluster.run([*DISPATCH, *words, "-H", "n[1-4]", "train.py"])
         assert done.returncode == 2
         assert "--fanout-tree" in done.stderr

@@ -134,10 +134,10 @@ def test_filters_of_a_run(taken: Taken) -> None:
 @pytest.mark.parametrize(
     ("words", "config", "said"),
     [
-        (["-H", "n7", "true"], "[run]\nexclude = 'n7'", "dispatch.toml [run]: exclude"),
-        (["-H", "n3", "true"], "[run]\ninclude = 'n7'", "dispatch.toml [run]: include"),
+        (["-H", "n7", "train.py"], "[run]\nexclude = 'n7'", "dispatch.toml [run]: exclude"),
+        (["-H", "n3", "train.py"], "[run]\ninclude = 'n7'", "dispatch.toml [run]: include"),
         (
-            ["-H", "n3", "--include", "n3", "true"],
+            ["-H", "n3", "--include", "n3", "train.py"],
             "[all]\nexclude = 'n3'",
             "--include and dispatch.toml [all]: exclude",
         ),
@@ -286,9 +286,9 @@ def test_close_is_about_all_or_those_typed(
          "dispatch.toml [all]: exclude: 'no': no such file"),
         (["hosts", "--for", "put"], "hostfile = 'no.txt'",
          "dispatch.toml [all]: hostfile: 'no.txt': no such file"),
-        (["run", "true"], "hostfile = 'no.txt'",
+        (["run", "train.py"], "hostfile = 'no.txt'",
          "dispatch.toml [all]: hostfile: 'no.txt': no such file"),
-        (["run", "true"], "hostfile = 'hf'\ninclude = 'm1'",
+        (["run", "train.py"], "hostfile = 'hf'\ninclude = 'm1'",
          "dispatch.toml [all]: include: no host 'm1' (known: n[1-9])"),
     ],
 )  # fmt: skip

@@ -76,7 +76,7 @@ def test_the_agents_words_explain_a_failure(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("verb", ["run", "exec"])
 def test_refused_before_any_host(verb: str, words: list[str], said: str) -> None:
-    ended = dispatch(verb, "-H", "n1", *words, "true")
+    ended = dispatch(verb, "-H", "n1", *words, "train.py")
     assert ended.returncode == 2
     assert said in ended.stderr
 

@@ -95,7 +95,7 @@ def test_what_cannot_be_is_refused(desk: Desk, words: tuple[str, ...], said: str
 
 
 def test_a_closed_input_is_refused(desk: Desk) -> None:
-    words = [str(word) for word in desk.argv("--stdin", "0", "-H", "localhost", "true")]
+    words = [str(word) for word in desk.argv("--stdin", "0", "-H", "localhost", "train.py")]
     done = subprocess.run(
         ["sh", "-c", '"$@" <&-', "sh", *words], capture_output=True, text=True, check=False
     )
