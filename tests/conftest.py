@@ -70,7 +70,7 @@ def new_cluster(rig: None) -> Iterator[Callable[..., Cluster]]:
 def isolated(_session_cluster: Cluster) -> None:
     """Skips where hosts cannot have their own name, files, processes and network."""
     if not _session_cluster.isolated:
-        pytest.skip("needs hosts made of namespaces, and so root")
+        pytest.skip(f"needs hosts made of namespaces: {_session_cluster.why_loopback}")
 
 
 @pytest.fixture(scope="session", autouse=True)

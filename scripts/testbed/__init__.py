@@ -3,7 +3,7 @@
 Two builds share one description (``layout``) and one set of commands (``commands``):
 
 * ``netns``: each host is a set of Linux namespaces (net, mount, pid, uts, ipc) on a private
-  bridge. Needs root. Links can be cut and hosts can lose power.
+  bridge. Needs root, or a user namespace. Links can be cut and hosts can lose power.
 * ``loopback``: each host is an unprivileged sshd on its own 127.0.0.x address. Needs nothing
   but OpenSSH. Hosts share the machine's name, files and processes.
 

@@ -30,9 +30,9 @@ _numbers = itertools.count(1)
 def why_not() -> str | None:
     """Why no cluster can be made here; None when it can."""
     for tool in ("sshd", "ssh", "ssh-keygen"):
-        if shutil.which(tool, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin") is None:
+        if shutil.which(tool, path=layout.roots_path()) is None:
             return f"the rig needs {tool}: apt-get install openssh-server openssh-client"
-    if os.getuid() == 0 and shutil.which("ip") is None:
+    if os.getuid() == 0 and shutil.which("ip", path=layout.roots_path()) is None:
         return "the rig needs ip: apt-get install iproute2"
     return None
 
@@ -97,8 +97,13 @@ class Cluster:
 
     @property
     def isolated(self) -> bool:
-        """Whether hosts have their own name, files, processes and network (root is needed)."""
+        """Whether hosts have their own name, files, processes and network."""
         return self._record.build == "netns"
+
+    @property
+    def why_loopback(self) -> str:
+        """Why they have not."""
+        return self._record.reason
 
     @property
     def shared(self) -> str:
@@ -122,13 +127,16 @@ class Cluster:
                 file.write(f"{host}\n" if slots is None else f"{host} slots={slots}\n")
         return path
 
-    def argv(self, argv: Sequence[str], host: str = "login") -> list[str]:
+    def argv(self, argv: Sequence[str], host: str = "login", *, root: bool = False) -> list[str]:
         """The command line that runs ``argv`` on ``host``, for a ``Popen`` of one's own.
+
+        root: as one who may mount and route there, which a user who made the cluster may not.
 
         The process of this command line behaves as the one inside: same exit, and signals sent
         to it arrive there, SIGKILL too.
         """
-        return [sys.executable, "-IS", PROGRAM, "enter", "--name", self.name, host, "--", *argv]
+        words = ["enter", "--name", self.name, *(["--root"] if root else []), host]
+        return [sys.executable, "-IS", PROGRAM, *words, "--", *argv]
 
     def popen(
         self,
@@ -147,6 +155,7 @@ class Cluster:
         argv: Sequence[str],
         host: str = "login",
         *,
+        root: bool = False,
         timeout: float = RUN_LIMIT,
         check: bool = False,
         env: Mapping[str, str] | None = None,
@@ -157,7 +166,7 @@ class Cluster:
         if "input" not in options:
             options.setdefault("stdin", subprocess.DEVNULL)
         return subprocess.run(
-            self.argv(argv, host),
+            self.argv(argv, host, root=root),
             env={**os.environ, **(env or {})},
             capture_output=True,
             timeout=timeout,

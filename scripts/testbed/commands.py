@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import select
 import shlex
 import signal
 import sys
 from collections.abc import Sequence
 
-from . import census, entry, fabric, keeper, kernel, layout, loopback, sshd
+from . import census, entry, fabric, host, keeper, layout, loopback, sshd
 from .host import Furniture
 from .layout import LOGIN, Member, Record, RigError
 
@@ -39,10 +40,11 @@ def up(options: argparse.Namespace) -> int:
     layout.claim(options.name)
     lines = [f"MaxStartups {options.max_startups}", *options.sshd]
     try:
-        if options.loopback or not namespaces_work():
+        reason = why_loopback(options)
+        if reason:
             if not options.loopback:
-                print("cluster: loopback sshd instead of namespaces", file=sys.stderr)
-            loopback.bring_up(options.name, members, lines, options.owner)
+                print(f"cluster: loopback sshd instead of namespaces: {reason}", file=sys.stderr)
+            loopback.bring_up(options.name, members, lines, options.owner, reason)
         else:
             up_with_namespaces(options, members, lines)
     except BaseException:
@@ -65,6 +67,7 @@ def up_with_namespaces(
     """Write what the hosts share, start the keeper, wait for its word."""
     furniture = Furniture(
         directory=layout.directory(options.name),
+        account=pwd.getpwuid(os.getuid()),
         shared=shared_directories(options.share),
         sshd_lines=lines,
         members=members,
@@ -114,8 +117,22 @@ def furnish(furniture: Furniture) -> None:
     write_public(furniture.path("etc", "resolv.conf"), "")
     # A locked root account refuses keys too; this one has no password and is not locked.
     sshd.write_private(furniture.path("etc", "shadow"), "root:*:19000:0:99999:7:::\n")
+    if furniture.account.pw_uid != 0:
+        furnish_accounts(furniture)
     public = sshd.new_key(furniture.path("ssh", "id_ed25519"), "rig")
     sshd.write_private(furniture.path("ssh", "authorized_keys"), public + "\n")
+
+
+def furnish_accounts(furniture: Furniture) -> None:
+    """Have hosts where only one user and one group exist say so to those who ask."""
+    with open("/etc/passwd") as file:
+        accounts = file.readlines()
+    line = ":".join(map(str, furniture.account)) + "\n"  # it may be known by LDAP alone
+    accounts = [line, *(one for one in accounts if not one.startswith(line.split(":")[0] + ":"))]
+    write_public(furniture.path("etc", "passwd"), "".join(accounts))
+    with open("/etc/group") as file:
+        groups = [line for line in file if not line.startswith("tty:")]  # sshd would give it ptys
+    write_public(furniture.path("etc", "group"), "".join(groups))
 
 
 def write_public(path: str, text: str) -> None:
@@ -130,23 +147,26 @@ def shared_directories(more: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(map(os.path.realpath, filter(None, wanted))))
 
 
-def namespaces_work() -> bool:
-    """Whether this process may make hosts of namespaces; tried in a child."""
-    if os.getuid() != 0:
-        print("cluster: not root", file=sys.stderr)
-        return False
-    pid = os.fork()
-    if pid == 0:
+def why_loopback(options: argparse.Namespace) -> str:
+    """Why this process may not make hosts of namespaces, which a child tries; "" when it may."""
+    if options.loopback or os.environ.get("RIG_LOOPBACK"):
+        return "it was asked for"
+    heard, report = os.pipe()
+    if os.fork() == 0:
         try:
-            kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWPID)
-            kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+            keeper.seclude()
             fabric.build()
-            os._exit(0)
+            host.seclude("probe")
+            os.write(report, b"it may")
         except (OSError, RigError) as error:
-            print(f"cluster: no namespaces here: {error}", file=sys.stderr)
+            os.write(report, (getattr(error, "strerror", None) or str(error)).encode())
         finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            os._exit(0)
+    os.close(report)
+    with open(heard) as file:
+        said = file.read()
+    os.wait()
+    return "" if said == "it may" else said or "the trial died"
 
 
 def down(options: argparse.Namespace) -> int:
@@ -197,9 +217,12 @@ def enter(options: argparse.Namespace) -> int:
     command = command or [os.environ.get("SHELL", "/bin/sh")]
     if record.build == "netns":
         try:
-            return entry.enter(member.pid, command, entry.environment(os.environ))
+            env = entry.environment(os.environ)
+            return entry.enter(member.pid, command, env, options.root)
         except RigError as error:
             raise RigError(f"{member.name}: {error}") from None
+    if options.root:
+        raise RigError(f"{member.name}: is no host of its own, whose root one could be")
     env = loopback.environment(record, os.environ)
     if member.name != LOGIN:
         script = f"cd {shlex.quote(os.getcwd())} 2>/dev/null; exec {shlex.join(command)}"
@@ -228,40 +251,43 @@ def ps(options: argparse.Namespace) -> int:
 
 def cut(options: argparse.Namespace) -> int:
     record = layout.load(options.name)
-    for name in options.hosts:
-        member = record.member(name)
+    members = [record.member(name) for name in options.hosts]
+    if record.build == "netns":
+        fabric.enter(record.keeper)
+    for member in members:
         if record.build == "loopback":
             loopback.signal_sshds(member, signal.SIGSTOP)
         else:
-            with fabric.inside(record.keeper):
-                fabric.cut(member.index, options.way)
+            fabric.cut(member.index, options.way)
     return 0
 
 
 def mend(options: argparse.Namespace) -> int:
     record = layout.load(options.name)
-    for name in options.hosts:
-        member = record.member(name)
+    members = [record.member(name) for name in options.hosts]
+    if record.build == "netns":
+        fabric.enter(record.keeper)
+    for member in members:
         if record.build == "loopback":
             loopback.signal_sshds(member, signal.SIGCONT)
         else:
-            with fabric.inside(record.keeper):
-                fabric.mend(member.index)
+            fabric.mend(member.index)
     return 0
 
 
 def power_off(options: argparse.Namespace) -> int:
     """Cut first, so that nothing the dying kernel objects send gets out; then kill the init."""
     record = layout.load(options.name)
-    for name in options.hosts:
-        member = record.member(name)
+    members = [record.member(name) for name in options.hosts]
+    if record.build == "netns":
+        fabric.enter(record.keeper)
+    for member in members:
         if record.build == "loopback":
             loopback.signal_sshds(member, signal.SIGKILL, everything=True)
             continue
         if layout.birth(member.pid) is None:
-            raise RigError(f"{name}: this host is off")
-        with fabric.inside(record.keeper):
-            fabric.cut(member.index)
+            raise RigError(f"{member.name}: this host is off")
+        fabric.cut(member.index)
         os.kill(member.pid, signal.SIGKILL)
     return 0
 
@@ -277,7 +303,7 @@ def clusters(options: argparse.Namespace) -> int:
 
 
 def _keep(options: argparse.Namespace) -> int:
-    loopback.keep(options.cluster, options.owner)
+    loopback.keep(options.cluster, options.end)
     return 0
 
 
@@ -316,6 +342,7 @@ def parser() -> argparse.ArgumentParser:
     this.add_argument("--stale", action="store_true", help="what killed test runs left behind")
 
     this = command("enter", enter, "run a command on a host, as if logged in there")
+    this.add_argument("--root", action="store_true", help="as one who may mount and route there")
     this.add_argument("host", nargs="?", default=LOGIN, metavar="HOST")
     this.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD")
 
@@ -340,5 +367,5 @@ def parser() -> argparse.ArgumentParser:
     this = commands.add_parser("_keep")
     this.set_defaults(run=_keep)
     this.add_argument("cluster")
-    this.add_argument("owner", type=int)
+    this.add_argument("end", type=int)
     return top

@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from . import kernel
+from . import host, kernel, layout
 from .layout import RigError
 
 NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")  # mnt last: /proc is another one after it
@@ -55,20 +55,20 @@ def join(pid: int) -> None:
     """
     where = os.getcwd()
     try:
-        handles = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
+        kernel.join(pid, NAMESPACES)
     except OSError:
         raise RigError("this host is off") from None
-    for handle in handles:
-        kernel.setns(handle)
-        os.close(handle)
     try:
         os.chdir(where)
     except OSError:
         os.chdir("/")
 
 
-def enter(pid: int, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run ``argv`` inside the host whose init is ``pid``; return its exit code."""
+def enter(pid: int, argv: Sequence[str], env: Mapping[str, str], root: bool = False) -> int:
+    """Run ``argv`` inside the host whose init is ``pid``; return its exit code.
+
+    root: as the one who may mount and route there, not as the one who logs in.
+    """
     join(pid)
     signals = PASSED_ON | {signal.SIGCHLD}
     old = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -81,7 +81,9 @@ def enter(pid: int, argv: Sequence[str], env: Mapping[str, str]) -> int:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
-            os.execvpe(argv[0], list(argv), dict(env))
+            if not root:
+                host.be_the_user()
+            os.execvpe(argv[0], list(argv), {**env, "PATH": layout.roots_path()} if root else env)
         except FileNotFoundError:
             print(f"{argv[0]}: not found on this host", file=sys.stderr, flush=True)
             os._exit(127)

@@ -2,7 +2,7 @@
 
 Nothing of it is visible in the machine's own network. Each host has ``eth0``, whose other end is
 a port of the bridge named ``p<index>``. The functions run inside the keeper's namespace; the
-commands that come later get there by ``inside``.
+commands that come later get there by ``enter``.
 
 A *cut* keeps the carrier up and the neighbour entries in place (login and each host know each
 other's hardware address for good), so packets just vanish: no FIN, no RST, no ICMP, no "no route
@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
-from . import kernel
+from . import kernel, layout
 from .layout import LOGIN, Member, RigError, hardware_address
 
 BRIDGE = "fabric"
@@ -28,12 +27,19 @@ def batch(lines: Iterable[str], tool: str = "ip") -> None:
 
     Raises: RigError with the tool's own words.
     """
-    text = "\n".join(lines) + "\n"
-    ended = subprocess.run(
-        [tool, "-batch", "-"], input=text, capture_output=True, text=True, check=False
-    )
+    ended = _run([tool, "-batch", "-"], "\n".join(lines) + "\n")
     if ended.returncode != 0:
         raise RigError(f"{tool}: {ended.stderr.strip()}")
+
+
+def _run(argv: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PATH": layout.roots_path()}
+    try:
+        return subprocess.run(
+            argv, input=text, env=env, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise RigError(f"{argv[0]}: not found: apt-get install iproute2") from None
 
 
 def build() -> None:
@@ -94,18 +100,9 @@ def make_room(count: int) -> None:
             return  # not ours to change here (a container); small clusters work all the same
 
 
-@contextmanager
-def inside(keeper: int) -> Iterator[None]:
-    """Be in the fabric's network namespace for a while."""
-    home = os.open("/proc/self/ns/net", os.O_RDONLY)
-    there = os.open(f"/proc/{keeper}/ns/net", os.O_RDONLY)
-    try:
-        kernel.setns(there, kernel.CLONE_NEWNET)
-        yield
-    finally:
-        kernel.setns(home, kernel.CLONE_NEWNET)
-        os.close(home)
-        os.close(there)
+def enter(keeper: int) -> None:
+    """Be in the fabric's network namespace from now on."""
+    kernel.join(keeper, ["net"])
 
 
 def cut(index: int, way: str = "both") -> None:
@@ -124,9 +121,7 @@ def _cut_to(port: str, hardware: str) -> None:
 def _cut_from(port: str, hardware: str) -> None:
     # A locked port takes frames only from addresses the bridge has learnt; make it forget.
     batch([f"link set dev {port} learning off locked on"], "bridge")
-    subprocess.run(
-        ["bridge", "fdb", "del", hardware, "dev", port, "master"], capture_output=True, check=False
-    )
+    _run(["bridge", "fdb", "del", hardware, "dev", port, "master"])
 
 
 _CUTS: dict[str, Callable[[str, str], None]] = {
@@ -140,10 +135,10 @@ def mend(index: int) -> None:
     """Undo every kind of cut."""
     port = f"p{index}"
     batch([f"link set dev {port} learning on locked off state 3"], "bridge")
-    subprocess.run(["tc", "qdisc", "del", "dev", port, "root"], capture_output=True, check=False)
+    _run(["tc", "qdisc", "del", "dev", port, "root"])
 
 
 def _tc(arguments: list[str]) -> None:
-    ended = subprocess.run(["tc", *arguments], capture_output=True, text=True, check=False)
+    ended = _run(["tc", *arguments])
     if ended.returncode != 0:
         raise RigError(f"tc {' '.join(arguments)}: {ended.stderr.strip()}")

@@ -20,11 +20,12 @@ import signal
 import time
 from collections.abc import Sequence
 
-from . import fabric, kernel, sshd
+from . import fabric, kernel, layout, sshd
 from .layout import LOGIN, Member, RigError
 
 SSHD_LIMIT = 20.0
 RUN = "/run/rig"
+USER = f"{RUN}/user"
 HIDDEN_AT_HOME = {
     ".ssh",
     ".bashrc",
@@ -40,6 +41,7 @@ class Furniture:
     """What all hosts of a cluster are given: files to lay over /etc, shared directories."""
 
     directory: str
+    account: pwd.struct_passwd
     shared: Sequence[str]
     sshd_lines: Sequence[str]
     members: Sequence[Member]
@@ -55,17 +57,17 @@ def live(member: Member, furniture: Furniture, to_keeper: int, from_keeper: int)
     text of an error; waits for one byte in between.
     """
     try:
+        outer = layout.own_pid()
         kernel.die_with_parent()
         kernel.set_name(f"init-{member.name}")
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        kernel.unshare(
-            kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC
-        )
-        kernel.sethostname(member.name)
+        seclude(member.name)
         lay_out(member, furniture)
-        os.write(to_keeper, b"ready\n")
+        if furniture.account.pw_uid != 0:
+            make_the_user(furniture.account)
+        os.write(to_keeper, f"ready {outer}\n".encode())
         if os.read(from_keeper, 1) != b"g":
             os._exit(1)  # the keeper gave up or is dead
         fabric.batch(fabric.address_commands(member, furniture.members))
@@ -89,23 +91,70 @@ def reap_for_ever() -> None:
         signal.sigwait([signal.SIGCHLD])
 
 
+def seclude(name: str) -> None:
+    """Take the namespaces of a host called ``name``, and the kernel's own view of them.
+
+    Raises: OSError where the kernel or its configuration does not let us.
+    """
+    kernel.unshare(
+        kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC
+    )
+    kernel.sethostname(name)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    kernel.mount("proc", "/proc", "proc", flags)
+    hold = Held()
+    hold.keep("/sys/fs/cgroup")
+    kernel.mount("sysfs", "/sys", "sysfs", flags)  # its class/net is of our network
+    hold.show("/sys/fs/cgroup")
+
+
+def make_the_user(account: pwd.struct_passwd) -> None:
+    """Make what ``be_the_user`` enters: the user under the usual number, with no rights here.
+
+    Where we are root of an ordinary user's namespaces, that user may not be it: sshd as root
+    wants to become others, of whom there are none, and programs would think they may do all.
+    """
+    with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "w") as file:
+        file.write("22")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            kernel.new_user_namespace(account.pw_uid, account.pw_gid)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        finally:
+            os._exit(1)
+    if not os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
+        raise RigError("no user namespace can be made inside another")
+    try:
+        os.close(os.open(USER, os.O_CREAT | os.O_WRONLY, 0o600))
+        kernel.mount(f"/proc/{pid}/ns/user", USER, None, kernel.MS_BIND)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def be_the_user() -> None:
+    """From the host's root, become the user whose host it is, if that is another."""
+    try:
+        space = os.open(USER, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    kernel.setns(space, kernel.CLONE_NEWUSER)
+    os.close(space)
+
+
 def lay_out(member: Member, furniture: Furniture) -> None:
     """Mount the host's own file systems over the machine's."""
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    proc_flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    kernel.mount("proc", "/proc", "proc", proc_flags)
     hold = Held()
     shared = [path for path in (*furniture.shared, furniture.directory) if os.path.isdir(path)]
     for path in shared:
         hold.keep(path)
-    home = pwd.getpwuid(os.getuid()).pw_dir
+    home = furniture.account.pw_dir
     at_home = [name for name in os.listdir(home) if name not in HIDDEN_AT_HOME]
     for name in at_home:
         hold.keep(os.path.join(home, name))
-    hold.keep("/sys/fs/cgroup")
 
-    kernel.mount("sysfs", "/sys", "sysfs", proc_flags)  # its class/net is of our network
-    hold.show("/sys/fs/cgroup")
     private = [("/run", "0755"), ("/dev/shm", "1777"), ("/var/tmp", "1777"), ("/var/log", "0755")]
     if member.name != LOGIN:
         private.append(("/tmp", "1777"))
@@ -183,6 +232,8 @@ def lay_etc(member: Member, furniture: Furniture) -> None:
         (furniture.path("etc", "nsswitch.conf"), "/etc/nsswitch.conf"),
         (furniture.path("etc", "shadow"), "/etc/shadow"),
         (furniture.path("etc", "resolv.conf"), "/etc/resolv.conf"),
+        (furniture.path("etc", "passwd"), "/etc/passwd"),
+        (furniture.path("etc", "group"), "/etc/group"),
         (f"{RUN}/hostname", "/etc/hostname"),
     ):
         if os.path.exists(target) and os.path.exists(source):
@@ -202,6 +253,7 @@ def start_sshd(log: str) -> None:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
+            be_the_user()
             out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(out, 1)
             os.dup2(out, 2)

@@ -5,6 +5,10 @@ die with their last process, *one* kill of the keeper, even by SIGKILL, removes 
 processes, mounts, links, bridge. Only the directory of the cluster then remains, recognisably
 stale (``layout.abandoned``). When the cluster has an owner (a test run), the keeper also ends
 when the owner does.
+
+It is process 1 of a pid namespace around those of the hosts. An ordinary user's keeper has a user
+namespace too, in which it is root, over all the others and over nothing else: this is what lets it
+mount and make links.
 """
 
 from __future__ import annotations
@@ -22,16 +26,20 @@ from .layout import Member, Record, RigError
 
 @dataclasses.dataclass
 class Child:
-    """A host being born: its init, and the pipes to talk with it until it is up."""
+    """A host being born: its init, and the pipes to talk with it until it is up.
+
+    ``pid`` is its number with us, ``outer`` with the machine.
+    """
 
     member: Member
     pid: int
     heard: int
     say: int
     said: bytes = b""
+    outer: int = 0
 
-    def await_word(self, word: str) -> None:
-        """Wait until the host says ``word``.
+    def await_word(self, word: str) -> str:
+        """Wait until the host says ``word``, and return what follows it.
 
         Raises: RigError with what it said instead.
         """
@@ -41,8 +49,10 @@ class Child:
                 raise RigError(f"{self.member.name}: its init died before it was {word}")
             self.said += chunk
         line, self.said = self.said.split(b"\n", 1)
-        if line != word.encode():
-            raise RigError(f"{self.member.name}: {line.decode(errors='replace')}")
+        first, _, rest = line.decode(errors="replace").partition(" ")
+        if first != word:
+            raise RigError(f"{self.member.name}: {first} {rest}")
+        return rest
 
 
 def keep(
@@ -54,12 +64,11 @@ def keep(
     try:
         owner_end = os.pidfd_open(owner) if owner else None
         fabric.make_room(len(members))
-        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET)
-        kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+        seclude()
         fabric.build()
         bear(members, furniture, children)
         for child in children:
-            child.await_word("ready")
+            child.outer = int(child.await_word("ready"))
         write_known_hosts(furniture, members)
         fabric.attach({child.member: child.pid for child in children})
         for child in children:
@@ -72,12 +81,12 @@ def keep(
             Record(
                 name=name,
                 build="netns",
-                keeper=os.getpid(),
-                keeper_birth=layout.birth(os.getpid()) or 0,
+                keeper=layout.own_pid(),
+                keeper_birth=layout.birth(layout.own_pid()) or 0,
                 owner=owner,
-                user="root",
+                user=furniture.account.pw_name,
                 members=tuple(
-                    dataclasses.replace(child.member, pid=child.pid) for child in children
+                    dataclasses.replace(child.member, pid=child.outer) for child in children
                 ),
             )
         )
@@ -93,6 +102,19 @@ def keep(
     if orphaned:
         layout.discard(name)
     os._exit(0)
+
+
+def seclude() -> None:
+    """Go on as process 1 of new namespaces, as their root; the machine sees our old user.
+
+    Raises: OSError where the kernel or its configuration does not let us.
+    """
+    if os.getuid() != 0:
+        kernel.new_user_namespace(0, 0)
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWPID)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    if os.fork():
+        os._exit(0)
 
 
 def bear(members: Sequence[Member], furniture: Furniture, children: list[Child]) -> None:

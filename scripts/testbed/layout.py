@@ -20,6 +20,7 @@ import tempfile
 
 LOGIN = "login"
 NETWORK = "10.77"
+UID = os.getuid()  # asked once: in a user namespace of ours we are root
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}")
 
 
@@ -40,7 +41,10 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A cluster that is up. ``build`` is ``netns`` or ``loopback``; ``owner`` 0 means nobody."""
+    """A cluster that is up. ``build`` is ``netns`` or ``loopback``; ``owner`` 0 means nobody.
+
+    ``reason`` says why it is of loopback.
+    """
 
     name: str
     build: str
@@ -49,6 +53,7 @@ class Record:
     owner: int
     user: str
     members: tuple[Member, ...]
+    reason: str = ""
 
     @property
     def directory(self) -> str:
@@ -81,13 +86,13 @@ def base() -> str:
 
     Raises: RigError when somebody else prepared a directory of that name.
     """
-    path = os.path.join(os.path.realpath(tempfile.gettempdir()), f"dispatch-rig-{os.getuid()}")
+    path = os.path.join(os.path.realpath(tempfile.gettempdir()), f"dispatch-rig-{UID}")
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         pass
     facts = os.lstat(path)
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid not in (os.getuid(), UID):
         raise RigError(f"{path}: is not a directory of yours; set TMPDIR to another place")
     return path
 
@@ -130,6 +135,16 @@ def birth(pid: int) -> int | None:
     except (OSError, IndexError):
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def roots_path() -> str:
+    """``PATH`` with the folders of root's tools, which an ordinary user's may lack."""
+    return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+
+
+def own_pid() -> int:
+    """Our pid as the machine counts, while its /proc is what we see."""
+    return int(os.readlink("/proc/self"))
 
 
 def alive(record: Record) -> bool:

@@ -1,11 +1,12 @@
-"""A cluster without root: one unprivileged sshd a host, on 127.0.1.x and a high port.
+"""A cluster without namespaces: one unprivileged sshd a host, on 127.0.1.x and a high port.
 
 What it gives: real ssh connections to many names, that can be stalled (``cut`` stops the host's
 sshd and all its sessions) and broken (``power-off`` kills them all). What it cannot give: hosts of
 their own name, files, processes and network; so the tests that need those are skipped on it.
 
 Names exist only in an ssh configuration file. ``enter login`` names it in ``DISPATCH_SSH_CONFIG``
-and puts first on ``PATH`` an ``ssh`` that reads it.
+and puts first on ``PATH`` an ``ssh`` that reads it. It also makes ``--check none`` the default: the
+check would say, rightly, that all hosts are the same machine.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from .census import MARK, census, pids, status_of
 from .layout import LOGIN, Member, Record, RigError
 
 
-def bring_up(name: str, members: Sequence[Member], sshd_lines: Sequence[str], owner: int) -> None:
+def bring_up(
+    name: str, members: Sequence[Member], sshd_lines: Sequence[str], owner: int, reason: str
+) -> None:
     """Build the cluster and write its record.
 
     Raises: RigError when an sshd does not start.
@@ -50,12 +53,15 @@ def bring_up(name: str, members: Sequence[Member], sshd_lines: Sequence[str], ow
     public = sshd.new_key(os.path.join(place, "ssh", "id_ed25519"), "rig")
     keys = sshd.write_private(os.path.join(place, "ssh", "authorized_keys"), public + "\n")
     write_client(place, user, hosts)
+    sshd.write_private(os.path.join(place, "dispatch.toml"), '[run]\ncheck = "none"\n')
+    end = owner_end(owner)
     keeper = subprocess.Popen(  # the cluster's life: see layout
-        [sys.executable, "-IS", os.path.abspath(sys.argv[0]), "_keep", name, str(owner)],
+        [sys.executable, "-IS", os.path.abspath(sys.argv[0]), "_keep", name, str(end)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        pass_fds=[end] if end else [],
     )
     started: list[Member] = []
     known = []
@@ -78,7 +84,7 @@ def bring_up(name: str, members: Sequence[Member], sshd_lines: Sequence[str], ow
     login = dataclasses.replace(members[0], address="127.0.0.1", port=0)
     born = layout.birth(keeper.pid) or 0
     keeper.returncode = 0  # it outlives us on purpose: no warning about it
-    layout.save(Record(name, "loopback", keeper.pid, born, owner, user, (login, *started)))
+    layout.save(Record(name, "loopback", keeper.pid, born, owner, user, (login, *started), reason))
 
 
 def start(member: Member, config: str) -> int:
@@ -132,6 +138,7 @@ def environment(record: Record, outside: Mapping[str, str]) -> dict[str, str]:
     """What ``login`` adds to the caller's environment."""
     env = {name: value for name, value in outside.items() if name != "SSH_AUTH_SOCK"}
     env["DISPATCH_SSH_CONFIG"] = os.path.join(record.directory, "ssh", "config")
+    env["DISPATCH_CONFIG"] = env.get("DISPATCH_CONFIG") or f"{record.directory}/dispatch.toml"
     env["PATH"] = os.path.join(record.directory, "bin") + os.pathsep + env.get("PATH", os.defpath)
     return env
 
@@ -176,12 +183,19 @@ def bring_down(record: Record) -> None:
         os.kill(record.keeper, signal.SIGKILL)
 
 
-def keep(name: str, owner: int) -> None:
-    """Stand for the cluster's life; when ``owner`` ends, bring the cluster down."""
-    if owner == 0:
+def owner_end(owner: int) -> int:
+    """What tells of the owner's end, also when that comes before anybody listens; 0 for nobody."""
+    try:
+        return os.pidfd_open(owner) if owner else 0
+    except ProcessLookupError:
+        raise RigError(f"{owner}: the owner has ended") from None
+
+
+def keep(name: str, end: int) -> None:
+    """Stand for the cluster's life; when ``end`` tells of its owner's, bring the cluster down."""
+    if end == 0:
         while True:
             signal.pause()
-    end = os.pidfd_open(owner)
     select.select([end], [], [])
     record = layout.read(name)
     if record is not None:

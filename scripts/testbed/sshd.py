@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 
-from .layout import Member, RigError
+from .layout import Member, RigError, roots_path
 
 MAX_STARTUPS = "100:30:200"
 
@@ -22,7 +22,7 @@ def binary() -> str:
 
     Raises: RigError when OpenSSH's server is not installed.
     """
-    path = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    path = shutil.which("sshd", path=roots_path())
     if path is None:
         raise RigError("sshd: not found: the rig needs it\n  hint: apt-get install openssh-server")
     return path

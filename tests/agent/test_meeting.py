@@ -65,10 +65,10 @@ def listeners(port: int) -> int:
 
 @pytest.mark.parametrize("when", ["before", "started"])
 def test_the_port_is_given_to_nobody_else(when: str) -> None:
-    if os.getuid() != 0 or not shutil.which("unshare"):
-        pytest.skip("needs root and unshare: a network with few ports")
+    if not shutil.which("unshare"):
+        pytest.skip("needs unshare: a network with few ports")
     done = subprocess.run(
-        ["unshare", "-n", sys.executable, "-c", ALL_PORTS, when],
+        ["unshare", "--map-root-user", "--net", sys.executable, "-c", ALL_PORTS, when],
         capture_output=True, text=True, check=False, timeout=30,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip

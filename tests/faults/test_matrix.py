@@ -303,7 +303,7 @@ class TestLogins:
         cluster = new_cluster(3)
         cluster.run(["sh", "-c", "kill $(pgrep -o -x sshd)"], "n1", check=True)
         hide = "mount --bind /dev/null $HOME/.ssh/authorized_keys"
-        cluster.run(["sh", "-c", hide], "n2", check=True)
+        cluster.run(["sh", "-c", hide], "n2", root=True, check=True)
         run = job_on(cluster, "sleep")
         said = run.ends(125, 2 + 2 + SLACK)
         assert "2 hosts of 3 cannot be used; nothing was started" in said
@@ -384,7 +384,7 @@ def reset(cluster: Cluster, host: str, who: str) -> None:
         words = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22",
                  "-j", "REJECT", "--reject-with", "tcp-reset"]  # fmt: skip
     try:
-        done = cluster.run(words, host)
+        done = cluster.run(words, host, root=True)
     except FileNotFoundError:
         pytest.skip(f"{words[0]} is not here")
     if done.returncode or (who == "kernel" and not done.stdout):
@@ -397,7 +397,7 @@ def test_one_host_lacks_the_program(new_cluster: Callable[..., Cluster], isolate
     with open(program, "w") as file:
         file.write(f"#!/bin/sh\ntouch {mark}\n")
     os.chmod(program, 0o755)
-    cluster.run(["mount", "--bind", "/dev/null", program], "n2", check=True)
+    cluster.run(["mount", "--bind", "/dev/null", program], "n2", root=True, check=True)
     done = cluster.run([*conftest.DISPATCH, "-H", "n[1-3]", "--no-python", program])
     assert done.returncode in (126, 127)
     assert re.search(r"\n  n2 .*program", done.stderr), done.stderr

@@ -28,7 +28,8 @@ def test_no_room_on_a_host(job_on: Start, new_cluster: New, how: str) -> None:  
     for folder in ("/var/tmp", "/dev/shm", "/tmp"):
         if sys.executable.startswith(folder):
             continue  # the ranks' Python is there, and the program
-        cluster.run(["mount", "-t", "tmpfs", "-o", how, "none", folder], "n2", check=True)
+        mount = ["mount", "-t", "tmpfs", "-o", how, "none", folder]
+        cluster.run(mount, "n2", root=True, check=True)
     said = job_on(cluster, "raise").ends(1, 2 + 2 + SLACK)  # the start is in it
     assert re.search(r"^error: rank 3 on n2, pid \d+: exit code 1", said, re.M), said
     assert "ValueError: rank 3 has no luck" in said

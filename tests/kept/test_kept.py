@@ -170,7 +170,7 @@ def test_the_next_command_is_the_shell_that_waits(home: Home) -> None:
         wait_for(lambda: len(home.waiting()) == 1, 15, "a shell waits")
         ((_, pid, _),) = home.waiting()
         done = home.run("exec", "-w", "n1", "--shell", "echo $$; pwd; cat; exit 3")
-        assert done.stdout == f"n1: {pid}\nn1: /root\n", done.stderr
+        assert done.stdout == f"n1: {pid}\nn1: {os.path.expanduser('~')}\n", done.stderr
         assert "exit code 3" in done.stderr
 
 

@@ -284,6 +284,41 @@ def test_down_leaves_nothing(new_cluster: Callable[..., Cluster]) -> None:
     assert not os.path.exists(directory)
 
 
+def test_where_the_kernel_gives_no_namespaces_the_hosts_are_of_loopback(
+    rig: None, tmp_path: Path
+) -> None:
+    nobody = ["unshare", "--user"]  # one without a number may have no namespaces
+    if subprocess.run([*nobody, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs unshare and user namespaces, to have them refused")
+    tmp_path.chmod(0o777)
+    with subprocess.Popen(["sleep", "99"]) as owner:
+        try:
+            words = [PROGRAM, "up", "1", "--name", "poor", "--owner", str(owner.pid)]
+            up = subprocess.run(
+                [*nobody, sys.executable, "-IS", *words],
+                env={**os.environ, "TMPDIR": str(tmp_path)},
+                check=False, capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+        finally:
+            owner.kill()
+    refused = "cluster: loopback sshd instead of namespaces: unshare: Operation not permitted\n"
+    assert (up.returncode, up.stderr) == (0, refused)
+    assert "login and n1 are up (loopback)" in up.stdout
+    wait_for(lambda: not leftovers(str(tmp_path)), 10, "the cluster is gone")
+
+
+def test_an_ordinary_user_is_no_root_on_the_hosts(cluster: Cluster, isolated: None) -> None:
+    look = ["sh", "-c", "id -un; test -w /etc/passwd; echo $?; grep CapEff /proc/self/status"]
+    outside = subprocess.run(look, capture_output=True, text=True, check=True).stdout
+    for host in ("login", "n2"):
+        assert cluster.run(look, host).stdout == outside
+        assert cluster.run(["id", "-u"], host, root=True).stdout == "0\n"
+    logged_in = cluster.run(["ssh", "n2", *look[:2], f"'{look[2]}'"])
+    assert logged_in.stdout == outside, logged_in.stderr
+    cluster.run(["mount", "-t", "tmpfs", "none", "/mnt"], "n2", root=True, check=True)
+    cluster.run(["umount", "/mnt"], "n2", root=True, check=True)
+
+
 def test_a_killed_test_run_takes_its_cluster_along(rig: None) -> None:
     name = f"orphan-{os.getpid()}"
     owner = subprocess.Popen(["sleep", "96"])
@@ -328,7 +363,10 @@ def test_sshd_drops_connections_when_told_to(
     new_cluster: Callable[..., Cluster], isolated: None
 ) -> None:
     cluster = new_cluster(1, "--max-startups", "1:100:1")
-    hold = "import socket; s=socket.create_connection(('n1',22)); print(s.recv(99)[:4]); s.recv(1)"
+    hold = (
+        "import socket; s = socket.create_connection(('n1', 22));"
+        "print(s.recv(99)[:4], flush=True); s.recv(1)"
+    )
     with cluster.popen(python(hold), stdout=subprocess.PIPE, text=True) as holder:
         assert line(holder) == "b'SSH-'"
         assert cluster.run(["ssh", "n1", "true"]).returncode == 255

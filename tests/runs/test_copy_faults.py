@@ -119,7 +119,7 @@ def test_a_full_disk_and_a_read_only_one(cluster: Cluster, tmp_path: Path) -> No
     try:
         for host, options in bad.items():
             mount = f"mkdir -p {there} && mount -t tmpfs -o {options} none {there}"
-            cluster.run(["sh", "-c", mount], host, check=True)
+            cluster.run(["sh", "-c", mount], host, root=True, check=True)
         done = cluster.run([*DISPATCH, "put", "-w", "n[1-4]", str(big), f"{there}/"])
         assert done.returncode == 1
         lines = done.stderr.splitlines()
@@ -133,7 +133,7 @@ def test_a_full_disk_and_a_read_only_one(cluster: Cluster, tmp_path: Path) -> No
         assert said.stdout == "n1: big\n"
     finally:
         for host in bad:
-            cluster.run(["umount", there], host)
+            cluster.run(["umount", there], host, root=True)
         cluster.run(["rm", "-r", there], "n1")
 
 

@@ -83,11 +83,11 @@ def test_bytes_leave_here_once_a_branch(
 @rig
 def test_whom_its_parent_cannot_reach_is_served_from_here(cluster: Cluster, tree: Path) -> None:
     known = os.path.expanduser("~/.ssh/known_hosts")
-    cluster.run(["mount", "--bind", "/dev/null", known], "n1", check=True)
+    cluster.run(["mount", "--bind", "/dev/null", known], "n1", root=True, check=True)
     try:
         done = put(cluster, "--tree=2", str(tree))
     finally:
-        cluster.run(["umount", known], "n1", check=True)
+        cluster.run(["umount", known], "n1", root=True, check=True)
     assert done.returncode == 0, done.stderr
     assert contacted(done) == {"n1", "n2", "n3"}
     assert "note: n2: served from here: Host key verification failed" in done.stderr
@@ -113,12 +113,12 @@ def test_a_parent_cannot_pass_on_what_the_root_does_not_have(cluster: Cluster, t
 @rig
 def test_a_full_disk_in_the_middle(cluster: Cluster, tree: Path) -> None:
     mount = f"mkdir -p {THERE} && mount -t tmpfs -o size=2m none {THERE}"
-    cluster.run(["sh", "-c", mount], "n2", check=True)
+    cluster.run(["sh", "-c", mount], "n2", root=True, check=True)
     try:
         done = put(cluster, "--tree=1", str(tree))
         left = cluster.run(["ls", "-A", THERE], "n2").stdout
     finally:
-        cluster.run(["umount", THERE], "n2", check=True)
+        cluster.run(["umount", THERE], "n2", root=True, check=True)
     assert done.returncode == 1
     assert "error: 1 of 4 hosts failed" in done.stderr
     assert "no space left on device" in done.stderr

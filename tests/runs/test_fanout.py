@@ -40,11 +40,11 @@ def test_who_opens_whom_is_told_before_any_host_is_touched(cluster: Cluster) -> 
 
 def test_a_host_its_parent_cannot_reach_is_connected_from_here(cluster: Cluster) -> None:
     key = os.path.expanduser("~/.ssh/id_ed25519")
-    cluster.run(["mount", "--bind", "/dev/null", key], "n1", check=True)
+    cluster.run(["mount", "--bind", "/dev/null", key], "n1", root=True, check=True)
     try:
         done = cluster.run([*DISPATCH, "exec", "--fanout-tree=2", "-w", "n[1-4]", "--", "hostname"])
     finally:
-        cluster.run(["umount", key], "n1", check=True)
+        cluster.run(["umount", key], "n1", root=True, check=True)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()[1::2]) == ["n1", "n2", "n3", "n4"]
     assert "note: n2: connected from here, not through n1: ssh says: " in done.stderr

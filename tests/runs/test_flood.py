@@ -107,7 +107,7 @@ def slow(new_cluster: Callable[..., Cluster]) -> Cluster:
     cluster = new_cluster(1, "--sshd", f"RekeyLimit {every}", "--sshd", "LogLevel DEBUG1")
     line = "tc qdisc add dev eth0 root tbf rate 400mbit burst 256kb latency 50ms"
     with contextlib.suppress(AssertionError, OSError):  # a kernel without it: then it is fast
-        cluster.run(line.split(), host="n1")
+        cluster.run(line.split(), host="n1", root=True)
     return cluster
 
 

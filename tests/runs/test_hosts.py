@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
@@ -211,7 +212,7 @@ def test_a_wrong_interface_is_named_before_ranks_wait_on_it(cluster: Cluster) ->
 def test_a_host_without_python_is_named(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(2)
     hide = "for f in /usr/bin/python3*; do mount --bind /dev/null $f; done"
-    cluster.run(["sh", "-c", hide], "n2", check=True)
+    cluster.run(["sh", "-c", hide], "n2", root=True, check=True)
     done = dispatch(cluster, "-H", "n1,n2", "--no-python", "true")
     assert done.returncode == 125
     assert "n2" in done.stderr
@@ -230,10 +231,10 @@ def test_login_shells(new_cluster: Callable[..., Cluster], shell: str, tmp_path:
     with open(passwd, "w") as file:
         for line in lines:
             fields = line.split(":")
-            if fields[0] == "root":
+            if fields[0] == getpass.getuser():
                 fields[-1] = shell
             file.write(":".join(fields) + "\n")
-    cluster.run(["mount", "--bind", passwd, "/etc/passwd"], "n2", check=True)
+    cluster.run(["mount", "--bind", passwd, "/etc/passwd"], "n2", root=True, check=True)
     done = dispatch(cluster, "-H", "n1,n2", "--no-python", "sh", "-c", "echo $RANK")
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.splitlines()) == ["[0] 0", "[1] 1"]
@@ -262,7 +263,7 @@ def test_noise_before_the_agent_is_skipped_and_quoted_on_failure(
 def _force(cluster: Cluster, text: str) -> None:
     """Have n1's sshd run ``text`` in place of every command, by a key option."""
     quoted = text.replace('"', '\\"')
-    keys = "/root/.ssh/authorized_keys"
+    keys = os.path.expanduser("~/.ssh/authorized_keys")
     cluster.run(
         ["sh", "-c", f"sed -i 's/^.*\\(ssh-ed25519 \\)/\\1/' {keys}; cat > /tmp/o; "
          f"{{ tr -d '\\n' < /tmp/o; printf ' '; cat {keys}; }} > /tmp/k; cat /tmp/k > {keys}"],

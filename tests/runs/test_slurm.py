@@ -100,9 +100,11 @@ def slurm(rig: None) -> Iterator[Slurm]:
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         pytest.skip(f"needs slurm-wlm and munge: no {missing[0]}")
+    if os.getuid() != 0:
+        pytest.skip("needs root: Slurm's daemons are to start jobs of others")
     with Cluster(3) as cluster:
         if not cluster.isolated:
-            pytest.skip("needs hosts made of namespaces, and so root")
+            pytest.skip(f"needs hosts made of namespaces: {cluster.why_loopback}")
         yield Slurm(cluster)
 
 
