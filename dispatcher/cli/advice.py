@@ -14,6 +14,7 @@ from typing import Any
 
 from dispatcher.api.here import cwd_of
 from dispatcher.cli import mistaken, retyped
+from dispatcher.cli.targets import only_typed
 from dispatcher.transport.base import Kind
 
 _BARE = re.compile(r"[A-Za-z0-9][\w.-]*\Z")
@@ -59,8 +60,9 @@ class Advice:
 
     def _no_such_host(self) -> str | None:
         """A name that may have been meant for a file of hosts."""
-        named = self._flags.get("hosts" if self._is_run else "hostfile")
-        lists: Sequence[str] = self._flags.get("lists") or ()
+        flags = self._flags if self._is_run else only_typed(self._flags)
+        named = flags.get("hosts" if self._is_run else "hostfile")
+        lists: Sequence[str] = flags.get("lists") or ()
         if not named and len(lists) == 1 and os.path.isfile(lists[0]):
             line = retyped.as_file(lists[0])
             return f"{line}  # it is a file here, and -w takes lists" if line else None

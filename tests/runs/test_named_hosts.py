@@ -300,6 +300,16 @@ def test_an_error_names_who_said_it(
     assert capsys.readouterr().err.splitlines()[0] == f"error: {said}"
 
 
+def test_a_hint_is_about_the_hosts_that_were_taken(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "dispatch.toml").write_text("[all]\nhostfile = 'gpu1'\n")
+    assert cli.main(["put", "-w", "nosuch.invalid", "hf", "/there"]) == 125
+    said = capfd.readouterr().err
+    assert "nosuch.invalid" in said
+    assert "gpu1" not in said
+
+
 def test_the_shell_blames_the_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
