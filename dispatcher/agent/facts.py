@@ -30,6 +30,7 @@ def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
         "executable": sys.executable or "",
         "cores": len(os.sched_getaffinity(0)),
         "gpus": count_gpus(),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "addresses": addresses() if iface is None else addresses_of(iface),
         "machine": identity(),
         "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
@@ -78,7 +79,8 @@ def count_gpus() -> int:
     """NVIDIA GPUs that this host's driver shows; 0 without the driver.
 
     In a container /proc lists all GPUs of the machine while /dev has only those
-    given to it, so /dev decides where it has any.
+    given to it, so /dev decides where it has any. A batch system leaves all in /dev and
+    denies some by a cgroup, which access(2) tells without asking the driver.
     """
     try:
         devices = [
@@ -87,7 +89,7 @@ def count_gpus() -> int:
     except OSError:
         devices = []
     if devices:
-        return len(devices)
+        return sum(os.access("/dev/" + name, os.R_OK | os.W_OK) for name in devices)
     try:
         return len(os.listdir("/proc/driver/nvidia/gpus"))
     except OSError:

@@ -112,9 +112,10 @@ Other commands, each with its own --help:
 )
 @click.option(
     "--devices",
-    type=click.Choice(["node", "rank", "none"]),
-    default="node",
-    help="CUDA_VISIBLE_DEVICES: all the node's, one per rank, or left alone.",
+    type=click.Choice(["auto", "node", "rank", "none"]),
+    default="auto",
+    help="CUDA_VISIBLE_DEVICES: those chosen on the node, else all its slots' (auto), all its "
+    "slots' whatever was chosen (node), one of the chosen per rank, or left alone (none).",
 )
 @click.option(
     "--omp",

@@ -16,6 +16,7 @@ from dispatcher.core import events as ev
 from dispatcher.core import policy
 from dispatcher.core.doubts import doubts
 from dispatcher.errors import UsageError
+from dispatcher.plan import devices
 from dispatcher.plan.job import JobPlan
 from dispatcher.transport.base import Failure, Kind
 from dispatcher.values import Value, value
@@ -60,6 +61,7 @@ class Check:
         self._facts: dict[int, ev.Facts] = {}
         self._failures: dict[int, Failure] = {}
         self._problems: dict[int, frozenset[str]] = {}
+        self._chosen: list[tuple[int, str]] = []  # what may not be expected of GPUs
         self._candidates: tuple[str, ...] = ()
         self._asked: tuple[str, ...] = ()  # the addresses of the latest probe
         self._reached: dict[int, tuple[str, ...]] = {}
@@ -77,7 +79,7 @@ class Check:
     @property
     def doubts(self) -> list[tuple[int, str]]:
         """(node, what is odd about it) of hosts that are good enough to start on."""
-        return doubts(self._facts) if self._prove else []
+        return (doubts(self._facts) if self._prove else []) + self._chosen
 
     def ready(self, event: ev.NodeReady) -> Answer:
         """A node's agent has looked at its host."""
@@ -131,7 +133,9 @@ class Check:
             return policy.rejection(self._failures, self._problems)
         try:
             counts = {node: facts.gpus for node, facts in self._facts.items()}
-            self._plan = self._plan.resolved(counts)
+            said = {node: facts.visible for node, facts in self._facts.items()}
+            self._plan = self._plan.resolved(counts, said)
+            self._chosen = devices.odd(self._plan, counts, said)
         except UsageError as error:
             return policy.Impossible(error.message, error.hint)
         return self._meet()

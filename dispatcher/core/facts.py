@@ -14,7 +14,8 @@ class Facts(Value):
     machine: equal for two agents only if they run on the same machine.
     mark: when the progress file was last changed, in ns; None where there is none.
     script: CRC-32 of the script's beginning, None without a script. room: bytes that are
-    free for temporary files and in shared memory, None where not known.
+    free for temporary files and in shared memory, None where not known. visible:
+    CUDA_VISIBLE_DEVICES as the agent found it.
     """
 
     hostname: str
@@ -29,3 +30,4 @@ class Facts(Value):
     mark: int | None = None
     script: int | None = None
     room: tuple[int | None, int | None] = (None, None)
+    visible: str | None = None

@@ -61,7 +61,7 @@ def take_seats(
     left = dict(free)
     for node in leaving:
         for host, (own, facts) in left.items():
-            place = reseat.seated(plan, node, own, facts.gpus)
+            place = reseat.seated(plan, node, own, facts.gpus, facts.visible)
             if place is not None and machines.get(host) not in taken:
                 places[node], hosts[node] = place, host
                 taken |= {machines.get(host)} - {None}

@@ -7,6 +7,10 @@ those that the systems document: sbatch(1) "OUTPUT ENVIRONMENT VARIABLES";
 for job execution"); sge_pe(5); flux-getattr(1), RFC 29; Kubeflow's mpi-operator
 v2beta1 (``/etc/mpi``); DeepSpeed's default hostfile.
 
+Of GPUs they tell the script where it runs: Slurm by ``SLURM_STEP_GPUS`` and ``SLURM_JOB_GPUS``
+(sbatch(1)), which are the node's numbers also where a cgroup renumbers them for the script, PBS and
+LSF by ``CUDA_VISIBLE_DEVICES`` there.
+
 A batch system counts *tasks* and most users ask for one a node and start more
 from there. One task a node everywhere is therefore no slot count: the GPUs of
 the allocation count, and where none are told, the agent counts them.
@@ -20,8 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dispatcher.errors import UsageError
+from dispatcher.plan.gpus import parse_gpus
 from dispatcher.plan.host import Host
 from dispatcher.plan.hostfile import MOST_BYTES, parse_hostfile
+from dispatcher.plan.hostline import MOST_SLOTS
 from dispatcher.plan.hostset import LIMIT, expand
 from dispatcher.plan.names import BadName, shown
 
@@ -109,6 +115,9 @@ def slurm(place: Surroundings) -> Grant | None:
         else:
             slots = [None] * len(names)
         hosts += [Host(n, slots=s, origin=words) for n, s in zip(names, slots, strict=True)]
+    own = say("SLURMD_NODENAME")
+    given = _gpus(say("SLURM_STEP_GPUS") or say("SLURM_JOB_GPUS"))
+    hosts = [replace(h, granted=given) if h.name == own else h for h in hosts]
     return Grant(who, words, _once(hosts), counted)
 
 
@@ -131,7 +140,7 @@ def lsf(place: Surroundings) -> Grant | None:
     lines = [f"{name} slots={count}" for name, count in zip(words[::2], words[1::2], strict=False)]
     if len(words) % 2 or not all(count.isdigit() for count in words[1::2]):
         raise UsageError(f"{who}: LSB_MCPU_HOSTS: not names and numbers in turn: {shown(text)}")
-    return _parsed(who, "LSB_MCPU_HOSTS", "\n".join(lines).encode())
+    return _first_given(place, _parsed(who, "LSB_MCPU_HOSTS", "\n".join(lines).encode()))
 
 
 def sge(place: Surroundings) -> Grant | None:
@@ -219,7 +228,21 @@ def _from_file(place: Surroundings, system: str, variable: str, job: str) -> Gra
     if not path:
         return None
     who = _job(place, system, job)
-    return _parsed(who, path, _contents(place, who, variable, path))
+    return _first_given(place, _parsed(who, path, _contents(place, who, variable, path)))
+
+
+def _first_given(place: Surroundings, grant: Grant) -> Grant:
+    """``grant``, its first host, where these systems run the script, with the script's GPUs."""
+    given = _gpus(place.environ.get("CUDA_VISIBLE_DEVICES"))
+    return replace(grant, hosts=(replace(grant.hosts[0], granted=given), *grant.hosts[1:]))
+
+
+def _gpus(text: str | None) -> tuple[str, ...] | None:
+    """The GPUs that a batch system's variable names; None where it says nothing of use."""
+    try:
+        return parse_gpus(text, MOST_SLOTS) if text else None
+    except BadName:
+        return None
 
 
 def _contents(place: Surroundings, who: str, variable: str, path: str) -> bytes:

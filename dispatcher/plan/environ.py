@@ -10,8 +10,8 @@ Lowest first, a later one wins::
     rank         RANK, WORLD_SIZE, MASTER_ADDR ...; a user's value for one is an error
 
 All of it goes on top of the host's own environment, from which the agent has
-removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` and
-``OMP_NUM_THREADS``, when any of the levels above gives them.
+removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` (see ``devices``,
+where also the host's own counts) and ``OMP_NUM_THREADS``, when any of the levels above gives them.
 
 ``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: the agent adds them,
 which has the server behind them. ``PMI_HOSTNAME`` says by which address MPICH
@@ -27,6 +27,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from dispatcher.errors import UsageError
+from dispatcher.plan import devices
 from dispatcher.plan.envfile import parse_env_file
 from dispatcher.plan.names import BadName
 from dispatcher.plan.variables import (
@@ -49,8 +50,6 @@ __all__ = [
     "omp_threads", "parse_env_file", "rank_environment", "redacted", "spawned_environment",
 ]  # fmt: skip
 
-DEVICE_POLICIES = ("node", "rank", "none")
-
 
 @value
 class Bound(Value):
@@ -60,7 +59,8 @@ class Bound(Value):
     there. omp_threads: ``omp_threads(cores, local ranks)`` of this rank's host,
     or None to leave the variable alone. error_file: where torch writes the
     rank's exception, or None for no such variable. hostname: an address of the
-    rank's host by which MPI there may be reached, or None if it has none.
+    rank's host by which MPI there may be reached, or None if it has none. gpus: how many
+    its ranks may use.
     """
 
     master_addr: str
@@ -68,6 +68,7 @@ class Bound(Value):
     omp_threads: int | None = None
     error_file: str | None = None
     hostname: str | None = None
+    gpus: int = 0
 
 
 def exported(
@@ -188,9 +189,11 @@ def _shared(
     """What planned and spawned ranks have in common."""
     node = plan.nodes[index]
     env = {**interface(plan.iface), **dict(plan.exports), **dict(node.host.env)}
-    devices = _devices(plan.devices, node.slots, local_rank)
-    if devices is not None:
-        env.setdefault("CUDA_VISIBLE_DEVICES", devices)
+    gpus = devices.value(plan.devices, node, local_rank)
+    if gpus is not None:
+        if bound is None and not node.named and plan.devices != "node":
+            gpus = f"<{gpus}, unless {node.host.name} has chosen others>"
+        env.setdefault(devices.VARIABLE, gpus)
     threads = _threads(plan, bound)
     if threads is not None:
         env.setdefault("OMP_NUM_THREADS", threads)
@@ -200,24 +203,11 @@ def _shared(
         "DISPATCH_RUN_ID": plan.run_id,
         "DISPATCH_HOST": node.host.name,
     }
+    if bound is not None and bound.gpus:
+        env["DISPATCH_GPUS"] = str(bound.gpus)
     if bound is not None and plan.mpi != "none" and bound.hostname is not None:
         env["PMI_HOSTNAME"] = bound.hostname
     return env
-
-
-def _devices(policy: str, slots: tuple[str, ...], local_rank: int) -> str | None:
-    """The value of ``CUDA_VISIBLE_DEVICES``, or None to leave it alone.
-
-    node: all chosen slots of the node, the same for each of its ranks, as torchrun
-    and DeepSpeed scripts expect who index by LOCAL_RANK. rank: one each; when
-    over-subscribed, ranks share in turn. Slots that nobody named (a host without
-    GPUs, or a bare --nproc-per-node) restrict nothing under ``node``.
-    """
-    if policy == "none":
-        return None
-    if policy == "node":
-        return ",".join(slots) if slots else None
-    return slots[local_rank % len(slots)] if slots else str(local_rank)
 
 
 def _threads(plan: JobPlan, bound: Bound | None) -> str | None:

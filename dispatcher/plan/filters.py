@@ -34,10 +34,14 @@ _NAMED = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}\Z")
 
 @value
 class Choice(Value):
-    """A host that takes part, with the slots it offers; None: all, number not yet known."""
+    """A host that takes part, with the slots it offers; None: all, number not yet known.
+
+    named: the user has named these GPUs, else they are only counted.
+    """
 
     host: Host
     slots: tuple[str, ...] | None
+    named: bool = False
 
 
 def slots_of(host: Host) -> tuple[str, ...] | None:
@@ -56,17 +60,21 @@ def choose(
     slot (the message names the known ones), or when slots of a host are excluded
     whose number nobody has said.
     """
-    chosen = [Choice(host, slots_of(host)) for host in hosts]
+    chosen = [Choice(host, slots_of(host), host.gpus is not None) for host in hosts]
     if include is not None:
         wanted = _parsed(include, "--include", hosts)
         chosen = [
-            Choice(host, _included(host, wanted[host.name]))
+            Choice(
+                host,
+                _included(host, wanted[host.name]),
+                host.gpus is not None or wanted[host.name] is not None,
+            )
             for host in hosts
             if host.name in wanted
         ]
     unwanted = _parsed(exclude, "--exclude", hosts) if exclude is not None else {}
     kept = []
-    for host, slots in ((choice.host, choice.slots) for choice in chosen):
+    for host, slots, named in ((one.host, one.slots, one.named) for one in chosen):
         if host.name in unwanted:
             ids = unwanted[host.name]
             if ids is None:
@@ -81,7 +89,8 @@ def choose(
             slots = tuple(slot for slot in slots if slot not in gone)
             if not slots:
                 continue
-        kept.append(Choice(host, slots))
+            named = True
+        kept.append(Choice(host, slots, named))
     return tuple(kept)
 
 

@@ -1,4 +1,4 @@
-"""The value of ``gpus=``: ``0,1``, ``4-7``, ``GPU-...`` and ``MIG-...`` names.
+"""The value of ``gpus=``: ``0,1``, ``4-7``, ``GPU-...`` and ``MIG-...`` names; and CUDA's variable.
 
 The names go to ``CUDA_VISIBLE_DEVICES`` as they are. Whether such a GPU exists
 is for the host to say.
@@ -11,6 +11,8 @@ import re
 from dispatcher.plan.names import BadName, shown
 
 _GPU = re.compile(r"(?:[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,99})\Z")
+#: as CUDA takes them, a unique beginning is enough
+_NAME = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,99}\Z", re.ASCII)
 _GPU_RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})\Z")
 
 
@@ -40,3 +42,20 @@ def parse_gpus(value: str, most: int) -> tuple[str, ...]:
     if len(gpus) > most:
         raise BadName(f"gpus: {len(gpus)} of them (at most {most})")
     return tuple(gpus)
+
+
+def visible(text: str, count: int) -> tuple[str, ...]:
+    """The devices of ``count`` that ``CUDA_VISIBLE_DEVICES=text`` leaves, in its order.
+
+    As CUDA reads it: up to the first word that is no device (``-1``, and what batch
+    systems write for none), and none at all where one is named twice.
+    """
+    found: list[str] = []
+    for word in map(str.strip, text.split(",") if count else ()):
+        if word.isascii() and word.isdigit() and len(word) < 5 and int(word) < count:
+            found.append(str(int(word)))
+        elif _NAME.match(word):
+            found.append(word)
+        else:
+            break
+    return tuple(found) if len(set(found)) == len(found) else ()

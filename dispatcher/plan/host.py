@@ -13,8 +13,8 @@ class Host(Value):
     max_slots: the most it takes even when over-subscribed. user, port, python:
     None means the run's own. env: names and values for ranks on this host only.
     gpus: CUDA's words for the devices behind the slots, in slot order; None when
-    not said. spare: waits until another host is lost. origin: where it was named,
-    ``hostfile:3`` or ``-H``.
+    not said. granted: those that a batch system told us of, by its own numbers. spare:
+    waits until another host is lost. origin: where it was named, ``hostfile:3`` or ``-H``.
 
     Two hosts with one name are two places only if their ports differ.
     """
@@ -27,6 +27,7 @@ class Host(Value):
     python: str | None = None
     env: tuple[tuple[str, str], ...] = ()
     gpus: tuple[str, ...] | None = None
+    granted: tuple[str, ...] | None = None
     spare: bool = False
     origin: str = "-H"
 

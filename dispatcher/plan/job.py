@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from dispatcher.errors import InternalError, PlanError
-from dispatcher.plan import placement
+from dispatcher.plan import devices, placement
 from dispatcher.plan.environ import exported
 from dispatcher.plan.filters import choose
 from dispatcher.plan.host import Host
@@ -61,13 +61,16 @@ __all__ = [
 class NodePlan(Value):
     """A host within the plan: its index (GROUP_RANK), chosen slots, and ranks by local rank.
 
-    slots () means: not said by anybody, and not (yet) counted.
+    slots () means: not said by anybody, and not (yet) counted. named: they name GPUs; else
+    they are positions among ``gpus``, which ``devices`` explains.
     """
 
     index: int
     host: Host
     slots: tuple[str, ...]
     ranks: tuple[int, ...] = ()
+    named: bool = False
+    gpus: tuple[str, ...] | None = None
 
 
 @value
@@ -93,7 +96,7 @@ class JobPlan:
     nproc_per_node: Nproc | None = None
     map_by: str = "block"
     oversubscribe: bool = False
-    devices: str = "node"
+    devices: str = "auto"
     omp: int | Literal["auto", "keep"] = "auto"
     master_addr: str | None = None
     master_port: int | None = None
@@ -161,16 +164,21 @@ class JobPlan:
         module = ("-m",) if self.program.kind == "module" else ()
         return (python, "-u", *module, *words)
 
-    def resolved(self, gpu_counts: Mapping[int, int]) -> JobPlan:
+    def resolved(
+        self, gpu_counts: Mapping[int, int], visible: Mapping[int, str | None] | None = None
+    ) -> JobPlan:
         """The closed plan, given the number of GPUs of each node by its index here.
 
-        A closed plan is its own answer. Nodes left without ranks drop out and
-        the others are numbered anew, in the same order.
+        visible: what their ``CUDA_VISIBLE_DEVICES`` says. Nodes of an open plan that are left
+        without ranks drop out and the others are numbered anew, in the same order.
 
         Raises: PlanError when the ranks do not fit, a chosen GPU does not exist,
         or ``gpu`` was asked for on a host that has none.
         """
-        return _placed(self, gpu_counts) if self.is_open else self
+        plan = devices.chosen(self, gpu_counts, visible or {})
+        plan = _placed(plan, gpu_counts) if plan.is_open else plan
+        devices.judge(plan)
+        return plan
 
     def to_json(self) -> str:
         """The whole plan as JSON text, secrets included: for programs, not for eyes."""
@@ -211,12 +219,16 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     plan = JobPlan(
         run_id=run_id,
         nodes=tuple(
-            NodePlan(index, _completed(choice.host, request), choice.slots or ())
+            NodePlan(
+                index, _completed(choice.host, request), choice.slots or (), named=choice.named
+            )
             for index, choice in enumerate(choices)
         ),
         restarts=request.restarts,
         spares=tuple(
-            NodePlan(index, _completed(choice.host, request), choice.slots or ())
+            NodePlan(
+                index, _completed(choice.host, request), choice.slots or (), named=choice.named
+            )
             for index, choice in enumerate(spares, len(choices))
         ),
         program=request.program,
@@ -293,7 +305,7 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
     nodes = []
     for node in plan.nodes:
         unsaid = not node.slots and not isinstance(plan.nproc_per_node, int)
-        count = gpu_counts.get(node.index)
+        count = gpu_counts.get(node.index) if node.gpus is None else len(node.gpus)
         if count is None:
             if unsaid or per_gpu:
                 raise InternalError(f"{node.host.name}: its GPUs were not counted")
@@ -312,7 +324,9 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
     if without:
         raise PlanError(
             f"--nproc-per-node gpu: no GPU on {fold(without)}",
-            hint="leave them out, or say how many ranks: --nproc-per-node 1",
+            hint="CUDA_VISIBLE_DEVICES there hides them; give it another value with -x"
+            if devices.hidden(nodes)
+            else "leave them out, or say how many ranks: --nproc-per-node 1",
         )
     return nodes
 

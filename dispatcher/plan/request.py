@@ -13,7 +13,7 @@ from typing import Literal
 
 from dispatcher.errors import UsageError
 from dispatcher.plan import placement
-from dispatcher.plan.environ import DEVICE_POLICIES
+from dispatcher.plan.devices import POLICIES as DEVICE_POLICIES
 from dispatcher.plan.host import Hostlist
 from dispatcher.plan.names import (
     BadName,
@@ -104,7 +104,7 @@ class Request(Value):
     environ: Mapping[str, str] = field(default_factory=dict)
     exports: tuple[str, ...] = ()
     env_files: tuple[tuple[str, bytes | str], ...] = ()
-    devices: str = "node"
+    devices: str = "auto"
     omp: int | Literal["auto", "keep"] = "auto"
     master_addr: str | None = None
     master_port: int | None = None

@@ -12,21 +12,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dispatcher.plan import placement
+from dispatcher.plan.gpus import visible
 from dispatcher.plan.job import JobPlan, NodePlan
 
 
-def seated(plan: JobPlan, node: int, host: NodePlan, gpus: int = 0) -> NodePlan | None:
+def seated(
+    plan: JobPlan, node: int, host: NodePlan, gpus: int = 0, said: str | None = None
+) -> NodePlan | None:
     """``host`` in the seat of ``node``; None if it has no room for that node's ranks.
 
-    gpus: how many the host has, as counted there; 0 where it has none. They bound a
-    host whose slots nobody has said; without them it takes what it is given.
+    gpus: how many the host has, as counted there; 0 where it has none. said: its
+    ``CUDA_VISIBLE_DEVICES``. What there is to be seen bounds a host whose slots nobody has
+    said; without GPUs it takes what it is given.
     """
     seat = plan.nodes[node]
     if plan.is_open:
         return replace(host, index=node, ranks=())
     slots = host.slots
     if not slots and seat.slots:
-        if gpus and gpus < len(seat.slots):
+        seen = gpus if said is None or plan.devices == "node" else len(visible(said, gpus))
+        if gpus and seen < len(seat.slots):
             return None
         slots = tuple(map(str, range(len(seat.slots))))
     most = host.host.max_slots
@@ -35,7 +40,7 @@ def seated(plan: JobPlan, node: int, host: NodePlan, gpus: int = 0) -> NodePlan 
     if most is not None and most < len(seat.ranks):
         return None
     slots = slots[: len(seat.slots)] if seat.slots else slots
-    return NodePlan(node, host.host, slots, seat.ranks)
+    return NodePlan(node, host.host, slots, seat.ranks, named=host.named)
 
 
 def replaced(plan: JobPlan, seats: Mapping[int, NodePlan]) -> JobPlan:

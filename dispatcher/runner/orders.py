@@ -110,6 +110,7 @@ def start_order(
             omp_threads=omp_threads(facts.cores, len(members)),
             error_file=f"{folder}/rank-{rank}.json" if folder else None,
             hostname=addr if node == 0 else next(iter(facts.addresses), None),
+            gpus=_gpus(plan.nodes[node], facts),
         )
         environment = rank_environment(plan, rank, bound, restart=restart)
         if pmix.is_offered(plan):
@@ -143,6 +144,11 @@ def start_order(
     )
 
 
+def _gpus(node: NodePlan, facts: Facts) -> int:
+    """How many GPUs there are for ranks on the host ``facts`` speak of."""
+    return facts.gpus if node.gpus is None else len(node.gpus)
+
+
 def _place(
     plan: JobPlan, rank: int, facts: Facts, addr: str, port: int, restart: int
 ) -> dict[str, object]:
@@ -151,7 +157,7 @@ def _place(
     return {
         "nnodes": len(plan.nodes),
         "node_rank": node.index,
-        "nproc_per_node": len(node.slots) or facts.gpus or 1,
+        "nproc_per_node": len(node.slots) or _gpus(node, facts) or 1,
         "master_addr": f"[{addr}]" if ":" in addr else addr,
         "master_port": port,
         "address": addr if node.index == 0 else next(iter(facts.addresses), node.host.name),

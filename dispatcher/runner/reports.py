@@ -150,6 +150,7 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
                     facts.optional_integer("tmp", 0, 1 << 63),
                     facts.optional_integer("shm", 0, 1 << 63),
                 ),
+                visible=facts.optional_text("visible"),
             ),
             tuple(problems),
             attempt=fields.optional_integer("attempt", 0, 1 << 16) or 0,

@@ -172,6 +172,23 @@ class TestStart:
         assert isinstance(actions[0], StartRanks)
         assert actions[0].plan.world_size == 3
 
+    def test_chosen_gpus_are_counted_and_stay_chosen(self) -> None:
+        job = Job(make_plan(1, slots=None))
+        job.begin()
+        told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
+        (start,) = (action for action in orders(told) if isinstance(action, StartRanks))
+        assert start.plan.world_size == 2
+        assert start.plan.nodes[0].gpus == ("6", "7")
+
+    def test_what_may_not_be_expected_of_gpus_is_told(self) -> None:
+        job = Job(make_plan(1, slots=4), check=False)
+        job.begin()
+        told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
+        (noticed,) = (
+            a.event for a in told if isinstance(a, Tell) and isinstance(a.event, ev.NodeNoticed)
+        )
+        assert "4 ranks share" in noticed.text
+
     def test_nodes_an_open_plan_does_not_need_are_let_go(self) -> None:
         job = Job(make_plan(2, slots=None, np=2))
         job.begin()

@@ -290,6 +290,36 @@ def test_slurm_tasks_are_read_back(groups: list[tuple[int, int]]) -> None:
     assert got == (wanted if max(wanted) > 1 else [None] * len(wanted))
 
 
+@pytest.mark.parametrize(
+    ("environ", "files", "granted"),
+    [
+        ({**SLURM, "SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "4,5"}, {}, {"n1": ("4", "5")}),
+        (
+            {**SLURM, "SLURMD_NODENAME": "n2", "SLURM_JOB_GPUS": "4,5", "SLURM_STEP_GPUS": "5"},
+            {}, {"n2": ("5",)},
+        ),
+        ({**SLURM, "SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "gpu:2"}, {}, {}),
+        ({**SLURM, "SLURMD_NODENAME": "n1"}, {}, {}),
+        ({**SLURM, "SLURM_JOB_GPUS": "4,5"}, {}, {}),  # on the login node: of which host?
+        (
+            {"PBS_NODEFILE": "/n", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"},
+            {"/n": "n1\nn1\nn2\nn2\n"}, {"n1": ("GPU-a", "GPU-b")},
+        ),
+        (
+            {"LSB_MCPU_HOSTS": "n1 2 n2 2", "CUDA_VISIBLE_DEVICES": "2,3"}, {},
+            {"n1": ("2", "3")},
+        ),
+        ({"LSB_MCPU_HOSTS": "n1 2 n2 2", "CUDA_VISIBLE_DEVICES": "-1"}, {}, {}),
+    ],
+)  # fmt: skip
+def test_gpus_of_the_host_where_the_script_runs(
+    environ: dict[str, str], files: dict[str, str], granted: dict[str, tuple[str, ...]]
+) -> None:
+    found = discover(surroundings(environ, files))
+    assert found is not None
+    assert {h.name: h.granted for h in found.hosts if h.granted is not None} == granted
+
+
 VALUES = st.text(max_size=30)
 
 
@@ -297,7 +327,8 @@ VALUES = st.text(max_size=30)
     st.dictionaries(
         st.sampled_from([
             "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_HET_SIZE",
-            "SLURM_GPUS_ON_NODE", "LSB_MCPU_HOSTS", "PE_HOSTFILE", "FLUX_URI", "PBS_JOBID",
+            "SLURM_GPUS_ON_NODE", "SLURMD_NODENAME", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES",
+            "LSB_MCPU_HOSTS", "PE_HOSTFILE", "FLUX_URI", "PBS_JOBID",
         ]),
         VALUES,
     ),

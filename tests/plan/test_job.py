@@ -134,7 +134,7 @@ class TestOpenPlans:
         closed = plan.resolved({0: 2, 1: 0, 2: 1})
         assert ranks(closed) == {"n1": (0, 1), "n2": (2,), "n3": (3,)}
         assert [node.slots for node in closed.nodes] == [("0", "1"), (), ("0",)]
-        assert closed.resolved({}) is closed
+        assert closed.resolved({0: 2, 1: 0, 2: 1}).nodes == closed.nodes
 
     def test_said_and_unsaid_slots_mix(self) -> None:
         assert ranks(planned("n1 slots=1\nn2").resolved({1: 2})) == {"n1": (0,), "n2": (1, 2)}
@@ -212,7 +212,7 @@ def test_arguments_are_never_altered(word: str) -> None:
         ({"nproc_per_node": 0}, "--nproc-per-node: 0"),
         ({"nproc_per_node": "cpu"}, "not one of auto, gpu"),
         ({"map_by": "core"}, "not one of block, node"),
-        ({"devices": "all"}, "not one of node, rank, none"),
+        ({"devices": "all"}, "not one of auto, node, rank, none"),
         ({"omp": 0}, "--omp-threads: 0"),
         ({"omp": "all"}, "not one of auto, keep"),
         ({"port": 65536}, "--port: 65536"),
@@ -334,7 +334,7 @@ class TestJson:
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=8),
     st.sampled_from(["block", "node"]),
-    st.sampled_from(["node", "rank", "none"]),
+    st.sampled_from(["auto", "node", "rank", "none"]),
     st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), max_size=3),
     st.data(),
 )

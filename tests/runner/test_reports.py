@@ -248,6 +248,7 @@ def test_a_wrong_field_is_refused(type: str, fields: dict[str, Any]) -> None:
         ("ready", {"facts": {**FACTS, "port": 0}, "problems": []}),
         ("ready", {"facts": {**FACTS, "port": 65536}, "problems": []}),
         ("ready", {"facts": {**FACTS, "gpus": True}, "problems": []}),
+        ("ready", {"facts": {**FACTS, "visible": 7}, "problems": []}),
         ("ready", {"facts": FACTS, "problems": [["one"]]}),
         ("ready", {"facts": FACTS, "problems": [["one", 2]]}),
         ("nonsense", {}),
