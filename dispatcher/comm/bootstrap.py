@@ -125,7 +125,8 @@ def _facts(
     exchange: Exchange, seat: Seat, device: int | str | None, timeout: float
 ) -> Sequence[Facts]:
     def mine() -> bytes:
-        return facts.gather(seat, os.environ, _gpu(device, seat.local_rank or 0), _nccl()).encode()
+        gpu, wanted = _gpu(device, seat.local_rank or 0), device != "cpu"
+        return facts.gather(seat, os.environ, gpu, _nccl(), wanted=wanted).encode()
 
     return [Facts.decode(text) for text in exchange.gather(mine, "comparing facts", timeout)]
 

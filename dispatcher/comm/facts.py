@@ -49,7 +49,8 @@ class Facts:
     host is for people, host_key equal only on the same host (and network namespace);
     nccl is the library's version as ncclGetVersion gives it, None without one; driver is
     the CUDA driver's, 1000 * major + 10 * minor; settings maps NCCL_* names to digests;
-    interface is NCCL_SOCKET_IFNAME as set, or empty; shares_gpu: several ranks a GPU allowed.
+    interface is NCCL_SOCKET_IFNAME as set, or empty; shares_gpu: several ranks a GPU allowed;
+    expected: GPUs that the launcher has found for the ranks of this host, if any are wanted.
     """
 
     rank: int
@@ -63,6 +64,7 @@ class Facts:
     nccl_path: str = ""
     interface: str = ""
     shares_gpu: bool = False
+    expected: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -83,9 +85,16 @@ class Facts:
 
 
 def gather(
-    seat: Seat, env: Mapping[str, str], gpu: Gpu | None, nccl: tuple[int, str] | None
+    seat: Seat,
+    env: Mapping[str, str],
+    gpu: Gpu | None,
+    nccl: tuple[int, str] | None,
+    *,
+    wanted: bool = True,
 ) -> Facts:
-    """This rank's facts; nccl is (version, path) of the library it found."""
+    """This rank's facts; nccl is (version, path) of the library it found. wanted: a GPU is."""
+    there = env.get("DISPATCH_GPUS", "")
+    hidden = env.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
     return Facts(
         rank=seat.rank,
         host=seat.host,
@@ -98,6 +107,7 @@ def gather(
         nccl_path=nccl[1] if nccl else "",
         interface=env.get("NCCL_SOCKET_IFNAME", ""),
         shares_gpu=env.get(_MULTI_RANK, "0") not in ("", "0"),
+        expected=int(there) if there.isdecimal() and wanted and not hidden else 0,
         settings={
             name: hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:8]
             for name, value in env.items()
@@ -122,7 +132,7 @@ def judge(ranks: Sequence[Facts]) -> Judgement:
         if name in differing:
             refusals.append((f"comm: {name}: differs: {differing.pop(name)}", f"unset {name}"))
     warnings = [f"comm: {name}: differs: {groups}" for name, groups in differing.items()]
-    return Judgement(tuple(refusals), tuple(warnings + _drivers(ranks)))
+    return Judgement(tuple(refusals), tuple(warnings + _drivers(ranks) + _unseen(ranks)))
 
 
 def labels(ranks: Sequence[Facts]) -> dict[int, str]:
@@ -168,6 +178,17 @@ def _some_without_gpu(ranks: Sequence[Facts]) -> list[tuple[str, str]]:
             f"comm: gpu: none seen by {names}, but by the other ranks",
             "nvidia-smi on that host, or comm.init(device='cpu') on all ranks",
         )
+    ]
+
+
+def _unseen(ranks: Sequence[Facts]) -> list[str]:
+    expected = {facts.host: facts.expected for facts in ranks if facts.expected}
+    if not expected or any(facts.gpu for facts in ranks):
+        return []
+    host, count = next(iter(expected.items()))
+    return [
+        f"comm: gpu: no rank sees one, though {host} has {count}: this job runs on the CPU, by gloo"
+        " (a CUDA driver in the container? else say comm.init(device='cpu'))"
     ]
 
 

@@ -107,3 +107,27 @@ def test_facts_of_another_version_are_no_facts(text):
 def test_two_hosts_of_one_name_are_told_apart():
     ranks = world({}, {}, {"host": "gpu0"}, {"host": "gpu0"}, {})
     assert labels(ranks) == {0: "gpu0", 1: "gpu0", 2: "gpu0#2", 3: "gpu0#2", 4: "gpu2"}
+
+
+def test_gpus_that_the_launcher_knew_of_and_nobody_sees():
+    cpu = {"gpu": None, "gpu_index": None, "driver": None}
+    (text,) = judge(world({**cpu, "expected": 8}, {**cpu, "expected": 8})).warnings
+    assert text.startswith("comm: gpu: no rank sees one, though gpu0 has 8: this job runs on the")
+    assert judge(world(cpu, cpu)).warnings == ()
+    assert judge(world({"expected": 8}, {"expected": 8})).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted", "expected"),
+    [
+        ({}, True, 0),
+        ({"DISPATCH_GPUS": "8"}, True, 8),
+        ({"DISPATCH_GPUS": "8"}, False, 0),  # device="cpu"
+        ({"DISPATCH_GPUS": "8", "CUDA_VISIBLE_DEVICES": "4,5"}, True, 8),
+        ({"DISPATCH_GPUS": "8", "CUDA_VISIBLE_DEVICES": ""}, True, 0),
+        ({"DISPATCH_GPUS": "8", "CUDA_VISIBLE_DEVICES": "-1"}, True, 0),
+        ({"DISPATCH_GPUS": "x"}, True, 0),
+    ],
+)
+def test_how_many_gpus_are_expected(env, wanted, expected):
+    assert gather(Seat(0, "n", "k", 0, 1), env, None, None, wanted=wanted).expected == expected
