@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dispatcher.api.here import cwd_of, python_of
-from dispatcher.cli.defaults import WITHOUT, origin, said_by, typed
+from dispatcher.cli import loose
+from dispatcher.cli.defaults import WITHOUT, origin, said_by, setting_of, typed
 from dispatcher.cli.door import say
 from dispatcher.cli.fanout import WINDOW
 from dispatcher.errors import PlanError, UsageError
+from dispatcher.plan.envfile import EnvFileError, parse_env_file
 from dispatcher.plan.filters import choose, fitting
 from dispatcher.plan.host import Hostlist
 from dispatcher.plan.hostfile import read_hosts
@@ -29,8 +31,10 @@ from dispatcher.plan.request import (
     parse_stdin,
 )
 from dispatcher.plan.restarts import Restarts
+from dispatcher.plan.variables import check_folders_variable
 
 MOST_ENV_FILE = 1 << 20
+_DEEPSPEEDS = ".deepspeed_env"
 
 
 def request(flags: Mapping[str, Any]) -> Request:
@@ -41,6 +45,7 @@ def request(flags: Mapping[str, Any]) -> Request:
     if hosts is None:
         said = said_by("hosts", "-H")
         hosts = read_hosts(flags["hosts"], sys.stdin.buffer.read, said=said)
+        hosts = loose.hosts(hosts, setting_of("hosts"))
     if flags["python"] == "":
         raise UsageError("--python: an empty name")
     include, exclude = _filters(flags, hosts)
@@ -205,14 +210,31 @@ def _env_files(
 ) -> tuple[tuple[str, bytes | str], ...]:
     """The texts of the environment files, DeepSpeed's two usual places first."""
     found: dict[str, bytes] = {}
-    for path in (os.path.join(environ.get("HOME", "/"), ".deepspeed_env"), ".deepspeed_env"):
-        real = os.path.realpath(path)
-        if os.path.isfile(real) and not any(os.path.realpath(seen) == real for seen in found):
-            found[path] = _text(path, path)
-            say(f"note: environment from {path}")
+    own = os.path.join(environ.get("HOME", "/"), _DEEPSPEEDS)
+    trusted = {os.path.realpath(path) for path in (own, *named)}
+    for path in (own, _DEEPSPEEDS):
+        if path != own and os.path.realpath(path) in trusted:
+            continue
+        text = loose.read(path)
+        if text is None:
+            continue
+        if path != own:
+            _judge(text, path)
+        found[path] = text
+        say(f"note: environment from {path}")
     for path in named:
         found[path] = _text(path, f"--env-file {path}")
     return tuple(found.items())
+
+
+def _judge(text: bytes, path: str) -> None:
+    """Nothing, if a file of the current folder may say so. Raises: UsageError."""
+    try:
+        parse_env_file(text, path, check_folders_variable)
+    except EnvFileError as error:
+        raise UsageError(
+            error.message, hint=f"if you trust it: --env-file {path}; or ~/{path}"
+        ) from None
 
 
 def _text(path: str, who: str) -> bytes:

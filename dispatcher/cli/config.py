@@ -26,6 +26,7 @@ Files: ~/.config/dispatch/dispatch.toml, then ./dispatch.toml; DISPATCH_CONFIG=F
   [profile.night.run]        # with --profile night, or DISPATCH_PROFILE=night
   log-dir = "/data/logs"
 Keys are long options. The command line wins, then DISPATCH_* variables, then profiles.
+./dispatch.toml may not say what is run, whom to trust, or where to write.
 Hosts on the command line are the only ones; what a file excludes stays out.
 Exit code: 0; 2 usage, or a file is wrong.
 """

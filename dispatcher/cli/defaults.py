@@ -3,13 +3,12 @@
 Read, in this order: ``~/.config/dispatch/dispatch.toml`` (or below
 ``XDG_CONFIG_HOME``), then ``./dispatch.toml``. ``DISPATCH_CONFIG`` names one file
 to read instead; empty, it means none. A file that somebody else could have
-written is not read, and that is said: it could name any program to run.
+written is not read, and that is said. What that of a folder may say: see ``loose``.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dispatcher.cli.door import say
+from dispatcher.cli import loose
 from dispatcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ class _Filled:
 NAME = "dispatch.toml"
 #: the way round what a file says
 WITHOUT = "DISPATCH_CONFIG= dispatch ... goes without the file"
-MOST_BYTES = 1 << 20
 
 
 def option() -> click.Option:
@@ -68,10 +66,15 @@ def origin(name: str) -> str | None:
     """The place in a file that has the value of the parameter ``name``, as
     ``dispatch.toml [exec]: hostfile``; None: no file has.
     """
+    setting = setting_of(name)
+    return None if setting is None else f"{setting.origin}: {setting.name}"
+
+
+def setting_of(name: str) -> Setting | None:
+    """What a file says of the parameter ``name``, if that is its value."""
     if _source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
         return None
-    setting = _filled().values.get(name)
-    return None if setting is None else f"{setting.origin}: {setting.name}"
+    return _filled().values.get(name)
 
 
 def said_by(name: str, option: str) -> str:
@@ -132,6 +135,9 @@ def settings(
         return {}
     from dispatcher.plan.defaults import EVERY, chosen
 
+    if not os.environ.get("DISPATCH_CONFIG"):
+        for file in files:
+            loose.judge(file, command, profile, _place())
     found: dict[str, Setting] = {}
     for name, setting in chosen(files, command.name or "", profile).items():
         parameter = _parameter(command, name)
@@ -152,42 +158,42 @@ def read() -> Sequence[Defaults]:
     if named is not None:
         paths = [named] if named else []
     else:
-        paths = [_place(), NAME]
+        own = _place()
+        paths = [own] if _is_same(own, NAME) else [own, NAME]
     found = []
     for path in paths:
         text = _text(path, must_be=named is not None)
         if text is not None:
             from dispatcher.plan.defaults import parse  # and with it a TOML parser
 
-            found.append(parse(text, path, COMMANDS))
+            found.append(parse(text, path, COMMANDS, loose=path == NAME and named is None))
     return found
 
 
 def _place() -> str:
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):  # as its specification has it
+        base = os.path.expanduser("~/.config")
     return os.path.join(base, "dispatch", NAME)
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def _text(path: str, *, must_be: bool) -> str | None:
     try:
-        with open(path, "rb") as file:
-            about = os.fstat(file.fileno())
-            text = file.read(MOST_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        if must_be:
-            raise UsageError(f"DISPATCH_CONFIG: {path}: no such file") from None
-        return None
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or '').lower()}") from None
-    if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        say(f"note: {path} is not read: somebody else could have written it")
-        return None
-    if len(text) > MOST_BYTES:
-        raise UsageError(f"{path}: more than {MOST_BYTES >> 20} MiB")
-    try:
-        return text.decode()
+        text = loose.read(path, must_be=must_be)
+        return None if text is None else text.decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except UsageError as error:
+        raise UsageError(
+            f"DISPATCH_CONFIG: {error.message}" if must_be else error.message
+        ) from None
 
 
 def _parameter(command: click.Command, name: str) -> click.Option | None:

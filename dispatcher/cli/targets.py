@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import click
 
-from dispatcher.cli.defaults import WITHOUT, origin, said_by, typed
+from dispatcher.cli import loose
+from dispatcher.cli.defaults import WITHOUT, origin, said_by, setting_of, typed
 from dispatcher.errors import UsageError
 from dispatcher.plan import hostset
 from dispatcher.plan.errand import targets
@@ -177,9 +178,13 @@ def find_hosts(
     lists: list[Hostlist] = []
     if flags["hostfile"]:
         said = said_by("hostfile", "-H")
-        lists.append(read_hosts(flags["hostfile"], sys.stdin.buffer.read, said=said, slots=slots))
+        named = read_hosts(flags["hostfile"], sys.stdin.buffer.read, said=said, slots=slots)
+        lists.append(loose.hosts(named, setting_of("hostfile")))
     said = said_by("lists", "-w")
-    lists += [parse_inline(text, said, slots=slots) for text in flags["lists"]]
+    lists += [
+        loose.hosts(parse_inline(text, said, slots=slots), setting_of("lists"))
+        for text in flags["lists"]
+    ]
     lists += more
     if not lists and not hosts_typed():
         lists += _allocated()

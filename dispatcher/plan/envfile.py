@@ -17,7 +17,7 @@ value. Bytes that are not UTF-8 survive (surrogateescape).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dispatcher.errors import Problem, UsageError
 from dispatcher.plan.names import BadName
@@ -38,9 +38,12 @@ class EnvFileError(UsageError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-def parse_env_file(text: bytes | str, source: str) -> dict[str, str]:
+def parse_env_file(
+    text: bytes | str, source: str, check: Callable[[str], str] = check_variable
+) -> dict[str, str]:
     """Names and values of the file, in its order.
 
+    check: raises BadName for a name that it may not set.
     Raises: EnvFileError with every bad line: no ``=``, a bad or reserved name, an
     open quote, text after a closing quote, a NUL.
     """
@@ -48,7 +51,7 @@ def parse_env_file(text: bytes | str, source: str) -> dict[str, str]:
     problems: list[Problem] = []
     for number, line in lines(decoded(text)):
         try:
-            pair = _pair(line)
+            pair = _pair(line, check)
         except BadName as bad:
             problems.append(problem(source, number, line, bad))
             if len(problems) >= MOST_PROBLEMS:
@@ -61,7 +64,7 @@ def parse_env_file(text: bytes | str, source: str) -> dict[str, str]:
     return found
 
 
-def _pair(line: str) -> tuple[str, str] | None:
+def _pair(line: str, check: Callable[[str], str]) -> tuple[str, str] | None:
     start = len(line) - len(line.lstrip(" \t"))
     if start == len(line) or line[start] == "#":
         return None
@@ -73,7 +76,7 @@ def _pair(line: str) -> tuple[str, str] | None:
         raise BadName("no '=' in the line", start, "write NAME=VALUE")
     name = line[start:equals]
     try:
-        check_variable(name)
+        check(name)
     except BadName as bad:
         raise BadName(bad.message, start + bad.offset, bad.hint) from None
     value, at = _value(line, equals + 1)

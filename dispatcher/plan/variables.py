@@ -1,6 +1,6 @@
 """Which environment variables cross to the hosts, which are ours, which are removed there.
 
-Three tables and the questions asked of them; no environment is read here.
+Tables and the questions asked of them; no environment is read here.
 
 ``CROSSING`` is an allow-list, not a copy of the login node's environment: most
 of that (``SSH_AUTH_SOCK``, ``DISPLAY``, ``TMPDIR``, a batch system's own
@@ -14,6 +14,10 @@ still be sent with ``-x``.
 ``SCRUB`` is what the agent removes from the host's own environment before it
 adds ours: left-overs of a batch step or an outer launcher make MPI believe it
 was started by somebody else (one stray ``SLURM_STEP_ID`` aborts Open MPI).
+
+``LOADING`` are variables by which a program that somebody trusts loads code that nobody
+named: a file that merely lies in the current folder may not set them. Whole families, since
+their members come and go. What programs make of variables of their own, nobody can list.
 """
 
 from __future__ import annotations
@@ -86,6 +90,36 @@ SCRUB_PREFIXES = RESERVED_PREFIXES + (
     "MV2_COMM_WORLD_", "HOROVOD_", "SLURM_STEP_", "SLURM_SRUN_", "SLURM_PMI", "SLURM_MPI_",
 )  # fmt: skip
 
+#: by which the loader, shells, interpreters and the libraries of ranks find code to run
+LOADING_NAMES = frozenset(
+    {
+        "PATH", "HOME", "ENV", "SHELL", "SHELLOPTS", "BASHOPTS", "PS4", "IFS", "CDPATH", "FPATH",
+        "ZDOTDIR", "GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "NLSPATH",
+        "HOSTALIASES", "CLASSPATH", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS",
+        "EDITOR", "VISUAL", "PAGER", "MANPAGER", "BROWSER", "LESSOPEN", "LESSCLOSE", "TERMCAP",
+        "TERMINFO", "TERMINFO_DIRS", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES",
+        "CC", "CXX", "CPP", "LD", "NVCC", "MAKEFLAGS", "VIRTUAL_ENV", "XLA_FLAGS",
+        "NCCL_CONF_FILE", "I_MPI_ROOT", "HF_ENDPOINT",
+    }
+)  # fmt: skip
+LOADING_PREFIXES = (
+    "LD_", "DYLD_", "BASH_", "PYTHON", "PERL", "RUBY", "GEM_", "BUNDLE_", "NODE_", "NPM_", "LUA_",
+    "JULIA_", "GIT_", "SSH_", "SUDO_", "XDG_", "CONDA_", "PIP_", "UV_",
+)  # fmt: skip
+#: how their names end in the families that cross: NCCL_NET_PLUGIN, OMP_TOOL_LIBRARIES ...
+LOADING_ENDINGS = (
+    "_PATH", "_DIR", "_HOME", "_CACHE", "_PLUGIN", "_LIB", "_LIBRARY", "_LIBRARIES", "_MODULES",
+    "_AGENT", "_FILES", "_PREFIX",
+)  # fmt: skip
+#: of those prefixes, but without a way to code
+HARMLESS_NAMES = frozenset(
+    {
+        "PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE",
+        "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONOPTIMIZE", "PYTHONNOUSERSITE", "PYTHONSAFEPATH",
+        "PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONTRACEMALLOC",
+    }
+)  # fmt: skip
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
 HIDDEN = "<hidden>"
@@ -147,6 +181,25 @@ def crosses(name: str) -> bool:
     if name in STAYING_NAMES or name.endswith("_VISIBLE_DEVICES"):
         return False
     return not is_reserved(name) and not is_scrubbed(name)
+
+
+def loads_code(name: str) -> bool:
+    """Whether a program may load code because of this variable."""
+    if name in HARMLESS_NAMES:
+        return False
+    if name in LOADING_NAMES or name.startswith(LOADING_PREFIXES):
+        return True
+    return name.startswith(CROSSING_PREFIXES) and name.upper().endswith(LOADING_ENDINGS)
+
+
+def check_folders_variable(name: str) -> str:
+    """As ``check_variable``, for what a file says that merely lies in the current folder.
+
+    Raises: BadName also for one that loads code.
+    """
+    if loads_code(check_variable(name)):
+        raise BadName(f"{name}: programs load code by it: a folder's file may not set it")
+    return name
 
 
 def is_secret(name: str) -> bool:

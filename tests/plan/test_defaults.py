@@ -93,3 +93,30 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except DispatchError:
         return
     chosen([file], "run", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[run]\nrsh = 'x'", "f.toml:2"),
+        ("# rsh = 1\n\n[ run ]  # rsh\n  rsh= 'x'", "f.toml:4"),
+        ("[run]\n'rsh' = 'x'", "f.toml:2"),
+        ("run.rsh = 'x'", "f.toml:1"),
+        ("[exec]\nrsh = 'x'\n[run]\nuser = 'rsh = '\nrsh = 'x'", "f.toml:5"),
+        ("run = { rsh = 'x' }", "f.toml:1"),
+        ('[run]\n"r\\u0073h" = "x"', "f.toml: [run]"),
+    ],
+)
+def test_the_line_of_an_option(text: str, place: str) -> None:
+    file = parse(text, "f.toml", COMMANDS)
+    said = [(table, name) for table, name, _ in file.said("run", None) if name == "rsh"]
+    assert [file.place(*one) for one in said] == [place]
+
+
+def test_the_line_of_an_option_of_a_profile() -> None:
+    text = "[profile.a.run]\nfan_out = 1\n[profile.b]\nrun.fan_out = 2\n"
+    file = parse(text, "f.toml", COMMANDS)
+    assert file.place("profile.a.run", "fan_out") == "f.toml:2"
+    assert file.place("profile.b.run", "fan_out") == "f.toml:4"
+    assert list(file.said("run", "b")) == [("profile.b.run", "fan_out", 2)]
+    assert list(file.said("run", None)) == []
