@@ -28,7 +28,7 @@ from dispatcher.api.files import open_files
 from dispatcher.api.here import allow_open_files
 from dispatcher.api.reach import Ask, Reach, Ways, judge, nobody
 from dispatcher.api.report import Report
-from dispatcher.core.events import OutputEnded, SignalReceived
+from dispatcher.core.events import OutputEnded, RanksPlaced, SignalReceived
 from dispatcher.errors import UsageError
 from dispatcher.paths import RunPaths
 from dispatcher.plan.job import JobPlan, Request
@@ -120,6 +120,8 @@ class _Teller(Sink):
     def event(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, OutputEnded):
             self._end((stamped.event.rank, stamped.event.stream))
+        elif isinstance(stamped.event, RanksPlaced):
+            self.close()  # lines of a host that was lost; the ranks are started again
         if self._events:
             self._put(stamped)
 

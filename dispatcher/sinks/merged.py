@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.agent.wire import STDOUT
-from dispatcher.core.events import OutputEnded
+from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.base import Counts, Sink, Stamped
 from dispatcher.sinks.rotation import LogFile, Rotation
@@ -67,6 +67,8 @@ class Merged(Sink):
     def event(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, OutputEnded):
             self._finish((stamped.event.rank, stamped.event.stream))
+        elif isinstance(stamped.event, RanksPlaced):
+            self._finish_all()  # of a host that was lost; the ranks are started again
 
     def gap(self, missing: Counts) -> None:
         for (rank, stream), count in missing.items():
@@ -76,11 +78,14 @@ class Merged(Sink):
             self.missing += count
 
     def close(self) -> None:
-        for key in list(self._rest):
-            self._finish(key)
+        self._finish_all()
         self._file.close()
         if self.missing:
             self._warn(f"{self._path}: {self.missing:,} bytes of output are missing")
+
+    def _finish_all(self) -> None:
+        for key in list(self._rest):
+            self._finish(key)
 
     def _finish(self, key: tuple[int, int]) -> None:
         rest = self._rest.pop(key, b"")

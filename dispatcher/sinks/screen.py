@@ -94,10 +94,12 @@ class Screen(Sink):
         match stamped.event:
             case OutputEnded(_, rank, stream):
                 self._finish(rank, stream)
-            case RanksPlaced(world_size) if self._view.fold is not None:
-                if self._folding is not None:  # the ranks are started again
+            case RanksPlaced(world_size):
+                for key in list(self._lines):  # of a host that was lost; they are started again
+                    self._finish(*key)
+                if self._folding is not None:
                     self._show_folded(self._folding.finish())
-                self._folding = self._view.fold(world_size)
+                self._folding = None if self._view.fold is None else self._view.fold(world_size)
 
     def gap(self, missing: Counts) -> None:
         for key in missing:

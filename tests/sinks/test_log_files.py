@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.events import OutputEnded
+from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.sinks import logs
 from dispatcher.sinks.base import Stamped
 from dispatcher.sinks.logs import RankFiles
@@ -113,6 +113,16 @@ def test_a_merged_file_can_be_taken_apart(
     merged.event(Stamped(1, 0.0, OutputEnded(0, 0, 1, 0, 0)))
     merged.close()
     assert taken_apart(path) == wrote
+
+
+def test_a_line_of_a_host_that_was_lost_is_a_part(tmp_path: Path) -> None:
+    merged = Merged(tmp_path / "merged.log", silent)
+    merged.output(0, 1, b"half")
+    merged.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
+    merged.output(0, 1, b"again\n")
+    merged.close()
+    lines = (tmp_path / "merged.log").read_bytes().splitlines()
+    assert [line.split(b" ", 3)[3] for line in lines] == [b"P half", b"F again"]
 
 
 def test_a_merged_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:

@@ -124,6 +124,16 @@ def test_a_bar_is_shown_once_at_its_end(pipe: tuple[int, int]) -> None:
     assert os.read(pipe[0], 4096) == b"[0] 100%\n"
 
 
+def test_a_line_of_a_host_that_was_lost_ends_before_the_next_attempt(
+    pipe: tuple[int, int],
+) -> None:
+    screen = Screen(LABELS, Outlet({1: pipe[1]}))
+    screen.output(0, 1, b"half a li")
+    screen.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
+    screen.output(0, 1, b"again\n")
+    assert os.read(pipe[0], 4096) == b"[0] half a li\n[0] again\n"
+
+
 def test_what_was_left_out_is_counted_where_it_is_missing(pipe: tuple[int, int]) -> None:
     screen = Screen(View(lambda rank: f"[{rank}]"), Outlet({1: pipe[1]}))
     screen.output(0, 1, b"a\nhal")
