@@ -13,7 +13,7 @@ from dispatcher.api.here import allow_open_files
 from dispatcher.cli.advice import Advice
 from dispatcher.cli.door import say
 from dispatcher.cli.reach import Reach
-from dispatcher.cli.sinks import may_draw
+from dispatcher.cli.sinks import may_draw, terminals
 from dispatcher.copy.there.give import NotGiven, at_home
 from dispatcher.copy.told import Told
 from dispatcher.core.events import SignalReceived
@@ -89,7 +89,8 @@ def run(
         sinks.append(progress)
         outlet = CopyTerminal(progress, 2, nobody_reads)
     # standard output is the copy's own wire; standard error is for people
-    screen = Screen(View(lambda node: f"{names[node]}:", mark_errors=False), outlet)
+    view = View(lambda node: f"{names[node]}:", terminals=terminals(), mark_errors=False)
+    screen = Screen(view, outlet)
     with Reach(flags) as reach:
         runner = ErrandRunner(
             errand,

@@ -72,14 +72,13 @@ class Enrolled:
                 from dispatcher.jobs.control import Control
                 from dispatcher.runner.signals import Stop
                 from dispatcher.sinks.distant import packed
-                from dispatcher.sinks.merged import PART
 
                 stop = Stop(tell)
                 table = open_table(plan, slow)
                 self.control = Control(
                     self._folder, lambda how: stop(now=how == "kill"),
                     lambda: packed(table.picture()),
-                    part=PART if flags["log_merge"] else 0,
+                    heads=flags["log_merge"],
                     table=lambda: table.shot().plain(),
                     sample=lambda seconds: tell(SamplesWanted(seconds)),
                     gather=lambda: tell(StacksWanted()),

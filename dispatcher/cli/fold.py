@@ -11,18 +11,20 @@ import re
 import select
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import click
 
-from dispatcher.cli.door import CONTEXT, enter
+from dispatcher.cli.door import CONTEXT, enter, say
 from dispatcher.plan.hostset import fold
 from dispatcher.plan.request import parse_seconds
 from dispatcher.sinks.files import write_all
 from dispatcher.sinks.fold import WINDOW, Folding, fold_numbers, gather
-from dispatcher.sinks.harmless import harmless_lines
+from dispatcher.sinks.harmless import harmless_lines, harmless_pieces
 from dispatcher.sinks.lines import LineAssembler
+from dispatcher.sinks.spill import Spill
 
 #: how the label stands before a line: [3], [gpu01:3]!, or n1:
 _LABEL = re.compile(rb"(?:\[([^\[\]\s]{1,255})\](!?) |([^\s:\[\]]{1,255}):(?: |$))")
@@ -90,13 +92,20 @@ def named(labels: Iterable[str]) -> str:
 def stream(window: float, *, mask: bool) -> None:
     """Fold standard input line by line, until its end."""
     folding: Folding[str] = Folding(_ANYBODY, window=window, mask=mask)
-    labels, lines = Labels(), LineAssembler()
+    labels, spill = Labels(), Spill()
 
     def show(groups: Iterable[Any]) -> None:
         text = b"".join(labels.on(g.speakers, g.kind) + g.line + b"\n" for g in groups)
         if text:
             write_all(1, text)
 
+    def long(pieces: Iterator[bytes], end: bytes) -> None:
+        """Pass on a line that is too long to be compared, with its label."""
+        show(folding.finish())
+        for piece in chain(harmless_pieces(pieces), (end,)):
+            write_all(1, piece)
+
+    lines = LineAssembler() if os.isatty(1) else LineAssembler(long, spill)
     while True:
         wait = window / 4 if folding.waiting else None
         ready = select.select([0], [], [], wait)[0]
@@ -108,16 +117,22 @@ def stream(window: float, *, mask: bool) -> None:
         show(folding.due(time.monotonic()))
         if data == b"":
             show(folding.finish())
+            for words in spill.words():
+                say(f"note: {words}")
             return
 
 
 def gathered(chunks: Iterable[bytes]) -> None:
     """Read all, then show each different output once below the labels that have it."""
-    labels, assembler = Labels(), LineAssembler()
+    labels, spill = Labels(), Spill()
+    found: list[bytes] = []  # lines that were put aside
+    assembler = LineAssembler(lambda pieces, end: found.append(b"".join((*pieces, end))), spill)
     numbers: dict[bytes, int] = {}  # each different line is kept once
     said: dict[str, array[int]] = {}
     for chunk in chunks:
         block = assembler.feed(chunk) if chunk else assembler.finish()
+        block = b"".join((*found, block))
+        found.clear()
         for line in harmless_lines(block).split(b"\n")[:-1]:
             who, _, text = labels.off(line)
             number = numbers.setdefault(text, len(numbers))

@@ -57,12 +57,14 @@ def open_screen(
         from dispatcher.sinks.terminal import Terminal
 
         progress = Progress(len(hosts), time.monotonic)
-        outlet: Outlet = Terminal(_terminals(), STDERR, on_broken=on_broken)
+        outlet: Outlet = Terminal(terminals(), STDERR, on_broken=on_broken)
         screen = Screen(view, outlet, footer=footer_of(hosts, progress.picture))
     else:
-        screen = Screen(view, Outlet(on_broken=on_broken))
+        outlet = Outlet(on_broken=on_broken)
+        screen = Screen(view, outlet)
     sink = unhurried(
         over(screen),
+        outlet,
         STDOUT,
         showing.screen_overflow,
         kept=files_keep_all,
@@ -75,11 +77,14 @@ def open_screen(
     return sink, progress
 
 
-def unhurried(screen: Sink, fd: int, overflow: str, *, kept: bool, draws: bool = False) -> Sink:
-    """``screen``, which writes to ``fd``, on a thread of its own where it must not be waited for.
+def unhurried(
+    screen: Sink, outlet: Outlet, fd: int, overflow: str, *, kept: bool, draws: bool = False
+) -> Sink:
+    """``screen`` on a thread of its own where it must not be waited for.
 
-    overflow: auto, drop or block. kept: whether files get every byte that it is given.
-    draws: whether it wants a thread in any case, to draw in time.
+    outlet, fd: by what and to where it writes. overflow: auto, drop or block. kept: whether
+    files get every byte that it is given. draws: whether it wants a thread in any case, to
+    draw in time.
     """
     program_reads = overflow == "auto" and not os.isatty(fd)
     drop = overflow == "drop" or (
@@ -89,25 +94,28 @@ def unhurried(screen: Sink, fd: int, overflow: str, *, kept: bool, draws: bool =
         return screen
     from dispatcher.sinks.behind import Behind
 
-    return Behind(screen, "screen", drop=drop, patience=PAUSED if program_reads else 0.0)
+    patience = PAUSED if program_reads else 0.0
+    return Behind(screen, "screen", drop=drop, patience=patience, pace=lambda: outlet.pace)
 
 
 def view_of(showing: Showing, labels: Labels) -> View:
     """How lines look, and which are shown, on the standard streams as they are."""
-    terminals = _terminals()
+    streams = terminals()
     return View(
         labels.of,
         labels.hue,
-        coloured=frozenset() if os.environ.get("NO_COLOR") else terminals,
+        terminals=streams,
+        coloured=frozenset() if os.environ.get("NO_COLOR") else streams,
         timestamps=showing.timestamps,
         grep=showing.grep,
-        partial_after=_partial_after(showing, bool(terminals)),
+        partial_after=_partial_after(showing, bool(streams)),
         fold=_folding(showing) if showing.fold else None,
         fold_label=labels.of_many,
     )
 
 
-def _terminals() -> frozenset[int]:
+def terminals() -> frozenset[int]:
+    """The standard streams that end in one."""
     return frozenset(stream for stream in (STDOUT, STDERR) if os.isatty(stream))
 
 

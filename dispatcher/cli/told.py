@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.cli.advice import Advice
-from dispatcher.cli.sinks import may_draw, unhurried
+from dispatcher.cli.sinks import may_draw, terminals, unhurried
 from dispatcher.core.visits import Outcome
 from dispatcher.errors import UsageError
 from dispatcher.sinks.base import Sink
@@ -98,13 +98,12 @@ class Telling:
 
     def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Sink:
         """What shows ``streams`` and says notes, whether or not somebody reads them."""
-        colour = frozenset(
-            stream for stream in (1, 2) if os.isatty(stream) and not os.environ.get("NO_COLOR")
-        )
+        lookers = terminals()
         bare, names = self._flags["no_label"], self._names
         view = View(
             lambda node: "" if bare else f"{names[node]}:",
-            coloured=colour,
+            terminals=lookers,
+            coloured=frozenset() if os.environ.get("NO_COLOR") else lookers,
             timestamps=self._flags["timestamps"],
             mark_errors=False,
         )
@@ -126,7 +125,9 @@ class Telling:
         reader = STDOUT if STDOUT in streams else STDERR
         overflow = self._flags["screen_overflow"]
         draws = self._progress is not None
-        return OnlyStreams(unhurried(screen, reader, overflow, kept=kept, draws=draws), streams)
+        return OnlyStreams(
+            unhurried(screen, outlet, reader, overflow, kept=kept, draws=draws), streams
+        )
 
     def conclude(self, outcomes: Sequence[Outcome]) -> None:
         """Show what was kept, and then what became of which hosts."""

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any
 
-from dispatcher.agent.wire import STDERR, STDOUT
+from dispatcher.agent.wire import STDERR
 from dispatcher.cli import sinks as told
 from dispatcher.cli.door import say
 from dispatcher.cli.homes import ToldHomes
@@ -52,8 +52,7 @@ class Watch:
         if self.has_footer:
             from dispatcher.sinks.terminal import Terminal
 
-            terminals = frozenset(stream for stream in (STDOUT, STDERR) if os.isatty(stream))
-            outlet: Outlet = Terminal(terminals, STDERR, on_broken=_nobody_reads)
+            outlet: Outlet = Terminal(told.terminals(), STDERR, on_broken=_nobody_reads)
             draw = told.footer_of(hosts, self.distant.picture)
             self.screen: Sink = Screen(
                 view, outlet, footer=lambda *what: draw(*what) if self.distant.heard else []

@@ -101,7 +101,7 @@ class Control(Sink):
     picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
     what each rank does. sample: called with seconds when somebody wants samples every so often.
     gather: called when somebody wants to know where the ranks are; ``stacks`` takes the answer.
-    part: see ``Standing``.
+    heads: see ``Standing``.
     Raises: OSError if the socket cannot be made.
     """
 
@@ -110,7 +110,7 @@ class Control(Sink):
         folder: Path,
         stop: Callable[[str], None],
         picture: Callable[[], Mapping[str, Any] | None] = lambda: None,
-        part: int = 0,
+        heads: bool = False,
         *,
         table: Callable[[], Mapping[str, Any] | None] = lambda: None,
         sample: Callable[[float], None] = lambda seconds: None,
@@ -126,7 +126,7 @@ class Control(Sink):
         self._turns = 0
         self._lock = threading.Lock()
         self._callers: list[Caller] = []
-        self._standing = Standing(part)
+        self._standing = Standing(heads)
         self._notes: deque[str] = deque(maxlen=MOST_NOTES)
         self._leave_at: float | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -2,7 +2,8 @@
 
 With that and the log files nothing is shown twice or left out: the files are read up to
 where each stream stood, the rest comes live. ``merged.log`` takes whole lines only, so
-for it the heads of lines that are not whole yet are kept here as well.
+for it the heads of lines that are not whole yet are kept here as well, the last
+``HEAD`` bytes of each; what went before in a longer one is told to a caller as missing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+HEAD = 64 << 10
+
 
 class Standing:
-    """A fold over output. part: bytes at which that log cuts a long line; 0 to keep no heads."""
+    """A fold over output. heads: whether to keep the heads of lines."""
 
-    def __init__(self, part: int = 0, clock: Callable[[], float] = time.time) -> None:
-        self._part = part
+    def __init__(self, heads: bool = False, clock: Callable[[], float] = time.time) -> None:
+        self._heads = heads
         self._clock = clock
         self._until = 0.0
         self._world_size: int | None = None
@@ -28,10 +31,10 @@ class Standing:
         key = (rank, stream)
         self._passed[key] = self._passed.get(key, 0) + len(data)
         self._until = self._clock()
-        if self._part:
+        if self._heads:
             end = data.rfind(b"\n") + 1
             rest = data[end:] if end else self._rests.get(key, b"") + data
-            self._rests[key] = rest[len(rest) // self._part * self._part :]
+            self._rests[key] = rest[-HEAD:]
 
     def ended(self, rank: int, stream: int) -> None:
         self._ended[rank, stream] = None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from dispatcher.core.events import NodeHeard
@@ -35,6 +36,7 @@ class Behind(Sink):
 
     drop: leave out what is too much, or else wait. patience: leave nothing out while the
     sink goes on, however slowly; only when it has stood still for this many seconds.
+    pace: a number that changes while it goes on in a single call.
     spool: where to keep what is too much instead.
     """
 
@@ -46,12 +48,15 @@ class Behind(Sink):
         limit: int = LIMIT,
         drop: bool = True,
         patience: float = 0.0,
+        pace: Callable[[], int] = lambda: 0,
         spool: Spool | None = None,
     ) -> None:
         self._sink = sink
         self._limit = limit
         self._drop = drop
         self._patience = patience
+        self._pace = pace
+        self._seen = 0
         self._moved = time.monotonic()  # when the sink last took something, or was done with it
         self._spool = spool
         self._cond = threading.Condition()
@@ -128,6 +133,9 @@ class Behind(Sink):
     def _finds_room(self, cost: int) -> bool:
         """Wait for a sink that is slow; False when it stands still, or there is a gap already."""
         while self._gap is None and self._size + cost > self._limit:
+            seen, self._seen = self._seen, self._pace()
+            if self._seen != seen:
+                self._moved = time.monotonic()
             left = self._moved + self._patience - time.monotonic()
             if left <= 0:
                 return False

@@ -118,7 +118,7 @@ def _shown(block: bytes) -> list[str]:
 
 def _lines(block: bytes) -> list[bytes]:
     """The block's lines, harmless for a terminal."""
-    assembler = LineAssembler()
+    assembler = LineAssembler(limit=len(block))
     return harmless_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
 
 

@@ -12,11 +12,15 @@ kept from one call to the next, so no sequence can be hidden by being split.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
-RESET = "\x1b[0m"
+RESET = b"\x1b[0m"
 
 #: bytes of which no terminal makes more than it shows
 _PLAIN = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
+
+#: bytes of an SGR sequence that may be unfinished
+_LONGEST = 67
 
 _UNSAFE = re.compile(
     r"\x1b\[[0-9;:]{0,64}m"  # SGR, kept
@@ -31,12 +35,28 @@ def harmless_lines(block: bytes) -> bytes:
 
     A line that set a colour gets a reset at its end.
     """
-    if not block.translate(None, _PLAIN):
-        return block
-    shown = _UNSAFE.sub(_show, block.decode("utf-8", "surrogateescape"))
-    if "\x1b" in shown:
-        shown = "\n".join(_reset(line) for line in shown.split("\n"))
-    return shown.encode("utf-8", "surrogateescape")
+    shown = _visible(block)
+    if shown is not block and b"\x1b" in shown:
+        shown = b"\n".join(_reset(line) for line in shown.split(b"\n"))
+    return shown
+
+
+def harmless_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """``harmless_lines`` for one line that is too long to be held, which comes in any pieces."""
+    rest = b""
+    coloured = False
+    for piece in pieces:
+        text = rest + piece
+        edge = character_edge(text, len(text))
+        escape = text.rfind(b"\x1b", max(0, edge - _LONGEST))
+        edge = edge if escape < 0 else escape
+        rest, text = text[edge:], _visible(text[:edge])
+        coloured = coloured or b"\x1b" in text
+        yield text
+    text = _visible(rest)
+    yield text
+    if (coloured or b"\x1b" in text) and not text.endswith(RESET):
+        yield RESET
 
 
 def harmless(line: bytes) -> bytes:
@@ -49,8 +69,27 @@ def harmless_text(text: str) -> str:
     return harmless(text.encode("utf-8", "surrogateescape")).decode("utf-8")
 
 
-def _reset(line: str) -> str:
-    return line + RESET if "\x1b" in line and not line.endswith(RESET) else line
+def character_edge(text: bytes, at: int) -> int:
+    """``at``, or up to three bytes less, so that no UTF-8 character is cut there."""
+    for back in range(1, min(4, at + 1)):
+        byte = text[at - back]
+        if byte & 0xC0 == 0x80:
+            continue  # inside of a character
+        size = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+        return at - back if size > back else at
+    return at
+
+
+def _visible(block: bytes) -> bytes:
+    """``harmless_lines``, but a colour may last beyond its line."""
+    if not block.translate(None, _PLAIN):
+        return block
+    shown = _UNSAFE.sub(_show, block.decode("utf-8", "surrogateescape"))
+    return shown.encode("utf-8", "surrogateescape")
+
+
+def _reset(line: bytes) -> bytes:
+    return line + RESET if b"\x1b" in line and not line.endswith(RESET) else line
 
 
 def _show(match: re.Match[str]) -> str:

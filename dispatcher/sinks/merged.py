@@ -4,11 +4,11 @@ One line of the file is one line of a rank, as container runtimes write it (CRI)
 
     2026-01-31T14:25:01.123456Z 12 out F loss 2.31
 
-Time of arrival (UTC), rank, stream, then ``F`` for a whole line, or ``P`` for a
-part: a line longer than 64 KiB goes on in the next part of that rank and stream, and
-a last ``P`` stands where a stream ended without a line end. So the rank's
-bytes are the contents in order, with a line end behind each ``F``. ``X`` is a
-word of dispatch about bytes that were left out. Every line is written in one piece.
+Time of arrival of its end (UTC), rank, stream, then ``F`` for a whole line, or ``P`` for a
+part, which goes on in the next line of that rank and stream: where a stream ended without a
+line end, bytes were left out, or there was no room for a long line to wait in (``spill``).
+So the rank's bytes are the contents in order, with a line end behind each ``F``. ``X`` is a
+word of dispatch about bytes that were left out. No line stands in another.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.base import Counts, Sink, Stamped
 from dispatcher.sinks.rotation import LogFile, Rotation
+from dispatcher.sinks.spill import LongLine, Spill
 
-#: bytes of a part
+#: bytes of a line that wait in memory for its end
 PART = 64 << 10
 
 
@@ -45,6 +46,9 @@ class Merged(Sink):
         self._path = path
         self._warn = warn
         self._clock = clock
+        self._spill = Spill()
+        self._heads: dict[tuple[int, int], LongLine] = {}  # of lines longer than ``PART``
+        self._broken: set[tuple[int, int]] = set()  # whose line is in parts for want of room
         self._rest: dict[tuple[int, int], bytes] = {}
         self.missing = 0  # bytes that could not be written
 
@@ -53,16 +57,18 @@ class Merged(Sink):
         text = self._rest.pop(key, b"") + data
         end = text.rfind(b"\n") + 1
         whole, rest = text[:end], text[end:]
-        lines = []
+        if whole and key in self._heads:
+            last, _, whole = whole.partition(b"\n")
+            self._write_long(key, b"F", last)
+        if end:
+            self._broken.discard(key)
         if whole:
             full = self._prefix(key, b"F")
-            lines.append(full + whole[:-1].replace(b"\n", b"\n" + full) + b"\n")
-        while len(rest) >= PART:
-            lines.append(self._prefix(key, b"P") + rest[:PART] + b"\n")
-            rest = rest[PART:]
+            self._write(full + whole[:-1].replace(b"\n", b"\n" + full) + b"\n", len(whole))
+        if len(rest) >= PART:
+            rest = self._put_aside(key, rest)
         if rest:
             self._rest[key] = rest
-        self._write(b"".join(lines), len(data))
 
     def event(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, OutputEnded):
@@ -80,22 +86,47 @@ class Merged(Sink):
     def close(self) -> None:
         self._finish_all()
         self._file.close()
+        self._spill.close()
+        for words in self._spill.words():
+            self._warn(f"{self._path}: {words}")
         if self.missing:
             self._warn(f"{self._path}: {self.missing:,} bytes of output are missing")
 
     def _finish_all(self) -> None:
-        for key in list(self._rest):
+        for key in {**self._heads, **self._rest}:
             self._finish(key)
 
     def _finish(self, key: tuple[int, int]) -> None:
         rest = self._rest.pop(key, b"")
-        if rest:
-            self._write(self._prefix(key, b"P") + rest + b"\n", 0)
+        if key in self._heads:
+            self._write_long(key, b"P", rest)
+        elif rest:
+            self._write(self._prefix(key, b"P") + rest + b"\n", len(rest))
 
-    def _write(self, lines: bytes, nbytes: int) -> None:
-        if not lines:
-            return
+    def _put_aside(self, key: tuple[int, int], text: bytes) -> bytes:
+        """Keep a long line elsewhere until its end; what is held of ``text``."""
+        head = self._heads.get(key) or self._heads.setdefault(key, LongLine(self._spill))
+        rest = head.take(text)
+        if rest is not None:
+            return rest
+        self._spill.broken += key not in self._broken
+        self._broken.add(key)
+        self._write_long(key, b"P", text)
+        return b""
+
+    def _write_long(self, key: tuple[int, int], tag: bytes, last: bytes) -> None:
+        """Write a long line, or the part of it that there is; ``last`` is its end."""
+        head, prefix = self._heads.pop(key), self._prefix(key, tag)
+        self._write(prefix, 0, room=len(prefix) + len(head) + len(last) + 1)
+        for piece in head.pieces():
+            self._write(piece, len(piece))
+        self._write(last + b"\n", len(last))
+        head.drop()
+
+    def _write(self, lines: bytes, nbytes: int, room: int = 0) -> None:
+        """Write ``lines``, ``nbytes`` of them a rank's. room: bytes of the line they begin."""
         try:
+            self._file.make_room(room)
             self._file.write(lines)
         except OSError as error:
             if not self.missing:

@@ -32,6 +32,8 @@ class Outlet:
     ) -> None:
         self._fds = dict(fds or {STDOUT: 1, STDERR: 2})
         self._on_broken = on_broken
+        #: batches written so far: it grows while a long line is written
+        self.pace = 0
         for fd in self._fds.values():
             widen(fd)
         #: whether both streams end in the same place, where they must be told apart
@@ -44,6 +46,7 @@ class Outlet:
             return
         try:
             write_all(fd, batch)
+            self.pace += 1
         except OSError:
             del self._fds[stream]
             self._on_broken()

@@ -46,6 +46,12 @@ class LogFile:
         self._gone: int = 0  # bytes of pieces removed
         self._sizes: list[int] = []  # of the full pieces that are there
 
+    def make_room(self, size: int) -> None:
+        """Begin a new piece if ``size`` bytes that belong together do not fit into this one."""
+        limit = self._rotation.size
+        if limit is not None and self._size and self._size + size > limit:
+            self._rotate()
+
     def write(self, data: bytes) -> None:
         limit = self._rotation.size
         while limit is not None and self._size + len(data) > limit:

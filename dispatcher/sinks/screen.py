@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 
 from dispatcher.agent.wire import STDERR
 from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.sinks.base import BEAT, Counts, Sink, Stamped
 from dispatcher.sinks.fold import Folded, Folding
-from dispatcher.sinks.harmless import harmless_lines
+from dispatcher.sinks.harmless import harmless_lines, harmless_pieces
 from dispatcher.sinks.lines import LineAssembler
 from dispatcher.sinks.outlet import Outlet
+from dispatcher.sinks.spill import Spill
 from dispatcher.values import Value, value
 
 #: SGR foreground colours that can be told apart on dark and light backgrounds
@@ -22,22 +25,27 @@ COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 #: program may read, for which a line in two pieces is a broken one
 PARTIAL_TERMINAL, PARTIAL_ELSEWHERE = 0.2, 2.0
 
+#: bytes of a long line in which ``grep`` looks
+GREPPED = 16 << 20
+
 
 @value
 class View(Value):
     """How lines look, and which are shown.
 
     label: rank -> text, "" for none. hue: rank -> a number that chooses its colour.
+    terminals: streams that end in one: there a line that is too long is cut, and marked;
+    elsewhere it is whole. partial_after: seconds until an unfinished line is shown, 0 for never.
     coloured: streams whose labels have a colour. timestamps: put the time of arrival
-    before each line. grep: show only lines in which this is found. partial_after:
-    seconds until an unfinished line is shown, 0 for never. mark_errors: put ``!`` behind
-    the label of standard error where both streams end in the same place.
+    before each line. grep: show only lines in which this is found. mark_errors: put ``!``
+    behind the label of standard error where both streams end in the same place.
     fold: world size -> where equal lines of many ranks become one; None to show each.
     fold_label: ranks -> their label.
     """
 
     label: Callable[[int], str]
     hue: Callable[[int], int] = lambda rank: rank
+    terminals: frozenset[int] = frozenset()
     coloured: frozenset[int] = frozenset()
     timestamps: bool = False
     grep: re.Pattern[bytes] | None = None
@@ -69,6 +77,7 @@ class Screen(Sink):
         self._folding: Folding[int] | None = None
         self._lines: dict[tuple[int, int], LineAssembler] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
+        self._spill = Spill()
         #: streams with an unfinished line -> when it last grew
         self._unfinished: dict[tuple[int, int], float] = {}
         # Time that the screen itself was stuck in a write does not count as silence of a
@@ -79,9 +88,7 @@ class Screen(Sink):
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         key = (rank, stream)
-        lines = self._lines.get(key)
-        if lines is None:
-            lines = self._lines[key] = LineAssembler()
+        lines = self._lines.get(key) or self._begin(key)
         block = lines.feed(data)
         if block:
             self._show(rank, stream, block)
@@ -140,7 +147,18 @@ class Screen(Sink):
             self._show_folded(self._folding.finish())
         if self._not_shown:
             self.say(f"note: {self._not_shown:,} bytes of output were not shown, as marked above")
+        for words in self._spill.words():
+            self.say(f"note: {words}")
+        self._spill.close()
         self._outlet.close()
+
+    def _begin(self, key: tuple[int, int]) -> LineAssembler:
+        if key[1] in self._view.terminals:
+            lines = LineAssembler()
+        else:
+            lines = LineAssembler(partial(self._show_long, *key), self._spill)
+        self._lines[key] = lines
+        return lines
 
     def _finish(self, rank: int, stream: int) -> None:
         lines = self._lines.pop((rank, stream), None)
@@ -169,6 +187,24 @@ class Screen(Sink):
             block = block.replace(b"\n", b"\n" + prefix)  # one too many, at the end
             block = b"".join((prefix, memoryview(block)[: -len(prefix)]))
         self._write(stream, block)
+
+    def _show_long(self, rank: int, stream: int, pieces: Iterator[bytes], end: bytes) -> None:
+        """Show a line that is too long to be held. It is not folded, but keeps its place."""
+        pieces = harmless_pieces(pieces)
+        if self._view.grep is not None:
+            head = bytearray()
+            while len(head) < GREPPED and (piece := next(pieces, None)) is not None:
+                head += piece
+            if not self._view.grep.search(head):
+                return
+            pieces = chain((bytes(head),), pieces)
+        if self._folding is not None:
+            self._show_folded(self._folding.finish())
+        stamp = self._stamp() if self._view.timestamps else b""
+        self._write(stream, stamp + self._prefix(rank, stream) + next(pieces))
+        for piece in pieces:
+            self._write(stream, piece)
+        self._write(stream, end)
 
     def _show_folded(self, groups: list[Folded[int]]) -> None:
         for group in groups:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dispatcher.plan import worlds
 from dispatcher.sinks.base import Counts, Sink
@@ -23,13 +23,14 @@ from dispatcher.sinks.pieces import Names, Pieces, names_in
 _RANK = r"(?:([0-9]{1,6})\.)?"
 _FILE = re.compile(rf"rank-{_RANK}([0-9]{{5,7}})\.(out|err)")
 _RESTART = re.compile(r"restart-([1-9][0-9]{0,5})")
-_LINE = re.compile(
-    rb"([0-9TZ:.-]{27}) " + _RANK.encode() + rb"([0-9]{1,7}) (out|err) ([FPX]) (.*)", re.DOTALL
-)
+_LINE = re.compile(rb"([0-9TZ:.-]{27}) " + _RANK.encode() + rb"([0-9]{1,7}) (out|err) ([FPX]) ")
 _LEFT_OUT = re.compile(rb"\.\.\. ([0-9]{1,3}(?:,[0-9]{3}){0,6}) bytes of rank [0-9.]+ left out")
 _STREAMS = {"out": 1, "err": 2, b"out": 1, b"err": 2}
 
 Key = tuple[int, int]
+
+#: bytes of a line that are held until its end is known
+LONG = 64 << 10
 
 
 class Written(Protocol):
@@ -88,6 +89,15 @@ class RankFolder:
         return sorted(found, key=lambda one: one[0])
 
 
+class _Head(NamedTuple):
+    """What stands before a line. key: None for a line that is passed over, as one whose own head
+    was removed with the pieces before it."""
+
+    when: bytes = b""
+    key: Key | None = None
+    tag: bytes = b""
+
+
 class MergedLog:
     """The lines of ``merged.log``, in the order in which they came.
 
@@ -100,6 +110,7 @@ class MergedLog:
         self._only = only
         self._until = None if until is None else stamp(until).encode()
         self._rest = b""
+        self._head: _Head | None = None  # of the line that is being read
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
@@ -109,37 +120,47 @@ class MergedLog:
             removed += missing
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                self._line(line, sink, most)
+                self._line(line, sink, most, ends=True)
+            if len(self._rest) > LONG:  # a line may be too long to be held
+                self._line(self._rest, sink, most, ends=False)
+                self._rest = b""
         if removed:
             sink.say(f"note: the oldest {removed:,} bytes of the log were removed (--log-keep)")
         return self._file.position > was
 
-    def _line(self, line: bytes, sink: Sink, most: Counts | None) -> None:
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return  # cut off at its head with the pieces before it
-        when, world, number, side, tag, text = match.groups()
-        rank = worlds.number(int(world or 0), int(number))
-        key = (rank, _STREAMS[side])
-        if self._only not in (None, rank):
+    def _line(self, line: bytes, sink: Sink, most: Counts | None, *, ends: bool) -> None:
+        """Take ``line``, or what comes next of one that has begun."""
+        if self._head is None:
+            match = _LINE.match(line)
+            self._head = _Head() if match is None else self._read_head(match)
+            line = line if match is None else line[match.end() :]
+        head, self._head = self._head, None if ends else self._head
+        if head.key is None:
             return
-        before = self.taken.get(key, 0)
-        if tag == b"X":
-            left_out = _LEFT_OUT.fullmatch(text)
+        before = self.taken.get(head.key, 0)
+        if head.tag == b"X":
+            left_out = _LEFT_OUT.fullmatch(line)
             count = int(left_out[1].replace(b",", b"")) if left_out else 0
-            sink.gap({key: count})
-            self.taken[key] = before + count
+            sink.gap({head.key: count})
+            self.taken[head.key] = before + count
             return
         if self._file.trimmed and self._until is not None:
-            if when > self._until:
+            if head.when > self._until:
                 return
             most = None
-        data = text + b"\n" if tag == b"F" else text
+        data = line + b"\n" if ends and head.tag == b"F" else line
         if most is not None:
-            data = data[: max(0, most.get(key, 0) - before)]
+            data = data[: max(0, most.get(head.key, 0) - before)]
         if data:
-            sink.output(*key, data)
-        self.taken[key] = before + len(data)
+            sink.output(*head.key, data)
+        self.taken[head.key] = before + len(data)
+
+    def _read_head(self, match: re.Match[bytes]) -> _Head:
+        when, world, number, side, tag = match.groups()
+        rank = worlds.number(int(world or 0), int(number))
+        if self._only not in (None, rank):
+            return _Head()
+        return _Head(when, (rank, _STREAMS[side]), tag)
 
     @property
     def is_trimmed(self) -> bool:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.sinks.harmless import harmless, harmless_lines
-from dispatcher.sinks.lines import CONTINUED, LINE_LIMIT, LineAssembler, character_edge
+from dispatcher.sinks.harmless import character_edge, harmless, harmless_lines, harmless_pieces
+from dispatcher.sinks.lines import CONTINUED, LINE_LIMIT, LineAssembler
+from dispatcher.sinks.spill import Spill
 
 SAFE = re.compile(
     "^(?:[^\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
@@ -65,6 +66,43 @@ def test_a_long_line_comes_in_marked_pieces_and_bounded_memory() -> None:
     pieces += listed(lines.finish())
     assert all(piece.endswith(CONTINUED) for piece in pieces[:-1])
     assert b"".join(piece.removesuffix(CONTINUED) for piece in pieces) == b"x" * 320_000
+
+
+#: of lines that are put aside; smaller here than in life
+SMALL = 8
+
+
+def whole(chunks: list[bytes], room: int) -> tuple[bytes, int]:
+    """The lines of ``chunks`` where lines of more than ``SMALL`` bytes are put aside in ``room``
+    bytes, and how many lines came in pieces all the same."""
+    shown: list[bytes] = []
+    spill = Spill(room)
+    lines = LineAssembler(lambda pieces, end: shown.extend((*pieces, end)), spill, limit=SMALL)
+    for chunk in chunks:
+        shown.append(lines.feed(chunk))
+    shown.append(lines.finish())
+    spill.close()
+    return b"".join(shown), spill.broken
+
+
+TEXT = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"0123456789"])).map(b"".join)
+
+
+@given(data=TEXT, cuts=st.lists(st.integers(0, 300), max_size=6), room=st.integers(0, 8 * SMALL))
+def test_a_line_of_any_length_is_whole_where_there_is_room(
+    data: bytes, cuts: list[int], room: int
+) -> None:
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    chunks = [data[a:b] for a, b in pairwise(edges) if a < b]
+    lines = LineAssembler(limit=1 << 20)
+    expected = lines.feed(data) + lines.finish()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dispatcher.sinks.spill.BLOCK", SMALL)
+        assert whole(chunks, 1 << 20) == (expected, 0)
+        shown, broken = whole(chunks, room)
+    if b"\r" not in data:
+        assert shown.replace(CONTINUED + b"\n", b"") == expected
+    assert (shown != expected) <= (0 < broken <= data.count(b"\n") + 1)
 
 
 def test_no_line_is_longer_than_the_limit_however_it_comes() -> None:
@@ -132,6 +170,24 @@ def test_nothing_a_terminal_obeys_passes(line: bytes) -> None:
     shown = harmless(line)
     assert SAFE.match(shown.decode())
     assert harmless(shown) == shown
+
+
+#: what may not be torn, or does not look like it
+ESCAPES = [
+    b"\x1b[31m", b"\x1b[0m", b"\x1b[" + b"1;" * 32 + b"m", b"\x1b", b"m",
+    "\N{EURO SIGN}\x9b".encode(), b"\xff",
+]  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from(ESCAPES) | st.binary(max_size=9)).map(b"".join),
+    st.lists(st.integers(0, 300), max_size=6),
+)
+def test_a_line_in_pieces_is_made_as_harmless(line: bytes, cuts: list[int]) -> None:
+    line = line.replace(b"\n", b"")
+    edges = [0, *sorted(min(cut, len(line)) for cut in cuts), len(line)]
+    pieces = [line[a:b] for a, b in pairwise(edges)]
+    assert b"".join(harmless_pieces(pieces)) == harmless_lines(line)
 
 
 def test_every_coloured_line_ends_plain() -> None:

@@ -16,6 +16,7 @@ from dispatcher.sinks.base import Stamped
 from dispatcher.sinks.logs import RankFiles
 from dispatcher.sinks.merged import PART, Merged
 from dispatcher.sinks.rotation import LogFile, Rotation, mark
+from dispatcher.sinks.spill import Spill
 
 
 def silent(text: str) -> None:
@@ -115,23 +116,62 @@ def test_a_merged_file_can_be_taken_apart(
     assert taken_apart(path) == wrote
 
 
+@pytest.mark.parametrize("end", [b"\n", b""])
+@pytest.mark.parametrize("size", [None, 200_000, 4096])
+def test_a_merged_line_of_any_length_is_whole(tmp_path: Path, end: bytes, size: int | None) -> None:
+    merged = Merged(tmp_path / "merged.log", silent, Rotation(size))
+    for _ in range(50):
+        merged.output(0, 1, b"x" * 50_000)
+        merged.output(1, 1, b"y\n")
+        assert all(len(rest) < PART for rest in merged._rest.values())
+    merged.output(0, 1, end or b"z")
+    merged.close()
+    text = b"".join(piece.read_bytes() for piece in pieces(tmp_path / "merged.log"))
+    lines = [line.split(b" ", 4) for line in text.splitlines()]
+    assert len(lines) == 51
+    assert [(tag, len(line)) for _, rank, _, tag, line in lines if rank == b"0"] == [
+        (b"F", 2_500_000) if end else (b"P", 2_500_001)
+    ]
+
+
 def test_a_line_of_a_host_that_was_lost_is_a_part(tmp_path: Path) -> None:
     merged = Merged(tmp_path / "merged.log", silent)
-    merged.output(0, 1, b"half")
-    merged.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
+    for text in (b"short", b"x" * 100_000):
+        merged.output(0, 1, text)
+        merged.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
     merged.output(0, 1, b"again\n")
     merged.close()
     lines = (tmp_path / "merged.log").read_bytes().splitlines()
-    assert [line.split(b" ", 3)[3] for line in lines] == [b"P half", b"F again"]
+    assert [(line.split()[3], len(line.split()[4])) for line in lines] == [
+        (b"P", 5), (b"P", 100_000), (b"F", 5)
+    ]  # fmt: skip
 
 
-def test_a_merged_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
-    merged = Merged(tmp_path / "merged.log", silent)
-    for _ in range(50):
-        merged.output(0, 1, b"x" * 50_000)
-        assert all(len(rest) < PART for rest in merged._rest.values())
+def test_a_line_is_not_cut_where_the_next_piece_has_room(tmp_path: Path) -> None:
+    merged = Merged(tmp_path / "merged.log", silent, Rotation(300_000))
+    for _ in range(3):
+        merged.output(0, 1, b"x" * 100_000)
+        merged.output(0, 1, b"x" * 99_999 + b"\n")
     merged.close()
-    assert taken_apart(tmp_path / "merged.log") == {(b"0", b"out"): b"x" * 2_500_000}
+    found = [piece.read_bytes() for piece in pieces(tmp_path / "merged.log")]
+    assert [piece.count(b"\n") for piece in found] == [1, 1, 1]
+
+
+def test_merged_lines_without_room_are_in_parts_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spill.__init__, "__defaults__", (2 * PART,))
+    said: list[str] = []
+    merged = Merged(tmp_path / "merged.log", said.append)
+    for _ in range(10):
+        merged.output(0, 1, b"x" * 50_000)
+    merged.output(0, 1, b"\n")
+    merged.close()
+    path = tmp_path / "merged.log"
+    assert taken_apart(path) == {(b"0", b"out"): b"x" * 500_000 + b"\n"}
+    assert path.read_bytes().count(b" P ") > 1
+    (note,) = said
+    assert note.startswith(f"{path}: 1 line of more than 64 KiB came in pieces")
 
 
 def test_a_full_disk_is_told_once_and_counted() -> None:

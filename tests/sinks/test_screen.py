@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from dispatcher.core.events import OutputEnded, RanksPlaced
 from dispatcher.sinks.base import BEAT, Stamped
 from dispatcher.sinks.fold import Folding, fold_numbers
-from dispatcher.sinks.lines import CONTINUED
+from dispatcher.sinks.lines import CONTINUED, LINE_LIMIT
 from dispatcher.sinks.outlet import Outlet
 from dispatcher.sinks.screen import Screen, View
+from dispatcher.sinks.spill import BLOCK, Spill
 
 
 @pytest.fixture
@@ -36,7 +38,17 @@ def other() -> Iterator[int]:
 
 
 LABELS = View(lambda rank: f"[{rank}]")
+ZERO = View(lambda rank: "[0]")
+FOLDED = View(
+    lambda rank: f"[{rank}]",
+    fold=lambda world_size: Folding(world_size),
+    fold_label=lambda ranks: f"[{fold_numbers(ranks)}]",
+)
 BARE = View(lambda rank: "")
+
+
+def seen_on_a_terminal(partial_after: float = 0.0) -> View:
+    return View(lambda rank: "[0]", terminals=frozenset({1}), partial_after=partial_after)
 
 
 def ended(rank: int, stream: int) -> Stamped:
@@ -95,7 +107,7 @@ def test_grep(pipe: tuple[int, int]) -> None:
 
 
 def test_an_unfinished_line_is_shown_after_a_while(pipe: tuple[int, int]) -> None:
-    screen = Screen(View(lambda rank: "[0]", partial_after=0.2), Outlet({1: pipe[1]}))
+    screen = Screen(seen_on_a_terminal(partial_after=0.2), Outlet({1: pipe[1]}))
     screen.tick(99.0)
     screen.output(0, 1, b"sure?")
     now, beats = 100.0, 1
@@ -107,12 +119,18 @@ def test_an_unfinished_line_is_shown_after_a_while(pipe: tuple[int, int]) -> Non
 
 
 def test_time_stuck_in_a_write_is_no_silence_of_a_rank(pipe: tuple[int, int]) -> None:
-    screen = Screen(View(lambda rank: "[0]", partial_after=0.2), Outlet({1: pipe[1]}))
+    screen = Screen(seen_on_a_terminal(partial_after=0.2), Outlet({1: pipe[1]}))
     screen.tick(100.0)
     screen.output(0, 1, b"half a")
     assert screen.tick(1000.0)
     screen.output(0, 1, b" line\n")
     assert os.read(pipe[0], 4096) == b"[0] half a line\n"
+
+
+def test_a_long_line_is_cut_for_a_person_and_marked(pipe: tuple[int, int]) -> None:
+    screen = Screen(seen_on_a_terminal(), Outlet({1: pipe[1]}))
+    screen.output(0, 1, b"x" * LINE_LIMIT + b"y\n")
+    assert os.read(pipe[0], 1 << 20) == b"[0] " + b"x" * LINE_LIMIT + CONTINUED + b"\n[0] y\n"
 
 
 def test_a_bar_is_shown_once_at_its_end(pipe: tuple[int, int]) -> None:
@@ -124,10 +142,97 @@ def test_a_bar_is_shown_once_at_its_end(pipe: tuple[int, int]) -> None:
     assert os.read(pipe[0], 4096) == b"[0] 100%\n"
 
 
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[int]:
+    fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    yield fd
+    os.close(fd)
+
+
+def written(fd: int) -> list[bytes]:
+    os.lseek(fd, 0, os.SEEK_SET)
+    with open(fd, "rb", closefd=False) as file:
+        return file.read().splitlines()
+
+
+PIECE = b"x" * 50_000
+LONG = PIECE * 20
+
+
+def say_long(screen: Screen) -> None:
+    """Ranks 0 and 1 say a long line each, at once, and on standard error short ones meanwhile."""
+    for number in range(20):
+        for rank in (0, 1):
+            screen.output(rank, 1, b"%d" % rank + PIECE)
+            screen.output(rank, 2, b"error %d\n" % number)
+    for rank in (0, 1):
+        screen.output(rank, 1, b"end\nafter\n")
+
+
+def test_a_line_of_any_length_is_whole_in_a_log(log: int) -> None:
+    screen = Screen(LABELS, Outlet({1: log, 2: log}))
+    say_long(screen)
+    lines = written(log)
+    assert {line for line in lines if len(line) > 100} == {
+        b"[%d] " % rank + (b"%d" % rank + PIECE) * 20 + b"end" for rank in (0, 1)
+    }
+    assert lines.count(b"[0]! error 7") == 1
+    assert len(lines) == 2 * 20 + 2 + 2
+
+
+def test_long_lines_keep_their_place_among_folded_ones(log: int) -> None:
+    screen = Screen(FOLDED, Outlet({1: log}))
+    screen.event(Stamped(1, 0.0, RanksPlaced(2, "a", 1)))
+    screen.output(0, 1, b"before\n")
+    say_long(screen)
+    screen.close()
+    lines = written(log)
+    assert [line[:10] for line in lines] == [
+        b"[0] before", b"[0] 0xxxxx", b"[0] after", b"[1] 1xxxxx", b"[1] after"
+    ]  # fmt: skip
+    assert len(lines[1]) == len(lines[3]) == len(LONG) + 27
+
+
+def test_grep_looks_into_long_lines(log: int) -> None:
+    view = View(lambda rank: f"[{rank}]", grep=re.compile(rb"^1x.*end$"))
+    screen = Screen(view, Outlet({1: log}))
+    say_long(screen)
+    assert [line[:6] for line in written(log)] == [b"[1] 1x"]
+
+
+def test_a_long_line_that_is_cut_short_is_marked(log: int) -> None:
+    screen = Screen(ZERO, Outlet({1: log}))
+    screen.output(0, 1, LONG)
+    screen.gap({(0, 1): 5})
+    screen.output(0, 1, b"rest\n")
+    assert written(log) == [
+        b"[0] " + LONG + CONTINUED, b"... 5 bytes of rank 0 not shown", b"[0] rest"
+    ]  # fmt: skip
+
+
+def test_without_room_for_long_lines_nothing_is_lost_and_it_is_said(
+    log: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spill.__init__, "__defaults__", (3 * BLOCK,))
+    screen = Screen(ZERO, Outlet({1: log, 2: log}))
+    for _ in range(20):
+        screen.output(0, 1, PIECE)
+    screen.output(0, 1, b"\n")
+    for _ in range(2):
+        screen.output(0, 1, PIECE)
+    screen.output(0, 1, b"\n")
+    screen.close()
+    *lines, whole, said = written(log)
+    assert b"".join(n.removeprefix(b"[0] ").removesuffix(CONTINUED) for n in lines) == LONG
+    assert all(line.endswith(CONTINUED) for line in lines[:-1])
+    assert whole == b"[0] " + PIECE * 2
+    assert said.startswith(b"note: 1 line of more than 64 KiB came in pieces, as marked: no room")
+
+
 def test_a_line_of_a_host_that_was_lost_ends_before_the_next_attempt(
     pipe: tuple[int, int],
 ) -> None:
-    screen = Screen(LABELS, Outlet({1: pipe[1]}))
+    screen = Screen(ZERO, Outlet({1: pipe[1]}))
     screen.output(0, 1, b"half a li")
     screen.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
     screen.output(0, 1, b"again\n")
@@ -156,12 +261,7 @@ def test_a_reader_that_leaves_is_told_once(pipe: tuple[int, int]) -> None:
 
 
 def test_equal_lines_of_many_ranks_are_shown_once(pipe: tuple[int, int]) -> None:
-    view = View(
-        lambda rank: f"[{rank}]",
-        fold=lambda world_size: Folding(world_size),
-        fold_label=lambda ranks: f"[{fold_numbers(ranks)}]",
-    )
-    screen = Screen(view, Outlet({1: pipe[1]}))
+    screen = Screen(FOLDED, Outlet({1: pipe[1]}))
     screen.event(Stamped(1, 0.0, RanksPlaced(3, "a", 1)))
     for rank in (2, 0, 1):
         screen.output(rank, 1, b"same\nown %d\n" % (rank // 2))
