@@ -104,6 +104,13 @@ class TestEnds:
         verdict = finish(running)
         assert (verdict.exit_code, verdict.cause) == (7, policy.MpiAborted(1, 2, 7, "why"))
 
+    def test_an_abort_is_a_failure_whatever_its_code(self, running: Job) -> None:
+        running.handle(pmi.PmiAborted(1, 2, 0, ""), 1.0)
+        for rank in range(4):
+            exited(running, rank // 2, rank, 0 if rank == 2 else -15)
+        verdict = finish(running)
+        assert (verdict.ok, verdict.exit_code) == (False, 1)
+
     @pytest.mark.parametrize(("node", "rank"), [(0, 2), (1, 9), (1, number(1, 0))])
     def test_an_abort_of_a_rank_that_is_not_there_is_nothing(
         self, running: Job, node: int, rank: int
