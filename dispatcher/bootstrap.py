@@ -46,7 +46,7 @@ MODULES = (
 #: what few runs need; it follows in the ``prepare`` order of those that do
 PARTS = (
     "door", "stdin", "equal", "senses", "pair", "survey", "sampler", "usage", "nvidia", "stacks",
-    "rendezvous", "pmix", "libpmix", "libraries",
+    "rendezvous", "pmix", "libpmix", "libraries", "inside",
 )  # fmt: skip
 
 #: what the far side says, before any SYNC, when it found nothing to run us with

@@ -97,6 +97,7 @@ AGENT_MODULES = {
 
 #: what a part loads that few runs need, and only in a process of its own
 PART_MODULES = {
+    "agent.inside": {"ctypes"},
     "agent.nvidia": {"ctypes"},
     "agent.libpmix": {"ctypes"},
     "agent.pmix": {"_thread", "ctypes", "re"},

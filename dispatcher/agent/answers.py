@@ -31,7 +31,7 @@ class Answers:
     def take(self, rank: int, data: bytes, now: float) -> list[Action]:
         """What ``data``, said by ``rank``, calls for; the actions that are not replies."""
         world = self.wireup.homes[rank]
-        first: list[Action] = [] if self.wireup.spoken else [("mpi", rank)]
+        first: list[Action] = [] if rank in self.wireup.mpis else [("mpi", rank, "PMI-1")]
         self.wireup.spoken = True
         return first + self.reply(world, serving(world).feed(rank - world.first, data, now))
 
@@ -51,7 +51,7 @@ class Answers:
         return self.reply(world, serving(world).ended(rank))
 
     def order(self, message: dict[str, Any]) -> list[Action]:
-        """Carry out ``pmix``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
+        """Carry out ``pmix``, ``mpi_look``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
         wireup, kind = self.wireup, message["type"]
         if kind == "pmix":
             getattr(__spec__.loader, "sources", {}).update(message["parts"])
@@ -61,6 +61,11 @@ class Answers:
                 wireup.rendezvous = Rendezvous(wireup, wireup.worlds[0], wireup.listener, message)
                 return wireup.rendezvous.greet(wireup.listener.fileno(), 0.0)
             return []
+        if kind == "mpi_look":
+            getattr(__spec__.loader, "sources", {}).update(message["parts"])
+            from .inside import look
+
+            return [("send", "mpi_inside", look(wireup, message))]
         if wireup.rendezvous is not None and kind != "pmi_answer":
             answered = wireup.rendezvous.order(message)
             if answered is not None:
@@ -143,8 +148,6 @@ def serving(world: World) -> Server:
             job.get("apps"),
             job.get("preput"),
         )
-        for rank in world.gone:
-            world.server.ended(rank)
     return world.server
 
 

@@ -324,13 +324,18 @@ class Loop:
         if self.wireup is not None:
             self.act(self.wireup.answers().order(message))
 
-    def do_mpi(self, rank: int) -> None:
-        """``rank`` is the first that speaks to the PMI server: say which MPI it has loaded."""
-        from .shared import library
+    def do_mpi(self, rank: int, served: str, library: str = "") -> None:
+        """``rank`` has come to what serves MPI: say which it has loaded, unless another has too."""
+        from .shared import library as loaded
 
-        if rank in self.ranks:
-            found = library(self.ranks[rank].pid)
-            self.do_send("mpi", {"library": found, "served": "PMI-1"})
+        if rank in self.ranks and self.wireup is not None:
+            pid = self.ranks[rank].pid
+            path, size = loaded(pid)
+            known = {found[:2] for found in self.wireup.mpis.values()}
+            self.wireup.mpis[rank] = found = served, path or library, pid
+            if found[:2] not in known:
+                fields = {"rank": rank, "library": found[1], "size": size, "served": served}
+                self.do_send("mpi", fields)
 
     def do_break(self, rank: int, why: str) -> None:
         """End a rank whose words to the PMI server make no sense."""
@@ -407,6 +412,8 @@ class Loop:
                 if self.stdin is not None:
                     self.act(self.stdin.ended(member.rank))
                 why = self.examine(member)
+                if self.wireup is not None and not member.status and self.wireup.way:
+                    why["mpi"] = self.wireup.way
                 self.tell(("exited", member.rank, member.status, why))
                 if not member.pipes:  # it had closed them before
                     self.forget(member)

@@ -37,6 +37,8 @@ pmi_release
 pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name`` or ``pmi_spawn``
 pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``world`` in ``epoch``;
            others have waited ``seconds``
+mpi_look   answer with ``mpi_inside``, by ``parts``. over: whether to look who has finalized and not
+           said so yet; versions: libraries that are to tell theirs, each [what serves it, path]
 pmix       serve PMIx by ``parts``; hosts: [name, its ranks] of each node, this one is ``node``
 finish     the job is over: kill whatever is left, answer ``swept`` and exit
 =========  ==================================================================
@@ -49,7 +51,9 @@ probed     ``reached``: the addresses that answered with the run's token
 spawned    ``pids``: list of [rank, pid]
 failed     rank could not be executed: rank, errno, step, what
 exited     rank, status: exit code, or -n for signal n; of the first failure perhaps ``error``,
-           the rank's error file, and ``hint``, what else the host knows about it
+           the rank's error file, and ``hint``, what else the host knows about it; of one that
+           ended with 0 perhaps ``mpi``: it ``never`` called MPI_Init, was still ``inside``, or that
+           is ``open``
 leaked     rank ended but another process still holds its output open
 input_closed
            rank reads no more input, though there may be more; it has read ``taken`` bytes
@@ -64,14 +68,17 @@ pmi_name   ``rank`` wants to publish, lookup or unpublish (``verb``) ``service``
            answered by ``pmi_answer``
 pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, info pairs];
            ``preput``: its first keys and values in turn; answered by ``pmi_answer``
-mpi        the ranks use the MPI ``library`` (a path, perhaps ""), ``served`` by that
+mpi        ``rank`` and perhaps more use the MPI ``library`` (a path, perhaps ""; its ``size``),
+           ``served`` by that
+mpi_inside which ranks are ``inside`` MPI, each [rank, which of ``libraries``], and those of them
+           whose MPI_Finalize is ``over``. libraries: each [what serves it, path, version or ""]
 pmix_wanted
            a rank has come to where PMIx is offered; answered by ``pmix``
 pmix_failed
            MPI ``library`` cannot be served, after what was ``tried``; both empty: no longer
 pmi_waiting
            the others have waited ``seconds`` for ranks that ``never`` called MPI_Init, or are
-           ``absent`` from a barrier
+           ``absent`` from a barrier; some: perhaps not all of these
 sample     what was seen ``at`` a time of the host's own clock: ``ranks``, each [rank, state,
            CPU seconds, RSS, threads, processes, indices of its own GPUs, of all it may use],
            and ``gpus``, each [index, utilisation in %, bytes used, bytes there are, watts,

@@ -136,7 +136,8 @@ class Node:
             return [("signal", sorted(self.alive), SIGCONT), ("send", "beat", {})]
         if kind == "sample" and self.state == RUNNING:
             return [("sample", message)]
-        if kind in ("pmi_release", "pmi_answer", "pmi_who", "pmix") and self.state == RUNNING:
+        of_mpi = ("pmi_release", "pmi_answer", "pmi_who", "pmix", "mpi_look")
+        if kind in of_mpi and self.state == RUNNING:
             return [("pmi", message)]
         if kind == "finish":
             self.state = OVER

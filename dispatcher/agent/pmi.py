@@ -16,7 +16,8 @@ so at once. A fence whose members are all on this host never leaves it.
 
 A rank that breaks the protocol is ended; the server and the others live on. A
 rank that has ended well takes part in every fence to come, since nobody could
-wait for it.
+wait for it. One that ended without ``init`` does not: to go on without what it
+never put would only end in an assertion elsewhere, so the launcher ends the job.
 
 A spawn request is only read here (``spawn``); the launcher answers it. PMI-2 and
 PMIx are not spoken. Longer than other modules, since the protocol is one.
@@ -64,7 +65,7 @@ class Peer:
         self.inside = False  # between init and finalize
         self.asked = False  # the launcher owes it an answer
         self.over = False  # nothing it says counts any more
-        self.ended = False  # its process ended well
+        self.ended = False  # its process ended well, and had called MPI_Init
 
 
 class Fence:
@@ -140,7 +141,8 @@ class Server:
     def ended(self, rank: int) -> list[Action]:
         """``rank`` ended with exit code 0: nobody waits for it any more."""
         peer = self.peers[rank]
-        peer.ended = peer.over = True
+        peer.over = True
+        peer.ended = peer.n_inits > 0
         actions = []
         for key, fence in list(self.fences.items()):
             if rank in fence.members and fence.arrived:

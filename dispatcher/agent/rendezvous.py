@@ -70,6 +70,7 @@ class Rendezvous:
         self.due: float | None = None  # when there is something to say that nobody triggers
         self.patient: float | None = None  # until when no rank is missed
         self.aborts: list[tuple[float, Action]] = []  # when to tell of each
+        self.served = self.mpi = ""  # what serves, and the MPI it was chosen for
         self.connected: set[int] = set()
         self.finalized: set[int] = set()
         self.epochs: dict[str, int] = {}
@@ -138,6 +139,14 @@ class Rendezvous:
             actions += getattr(self, "_" + message.pop("type"))(now, **message)
         return actions if data else actions + self._ended()
 
+    def catch_up(self, now: float) -> list[Action]:
+        """A rank has ended: what the serving process said of it before counts."""
+        return self.hear(self.link, now) if self.link in self.wireup.others else []
+
+    def is_inside(self, rank: int) -> bool:
+        """Whether ``rank`` has called MPI_Init and not MPI_Finalize."""
+        return rank in self.connected and rank not in self.finalized
+
     def order(self, message: dict[str, Any]) -> list[Action] | None:
         """Carry out ``pmi_release`` or ``pmi_who`` of a fence of ours; None for those of PMI-1."""
         fence, epoch = message["fence"], message["epoch"]
@@ -161,11 +170,12 @@ class Rendezvous:
 
     def who(self, seconds: float) -> list[Action]:
         """Report the ranks here that others wait for; libpmix does not tell which are in."""
-        never = sorted(self.world.left - self.connected)
+        never = sorted(self.world.left.union(self.world.never) - self.connected)
         absent = [] if never else sorted(self.world.left - self.finalized)
         if not never and not absent:
             return []
-        return [("send", "pmi_waiting", {"never": never, "absent": absent, "seconds": seconds})]
+        fields = {"never": never, "absent": absent, "seconds": seconds, "some": len(absent) > 1}
+        return [("send", "pmi_waiting", fields)]
 
     def tick(self, now: float) -> list[Action]:
         """Reports that are due: of ranks that have never come, and of aborts."""
@@ -174,7 +184,7 @@ class Rendezvous:
         actions: list[Action] = []
         if self.patient is not None and self.patient <= now:
             self.patient = None
-            if self.world.left - self.connected:
+            if self.world.left.union(self.world.never) - self.connected:
                 actions += self.who(self.patience)
         while self.aborts and self.aborts[0][0] <= now:
             actions += self.wireup.answers().reply(self.world, [self.aborts.pop(0)[1]])
@@ -188,14 +198,16 @@ class Rendezvous:
     # -- what the serving process says ----------------------------------------------------
 
     def _up(self, now: float, mpi: str, pmix: str, version: str) -> list[Action]:
-        return [("send", "mpi", {"library": mpi, "served": "%s (%s)" % (version, pmix)})]
+        self.served, self.mpi = "%s (%s)" % (version, pmix), mpi
+        return []
 
     def _connected(self, now: float, rank: int) -> list[Action]:
         if not self.connected:
             self.patient = now + self.patience
             self._set_due()
         self.connected.add(rank)
-        return []
+        self.finalized.discard(rank)  # it begins once more
+        return [] if rank in self.wireup.mpis else [("mpi", rank, self.served, self.mpi)]
 
     def _finalized(self, now: float, rank: int) -> list[Action]:
         self.finalized.add(rank)

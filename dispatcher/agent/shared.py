@@ -30,16 +30,29 @@ def mapped(pids: list[int]) -> set[bytes]:
     return found
 
 
-def library(pid: int) -> str:
-    """The MPI library that process ``pid`` has loaded; "" if it has none of its own."""
+def library(pid: int) -> tuple[str, int]:
+    """The MPI library that process ``pid`` has loaded, and its size; "" if it has none."""
     try:
         with open("/proc/%d/maps" % pid) as file:
             for line in file:
                 if "/libmpi" in line and ".so" in line:
-                    return line[line.index("/") :].rstrip()
+                    path = line[line.index("/") :].rstrip()
+                    return path, os.stat(path).st_size
     except (OSError, ValueError):
         pass
-    return ""
+    return "", 0
+
+
+def keeps(path: str) -> bool:
+    """Whether the MPI library at ``path`` has a segment from MPI_Init to MPI_Finalize.
+
+    MPICH 5 does. It takes its leave of PMI in an exit handler, long after MPI_Finalize.
+    """
+    try:
+        with open(path, "rb") as file:
+            return PREFIXES[0] in file.read()
+    except OSError:
+        return True  # then the less is said of it the better
 
 
 def remove(paths: set[bytes]) -> None:

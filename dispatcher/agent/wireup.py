@@ -43,7 +43,7 @@ class World:
         self.first: int = job.get("first", 0)  # the number of its rank 0
         self.left = set(numbers)  # not yet ended
         self.ranks = [number - self.first for number in numbers]
-        self.gone: list[int] = []  # ranks that ended well before anyone spoke
+        self.never: list[int] = []  # those that ended well without MPI_Init, by the job's numbers
         self.server: Server | None = None
 
 
@@ -64,6 +64,8 @@ class Wireup:
         self.spoken = False  # whether any rank has
         self.folder: str | None = None  # of error files
         self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
+        self.way = ""  # of the rank that ended last see ``standing``
+        self.mpis: dict[int, tuple[str, str, int]] = {}  # rank -> what serves it, its MPI, its pid
 
     def add(self, job: dict[str, Any], numbers: list[int]) -> None:
         """Ranks of a world are about to be started."""
@@ -138,6 +140,7 @@ class Wireup:
     def leave(self, rank: int) -> None:
         """``rank`` is no more, or never was; with the last one its world is forgotten."""
         self.close(rank)
+        self.mpis.pop(rank, None)
         world = self.homes.pop(rank, None)
         if world is not None:
             world.left.discard(rank)
@@ -168,14 +171,33 @@ class Wireup:
     def ended(self, rank: int, status: int, now: float) -> list[Action]:
         """``rank`` was reaped: take its last words; if it ended well, nobody waits for it."""
         actions = self.read(rank, now) if rank in self.ends else []
+        if self.rendezvous is not None:
+            actions += self.rendezvous.catch_up(now)
         world = self.homes[rank]
+        self.way = self.standing(rank)
+        if self.way == "inside" and rank in self.mpis:
+            served, path, _ = self.mpis[rank]
+            from . import shared
+
+            if served == "PMI-1" and shared.keeps(path):
+                self.way = "open"  # it may have finalized MPI, and had no time to say so
         self.leave(rank)
         if status != 0:
             return actions
+        if self.way == "never":
+            world.never.append(rank)
         if world.server is None:
-            world.gone.append(rank - world.first)
             return actions
         return actions + self.answers().ended(world, rank - world.first)
+
+    def standing(self, rank: int) -> str:
+        """Whether ``rank`` ``never`` called MPI_Init, is ``inside`` MPI, or "": is through."""
+        world, served = self.homes[rank], self.rendezvous
+        peer = world.server and world.server.peers[rank - world.first]
+        if (peer and peer.inside) or (served and served.is_inside(rank)):
+            return "inside"
+        came = (peer and peer.n_inits) or (served and rank in served.connected)
+        return "" if came else "never"
 
     def note_segments(self) -> None:
         """Remember which shared memory MPI made; the ranks are about to be signalled."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.api.endings import Endings
-from dispatcher.core.policy import Hung, MpiAborted, RankFailed, Verdict
+from dispatcher.core.policy import Hung, LeftMpi, MpiAborted, MpisDiffer, RankFailed, Verdict
 from dispatcher.plan import worlds
 from dispatcher.plan.fitness import Exclusion
 from dispatcher.plan.job import JobPlan
@@ -44,9 +44,9 @@ class HostFailure(Value):
 class FirstFailure(Value):
     """What ended the run.
 
-    kind: RankFailed, MpiAborted, RankNotStarted, NodeFailed, Rejected, Impossible, OutputLost,
-    Hung or Interrupted. rank, host: where, as far as it was at one place. last_lines: what that
-    rank said last. facts: all that ``report.json`` has of it.
+    kind: RankFailed, MpiAborted, LeftMpi, MpisDiffer, RankNotStarted, NodeFailed, Rejected,
+    Impossible, OutputLost, Hung or Interrupted. rank, host: where, as far as it was at one
+    place. last_lines: what that rank said last. facts: all that ``report.json`` has of it.
     """
 
     kind: str
@@ -229,6 +229,12 @@ def _cause(verdict: Verdict, names: Sequence[str], endings: Endings, last: Last)
         facts["groups"] = [_group(group) for group in cause.groups]
         if cause.rank is None:
             del facts["rank"], facts["node"]
+    if isinstance(cause, MpisDiffer):
+        facts["used"] = [vars(one) for one in cause.used]
+    if isinstance(cause, LeftMpi):
+        facts["ranks"], facts["waiting"] = (
+            [worlds.name(rank) for rank in ranks] for ranks in (cause.ranks, cause.waiting)
+        )
     if "failure" in facts:
         facts["failure"] = asdict(_failure(facts["failure"]))
     if "failures" in facts:

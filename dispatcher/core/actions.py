@@ -132,6 +132,19 @@ class ServePmix(Action):
 
 
 @value
+class LookInside(Action):
+    """Let the node say who is inside MPI there.
+
+    over: whether to look who has finalized and not said so yet. versions: libraries that are
+    to tell theirs, each with what serves it.
+    """
+
+    node: int
+    over: bool
+    versions: tuple[tuple[str, str], ...]
+
+
+@value
 class AskWaiting(Action):
     """Let the node say which of its ranks others have awaited for ``seconds`` in ``fence``."""
 

@@ -194,7 +194,9 @@ class RankFailedToStart(OfAttempt):
 class RankExited(OfAttempt):
     """The rank's process was reaped; ``status`` is its exit code, or -n for signal n.
 
-    error: what its error file says; hint: what its host knows besides, "" for nothing.
+    error: what its error file says; hint: what its host knows besides, "" for nothing. mpi: of
+    one that ended with 0: it ``never`` called MPI_Init, was still ``inside`` MPI, or that is
+    ``open``, since some libraries tell of MPI_Finalize late.
     """
 
     node: int
@@ -202,6 +204,7 @@ class RankExited(OfAttempt):
     status: int
     error: ErrorFile | None = None
     hint: str = ""
+    mpi: str = ""
 
 
 @value

@@ -24,9 +24,12 @@ Rules (their ids appear in tests and in comments):
 * J-6  exit code 0 only if every planned rank exited 0 and every byte arrived
 * J-7  the run ends in bounded time after it began to stop, whatever the hosts do,
   unless their output is still being read
-* J-8  a rank that ends with 0 is waited for by no MPI barrier; MPI_Abort ends the job at once
+* J-8  a rank that called MPI_Init and ended with 0 is waited for by no MPI barrier; MPI_Abort
+  ends the job at once, and is a failure whatever its code
 * J-9  a spawned rank counts like a planned one, unless its world could not be started: then
   the rank that asked is told so, and nothing of that world is a failure
+* J-10 a rank that leaves MPI half-way ends the job, if others are left in it (``leaving``); a
+  failure waits until it is known whether ranks use different MPIs
 
 Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
 """
@@ -53,6 +56,7 @@ from dispatcher.core.actions import (
 )
 from dispatcher.core.check import Answer, Ask, Check, Go
 from dispatcher.core.kvs import FenceError
+from dispatcher.core.leaving import Leaving
 from dispatcher.core.mpi import Mpi
 from dispatcher.core.roll import Roll
 from dispatcher.errors import InternalError
@@ -67,6 +71,9 @@ CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
 PROBE_SLACK = 10.0
 #: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
 SWEEP_LIMIT = 8.0
+
+#: seconds that a failure waits for what hosts say of the MPIs in use
+DOUBT_LIMIT = 5.0
 
 #: signals that end the run, and those that are only passed on
 ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
@@ -94,6 +101,8 @@ class Job:
         self._sweeps: dict[int, ev.NodeSwept] = {}  # the last that found something
         self._rungs: list[policy.Rung] = []
         self._mpi: Mpi | None = None  # once the ranks are placed
+        self._leaving = Leaving(self._roll)
+        self._doubted: policy.Cause | None = None  # the first failure, which may be a consequence
 
     # -- the three doors --------------------------------------------------------
 
@@ -190,12 +199,15 @@ class Job:
     def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
         if self._mpi is None or not self._roll.exited(event.rank, event.node, event.status):
             return []
-        freed = self._mpi.ended(event.rank, event.status)
+        freed = self._mpi.ended(event.rank, event.status, event.mpi)
         if event.status != 0 and freed is not None:  # J-9
-            return self.stop(
+            return self._failed(
                 policy.RankFailed(event.node, event.rank, event.status, event.error, event.hint),
                 now,
             )
+        if self.state == RUNNING:
+            self._leaving.exited(event.rank, event.mpi, now)
+            self._set_look()
         return (freed or []) + self._conclude(now)
 
     def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:
@@ -279,13 +291,42 @@ class Job:
         if not self._roll.is_alive(event.rank, event.node):
             return []
         cause = policy.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
-        return self.stop(cause, now)
+        return self._failed(cause, now)
 
     def _on_pmi_asked(self, event: pmi.PmiAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.ask(event)
 
     def _on_pmi_spawn_asked(self, event: pmi.PmiSpawnAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.spawn(event)  # J-2
+
+    def _on_mpi_found(self, event: pmix.MpiFound, now: float) -> list[Action]:
+        if self.state == RUNNING:
+            self._leaving.found(event, now)
+            self._set_look()
+        return []
+
+    def _on_mpi_inside(self, event: pmi.MpiInside, now: float) -> list[Action]:
+        if self.state != RUNNING:
+            return []
+        cause = self._leaving.answer(event)
+        self._set_look()
+        if cause is None and not self._leaving.is_in_doubt:
+            cause, self._doubted = self._doubted, None
+        return [] if cause is None else self.stop(cause, now)
+
+    def _set_look(self) -> None:
+        self.deadlines.pop("look", None)
+        if self._leaving.due is not None:
+            self.deadlines["look"] = self._leaving.due
+
+    def _failed(self, cause: policy.Cause, now: float) -> list[Action]:
+        """A rank failed, perhaps because of what another did before (J-10)."""
+        if self.state != RUNNING or not self._leaving.is_in_doubt:
+            return self.stop(self._leaving.instead(cause), now)
+        if self._doubted is None:
+            self._doubted = cause
+            self.deadlines["doubt"] = now + DOUBT_LIMIT
+        return self._conclude(now)
 
     def _on_pmix_wanted(self, event: pmix.PmixWanted, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.serve(event.node)
@@ -301,6 +342,10 @@ class Job:
         """Note the cause (J-3) and begin to end the job, unless that is under way."""
         actions: list[Action] = []
         if self.cause is None:
+            if self._doubted is not None and not isinstance(cause, policy.MpisDiffer):
+                cause = self._doubted
+            self.deadlines.pop("look", None)
+            self.deadlines.pop("doubt", None)
             self.cause = cause
             actions.append(Tell(ev.JobStopping(type(cause).__name__)))
         if self.state in (CONNECTING, PROBING):  # J-1, J-2: no rank has been started
@@ -333,7 +378,12 @@ class Job:
         if self.state in (RUNNING, STOPPING):
             if not self._roll.is_done:
                 return []
+            if self.cause is None:
+                cause = self._doubted or self._leaving.at_the_end()
+                if cause is not None:
+                    return self.stop(cause, now)
             self.state = FINISHING
+            self.deadlines.pop("look", None)
             self.deadlines.pop("rung", None)
             self.deadlines.pop("sweep", None)
             self._waiting = self._live & self._check.ready_nodes
@@ -383,6 +433,12 @@ class Job:
     def _due(self, key: Hashable, now: float) -> list[Action]:
         if key == "rung":
             return self._climb(now)
+        if key == "look":
+            actions = self._leaving.look(now)
+            self._set_look()
+            return actions
+        if key == "doubt" and self._doubted is not None:
+            return self.stop(self._doubted, now)
         if key == "probe":
             return self._give_up(self._check.waiting, "no answer to the check in time", now)
         if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
@@ -431,6 +487,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
     pmi.PmiWaiting: Job._on_nothing,
     pmix.PmixWanted: Job._on_pmix_wanted,
     pmix.PmixFailed: Job._on_pmix_failed,
-    pmix.MpiFound: Job._on_nothing,
+    pmix.MpiFound: Job._on_mpi_found,
+    pmi.MpiInside: Job._on_mpi_inside,
     ev.SignalReceived: Job._on_signal,
 }

@@ -172,8 +172,8 @@ class Mpi:
 
     # -- ends ---------------------------------------------------------------------
 
-    def ended(self, rank: int, status: int) -> list[Action] | None:
-        """``rank`` exited: if with 0, no fence waits for it any more.
+    def ended(self, rank: int, status: int, mpi: str = "") -> list[Action] | None:
+        """``rank`` exited: if with 0, no fence waits for it any more, unless it never came to one.
 
         None: the exit is no failure, since the rank's world was given up.
         """
@@ -185,7 +185,7 @@ class Mpi:
         if world.given_up:
             self._roll.statuses.pop(rank, None)
             return None
-        releases = world.fences.ended(own) if status == 0 else []
+        releases = world.fences.ended(own) if status == 0 and mpi != "never" else []
         return [action for release in releases for action in _released(index, release)]
 
     def _leave(self, rank: int) -> None:

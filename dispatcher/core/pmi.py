@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dispatcher.core.error_file import ErrorFile
 from dispatcher.core.events import Event, OfAttempt
 from dispatcher.values import Value, value
@@ -82,10 +84,25 @@ class SpawnRefused(Event):
 class PmiWaiting(OfAttempt):
     """Ranks have been awaited for ``seconds``: they ``never`` called MPI_Init, or are ``absent``.
 
-    absent: from a barrier, in MPI_Init, MPI_Finalize or a spawn.
+    absent: from a barrier, in MPI_Init, MPI_Finalize or a spawn. some: perhaps only some of them.
     """
 
     node: int
     never: tuple[int, ...]
     absent: tuple[int, ...]
     seconds: float
+    some: bool = False
+
+
+@value
+class MpiInside(OfAttempt):
+    """Who is ``inside`` MPI on the node: rank -> what serves it, and its library.
+
+    over: those whose MPI_Finalize is behind them.
+    versions: (what serves it, library) -> version, of those that were asked for.
+    """
+
+    node: int
+    inside: Mapping[int, tuple[str, str]]
+    over: tuple[int, ...]
+    versions: Mapping[tuple[str, str], str]

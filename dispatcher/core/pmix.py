@@ -20,11 +20,16 @@ class PmixWanted(OfAttempt):
 
 @value
 class MpiFound(OfAttempt):
-    """The ranks of the node use the MPI ``library`` (a path, or ""), ``served`` by that."""
+    """``rank`` of the node uses the MPI ``library`` (a path, or ""), ``served`` by that.
+
+    size: of the library's file. Of others there that use the same nothing is told.
+    """
 
     node: int
     library: str
     served: str
+    rank: int = 0
+    size: int = 0
 
 
 @value

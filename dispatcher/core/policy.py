@@ -47,6 +47,37 @@ class MpiAborted(Value):
 
 
 @value
+class LeftMpi(Value):
+    """A rank exited with 0 half-way: before MPI_Init (``never``), or without MPI_Finalize.
+
+    ranks: all that did so, ``rank`` the first of them. waiting: those that are left in MPI.
+    """
+
+    node: int
+    rank: int
+    never: bool
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...] = ()
+
+
+@value
+class UsedMpi(Value):
+    """An MPI of the job: its version or "", its path or "", how its ``ranks`` find each other."""
+
+    version: str
+    path: str
+    way: str
+    ranks: tuple[int, ...]
+
+
+@value
+class MpisDiffer(Value):
+    """The ranks use different MPIs."""
+
+    used: tuple[UsedMpi, ...]
+
+
+@value
 class RankNotStarted(Value):
     """A rank's program could not be executed on its host."""
 
@@ -118,6 +149,8 @@ class Interrupted(Value):
 Cause = (
     RankFailed
     | MpiAborted
+    | LeftMpi
+    | MpisDiffer
     | RankNotStarted
     | NodeFailed
     | Rejected
@@ -182,6 +215,8 @@ def exit_code(cause: Cause | None) -> int:
             return exitcodes.from_status(status)
         case MpiAborted(code=code):
             return code or 1  # an abort is never a success
+        case LeftMpi():
+            return 1  # as mpirun's, of a process "exiting improperly"
         case RankNotStarted(errno=number, step=step):
             found = step != "exec" or number != errno.ENOENT
             return exitcodes.NOT_EXECUTABLE if found else exitcodes.NOT_FOUND

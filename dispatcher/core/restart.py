@@ -27,6 +27,8 @@ def refusal(cause: policy.Cause) -> str | None:
             return "the hosts cannot hold it"
         case policy.OutputLost():
             return "output was lost"
+        case policy.MpisDiffer():
+            return "its ranks use different MPIs"
         case policy.RankNotStarted(step="exec"):
             return "the program cannot be executed"
         case policy.RankFailed(status=exitcodes.NO_RESTART):

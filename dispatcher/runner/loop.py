@@ -310,6 +310,10 @@ class Runner:
 
                     number = self._core.host_at(node)
                     self._hosts[number].send(pmix_order(self.plan, node))
+                case act.LookInside(node):
+                    from dispatcher.runner.orders import look_order
+
+                    self._hosts[node].send(look_order(action))
                 case act.AskWaiting(node, world, fence, epoch, seconds):
                     self._send(
                         node, "pmi_who", world=world, fence=fence, epoch=epoch, seconds=seconds

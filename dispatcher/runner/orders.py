@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from dispatcher import bootstrap
 from dispatcher.agent.messages import control
+from dispatcher.core.actions import LookInside
 from dispatcher.core.events import Facts
 from dispatcher.core.kvs import process_mapping
 from dispatcher.plan.environ import (
@@ -171,6 +172,13 @@ def _place(
 def release_order(world: int, fence: str, epoch: int, packets: Sequence[bytes]) -> Common:
     """The order to let the members of a fence go, the same for all nodes."""
     return Common(control("pmi_release", world=world, fence=fence, epoch=epoch, keys=packets))
+
+
+def look_order(action: LookInside) -> bytes:
+    """The order to say who is inside MPI, with what finds that out."""
+    versions = [list(library) for library in action.versions]
+    parts = bootstrap.parts(("inside",))
+    return control("mpi_look", parts=parts, over=action.over, versions=versions)
 
 
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:

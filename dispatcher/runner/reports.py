@@ -182,7 +182,10 @@ def _failed(fields: Fields, node: int) -> list[ev.Event]:
 def _exited(fields: Fields, node: int) -> list[ev.Event]:
     status = fields.integer("status", -64, 255)
     hint = fields.optional_text("hint") or ""
-    return [ev.RankExited(node, fields.rank(), status, _error(fields), hint)]
+    mpi = fields.optional_text("mpi") or ""
+    if mpi not in ("", "never", "inside", "open"):
+        raise ReportError("mpi: not where a rank may stand")
+    return [ev.RankExited(node, fields.rank(), status, _error(fields), hint, mpi)]
 
 
 def _error(fields: Fields) -> error_file.ErrorFile | None:
@@ -298,7 +301,31 @@ def _pmi_waiting(fields: Fields, node: int) -> list[ev.Event]:
     never, absent = (
         tuple(fields.own(rank) for rank in fields.items(name)) for name in ("never", "absent")
     )
-    return [pmi.PmiWaiting(node, never, absent, fields.number("seconds"))]
+    some = fields.has("some") and fields.flag("some")
+    return [pmi.PmiWaiting(node, never, absent, fields.number("seconds"), some)]
+
+
+def _mpi(fields: Fields, node: int) -> list[ev.Event]:
+    library, served, size = fields.text("library"), fields.text("served"), fields.integer("size")
+    return [pmix.MpiFound(node, library, served, fields.rank(), size)]
+
+
+def _mpi_inside(fields: Fields, node: int) -> list[ev.Event]:
+    libraries = []
+    for item in fields.items("libraries"):
+        if not isinstance(item, list) or len(item) != 3:
+            raise ReportError("libraries: not triples")
+        served, path, version = (_text(word, "library") for word in item)
+        libraries.append((served, path, version))
+    inside = {}
+    for item in fields.items("inside"):
+        if not isinstance(item, list) or len(item) != 2:
+            raise ReportError("inside: not pairs")
+        which = _integer(item[1], "library", 0, len(libraries) - 1)
+        inside[fields.own(item[0])] = libraries[which][:2]
+    over = tuple(fields.own(rank) for rank in fields.items("over"))
+    versions = {(served, path): version for served, path, version in libraries if version}
+    return [pmi.MpiInside(node, inside, over, versions)]
 
 
 _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
@@ -323,9 +350,8 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "pmix_failed": lambda fields, node: [
         pmix.PmixFailed(node, fields.text("library"), fields.text("tried"))
     ],
-    "mpi": lambda fields, node: [
-        pmix.MpiFound(node, fields.text("library"), fields.text("served"))
-    ],
+    "mpi": _mpi,
+    "mpi_inside": _mpi_inside,
     "sample": _sample,
     "stacks": _stacks,
     "swept": _swept,

@@ -14,7 +14,7 @@ from dispatcher.plan.hostset import fold
 from dispatcher.plan.worlds import name
 from dispatcher.sinks.counted import plural
 from dispatcher.sinks.harmless import harmless_text
-from dispatcher.sinks.verdict import fold_ranks, status_words
+from dispatcher.sinks.verdict import fold_ranks, left_words, status_words
 
 #: hosts of a rank map that are shown one by one
 MOST_SHOWN = 32
@@ -29,6 +29,10 @@ def headline(cause: policy.Cause, names: Sequence[str]) -> str:
             return f"rank {name(rank)} on {names[node]}: {status_words(status)}{said}"
         case policy.MpiAborted(node, rank, code):
             return f"rank {name(rank)} on {names[node]}: called MPI_Abort({code})"
+        case policy.LeftMpi(node, rank):
+            return f"rank {name(rank)} on {names[node]}: {left_words(cause)}"
+        case policy.MpisDiffer():
+            return "MPI: the ranks use different libraries"
         case policy.RankNotStarted(node, rank, _, step):
             return f"rank {name(rank)} on {names[node]}: could not be started ({step})"
         case policy.NodeFailed(node, failure):

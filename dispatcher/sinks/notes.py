@@ -59,10 +59,11 @@ class Notes(Sink):
                 )
             case ev.InputBroken(why):
                 return f"standard input: {why}; the ranks saw its end there"
-            case pmi.PmiWaiting(node, never, absent, seconds):
+            case pmi.PmiWaiting(node, never, absent, seconds, some):
                 where = self._hosts[node]
                 parts = [f"{fold_ranks(never)} on {where} (never called MPI_Init)"] if never else []
-                parts += [f"{fold_ranks(absent)} on {where}"] if absent else []
+                these = "some of " if some else ""
+                parts += [f"{these}{fold_ranks(absent)} on {where}"] if absent else []
                 return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
             case ev.RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"

@@ -72,6 +72,17 @@ def describe(
             how = ": ".join(filter(None, said))
             lines.append(f"error: rank {name(rank)} on {names[node]}: {how}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
+        case policy.LeftMpi(_, rank):
+            nodes = [plan.ranks[rank].node for rank in cause.ranks if rank < len(plan.ranks)]
+            where = fold(dict.fromkeys(names[node] for node in nodes or [cause.node]))
+            lines.append(f"error: {fold_ranks(cause.ranks)} on {where} {left_words(cause)}")
+            if cause.never:
+                lines.append("  hint: --mpi none, if ranks use MPI each by itself or not at all")
+            lines += _last_lines(rank, last) if last(rank)[1] else []
+        case policy.MpisDiffer(used):
+            each = "; ".join(_used(one, plan, names) for one in used)
+            lines.append(f"error: MPI: the ranks use different libraries and cannot meet: {each}")
+            lines.append("  hint: let all find the same one: PATH, LD_LIBRARY_PATH, environments")
         case policy.RankNotStarted(node, rank, errno, step, what):
             why = os.strerror(errno).lower()
             lines.append(
@@ -114,6 +125,24 @@ def describe(
         case policy.Interrupted(signum):
             lines.append(f"error: ended by {signal.Signals(signum).name}")
     return lines + _consequences(verdict, plan, names, last, pids)
+
+
+def left_words(cause: policy.LeftMpi) -> str:
+    """``exited 0 without MPI_Init; ranks 0,2-3 wait in it``."""
+    called = "MPI_Init" if cause.never else "MPI_Finalize"
+    some = len(cause.waiting) != 1
+    doing = ("wait" if some else "waits") + " in it"
+    if not cause.never:
+        doing = ("are" if some else "is") + " still in MPI"
+    left = f"; {fold_ranks(cause.waiting)} {doing}" if cause.waiting else ""
+    return f"exited 0 without {called}{left}"
+
+
+def _used(one: policy.UsedMpi, plan: JobPlan, names: list[str]) -> str:
+    where = fold(dict.fromkeys(names[plan.ranks[rank].node] for rank in one.ranks))
+    library = " ".join(harmless_text(one.version).split(",")[0].split()) or "an MPI"
+    path = f" ({harmless_text(one.path)})" if one.path else ""
+    return f"{fold_ranks(one.ranks)} on {where}: {library}{path} by {one.way}"
 
 
 def _message(cause: policy.RankFailed | policy.MpiAborted) -> str:

@@ -204,9 +204,18 @@ class TestFence:
 
     def test_nobody_waits_for_a_rank_that_ended_well(self) -> None:
         told = server(size=2)
+        say(told, 1, INIT[0][0])
         say(told, 0, b"cmd=barrier_in")
         assert told.ended(1) == [("reply", 0, b"cmd=barrier_out tag=0\n")]
         assert len(say(told, 0, b"cmd=barrier_in")) == 1
+
+    def test_one_that_ended_without_init_lets_nobody_go_on(self) -> None:
+        told = server(size=2)
+        say(told, 0, INIT[0][0])
+        assert say(told, 0, b"cmd=barrier_in") == []
+        assert told.ended(1) == []
+        ((_, kind, fields),) = told.who(b"WORLD:0", 0, 3.0)
+        assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [1], [])
 
 
 def test_finalize_and_a_second_life() -> None:

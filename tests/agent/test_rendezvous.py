@@ -206,7 +206,7 @@ def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
     there, end = house.serving()
     assert house.wireup.next_deadline() is None
     end.sendall(control("connected", rank=1))
-    assert house.turn() == []
+    assert house.turn() == [("mpi", 1, "", "")]
     assert house.wireup.next_deadline() == 31.0
     assert house.wireup.tick(30.0) == []
     ((_, kind, fields),) = house.wireup.tick(31.0)
@@ -217,6 +217,47 @@ def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
     assert (fields["never"], fields["seconds"]) == ([0], 3.0)
     there.epochs["WORLD" + TAG] = 1
     assert house.wireup.answers().order(asked) == []
+    end.close()
+
+
+def test_one_that_left_without_a_word_is_named_and_no_other(house: House) -> None:
+    there, end = house.serving()
+    end.sendall(control("connected", rank=1))
+    house.turn()
+    house.wireup.ended(0, 0, 0.0)
+    assert house.wireup.way == "never"
+    ((_, _, fields),) = there.who(3.0)
+    assert (fields["never"], fields["absent"]) == ([0], [])
+    ((_, _, fields),) = house.wireup.tick(31.0)
+    assert fields["never"] == [0]
+    end.close()
+
+
+def test_of_several_that_may_be_missing_none_is_blamed(house: House) -> None:
+    there, end = house.serving()
+    for rank in (0, 1):
+        end.sendall(control("connected", rank=rank))
+        house.turn()
+    ((_, _, fields),) = there.who(3.0)
+    assert (fields["absent"], fields["some"]) == ([0, 1], True)
+    end.sendall(control("finalized", rank=1))
+    house.turn()
+    ((_, _, fields),) = there.who(3.0)
+    assert (fields["absent"], fields["some"]) == ([0], False)
+    end.close()
+
+
+@pytest.mark.parametrize(("words", "way"), [((), "inside"), (("finalized",), "")])
+def test_where_a_rank_stood_when_it_ended(house: House, words: tuple[str, ...], way: str) -> None:
+    there, end = house.serving()
+    for word in ("connected", *words):
+        end.sendall(control(word, rank=1))  # told, and not heard of before its end
+    house.wireup.ended(1, 0, 0.0)
+    assert house.wireup.way == way
+    end.sendall(control("connected", rank=0) + control("finalized", rank=0))
+    end.sendall(control("connected", rank=0))  # a session after the other
+    assert there.catch_up(1.0)
+    assert there.is_inside(0)
     end.close()
 
 

@@ -26,12 +26,13 @@ class Ranks:
     def __init__(self) -> None:
         self.poll = select.epoll()
         self.wireup = Wireup(self.poll)
-        self.wireup.spoken = True  # who speaks first is looked at, which only one test wants
         self.ends: dict[int, int] = {}
         self.known: dict[int, dict[bytes, bytes]] = {}
 
     def add(self, job: dict[str, Any], *numbers: int) -> None:
         self.wireup.add(job, list(numbers))
+        # who speaks first is looked at, which only one test wants
+        self.wireup.mpis.update((number, ("PMI-1", "", number)) for number in numbers)
         for number in numbers:
             self.ends[number], self.known[number] = self.wireup.open(number)
 
@@ -135,16 +136,56 @@ def test_the_server_is_loaded_when_a_rank_speaks(two: Ranks) -> None:
     assert (kind, who["never"]) == ("pmi_waiting", [1])
 
 
-def test_ranks_that_ended_before_anyone_spoke_are_not_awaited(two: Ranks) -> None:
+def test_a_rank_that_ended_before_anyone_spoke_opens_no_barrier(two: Ranks) -> None:
     assert two.wireup.ended(1, 0, 0.0) == []
     two.say(0, b"cmd=barrier_in")
-    assert b"barrier_out" in two.hear(0)
+    assert two.hear(0) == b""
 
 
-def test_who_speaks_first_is_looked_at(two: Ranks) -> None:
-    two.wireup.spoken = False
-    assert two.say(FIRST, b"cmd=get_maxes") == [("mpi", FIRST)]
-    assert two.say(0, b"cmd=get_maxes") == []
+@pytest.mark.parametrize(
+    ("lines", "way"),
+    [
+        ((), "never"),
+        ((b"cmd=get_maxes",), "never"),
+        ((b"cmd=init pmi_version=1",), "open"),
+        ((b"cmd=init pmi_version=1", b"cmd=finalize"), ""),
+        ((b"cmd=init pmi_version=1", b"cmd=finalize", b"cmd=init pmi_version=1"), "open"),
+    ],
+)
+def test_where_a_rank_stood_when_it_ended(two: Ranks, lines: tuple[bytes, ...], way: str) -> None:
+    for line in lines:
+        os.write(two.ends[FIRST], line + b"\n")  # its last words, not read yet
+    two.wireup.ended(FIRST, 0, 0.0)
+    assert two.wireup.way == way
+
+
+@pytest.mark.parametrize(
+    ("holds", "served", "way"),
+    [
+        (b"..mpich_shm_%x..", "PMI-1", "open"),
+        (b"..", "PMI-1", "inside"),
+        (None, "PMI-1", "open"),
+        (b"..mpich_shm_%x..", "OpenPMIx 5.0", "inside"),
+    ],
+)
+def test_some_libraries_tell_of_their_end_too_late(
+    two: Ranks, tmp_path: Path, holds: bytes | None, served: str, way: str
+) -> None:
+    library = tmp_path / "libmpi.so.12"
+    if holds is not None:
+        library.write_bytes(holds)
+    two.wireup.mpis[0] = (served, str(library), 0)
+    two.say(0, b"cmd=init pmi_version=1")
+    two.wireup.ended(0, 0, 0.0)
+    assert two.wireup.way == way
+
+
+def test_each_rank_is_looked_at_when_it_first_speaks(two: Ranks) -> None:
+    two.wireup.mpis.clear()
+    assert two.say(FIRST, b"cmd=get_maxes") == [("mpi", FIRST, "PMI-1")]
+    two.wireup.mpis[FIRST] = ("PMI-1", "/lib/libmpi.so", 7)
+    assert two.say(FIRST, b"cmd=get_maxes") == []
+    assert two.say(0, b"cmd=get_maxes") == [("mpi", 0, "PMI-1")]
 
 
 def test_the_last_words_of_a_rank_count(two: Ranks) -> None:

@@ -111,6 +111,12 @@ class TestEnds:
         verdict = finish(running)
         assert (verdict.ok, verdict.exit_code) == (False, 1)
 
+    def test_a_barrier_waits_for_a_rank_that_ended_without_mpi_init(self, running: Job) -> None:
+        commit(running, 0)
+        exited(running, 1, 2)
+        running.handle(ev.RankExited(1, 3, 0, mpi="never"), 1.0)
+        assert commit(running, 0, 0) != []  # out of turn: it is still in the first one
+
     @pytest.mark.parametrize(("node", "rank"), [(0, 2), (1, 9), (1, number(1, 0))])
     def test_an_abort_of_a_rank_that_is_not_there_is_nothing(
         self, running: Job, node: int, rank: int

@@ -60,10 +60,15 @@ GOOD: dict[str, dict[str, Any]] = {
         "segments": [[2, [b"prog", b"-v"], [[b"host", b"n1"]]], [1, [b"other"], []]],
         "preput": [b"key", b"value"],
     },
-    "pmi_waiting": {"never": [4], "absent": [5], "seconds": 30.0},
+    "pmi_waiting": {"never": [4], "absent": [5], "seconds": 30.0, "some": True},
     "pmix_wanted": {},
     "pmix_failed": {"library": "/lib/libmpi.so.40", "tried": "libpmix.so.2: not found"},
-    "mpi": {"library": "/lib/libmpi.so.40", "served": "PMI-1"},
+    "mpi": {"library": "/lib/libmpi.so.40", "served": "PMI-1", "rank": 4, "size": 9},
+    "mpi_inside": {
+        "inside": [[4, 0], [5, 1]],
+        "over": [5],
+        "libraries": [["PMI-1", "/lib/libmpi.so.12", "MPICH"], ["PMI-1", "", ""]],
+    },
 }
 
 EVENTS: dict[str, list[ev.Event]] = {
@@ -114,10 +119,16 @@ EVENTS: dict[str, list[ev.Event]] = {
             ((b"key", b"value"),),
         )
     ],
-    "pmi_waiting": [pmi.PmiWaiting(3, (4,), (5,), 30.0)],
+    "pmi_waiting": [pmi.PmiWaiting(3, (4,), (5,), 30.0, True)],
     "pmix_wanted": [PmixWanted(3)],
     "pmix_failed": [PmixFailed(3, "/lib/libmpi.so.40", "libpmix.so.2: not found")],
-    "mpi": [MpiFound(3, "/lib/libmpi.so.40", "PMI-1")],
+    "mpi": [MpiFound(3, "/lib/libmpi.so.40", "PMI-1", 4, 9)],
+    "mpi_inside": [
+        pmi.MpiInside(
+            3, {4: ("PMI-1", "/lib/libmpi.so.12"), 5: ("PMI-1", "")}, (5,),
+            {("PMI-1", "/lib/libmpi.so.12"): "MPICH"},
+        )
+    ],
 }  # fmt: skip
 
 
@@ -135,6 +146,26 @@ def test_a_host_without_port_or_folder_is_fine() -> None:
     (ready,) = read("ready", facts=facts, problems=[])
     assert isinstance(ready, ev.NodeReady)
     assert (ready.facts.port, ready.facts.error_folder, ready.problems) == (None, None, ())
+
+
+def test_where_an_exit_left_mpi() -> None:
+    for way in ("", "never", "inside", "open"):
+        assert read("exited", rank=4, status=0, mpi=way) == [ev.RankExited(3, 4, 0, mpi=way)]
+    for bad in ("elsewhere", 7, b"never"):
+        with pytest.raises(ReportError):
+            read("exited", rank=4, status=0, mpi=bad)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inside": [[4, 2]]}, {"inside": [[6, 0]]}, {"over": [6]},
+        {"libraries": [["PMI-1", "/lib/libmpi.so.12", 7]]},
+    ],
+)  # fmt: skip
+def test_who_is_inside_mpi_must_make_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ReportError):
+        read("mpi_inside", **{**GOOD["mpi_inside"], **wrong})
 
 
 def test_every_report_is_tried_here() -> None:
@@ -170,6 +201,7 @@ FINE: dict[str, list[Any]] = {
     "seconds": [1.5],
     "at": [1.5],
     "late": [True],
+    "some": [None, True],
     **{name: [b"bytes"] for name in ("keys", "service", "address", "ras")},
     **{
         name: ["word"]
@@ -197,8 +229,8 @@ def cases() -> list[Any]:
             values = [value for value in WRONG if value not in FINE.get(name, [])]
             found += [pytest.param(type, {**fields, name: v}, id=f"{type}-{name}") for v in values]
             missing = {key: value for key, value in fields.items() if key != name}
-            if name in ("error", "hint", "stuck"):
-                continue  # not of every exit, or sweep
+            if name in ("error", "hint", "stuck", "some"):
+                continue  # not of every exit, sweep, or wait
             found.append(pytest.param(type, missing, id=f"{type}-without-{name}"))
     for name in FACTS:
         if name in ("user", "executable"):

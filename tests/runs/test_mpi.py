@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -65,6 +66,31 @@ if comm.rank == 1:
 if sys.argv[2] == "collective":
     comm.Barrier()
 """
+
+#: rank argv[2] leaves before the others do, by argv[1]
+LEAVING = """
+import os, sys, time
+how, leaves = sys.argv[1], os.environ["RANK"] == sys.argv[2]
+if how == "never" and leaves: os._exit(0)
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+if how in ("finalized", "on"): MPI.Finalize()
+if how == "on" and not leaves:
+    time.sleep(4)
+    print("went on")
+    sys.stdout.flush()
+if leaves or how in ("all", "finalized"): os._exit(0)
+if how == "on": sys.exit(0)
+if how == "spin":
+    request = comm.Irecv(bytearray(1), source=int(sys.argv[2]))
+    while not request.Test(): pass
+comm.Barrier()
+"""
+
+NEVER = "rank {rank} on {host} exited 0 without MPI_Init; ranks {others} wait in it"
+UNFINISHED = "rank {rank} on {host} exited 0 without MPI_Finalize; ranks {others} are still in MPI"
+LEFT = {"never": NEVER, "collective": UNFINISHED, "spin": UNFINISHED}
 
 #: speaks the protocol itself, so it needs no MPI
 SPEAK = """
@@ -138,6 +164,63 @@ class TestOneHost:
         assert "error: rank 1 on localhost" in done.stderr
         assert words in done.stderr
         wait_for(lambda: not segments() - before, 10, "shared memory to be removed")
+
+    @mpi
+    @pytest.mark.parametrize("how", ["never", "collective", "spin"])
+    def test_one_that_leaves_half_way_is_named(self, desk: Desk, how: str) -> None:
+        name = script(desk.folder, LEAVING)
+        words = ("-H", "localhost:3", "--log-dir", "logs", *NETMOD, name, how, "1")
+        done = desk.run(*words)
+        assert done.returncode == 1, done.stderr
+        assert LEFT[how].format(rank=1, host="localhost", others="0,2") in done.stderr
+        assert done.stdout == ""
+        report = json.loads((desk.folder / "logs" / "latest" / "report.json").read_text())
+        failure = report["cause"]
+        assert (failure["kind"], failure["host"]) == ("LeftMpi", "localhost")
+        assert (failure["ranks"], failure["waiting"]) == (["1"], ["0", "2"])
+
+    @mpi
+    @pytest.mark.parametrize("how", ["all", "finalized", "on"])
+    def test_those_that_leave_nobody_waiting_are_let_go(self, desk: Desk, how: str) -> None:
+        done = desk.run("-H", "localhost:3", *NETMOD, script(desk.folder, LEAVING), how, "1")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert words_of(done.stdout) == (["[0] went on", "[2] went on"] if how == "on" else [])
+
+    def test_a_rank_without_mpi_is_let_go_until_others_wait_for_it(self, desk: Desk) -> None:
+        text = (
+            SPEAK
+            + """
+import time
+if rank == 1: sys.exit(0)
+time.sleep(1.5)
+if sys.argv[1] == "speak": ask(b"cmd=get_maxes")
+if sys.argv[1] == "init": ask(b"cmd=init pmi_version=1 pmi_subversion=1"); ask(b"cmd=barrier_in")
+time.sleep(2.5)
+print("went on")
+"""
+        )
+        name = script(desk.folder, text)
+        for how in ("none", "speak"):
+            done = desk.run("-H", "localhost:3", name, how)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert words_of(done.stdout) == ["[0] went on", "[2] went on"]
+        done = desk.run("-H", "localhost:3", name, "init")
+        assert done.returncode == 1
+        assert LEFT["never"].format(rank=1, host="localhost", others="0,2") in done.stderr
+
+    @mpi
+    def test_restarts_follow_one_that_left_half_way(self, desk: Desk) -> None:
+        text = """
+import os
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1": os._exit(0)
+from mpi4py import MPI
+print(MPI.COMM_WORLD.size)
+"""
+        name = script(desk.folder, text)
+        done = desk.run("-H", "localhost:2", *NETMOD, "--max-restarts", "1", name)
+        assert done.returncode == 0, done.stderr
+        assert "exited 0 without MPI_Init; rank 0 waits in it; restart 1 of 1" in done.stderr
+        assert words_of(done.stdout) == ["[0] 2", "[1] 2"]
 
     @mpi
     def test_an_exit_that_is_caught_is_none(self, desk: Desk) -> None:
@@ -271,6 +354,13 @@ class TestHosts:
             out, err = run.communicate(timeout=60)
             assert run.returncode == 0, err
             assert words_of(out) == expected(8, 2)
+
+    @mpi
+    @pytest.mark.parametrize("how", ["never", "collective", "spin"])
+    def test_one_that_leaves_half_way_is_named(self, cluster: Cluster, how: str) -> None:
+        _, err = (run := self.start(cluster, LEAVING, how, "3")).communicate(timeout=60)
+        assert run.returncode == 1, err
+        assert LEFT[how].format(rank=3, host="n2", others="0-2,4-7") in err
 
     @mpi
     @pytest.mark.parametrize(("how", "code"), [("raise", 1), ("abort", 7), ("kill", 137)])

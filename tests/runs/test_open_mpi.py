@@ -13,7 +13,7 @@ import pytest
 from rig import Cluster, wait_for
 
 from runs.conftest import PROGRAM, Desk, script, words_of
-from runs.test_mpi import COLLECTIVES, ENDING, expected
+from runs.test_mpi import COLLECTIVES, ENDING, LEAVING, LEFT, expected, mpi
 
 #: mpi4py's wheel takes any library; this one chooses
 OPEN_MPI = ("-x", "MPI4PY_MPIABI=openmpi")
@@ -79,6 +79,38 @@ class TestOneHost:
         assert words in done.stderr
         wait_for(lambda: not left(folder), 60, "the agent to tidy up")
 
+    @pytest.mark.parametrize("how", ["never", "collective", "spin"])
+    def test_one_that_leaves_half_way_is_named(self, desk: Desk, how: str) -> None:
+        name = script(desk.folder, LEAVING)
+        done = desk.run(*OPEN_MPI, "-H", "localhost:3", name, how, "1")
+        assert done.returncode == 1, done.stderr
+        assert LEFT[how].format(rank=1, host="localhost", others="0,2") in done.stderr
+
+    def test_all_that_leave_half_way_are_named(self, desk: Desk) -> None:
+        done = desk.run(*OPEN_MPI, "-H", "localhost:3", script(desk.folder, LEAVING), "all", "1")
+        assert done.returncode == 1, done.stderr
+        assert "ranks 0-2 on localhost exited 0 without MPI_Finalize" in done.stderr
+
+    @pytest.mark.parametrize("how", ["finalized", "on"])
+    def test_who_has_finalized_is_let_go(self, desk: Desk, how: str) -> None:
+        done = desk.run(*OPEN_MPI, "-H", "localhost:3", script(desk.folder, LEAVING), how, "1")
+        assert (done.returncode, done.stderr) == (0, "")
+
+    @mpi
+    def test_two_mpis_in_one_job_are_told_with_their_ranks(self, desk: Desk) -> None:
+        text = """
+import os
+if int(os.environ["RANK"]) > 1: os.environ["MPI4PY_MPIABI"] = "openmpi"
+from mpi4py import MPI
+"""
+        done = desk.run("--log-dir", "logs", "-H", "localhost:4", script(desk.folder, text))
+        assert done.returncode == 125, done.stderr
+        report = json.loads((desk.folder / "logs" / "latest" / "report.json").read_text())
+        used = report["cause"]["used"]
+        assert [(one["way"], one["ranks"]) for one in used] == [("PMI-1", [0, 1]), ("PMIx", [2, 3])]
+        assert "ranks 0-1 on localhost: MPICH Version: " in done.stderr
+        assert "ranks 2-3 on localhost: Open MPI v" in done.stderr
+
     def test_what_is_not_offered_is_refused_at_once(self, desk: Desk) -> None:
         text = """
 import sys
@@ -127,6 +159,12 @@ class TestHosts:
         done = cluster.run(self.argv(cluster, COLLECTIVES))
         assert done.returncode == 0, done.stderr
         assert words_of(done.stdout) == expected(8, 2)
+
+    @pytest.mark.parametrize("how", ["never", "collective", "spin"])
+    def test_one_that_leaves_half_way_is_named(self, cluster: Cluster, how: str) -> None:
+        done = cluster.run(self.argv(cluster, LEAVING, how, "3"))
+        assert done.returncode == 1, done.stderr
+        assert LEFT[how].format(rank=3, host="n2", others="0-2,4-7") in done.stderr
 
     @pytest.mark.parametrize(("how", "code"), [("_exit", 4), ("abort", 7)])
     def test_the_first_to_fail_is_named(self, cluster: Cluster, how: str, code: int) -> None:

@@ -23,6 +23,11 @@ CAUSES: list[tuple[policy.Cause, str]] = [
     (policy.OutputLost(1, 3, 1, 2), "rank 3 on n2: output lost"),
     (policy.Impossible("8 ranks but only 4 slots"), "8 ranks but only 4 slots"),
     (policy.Interrupted(2), "ended by SIGINT"),
+    (
+        policy.LeftMpi(1, 3, True, (3,), (0, 1)),
+        "rank 3 on n2: exited 0 without MPI_Init; ranks 0-1 wait in it",
+    ),
+    (policy.MpisDiffer(()), "MPI: the ranks use different libraries"),
 ]
 
 

@@ -92,6 +92,30 @@ def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
         (policy.Interrupted(2), "ended by SIGINT"),
         (policy.Interrupted(13), "nobody reads standard output any more"),
         (policy.Impossible("no room", "less"), "error: no room\n  hint: less"),
+        (
+            policy.LeftMpi(0, 1, True, (1, 3), (0, 2, 4, 5)),
+            "error: ranks 1,3 on n[00-01] exited 0 without MPI_Init; ranks 0,2,4-5 wait in it\n"
+            "  hint: --mpi none",
+        ),
+        (
+            policy.LeftMpi(0, 1, False, (1,), (0,)),
+            "error: rank 1 on n00 exited 0 without MPI_Finalize; rank 0 is still in MPI",
+        ),
+        (
+            policy.LeftMpi(1, (1 << 20), False, ((1 << 20),)),
+            "error: rank 1.0 on n01 exited 0 without MPI_Finalize",
+        ),
+        (
+            policy.MpisDiffer(
+                (
+                    policy.UsedMpi("MPICH Version:  5.0", "/a/libmpi.so", "PMI-1", (0, 1)),
+                    policy.UsedMpi("Open MPI v5.0.1, package: x", "", "PMIx", (2, 3)),
+                    policy.UsedMpi("", "/b/libmpi.so\x1b[2J", "PMIx", (4,)),
+                )
+            ),
+            "cannot meet: ranks 0-1 on n00: MPICH Version: 5.0 (/a/libmpi.so) by PMI-1; "
+            "ranks 2-3 on n01: Open MPI v5.0.1 by PMIx; rank 4 on n02: an MPI (/b/libmpi.so",
+        ),
     ],
 )
 def test_causes(plan: JobPlan, cause: Cause, said: str) -> None:
