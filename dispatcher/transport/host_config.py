@@ -17,6 +17,7 @@ DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _HINT = "--transport ssh  # the system's ssh follows its own configuration"
+_HINT_LOGIN = "--transport ssh  # for Kerberos; passwords are typed for neither"
 _TRUE = ("yes", "true")
 _FALSE = ("no", "false")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -190,14 +191,14 @@ def _refuse(values: _Values) -> None:
         raise ConfigProblem(
             f"{values.place('pubkeyauthentication')}: "
             "keys are the only login the built-in ssh client has",
-            hint=_HINT,
+            hint=_HINT_LOGIN,
         )
     methods = values.text("preferredauthentications")
     if methods is not None and "publickey" not in methods.split(","):
         raise ConfigProblem(
             f"{values.place('preferredauthentications')}: "
             "without publickey, the only login the built-in ssh client has",
-            hint=_HINT,
+            hint=_HINT_LOGIN,
         )
 
 

@@ -120,14 +120,17 @@ class HostKeyCheck:
         return None
 
     def _unknown(self, blob: bytes, kind: str) -> Failure:
-        port = "" if self._config.port == 22 else f"-p {self._config.port} "
         file = (self._config.user_known_hosts or ("~/.ssh/known_hosts",))[0]
         return Failure(
             Kind.HOST_KEY_UNKNOWN,
             f"no key of {self._name} is on file{self._damaged()}; "
             f"it shows {kind} {fingerprint(blob)}",
-            hint=f"ssh-keyscan {port}{self._config.host} >> {shlex.quote(file)}"
-            "  # after checking the fingerprint",
+            hint=unknown_key(
+                self._config.host,
+                self._config.port,
+                shlex.quote(file),
+                choice=self._policy != "accept-new",
+            ),
         )
 
     def _damaged(self) -> str:
@@ -159,3 +162,15 @@ class HostKeyCheck:
 
 def _kind_of(algorithm: str) -> str:
     return "ssh-rsa" if algorithm in _RSA else algorithm
+
+
+def unknown_key(host: str, port: int | None, file: str, *, choice: bool = True) -> str:
+    """What to do about a host without a key in ``file``. choice: of taking new keys on trust."""
+    where = "" if port in (None, 22) else f"-p {port} "
+    scan = f"ssh-keyscan {where}{host} >> {file}"
+    if not choice:
+        return f"{scan}  # after checking the fingerprint"
+    return (
+        "--host-keys accept-new  # takes the key it shows now on trust, and no other later; "
+        f"or check the fingerprint, then: {scan}"
+    )

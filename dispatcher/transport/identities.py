@@ -39,6 +39,7 @@ class Candidate:
 
     label: str  # for messages: a path or "agent: comment"
     load: Callable[[], Any]  # a paramiko.PKey, an AgentKey, or None when it cannot serve
+    path: str | None = None  # of the key's file
 
 
 class Identities:
@@ -79,6 +80,16 @@ class Identities:
             rank = {label: place for place, label in enumerate(self._worked)}
         return sorted(found, key=lambda candidate: rank.get(candidate.label, len(rank)))
 
+    def missing(self, config: HostConfig) -> str:
+        """What there is instead of a key: an agent that holds none, files that are not there."""
+        found = "no ssh-agent"
+        if config.identity_agent:
+            agent = self._agents.get(config.identity_agent)
+            silent = agent is None or agent.silent
+            found = f"the ssh-agent {'does not answer' if silent else 'holds none'}"
+        files = ", ".join(config.identity_files[:3])
+        return f"{found}, and there is no {files}" if files else found
+
     def load_first(self, config: HostConfig) -> float:
         """Load the key that will be tried first; the seconds it took (somebody may type)."""
         started = time.monotonic()
@@ -116,7 +127,7 @@ class Identities:
             if (path, certificate) not in self._files:
                 self._files[path, certificate] = _KeyFile(path, certificate, self)
             file = self._files[path, certificate]
-        return Candidate(certificate or path, file.load)
+        return Candidate(certificate or path, file.load, path)
 
     def ask_passphrase(self, path: str, attempt: int) -> str | None:
         """What the user types for a key file; ``None`` when there is nobody to ask."""

@@ -25,8 +25,10 @@ from dispatcher.transport.base import (
     Window,
 )
 from dispatcher.transport.child import ChildLink, start
+from dispatcher.transport.host_keys import unknown_key
 from dispatcher.transport.host_names import bad_target
 from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
+from dispatcher.transport.logins import methods, refused_key, takes_no_key
 from dispatcher.transport.pump import Pump
 
 #: What ssh itself exits with when the connection failed or broke.
@@ -65,13 +67,16 @@ _RULES: tuple[tuple[str, Kind, bool], ...] = (
 )
 
 
+_DENIED = re.compile(r"(?P<user>[^\s@]+)@\S+: Permission denied \((?P<methods>[\w,@.-]+)\)")
+
+
 def classify(words: str, host: str) -> Failure:
     """The failure that ssh's error output speaks of; ``LOST`` when it says nothing known."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     for pattern, kind, retryable in _RULES:
         for line in lines:
             if re.search(pattern, line):
-                return Failure(kind, _quoted(line), _hint(kind, host), retryable)
+                return Failure(kind, _quoted(line), _hint(kind, host, line), retryable)
     return Failure(Kind.LOST, _quoted(lines[-1]) if lines else "ssh failed without a word")
 
 
@@ -79,11 +84,16 @@ def _quoted(line: str) -> str:
     return "ssh says: " + "".join(c for c in line if c.isprintable())[:300].rstrip(".")
 
 
-def _hint(kind: Kind, host: str) -> str | None:
+def _hint(kind: Kind, host: str, line: str) -> str | None:
     if kind is Kind.HOST_KEY_UNKNOWN:
-        return f"ssh-keyscan {host} >> ~/.ssh/known_hosts  # after checking the fingerprint"
+        return unknown_key(host, None, "~/.ssh/known_hosts")
     if kind is Kind.HOST_KEY_CHANGED:
         return f"ssh-keygen -R {host}  # if you know why the key changed"
+    if kind is Kind.AUTH and (said := _DENIED.search(line)):
+        offered = methods(said["methods"].split(","))
+        if "publickey" in offered:
+            return refused_key(f"{said['user']}@{host}", None, offered)
+        return takes_no_key(offered)
     if kind in (Kind.AUTH, Kind.CONFIG):
         return f"ssh -v {host} true"
     return None

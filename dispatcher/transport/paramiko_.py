@@ -21,12 +21,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dispatcher.transport import host_certificate, wire
+from dispatcher.transport import host_certificate, logins, wire
 from dispatcher.transport.base import Failure, Kind, Link, Target, Transport, Window
 from dispatcher.transport.dial import dial
 from dispatcher.transport.host_config import HostConfig
 from dispatcher.transport.host_keys import HostKeyCheck
-from dispatcher.transport.identities import MAX_TRIES, Ask, Identities
+from dispatcher.transport.identities import MAX_TRIES, Ask, Candidate, Identities
 from dispatcher.transport.jump_host import JumpHost
 from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
 from dispatcher.transport.kept_sessions import KeptSessions, Route
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _MAX_HOPS = 8
 _PROOF = 3.0  # seconds in which a kept connection must open a channel, or is given up
-_SSH_HINT = "--transport ssh  # the system's ssh can do more kinds of login"
+_SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
 
 _import_lock = threading.Lock()
 
@@ -282,9 +282,10 @@ class ParamikoTransport(Transport):
             return self._jump_hosts[route]
 
     def _log_in(self, session: Session, config: HostConfig, deadline: float) -> Failure | None:
-        tried: list[str] = []
+        tried: list[Candidate] = []
+        outcome = ""
         for candidate in self._identities.candidates(config):
-            if len(tried) == MAX_TRIES:
+            if len(tried) == MAX_TRIES or (session.offered and "publickey" not in session.offered):
                 break
             started = time.monotonic()
             key = candidate.load()
@@ -293,30 +294,19 @@ class ParamikoTransport(Transport):
             session.typed += asked
             if key is None:
                 continue
-            tried.append(candidate.label)
+            tried.append(candidate)
             outcome = session.try_key(config.user, key, deadline)
             if outcome == "in":
                 self._identities.worked(candidate)
-                return None
-            if outcome == "partial":
-                return Failure(
-                    Kind.AUTH, f"{config.user}: a key is not enough for this host", _SSH_HINT
-                )
-            if outcome in ("late", "gone"):
-                return why_broken(session, deadline)
-        return self._auth_failure(config, tried)
-
-    def _auth_failure(self, config: HostConfig, tried: list[str]) -> Failure:
-        hint = f"ssh -v {config.name} true"
-        if tried:
-            return Failure(Kind.AUTH, f"{config.user}: refused: {', '.join(tried)}", hint)
-        notices = [
-            notice
-            for notice in self._identities.notices
-            if notice.startswith(tuple(config.identity_files))
-        ]
-        why = "; ".join(notices[:3]) or "there is no key to log in with"
-        return Failure(Kind.AUTH, f"{config.user}: {why}", hint)
+            if outcome != "refused":
+                break
+        outcome = outcome or session.try_nothing(config.user, deadline)
+        if outcome == "in":
+            return None
+        if outcome in ("late", "gone"):
+            return why_broken(session, deadline)
+        more = outcome == "partial"
+        return logins.refused(config, self._identities, tried, session.offered, more=more)
 
 
 def _start(

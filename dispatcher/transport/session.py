@@ -21,9 +21,11 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import paramiko
+from paramiko.auth_handler import AuthHandler
 from paramiko.common import (
     MSG_CHANNEL_DATA,
     MSG_CHANNEL_EXTENDED_DATA,
@@ -38,6 +40,7 @@ from dispatcher.transport import algorithms, keepalive
 from dispatcher.transport.base import Failure, Window
 from dispatcher.transport.channel import WINDOW, Pipe, request
 from dispatcher.transport.host_keys import HostKeyCheck
+from dispatcher.transport.logins import methods
 from dispatcher.transport.packets import Packets
 from dispatcher.transport.standby import Standby
 from dispatcher.transport.steps import Steps
@@ -67,6 +70,15 @@ class FellSilent(SSHException):  # type: ignore[misc]
     """The host was asked whether it lives, and did not answer."""
 
 
+class _Login(AuthHandler):  # type: ignore[misc]
+    """Keeps what paramiko drops: the ways to log in that the host names with a refusal."""
+
+    def _parse_userauth_failure(self, m: Any) -> None:
+        self.transport.offered = methods(m.get_list())
+        m.rewind()
+        super()._parse_userauth_failure(m)
+
+
 class Session(paramiko.Transport):  # type: ignore[misc]
     """One SSH connection: key exchange, login, channels, each by a deadline."""
 
@@ -90,6 +102,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         steps.enter("ssh banner")
         self.before_banner = ""
         self.goodbye = ""
+        self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
         self._check = check
         self._host_key_blob: bytes | None = None
         self._preferred_ciphers = offers["ciphers"]
@@ -118,10 +131,20 @@ class Session(paramiko.Transport):  # type: ignore[misc]
 
     def try_key(self, user: str, key: Any, deadline: float) -> str:
         """One login attempt: ``in``, ``refused``, ``partial``, ``late`` or ``gone``."""
+        return self._log_in(lambda login, done: login.auth_publickey(user, key, done), deadline)
+
+    def try_nothing(self, user: str, deadline: float) -> str:
+        """As ``try_key``, without a key: few hosts let us in so, all say what they want."""
+        return self._log_in(lambda login, done: login.auth_none(user, done), deadline)
+
+    def _log_in(self, ask: Callable[[Any, threading.Event], None], deadline: float) -> str:
         self.steps.enter("authentication")
         done = threading.Event()
+        if not self.active:
+            return "gone"
+        self.auth_handler = _Login(self)
         try:
-            self.auth_publickey(user, key, event=done)
+            ask(self.auth_handler, done)
         except (SSHException, EOFError, OSError):
             return "gone"
         if not self._wait(done, deadline):

@@ -61,6 +61,7 @@ class SshAgent:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._keys: tuple[AgentKey, ...] | None = None
+        self.silent = False  # it was asked for its keys, and did not answer
 
     def keys(self) -> tuple[AgentKey, ...]:
         """The keys it holds, asked for once; empty when no agent answers."""
@@ -69,7 +70,7 @@ class SshAgent:
                 try:
                     self._keys = self._list()
                 except (AgentError, OSError):
-                    self._keys = ()
+                    self._keys, self.silent = (), True
             return self._keys
 
     def sign(self, blob: bytes, data: bytes, algorithm: str) -> bytes:

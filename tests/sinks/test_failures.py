@@ -25,6 +25,11 @@ def fingerprint(name: str) -> str:
     return "SHA256:" + b64encode(hashlib.sha256(name.encode()).digest()).decode().rstrip("=")
 
 
+def told(hint: str | None) -> list[str]:
+    """The line of the first host's hint, which stands for all."""
+    return [] if hint is None else [f"  hint: {hint}"]
+
+
 #: a failure of each kind as hosts have it, and what they have in common
 FAILURES = [
     (lambda n: Failure(Kind.REFUSED, f"10.77.0.{int(n[1:])}: refused (port 22)", f"is {n} up?"),
@@ -51,7 +56,7 @@ class TestOneRow:
         assert found == [
             "error: 200 hosts of 200 cannot be used; nothing was started",
             f"  n[001-200]  {kind}  {why}",
-            *([f"  hint: {hint}"] if hint else []),
+            *told(hint),
         ]
 
     def test_of_hosts_lost_later(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
@@ -61,7 +66,7 @@ class TestOneRow:
         found = verdict.describe(said, plan, {}, lambda rank: ("stderr", []))
         assert found[1:] == [
             f"  then error: n[001-200]: {kind}: {why}",
-            *([f"  hint: {hint}"] if hint else []),
+            *told(hint),
         ]
 
     def test_of_an_errand(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
@@ -69,7 +74,7 @@ class TestOneRow:
         assert found == [
             "error: 200 of 200 hosts failed",
             f"  n[001-200]  {kind}: {why}",
-            *([f"  hint: {hint}"] if hint else []),
+            *told(hint),
         ]
 
     def test_of_a_check(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
@@ -78,7 +83,7 @@ class TestOneRow:
         short = matrix.lines(ruling, 1.0, colour=False, every=False)
         assert short[1:] == [
             f"critical: n[001-200]: not reached: {kind}: {why}",
-            *([f"  hint: {hint}"] if hint else []),
+            *told(hint),
         ]
         whole = matrix.lines(ruling, 1.0, colour=False, every=True)
         assert sum(line.startswith("critical: ") for line in whole) == 200
