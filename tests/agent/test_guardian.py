@@ -58,6 +58,7 @@ class TestStopped:
         agent.close_input()
         assert agent.exit(8.0) == EXIT_LIFELINE
         assert agent.living() == []
+        assert b"crashed" not in agent.errors  # it has swept, and has said why
 
     def test_agent_beyond_its_lease(self, quick: Agent) -> None:
         """Nobody is at the other end to find out, and the link stays open."""
@@ -134,6 +135,17 @@ class TestStart:
 
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_agent_that_crashes(boot: Callable[..., Agent]) -> None:
+    handles = "self.innocent = self.innocent and"
+    agent = boot(payload=changed("loop", handles, f"raise KeyError\n        {handles}"))
+    settle(agent)
+    agent.order("signal", ranks=None, signum=signal.SIGUSR1)
+    assert agent.exit(8.0) == 1
+    assert agent.living() == []
+    assert b"KeyError" in agent.errors
+    assert agent.errors.endswith(b"it crashed\n")
 
 
 @pytest.fixture

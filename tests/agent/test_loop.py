@@ -145,6 +145,28 @@ class TestNothingSurvives:
 
 
 class TestSignals:
+    def test_what_an_ended_rank_has_left_is_reached_and_nobody_else(
+        self, boot: Callable[..., Agent]
+    ) -> None:
+        """Its group may be another's by then: only who is in it and below us counts."""
+        modules = bootstrap.sources()
+        assert "DRAIN = 2.0" in modules["node"]
+        modules["node"] = modules["node"].replace("DRAIN = 2.0", "DRAIN = 60.0")
+        agent = boot(payload=bootstrap.payload_of(modules))
+        waits = "; echo up; n=0; until [ $n = 400 ]; do sleep 0.05; n=$((n+1)); done"
+        agent.prepare()
+        agent.start(
+            ["sh", "-c", f"(trap 'echo left; exit' USR1{waits}) & exit 0"],
+            ["sh", "-c", f"trap 'echo wrong' USR1; trap 'echo fine; exit' USR2{waits}"],
+        )
+        assert agent.status(0) == 0
+        agent.until(lambda: [bytes(agent.output.get((r, 1), b"")) for r in (0, 1)] == [b"up\n"] * 2)
+        agent.order("signal", ranks=[0], signum=signal.SIGUSR1)
+        assert agent.text(0) == b"up\nleft\n"
+        agent.order("signal", ranks=[1], signum=signal.SIGUSR2)
+        assert agent.text(1) == b"up\nfine\n"
+        agent.finish()
+
     def test_all_of_a_rank_s_group_is_reached(self, agent: Agent) -> None:
         agent.prepare()
         trap = "trap 'echo got; exit 3' USR1; "

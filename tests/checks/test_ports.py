@@ -100,21 +100,35 @@ def test_two_texts_of_the_same_ports_are_joined() -> None:
     assert found[0] == Port("mlx5_0", 1, "ACTIVE", "LINKUP", 100.0, ROCE, ("ens1f0",))
 
 
+@pytest.mark.parametrize("text", [SYSFS + RDMA, RDMA + SYSFS])
+def test_the_numa_node_is_of_the_text_that_knows_it(text: str) -> None:
+    found = {port.device: port.numa for port in ports.parse(text)}
+    assert (found["mlx5_0"], found["mlx5_1"], found["mlx5_9"]) == (1, -1, 0)
+
+
 @pytest.mark.parametrize("text", [IBSTATUS, RDMA, RDMA_JSON, IBDEV, SYSFS])
 def test_a_text_that_breaks_off_tells_of_whole_ports_only(text: str) -> None:
     whole = {port.device: port.state for port in ports.parse(text)}
-    for end in range(len(text)):
-        for port in ports.parse(text[:end]):
+    told = 0
+    for end in range(len(text) + 1):
+        found = ports.parse(text[:end])
+        for port in found:
             assert whole[port.device].startswith(port.state)
             assert port.state
+        if text[:end].endswith("\n"):  # what was told by a whole line stays told
+            assert len(found) >= told
+            told = len(found)
+    assert told == len(whole)
 
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_read(text: str) -> None:
-    ports.parse(text)
+    """And what is right after it, on a line of its own, is read as well."""
+    assert {port.device for port in ports.parse(f"{text}\n{RDMA}")} >= {"mlx5_0", "mlx5_2"}
     ports.parse("Infiniband device 'a' port 1 status:\n" + text)
     netdevs.parse("netdev a " + text)
-    netdevs.default_route(text)
+    assert netdevs.parse(f"netdev a {text}\n{OWN}")[-1].name == "ib0"
+    assert netdevs.default_route("default via 10.0.0.1 dev eth0\n" + text) == "eth0"
 
 
 BRIEF = """\

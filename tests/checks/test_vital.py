@@ -62,6 +62,8 @@ def of(soft: str, hard: str, what: str) -> Reading:
         (vital.names, host(names=call([["n2", [], 0.0], ["n1", ["1.2.3.4"], 0.0]])), WARN, "n2"),
         (vital.names, host(names=call([["n2", ["1.2.3.4"], 7.0]])), WARN, "takes 7.0 s"),
         (vital.names, host(names=call([["n2", ["127.0.1.1"], 0.0]])), WARN, "name n2 is 127.0.1.1"),
+        (vital.names, host(names=call([["n2", ["127.0.1.1", "10.0.0.2"], 0.0]])), OK, ""),
+        (vital.names, host(names=call([["n2", ["127.0.1.1", "::1"], 0.0]])), WARN, "127.0.1.1"),
         (vital.names, host(names=HUNG), INCOMPLETE, "no answer in time"),
         (vital.meeting, host(), OK, ""),
         (vital.meeting, met(host(), [["10.0.0.1", "No route to host"]]), CRITICAL, "no route"),
@@ -81,7 +83,8 @@ def test_levels(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
     ("ahead", "level"),
     [
         ((-0.01, 0.02), OK),
-        ((-3.0, 5.0), OK),  # a slow link: nothing is certain
+        ((-2.0, 6.0), OK),  # a slow link: nothing is certain
+        ((2.0, 12.0), WARN),  # as much is, and no more
         ((2.0, 2.5), WARN),
         ((-2.5, -2.0), WARN),
         ((7.0, 7.3), CRITICAL),

@@ -133,6 +133,19 @@ def test_a_damaged_file_never_gets_its_name(big: Path, dest: Path) -> None:
     assert os.listdir(dest) == []
 
 
+def test_no_more_is_written_than_was_announced(big: Path, dest: Path) -> None:
+    """Before its end, where the digest is judged: a sender must not fill the disk."""
+    copy = Copy([big], dest)
+    copy.taker.needs()
+    copy.taker.take(b"D", BIG)
+    with pytest.raises(NotTaken, match="big: more bytes came than it has"):
+        copy.taker.take(b"D", b"x")
+    (part,) = dest.iterdir()
+    assert part.read_bytes() == BIG
+    copy.close(keep=False)
+    assert os.listdir(dest) == []
+
+
 def test_a_file_that_changes_while_it_is_sent(big: Path, dest: Path) -> None:
     copy = Copy([big], dest)
     come = copy.frames()

@@ -17,6 +17,7 @@ from dispatcher.jobs import record
 from dispatcher.jobs.caller import Call
 from dispatcher.jobs.control import Control
 from dispatcher.jobs.hatch import Hatch
+from dispatcher.jobs.protocol import Frames
 from dispatcher.sinks.base import Sink, Stamped
 
 
@@ -95,6 +96,28 @@ def test_who_waits_for_an_answer_is_told_that_the_run_has_ended() -> None:
         (told,) = (fields for fields, _ in call.frames() if fields)
     assert (told["type"], told["exit_code"]) == ("verdict", 3)
     assert not (folder / "control").exists()
+
+
+def test_who_looks_on_and_reads_nothing_is_shown_little(tmp_path: Path) -> None:
+    """Pictures do not pile up for a viewer that stands still, while others go on seeing them."""
+    big = {"what": "x" * (1 << 20)}  # more than a socket holds
+    control = Control(tmp_path, lambda how: None, picture=lambda: big)
+    attach = b'{"order": "attach", "output": false, "picture": true}\n'
+    with socket.socket(socket.AF_UNIX) as stuck, socket.socket(socket.AF_UNIX) as reads:
+        for link in (stuck, reads):
+            link.connect(str(tmp_path / "control"))
+            link.sendall(attach)
+            link.settimeout(20)
+        frames, seen = Frames(), 0
+        while seen < 6:
+            seen += sum(f["type"] == "picture" for f, _ in frames.feed(reads.recv(1 << 16)))
+        ends = threading.Thread(target=control.finish, args=(0, []))
+        ends.start()
+        frames, late = Frames(), []
+        while data := stuck.recv(1 << 16):
+            late += [fields["type"] for fields, _ in frames.feed(data)]
+        ends.join()
+    assert late == ["hello", "picture", "verdict"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become somebody else")

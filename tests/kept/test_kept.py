@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from rig import Cluster, wait_for
 
 from dispatcher.errors import UsageError
-from dispatcher.kept import place
+from dispatcher.kept import holder, place
 from dispatcher.kept.frames import LARGEST, Frames, Malformed, frame, told
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
@@ -250,6 +251,83 @@ def test_one_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caller.close()
     first.close()
     assert place.dial() is None
+
+
+#: binds in the current folder as root, and only then, as user UID, listens and answers nothing
+LISTENS = """
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    os.setuid(int(sys.argv[2]))
+    listener.listen()
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+#: asks at descriptor FD as user UID what is held; says the answer, or nothing when hung up on
+ASKS = """
+import os, socket, sys
+from dispatcher.kept.frames import Frames, frame
+os.setuid(int(sys.argv[3]))
+with socket.socket(socket.AF_UNIX) as link:
+    link.connect(f"/proc/self/fd/{sys.argv[1]}/{sys.argv[2]}")
+    link.settimeout(10)
+    try:
+        link.sendall(frame(b"L"))
+        print(*Frames().feed(link.recv(4096)))
+    except ConnectionError:
+        pass
+"""
+somebody_else = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become somebody else")
+
+
+@somebody_else
+@pytest.mark.parametrize("uid", [0, 65534])
+def test_a_holder_of_another_user_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int
+) -> None:
+    """Who is there is for the kernel to say: a folder's mode may have been another before."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    listens = subprocess.Popen(
+        [sys.executable, "-c", LISTENS, place.name(), str(uid)],
+        cwd=place.folder(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with listens:
+        assert listens.stdout is not None
+        assert listens.stdout.readline() == b"up\n"
+        link = place.dial()
+        if link is not None:
+            link.close()
+        listens.communicate()
+    assert (link is not None) == (uid == 0)
+
+
+@somebody_else
+@pytest.mark.parametrize("uid", [0, 65534])
+def test_another_user_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    listener = place.listen()
+    assert listener is not None
+    folder = place.folder()
+    folder.chmod(0o755)  # as if the folder's mode did not keep strangers out
+    (folder / place.name()).chmod(0o666)
+    serves = threading.Thread(target=holder.Holder(listener).run, daemon=True)
+    at = os.open(folder, os.O_DIRECTORY)
+    monkeypatch.setattr(holder, "LINGER", 60.0)
+    serves.start()
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", ASKS, str(at), place.name(), str(uid)],
+            pass_fds=[at], capture_output=True, timeout=30, check=True,
+        )  # fmt: skip
+    finally:
+        os.close(at)
+        monkeypatch.setattr(holder, "LINGER", 0.0)
+        serves.join(10)
+        listener.close()
+    assert (b'"hosts": []' in asked.stdout) == (uid == 0), asked
+    assert uid == 0 or not asked.stdout
 
 
 def test_nothing_of_the_current_folder_is_run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -239,6 +240,14 @@ def test_dropped_connections_are_tried_again(watch: Callable[..., Watched]) -> N
         if isinstance(event, ev.NodeConnecting)
     ]
     assert attempts == [1, 2, 3]
+
+
+def test_a_busy_host_is_given_time_between_tries(watch: Callable[..., Watched]) -> None:
+    """The more often it has dropped us the more, at random, so that not all come at once."""
+    dropped = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
+    began = time.monotonic()
+    watch(dropped, dropped, dropped, ScriptedLink([SYNC + READY])).until(ev.NodeReady)
+    assert time.monotonic() - began >= 0.05 * (1 + 2 + 3)
 
 
 def test_what_is_final_is_not_tried_again(watch: Callable[..., Watched]) -> None:

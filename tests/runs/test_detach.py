@@ -175,6 +175,23 @@ def test_stop_from_another_shell(desk: Desk, state: Path, now: bool) -> None:
     assert jobs()[-1]["exit_code"] == 130
 
 
+def test_stop_may_be_left(desk: Desk, state: Path) -> None:
+    """Ctrl-C ends the wait, not the stopping; the exit code says that no end was seen."""
+    deaf = "import signal\n[signal.signal(s, signal.SIG_IGN) for s in (2, 15)]\n"
+    row = detach(desk, "-H", "localhost:1", "--grace", "60", script(desk.folder, deaf + WAITS), "0")
+    wait_for(lambda: "up" in dispatch("logs").stdout, 10, lambda: "the rank is up")
+    stop = subprocess.Popen(
+        [sys.executable, "-m", "dispatcher", "stop"], stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: jobs()[-1]["state"] == "stopping", 20, lambda: f"it stops: {jobs()}")
+    stop.send_signal(signal.SIGINT)
+    said = stop.communicate(timeout=20)[1]
+    assert stop.returncode == 130
+    assert f"note: job {row['id']} is being ended; dispatch attach shows it" in said
+    assert jobs()[-1]["state"] == "stopping"
+    assert dispatch("kill", row["id"]).returncode == 0
+
+
 def test_what_it_is_doing(desk: Desk, state: Path) -> None:
     ignores = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     fails_then_waits = """
@@ -260,6 +277,22 @@ def test_kill_ends_a_job_that_runs(desk: Desk, state: Path) -> None:
     assert dispatch("kill", "--all").returncode == 0
     assert jobs()[-1]["state"] == "ended"
     wait_for(lambda: Process.of(row["pid"]) is None, 10, lambda: "the launcher has ended")
+
+
+def test_kill_all_ends_what_dead_launchers_left(desk: Desk, state: Path) -> None:
+    dead = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
+    os.kill(dead["pid"], signal.SIGKILL)
+    wait_for(lambda: jobs()[-1]["state"] == "dead", 10, lambda: "the job is dead")
+    desk.wait_until_clean()
+    tagged = {**os.environ, "DISPATCH_RUN_ID": dead["id"]}
+    with subprocess.Popen(["sleep", "60"], env=tagged, start_new_session=True) as left:
+        lives = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
+        killed = dispatch("kill", "--all")
+        assert killed.returncode == 0, killed.stderr
+        assert "localhost: killed 1 process: sleep 1" in killed.stdout
+        assert left.wait(timeout=10) == -signal.SIGKILL
+    assert [job["state"] for job in jobs()] == ["dead", "ended"]
+    wait_for(lambda: Process.of(lives["pid"]) is None, 10, lambda: "the launcher has ended")
 
 
 @pytest.mark.usefixtures("isolated")

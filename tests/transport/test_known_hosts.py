@@ -14,6 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dispatcher.transport.base import Kind
+from dispatcher.transport.host_config import HostConfig
+from dispatcher.transport.host_keys import HostKeyCheck
 from dispatcher.transport.known_hosts import (
     KnownHosts,
     _hash_name,
@@ -277,6 +280,22 @@ def test_learning_from_many_threads(tmp_path: Path) -> None:
         assert numbers(again, f"host{n}") == numbers(found, f"host{n}") == [n]
     assert os.stat(path).st_mode & 0o777 == 0o600
     assert os.stat(path.parent).st_mode & 0o777 == 0o700
+
+
+def test_two_machines_under_one_name(tmp_path: Path) -> None:
+    """Both are met before either was on file: the first counts, and the second is told apart."""
+    path = tmp_path / "known_hosts"
+    found = KnownHosts([str(path)])
+    config = HostConfig("n1", "n1", "me", user_known_hosts=(str(path),))
+    first, second, same = (
+        HostKeyCheck(config, found, "accept-new", lambda *_: "no certificate") for _ in range(3)
+    )
+    assert first.judge(blob(1), "ssh-ed25519") is None
+    refused = second.judge(blob(2), "ssh-ed25519")
+    assert refused is not None
+    assert refused.kind is Kind.HOST_KEY_CHANGED
+    assert same.judge(blob(1), "ssh-ed25519") is None
+    assert numbers(KnownHosts([str(path)]), "n1") == [1]
 
 
 def test_learning_after_an_open_last_line(tmp_path: Path) -> None:

@@ -181,6 +181,19 @@ def test_those_behind_a_lost_host_name_it(far: Far) -> None:
     branch.close()
 
 
+def test_a_host_that_is_not_reached_is_not_waited_for(far: Far) -> None:
+    branch = branch_to(far)
+    behind = branch.stream(["ssh"], "n2", "n2 key\n")
+    answers: list[Failure | None] = []
+    asked = threading.Thread(
+        target=lambda: answers.append(behind.arrived(time.monotonic() + 0.1)), daemon=True
+    )
+    asked.start()
+    asked.join(10)
+    assert answers == [Failure(Kind.TIMEOUT, "n1 did not reach it in time")]
+    branch.close()
+
+
 def test_detours_are_told_together(far: Far) -> None:
     said: list[str] = []
     detours = Detours(said.append)
