@@ -44,7 +44,8 @@ _LINES = (
     click.option(
         "--partial-after",
         metavar="S",
-        help="Seconds until an unfinished line is shown; 0 never [0.2 on a terminal, else 2].",
+        help="Show a line that has no end yet, a prompt or a progress bar, after S seconds, and "
+        "while it goes on every S; 0 never [30; on a terminal 0.2, and bars in the footer].",
     ),
 )
 #: about the run

@@ -26,7 +26,7 @@ from dispatcher.sinks.base import Sink
 from dispatcher.sinks.files import write_all
 from dispatcher.sinks.fold import Folding
 from dispatcher.sinks.outlet import Outlet, can_pause, same_file
-from dispatcher.sinks.screen import PARTIAL_ELSEWHERE, PARTIAL_TERMINAL, Screen, View
+from dispatcher.sinks.screen import PARTIAL, STATE, Screen, View
 
 if TYPE_CHECKING:
     from dispatcher.paths import RunPaths
@@ -100,7 +100,7 @@ def unhurried(
 
 def view_of(showing: Showing, labels: Labels) -> View:
     """How lines look, and which are shown, on the standard streams as they are."""
-    streams = terminals()
+    streams, after = terminals(), showing.partial_after
     return View(
         labels.of,
         labels.hue,
@@ -108,7 +108,8 @@ def view_of(showing: Showing, labels: Labels) -> View:
         coloured=frozenset() if os.environ.get("NO_COLOR") else streams,
         timestamps=showing.timestamps,
         grep=showing.grep,
-        partial_after=_partial_after(showing, bool(streams)),
+        partial_after=PARTIAL if after is None else after,
+        state_after=STATE if after is None else after,
         fold=_folding(showing) if showing.fold else None,
         fold_label=labels.of_many,
     )
@@ -191,9 +192,3 @@ def files_keep_all(showing: Showing, paths: RunPaths | None) -> bool:
     """Whether every byte of the ranks will be found in a file."""
     bounded = showing.log_overflow == "drop" or showing.rotation.keep is not None
     return paths is not None and not bounded
-
-
-def _partial_after(showing: Showing, terminal: bool) -> float:
-    if showing.partial_after is not None:
-        return showing.partial_after
-    return PARTIAL_TERMINAL if terminal else PARTIAL_ELSEWHERE

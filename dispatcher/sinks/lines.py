@@ -48,7 +48,8 @@ class LineAssembler:
     @property
     def rest(self) -> bytes:
         """The unfinished line, or the state of a bar; b"" if there is none."""
-        return self._rest.removesuffix(b"\r")
+        rest = self._rest.removesuffix(b"\r")
+        return _wiped(rest) if self.is_bar else rest
 
     def feed(self, data: bytes) -> bytes:
         """The lines that ``data`` completes, b"" if none."""
@@ -64,6 +65,15 @@ class LineAssembler:
         if self._head is None and _has_long(block, self._limit):
             block = _split(block, self._limit)
         return block + self._keep(data[end:])
+
+    def state(self) -> bytes:
+        """The unfinished line as it stands, marked, to be seen before its end; b"" of a long one.
+
+        It comes whole all the same, when it ends.
+        """
+        text = b"" if self._head else self.rest
+        text = text[: character_edge(text, len(text))]
+        return text + CONTINUED + b"\n" if text.strip() else b""
 
     def flush(self) -> bytes:
         """The unfinished line as it stands, marked; what comes later is a line of its own."""
@@ -152,8 +162,14 @@ def _overwritten(block: bytes, redrawn: bool) -> bytes:
     for at, line in enumerate(lines):
         if b"\r" in line or (redrawn and at == 0):
             state = next((part for part in reversed(line.split(b"\r")) if part), b"")
+            state = _wiped(state)
             lines[at] = state if state.strip() else b""
     return b"\n".join(lines)
+
+
+def _wiped(state: bytes) -> bytes:
+    """What is to be seen of a bar that wipes its line before it draws, or the rest of it after."""
+    return state.rpartition(b"\x1b[2K")[2].replace(b"\x1b[K", b"").replace(b"\x1b[0K", b"")
 
 
 def _has_long(block: bytes, limit: int) -> bool:

@@ -21,9 +21,9 @@ from dispatcher.values import Value, value
 #: SGR foreground colours that can be told apart on dark and light backgrounds
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
-#: seconds until an unfinished line is shown: where a person looks on, and where a
-#: program may read, for which a line in two pieces is a broken one
-PARTIAL_TERMINAL, PARTIAL_ELSEWHERE = 0.2, 2.0
+#: seconds until an unfinished line is shown where a person looks on, and between two looks at
+#: one that goes on, as a progress bar does, where nobody may
+PARTIAL, STATE = 0.2, 30.0
 
 #: bytes of a long line in which ``grep`` looks
 GREPPED = 16 << 20
@@ -34,8 +34,10 @@ class View(Value):
     """How lines look, and which are shown.
 
     label: rank -> text, "" for none. hue: rank -> a number that chooses its colour.
-    terminals: streams that end in one: there a line that is too long is cut, and marked;
-    elsewhere it is whole. partial_after: seconds until an unfinished line is shown, 0 for never.
+    terminals: streams that end in one: a line that is too long, or rests for ``partial_after``
+    seconds before its end, is cut there, and marked. Elsewhere every line is whole, and one that
+    has no end for ``state_after`` seconds is shown as it stands, marked, each time it went on
+    for so long; so is a bar everywhere, unless a footer shows it. 0 for never.
     coloured: streams whose labels have a colour. timestamps: put the time of arrival
     before each line. grep: show only lines in which this is found. mark_errors: put ``!``
     behind the label of standard error where both streams end in the same place.
@@ -49,7 +51,8 @@ class View(Value):
     coloured: frozenset[int] = frozenset()
     timestamps: bool = False
     grep: re.Pattern[bytes] | None = None
-    partial_after: float = PARTIAL_ELSEWHERE
+    partial_after: float = PARTIAL
+    state_after: float = STATE
     mark_errors: bool = True
     fold: Callable[[int], Folding[int]] | None = None
     fold_label: Callable[[Sequence[int]], str] = lambda ranks: f"[{len(ranks)} ranks]"
@@ -78,7 +81,8 @@ class Screen(Sink):
         self._lines: dict[tuple[int, int], LineAssembler] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
         self._spill = Spill()
-        #: streams with an unfinished line -> when it last grew
+        #: streams with an unfinished line to be shown -> since when: it rests where it will be cut
+        #: then, else it has begun, or gone on after it was shown
         self._unfinished: dict[tuple[int, int], float] = {}
         # Time that the screen itself was stuck in a write does not count as silence of a
         # rank, so this clock moves by little more than a beat a tick.
@@ -92,10 +96,12 @@ class Screen(Sink):
         block = lines.feed(data)
         if block:
             self._show(rank, stream, block)
-        if lines.rest and not lines.is_bar:
+        if not self._patience(key, lines):
+            self._unfinished.pop(key, None)
+        elif block or self._is_cut(key, lines) or b"\n" in data:
             self._unfinished[key] = self._quiet_clock
         else:
-            self._unfinished.pop(key, None)
+            self._unfinished.setdefault(key, self._quiet_clock)
 
     def event(self, stamped: Stamped) -> None:
         match stamped.event:
@@ -125,11 +131,12 @@ class Screen(Sink):
     def tick(self, now: float) -> bool:
         self._quiet_clock += min(now - self._last_tick, 2 * BEAT)
         self._last_tick = now
-        if self._view.partial_after and self._unfinished:
-            due = self._quiet_clock - self._view.partial_after
-            for key in [key for key, since in self._unfinished.items() if since <= due]:
+        for key, since in list(self._unfinished.items()):
+            lines = self._lines[key]
+            if self._quiet_clock - since >= self._patience(key, lines):
                 del self._unfinished[key]
-                self._show(*key, self._lines[key].flush())
+                is_cut = self._is_cut(key, lines)
+                self._show(*key, lines.flush() if is_cut else lines.state())
         again = bool(self._unfinished)
         if self._folding is not None:
             self._show_folded(self._folding.due(self._quiet_clock))
@@ -159,6 +166,20 @@ class Screen(Sink):
             lines = LineAssembler(partial(self._show_long, *key), self._spill)
         self._lines[key] = lines
         return lines
+
+    def _is_cut(self, key: tuple[int, int], lines: LineAssembler) -> bool:
+        """Whether the unfinished line is cut when it is shown before its end."""
+        return not lines.is_bar and key[1] in self._view.terminals
+
+    def _patience(self, key: tuple[int, int], lines: LineAssembler) -> float:
+        """Seconds until the unfinished line is shown; 0 if there is none, or it never is."""
+        if not lines.rest:
+            return 0.0
+        if key[1] not in self._view.terminals:
+            return self._view.state_after
+        if not lines.is_bar:
+            return self._view.partial_after
+        return 0.0 if self._footer is not None else self._view.state_after
 
     def _finish(self, rank: int, stream: int) -> None:
         lines = self._lines.pop((rank, stream), None)

@@ -198,3 +198,41 @@ def test_a_slow_reader_of_a_long_line_has_not_paused(desk: Desk) -> None:
             time.sleep(0.4)  # as slow as a line of 2.5 MB/s; the long line takes more than PAUSED
     assert process.wait(timeout=60) == 0
     assert sizes == {10_000_004: 1, 100_003: 80}
+
+
+BAR = """
+import sys, time
+for percent in range(101):
+    sys.stderr.write(f"\\r{percent:3d}% of it")
+    sys.stderr.flush()
+    if percent % 10 == 0:
+        print("step", percent, flush=True)
+    time.sleep(0.02)
+print(file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("how", [("--partial-after", "0.4"), (), ("--partial-after", "0")])
+def test_a_bar_in_a_log(desk: Desk, how: tuple[str, ...]) -> None:
+    with open(desk.folder / "log", "wb") as log:
+        process = desk.start(
+            "--log-dir", "logs", *how, "-H", "localhost:2", script(desk.folder, BAR),
+            stdout=log, stderr=log,
+        )  # fmt: skip
+        assert process.wait(timeout=60) == 0
+    lines = (desk.folder / "log").read_text().splitlines()
+    for rank in (0, 1):
+        steps = [line for line in lines if line.startswith(f"[{rank}] ")]
+        assert steps == [f"[{rank}] step {percent}" for percent in range(0, 101, 10)]
+        *states, end = [line for line in lines if line.startswith(f"[{rank}]! ")]
+        assert end == f"[{rank}]! 100% of it"
+        assert all(re.fullmatch(rf"\[{rank}\]!  *\d+% of it{MARK}", state) for state in states)
+        assert (1 <= len(states) <= 5) if how == ("--partial-after", "0.4") else not states
+        kept = (desk.folder / f"logs/latest/rank-0000{rank}.err").read_bytes().decode()
+        assert kept == "".join(f"\r{percent:3d}% of it" for percent in range(101)) + "\n"
+
+
+def test_a_prompt_in_a_log_is_seen_and_its_line_is_whole(desk: Desk) -> None:
+    text = "import time\nprint('sure? ', end='', flush=True)\ntime.sleep(1)\nprint('yes')"
+    done = desk.run("--partial-after", "0.3", "-H", "localhost", script(desk.folder, text))
+    assert done.stdout.splitlines() == [f"[0] sure? {MARK}", "[0] sure? yes"]

@@ -105,6 +105,24 @@ def test_a_line_of_any_length_is_whole_where_there_is_room(
     assert (shown != expected) <= (0 < broken <= data.count(b"\n") + 1)
 
 
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"one\r\x1b[2Ktwo\n", b"two\n"),
+        (b"one\rtwo \x1b[K\n", b"two \n"),
+        (b"one\rt\x1b[2Kwo\x1b[0K\n", b"wo\n"),
+        (b"one\r\x1b[2K\n", b"\n"),
+        (b"no bar \x1b[2K\n", b"no bar \x1b[2K\n"),
+    ],
+)
+def test_a_bar_may_wipe_its_line(data: bytes, line: bytes) -> None:
+    for step in (1, 2, 100):
+        lines = LineAssembler()
+        assert b"".join(lines.feed(data[n : n + step]) for n in range(0, len(data), step)) == line
+    lines.feed(data[:-1])
+    assert lines.rest == line[:-1]
+
+
 def test_no_line_is_longer_than_the_limit_however_it_comes() -> None:
     whole = b"a\n" + "\N{EURO SIGN}".encode() * 60_000 + b"\nb\n"
     for step in (1 << 20, 50_000, 7_001):

@@ -133,13 +133,79 @@ def test_a_long_line_is_cut_for_a_person_and_marked(pipe: tuple[int, int]) -> No
     assert os.read(pipe[0], 1 << 20) == b"[0] " + b"x" * LINE_LIMIT + CONTINUED + b"\n[0] y\n"
 
 
-def test_a_bar_is_shown_once_at_its_end(pipe: tuple[int, int]) -> None:
-    screen = Screen(View(lambda rank: "[0]", partial_after=0.1), Outlet({1: pipe[1]}))
-    for percent in range(100):
-        screen.output(0, 1, b"\r%d%%" % percent)
-        assert not screen.tick(percent)
-    screen.output(0, 1, b"\r100%\n")
-    assert os.read(pipe[0], 4096) == b"[0] 100%\n"
+def passing(screen: Screen, seconds: float) -> int:
+    """Let time pass; how many beats of it somebody asked for."""
+    beats = [screen.tick(screen._last_tick + BEAT) for _ in range(round(seconds / BEAT))]
+    return sum(beats)
+
+
+def bar_of(screen: Screen, seconds: int) -> None:
+    for second in range(seconds):
+        screen.output(0, 1, b"\r%d%%" % second)
+        passing(screen, 1.0)
+
+
+def test_a_bar_is_seen_in_a_log_now_and_then_and_at_its_end(pipe: tuple[int, int]) -> None:
+    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    passing(screen, 1.0)
+    bar_of(screen, 100)
+    screen.output(0, 1, b"\r100%\nnext\n")
+    assert passing(screen, 100.0) == 0
+    marked = b"".join(b"[0] %d%%%s\n" % (percent, CONTINUED) for percent in (29, 60, 91))
+    assert os.read(pipe[0], 4096) == marked + b"[0] 100%\n[0] next\n"
+
+
+def test_a_bar_that_rests_is_not_shown_again(pipe: tuple[int, int]) -> None:
+    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    screen.output(0, 1, b"\r42%")
+    passing(screen, 100.0)
+    assert passing(screen, 1.0) == 0
+    screen.close()
+    assert os.read(pipe[0], 4096) == b"[0] 42%" + CONTINUED + b"\n[0] 42%\n"
+
+
+@pytest.mark.parametrize(
+    ("terminals", "state_after", "footer", "is_shown"),
+    [({}, 0.0, False, False), ({1}, 30.0, True, False), ({1}, 30.0, False, True),
+     ({}, 30.0, True, True)],
+)  # fmt: skip
+def test_where_a_bar_is_shown_before_its_end(
+    pipe: tuple[int, int], terminals: set[int], state_after: float, footer: bool, is_shown: bool
+) -> None:
+    view = View(lambda rank: "[0]", terminals=frozenset(terminals), state_after=state_after)
+    screen = Screen(
+        view, Outlet({1: pipe[1]}), footer=(lambda bars, columns: []) if footer else None
+    )
+    bar_of(screen, 31)
+    screen.output(0, 1, b"\rdone\n")
+    shown = b"[0] 29%" + CONTINUED + b"\n" if is_shown else b""
+    assert os.read(pipe[0], 4096) == shown + b"[0] done\n"
+
+
+def test_a_line_held_open_for_minutes_comes_whole_in_a_log(pipe: tuple[int, int]) -> None:
+    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    screen.output(0, 1, b"one\nloading")
+    assert passing(screen, 300.0) < 31 / BEAT
+    for _ in range(40):
+        screen.output(0, 1, b".")
+        passing(screen, 1.0)
+    screen.output(0, 1, b" done\n")
+    assert os.read(pipe[0], 4096).decode().splitlines() == [
+        "[0] one",
+        "[0] loading \N{LEFTWARDS ARROW WITH HOOK}",
+        "[0] loading" + 30 * "." + " \N{LEFTWARDS ARROW WITH HOOK}",
+        "[0] loading" + 40 * "." + " done",
+    ]
+
+
+def test_lines_that_follow_each_other_are_never_shown_before_their_end(
+    pipe: tuple[int, int],
+) -> None:
+    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    for number in range(100):  # a chunk always ends in the middle of a line
+        screen.output(0, 1, b"%d\nline " % number)
+        passing(screen, 1.0)
+    assert CONTINUED not in os.read(pipe[0], 1 << 16)
 
 
 @pytest.fixture
