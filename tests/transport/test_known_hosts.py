@@ -200,8 +200,9 @@ def test_a_damaged_line_costs_only_itself(
 )
 def test_any_bytes_are_a_file(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any_known_hosts"
-    path.write_bytes(content)
+    path.write_bytes(content + f"\nafter {key(7)}\n".encode())
     found = KnownHosts([str(path)])
+    assert 7 in numbers(found, "after")
     for name in ("a", "[a]:2222"):
         of = found.keys_of(name)
         assert all(entry.blob for entry in (*of.keys, *of.authorities, *of.revoked))
