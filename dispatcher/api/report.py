@@ -241,6 +241,8 @@ def _cause(verdict: Verdict, names: Sequence[str], endings: Endings, last: Last)
         facts["failures"] = {
             names[node]: asdict(_failure(one)) for node, one in facts["failures"].items()
         }
+    if "problems" in facts:
+        facts["problems"] = {names[node]: sorted(what) for node, what in facts["problems"].items()}
     rank = None if "rank" not in facts else worlds.name(facts["rank"])
     if rank is not None and facts["rank"] >= worlds.FIRST:
         facts["rank"] = rank
