@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
 import click
+
+from dispatcher.plan.variables import HIDDEN, is_secret
+
+#: ``-x NAME=``, in one word or two
+_VARIABLE = re.compile(r"(?:-x|--export=)?([A-Za-z_][A-Za-z0-9_]*)=")
 
 
 def options() -> list[str]:
@@ -17,9 +23,14 @@ def options() -> list[str]:
 
 
 def line(words: Iterable[str]) -> str:
-    """This command with ``words``."""
+    """This command with ``words``; secrets hidden, as hints are kept in reports."""
     name = click.get_current_context().info_name or "dispatch"
-    return shlex.join([*name.split(), *words])
+    return shlex.join([*name.split(), *map(_hidden, words)])
+
+
+def _hidden(word: str) -> str:
+    found = _VARIABLE.match(word)
+    return f"{found[0]}{HIDDEN}" if found and is_secret(found[1]) else word
 
 
 def respelled(old: str, new: str) -> str:

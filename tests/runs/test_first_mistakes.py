@@ -210,6 +210,16 @@ def test_a_home_directory_is_not_to_be_copied(
     )
 
 
+def test_secrets_are_not_repeated(asked: Asked) -> None:
+    line = "dispatch -H n1 -x A=1 -x API_KEY=abc -xWANDB_TOKEN=abc --export=DB_PASSWORD=abc"
+    for said in (
+        asked(f"{line} python train.py", "")[1],
+        asked(f"{line} trian.py", "no script")[2],
+    ):
+        assert "dispatch -H n1 -x A=1 -x 'API_KEY=" in said
+        assert "abc" not in said
+
+
 def test_help_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     for words, usage in ((["help"], "dispatch [OPTIONS]"), (["help", "put"], "dispatch put ")):
         assert cli.main(words) == 0
