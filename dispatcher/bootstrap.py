@@ -202,7 +202,8 @@ def _stage_one(size: int) -> bytes:
     return f"S={source!r};exec(S)\n".encode()
 
 
-#: imports the modules by their real names, so that tracebacks show names and source
+#: imports the modules by their real names, so that tracebacks show names and source; before 3.13
+#: the interpreter's own do not ask a loader, those of the module traceback do
 _LOADER = """
 class Loader:
     def __init__(self, sources):
@@ -229,6 +230,7 @@ _STAGE_TWO = (
     _LOADER
     + """
 load(dict(zip(m[::2], m[1::2])))
+sys.excepthook = lambda *e: __import__("traceback").print_exception(*e)
 from dispatcher.agent.main import main
 sys.exit(main())
 """

@@ -325,8 +325,11 @@ class TestPayload:
         finally:
             agent.close()
 
-    def test_its_tracebacks_show_the_source(self, newest: str) -> None:
-        agent = Agent(newest)
+    @pytest.mark.parametrize("python", sorted(interpreters()), ids="{0[0]}.{0[1]}".format)
+    def test_its_tracebacks_show_the_source(self, python: tuple[int, int]) -> None:
+        if python < bootstrap.OLDEST_PYTHON:
+            pytest.skip("too old for the agent")
+        agent = Agent(interpreters()[python])
         try:
             agent.order("prepare")  # without its fields
             agent.exit()
