@@ -17,7 +17,6 @@ from dispatcher.plan.envfile import EnvFileError, parse_env_file
 from dispatcher.plan.filters import choose, fitting
 from dispatcher.plan.host import Hostlist
 from dispatcher.plan.hostfile import read_hosts
-from dispatcher.plan.names import shown
 from dispatcher.plan.per_node import torchrun
 from dispatcher.plan.request import (
     Limits,
@@ -92,12 +91,9 @@ def _allocated(words: tuple[str, ...]) -> Hostlist:
 
     found = allocated()
     if found is None:
-        from dispatcher.cli.mistaken import near_command
+        from dispatcher.cli.mistaken import no_hosts
 
-        near = near_command(words)
-        if near is not None:
-            raise UsageError(f"{shown(words[0])}: no such command, nor a script here", hint=near)
-        raise UsageError(
+        raise no_hosts(words) or UsageError(
             "no hosts: where should the ranks run?",
             hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
         )

@@ -19,6 +19,7 @@ from dispatcher.plan.names import shown
 
 #: launchers of batch systems, which are not translated: dispatch reads their allocation itself
 _STEPS = ("aprun", "jsrun", "prun", "srun")
+_HOSTS = ("-H", "--hostfile", "--hosts")
 _PYTHON = re.compile(r"python[0-9.]*\Z")
 #: what means something to a shell, and stands in the name of no program
 _SHELL = frozenset(" \t\n;|&*$<>`")
@@ -85,7 +86,22 @@ def is_shell_text(word: str, *, surely: bool = True) -> bool:
 
     surely: a path may hold anything, so what starts as one is left to the hosts.
     """
-    return bool(_SHELL.intersection(word)) and not (surely and "/" in _split(word)[0])
+    return bool(word.strip() and _SHELL.intersection(word)) and not (
+        surely and "/" in _split(word)[0]
+    )
+
+
+def no_hosts(words: Sequence[str]) -> UsageError | None:
+    """What is wrong with ``words`` where nothing says which hosts; None: that alone."""
+    near = near_command(words)
+    if near is not None:
+        return UsageError(f"{shown(words[0])}: no such command, nor a script here", hint=near)
+    for at, word in enumerate(words[:-1]):
+        if at and word in _HOSTS:
+            moved = [*retyped.options(), word, words[at + 1], *words[:at], *words[at + 2 :]]
+            why = f"no hosts: {word} stands behind the program, and so is the program's own"
+            return UsageError(why, hint=retyped.line(moved))
+    return None
 
 
 def near_command(words: Sequence[str]) -> str | None:
