@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Told = TypeVar("Told")
 
-#: things that may wait for the program
-MOST_WAITING = 256
+#: things that may wait for the program, and bytes of them, unless a single thing has more
+MOST_WAITING, MOST_BYTES = 256, 16 << 20
 
 
 class Backstage(Generic[T, Told]):
@@ -39,7 +39,9 @@ class Backstage(Generic[T, Told]):
     def __init__(self, work: Callable[[], T], tell: Callable[[SignalReceived], None]) -> None:
         self._work = work
         self._stop = Stop(tell)
-        self._queue: queue.Queue[Told | None] = queue.Queue(MOST_WAITING)
+        self._queue: queue.Queue[tuple[Told | None, int]] = queue.Queue(MOST_WAITING)
+        self._given = self._read = 0  # bytes, each counted by one thread
+        self._room = threading.Event()
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._deaf = False
@@ -65,7 +67,9 @@ class Backstage(Generic[T, Told]):
     def __iter__(self) -> Iterator[Told]:
         while not (self._done.is_set() and self._queue.empty()):
             with contextlib.suppress(queue.Empty):
-                told = self._queue.get(timeout=LOOK)
+                told, size = self._queue.get(timeout=LOOK)
+                self._read += size
+                self._room.set()
                 if told is None:
                     return
                 yield told
@@ -107,9 +111,18 @@ class Backstage(Generic[T, Told]):
             self.put(None)
             self._done.set()
 
-    def put(self, told: Told | None) -> None:
-        """Tell the program, once there is room for it; None is the end. From our own threads."""
+    def put(self, told: Told | None, size: int = 0) -> None:
+        """Tell the program, once there is room for it; None is the end. From our own threads.
+
+        size: the bytes it takes, where these may be many.
+        """
         while not self._deaf:
+            self._room.clear()
+            held = self._given - self._read
+            if size and held and held + size > MOST_BYTES:
+                self._room.wait(LOOK)
+                continue
             with contextlib.suppress(queue.Full):
-                self._queue.put(told, timeout=LOOK)
+                self._queue.put((told, size), timeout=LOOK)
+                self._given += size
                 break

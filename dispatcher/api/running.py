@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from dispatcher import bootstrap
@@ -39,6 +40,7 @@ from dispatcher.sinks.base import Sink, Stamped
 from dispatcher.sinks.harmless import harmless
 from dispatcher.sinks.lines import LineAssembler
 from dispatcher.sinks.notes import Notes
+from dispatcher.sinks.spill import Spill
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,7 +52,7 @@ Say = Callable[[str], None]
 class Line:
     """A line that a rank wrote, without its end; ``str`` of it is fit for a terminal.
 
-    rank: by name, as in ``Report``. data: any bytes; a line of more than 64 KiB comes in pieces.
+    rank: by name, as in ``Report``. data: any bytes, whatever their number.
     """
 
     rank: str
@@ -87,7 +89,7 @@ class Running(Backstage[Report, Line | Stamped]):
         if paths is not None:
             sinks += open_files(plan, paths, say)
         if lines or events:
-            sinks.append(_Teller(self.put, lines=lines, events=events))
+            sinks.append(_Teller(self.put, say, lines=lines, events=events))
         self._course = Course(
             plan, reach.transport_for, sinks, say=say, paths=paths, check=check,
             agent_python=agent_python,
@@ -111,8 +113,12 @@ class Running(Backstage[Report, Line | Stamped]):
 class _Teller(Sink):
     """Puts lines and events where a program reads them."""
 
-    def __init__(self, put: Callable[[Line | Stamped], None], *, lines: bool, events: bool) -> None:
+    def __init__(
+        self, put: Callable[[Line | Stamped, int], None], say: Say, *, lines: bool, events: bool
+    ) -> None:
         self._put = put
+        self._say = say
+        self._spill = Spill()
         self._lines = lines
         self._events = events
         self._assemblers: dict[tuple[int, int], LineAssembler] = {}
@@ -121,18 +127,24 @@ class _Teller(Sink):
         if isinstance(stamped.event, OutputEnded):
             self._end((stamped.event.rank, stamped.event.stream))
         elif isinstance(stamped.event, RanksPlaced):
-            self.close()  # lines of a host that was lost; the ranks are started again
+            self._end_all()  # of a host that was lost; the ranks are started again
         if self._events:
-            self._put(stamped)
+            self._put(stamped, 0)
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if self._lines:
             key = (rank, stream)
             if key not in self._assemblers:
-                self._assemblers[key] = LineAssembler()
+                self._assemblers[key] = LineAssembler(partial(self._long, key), self._spill)
             self._told(key, self._assemblers[key].feed(data))
 
     def close(self) -> None:
+        self._end_all()
+        self._spill.close()
+        for words in self._spill.words():
+            self._say(f"note: {words}")
+
+    def _end_all(self) -> None:
         for key in list(self._assemblers):
             self._end(key)
 
@@ -141,9 +153,15 @@ class _Teller(Sink):
             self._told(key, self._assemblers.pop(key).finish())
 
     def _told(self, key: tuple[int, int], block: bytes) -> None:
-        rank, stream = key
         for line in block.split(b"\n")[:-1]:
-            self._put(Line(name(rank), "stdout" if stream == 1 else "stderr", line))
+            self._line(key, line)
+
+    def _long(self, key: tuple[int, int], pieces: Iterator[bytes], end: bytes) -> None:
+        self._line(key, b"".join((*pieces, end[:-1])))
+
+    def _line(self, key: tuple[int, int], data: bytes) -> None:
+        rank, stream = key
+        self._put(Line(name(rank), "stdout" if stream == 1 else "stderr", data), len(data))
 
 
 class How(TypedDict, total=False):
