@@ -228,13 +228,16 @@ def test_retry_failed_goes_with_hosts_of_a_file(
 def test_retry_failed_of_a_file_gives_way_to_hosts_that_are_typed(
     folder: Path, taken: Taken, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = "[exec]\nretry-failed = 'failed'\n"
+    own = folder / "config" / "dispatch" / "dispatch.toml"  # a folder's names no file to write
+    own.parent.mkdir(parents=True)
+    own.write_text("[exec]\nretry-failed = 'failed'\n")
+    own.chmod(0o644)
     (folder / "failed").write_text("n2\n")
-    assert taken("exec", "-w", "n5", config=config) == "n5"
-    assert taken("exec", config=config) == "n2"
+    assert taken("exec", "-w", "n5") == "n5"
+    assert taken("exec") == "n2"
     (folder / "failed").unlink()
     assert cli.main(["exec", "true"]) == 2
-    said = "error: dispatch.toml [exec]: retry-failed: failed: no such file or directory\n"
+    said = f"error: {own} [exec]: retry-failed: failed: no such file or directory\n"
     assert capsys.readouterr().err == said
 
 
