@@ -16,7 +16,7 @@ from .conftest import Desk
 MARK = mpi_pair.MARK.encode()
 
 
-def test_two_hosts(cluster: Cluster) -> None:
+def test_two_hosts(cluster: Cluster, isolated: None) -> None:
     pytest.importorskip("mpi4py")
     words = "-w", "n1,n2", "--pairs", "--over", "mpi", "--rounds", "1", "--json"
     done = cluster.run([sys.executable, "-m", "dispatcher", "check", *words], timeout=150)

@@ -29,7 +29,7 @@ def check(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.torch
 @needs_ranks
-def test_two_hosts(cluster: Cluster) -> None:
+def test_two_hosts(cluster: Cluster, isolated: None) -> None:
     code, found = check(cluster, "--over", "gloo")
     (pair,) = found["pairs"]
     assert (code, pair["hosts"], pair["why"]) == (0, ["n1", "n2"], "")
@@ -38,7 +38,7 @@ def test_two_hosts(cluster: Cluster) -> None:
 
 
 @needs_ranks
-def test_a_host_without_torch_is_told(cluster: Cluster) -> None:
+def test_a_host_without_torch_is_told(cluster: Cluster, isolated: None) -> None:
     python = Path(cluster.shared, "python-without")
     real = shlex.quote(sys.executable)
     python.write_text(
