@@ -194,6 +194,15 @@ terminal = screens.terminal
 frozen = test_matrix.frozen
 
 
+def marked(row: Callable[..., object]) -> Iterator[str]:
+    """The fixtures that marks give ``row``: on itself or on its module."""
+    for place in (row, inspect.getmodule(row)):
+        marks = getattr(place, "pytestmark", [])
+        for mark in marks if isinstance(marks, list) else [marks]:
+            if mark.name == "usefixtures":
+                yield from mark.args
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("mechanism", CONTROLS)
 def test_without(
@@ -204,6 +213,8 @@ def test_without(
         pytest.skip("slow: set FAULTS_ALL=1 to run it")
     if control.here:
         switch_off(mechanism, monkeypatch.setattr)
+    for name in marked(control.row):
+        request.getfixturevalue(name)
     names = [n for n in inspect.signature(control.row).parameters if n not in control.fields]
     fixtures = {name: request.getfixturevalue(name) for name in names}
     for module in (test_last_look, test_matrix, test_scarce):

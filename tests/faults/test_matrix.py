@@ -186,7 +186,7 @@ class TestAgents:
         assert re.search(r"note: n2: killed \d process", said), said  # by a new connection
         run.clean(2.0)
 
-    def test_both_are_killed_at_the_start(self, cluster: Cluster) -> None:  # row 19
+    def test_both_are_killed_at_the_start(self, cluster: Cluster, isolated: None) -> None:  # row 19
         """Of a host where no rank was started, only the agent's folder is left."""
         words = [sys.executable, WITHOUT, "both at the start", "-H", "n[1-2]:1", "--no-python"]
         before = cluster.run(["ls", "/tmp"], "n2").stdout

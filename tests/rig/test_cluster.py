@@ -296,7 +296,7 @@ def test_where_the_kernel_gives_no_namespaces_the_hosts_are_of_loopback(
             words = [PROGRAM, "up", "1", "--name", "poor", "--owner", str(owner.pid)]
             up = subprocess.run(
                 [*nobody, sys.executable, "-IS", *words],
-                env={**os.environ, "TMPDIR": str(tmp_path)},
+                env={**os.environ, "TMPDIR": str(tmp_path), "RIG_LOOPBACK": ""},
                 check=False, capture_output=True, text=True, timeout=60,
             )  # fmt: skip
         finally:
