@@ -155,7 +155,10 @@ def save(record: Record) -> None:
     """Write the record so that no reader ever sees half of it."""
     path = os.path.join(record.directory, "cluster.json")
     with open(path + ".new", "w") as file:
-        json.dump(dataclasses.asdict(record), file, indent=1)
+        fields = dataclasses.asdict(record)
+        if not record.reason:
+            del fields["reason"]  # as other checkouts of this user may not know it yet
+        json.dump(fields, file, indent=1)
     os.rename(path + ".new", path)
 
 
@@ -167,7 +170,8 @@ def read(name: str) -> Record | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     fields["members"] = tuple(Member(**member) for member in fields["members"])
-    return Record(**fields)
+    known = {field.name for field in dataclasses.fields(Record)}
+    return Record(**{name: value for name, value in fields.items() if name in known})
 
 
 def load(name: str) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -253,6 +254,19 @@ def test_who_ends_while_it_is_looked_at_is_gone(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(layout, "open", opened_too_late, raising=False)
     assert gone(process.pid)
+
+
+def test_a_cluster_of_another_checkout_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(layout, "directory", lambda name: str(tmp_path))
+    record = layout.Record("a", "netns", 1, 2, 0, "me", tuple(layout.members(1, 1)))
+    layout.save(record)
+    path = tmp_path / "cluster.json"
+    written = json.loads(path.read_text())
+    assert "reason" not in written, "one from before there were reasons cannot read it"
+    path.write_text(json.dumps({**written, "colour": "blue"}))
+    assert layout.read("a") == record
 
 
 def leftovers(name: str) -> list[str]:
