@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -203,6 +205,16 @@ class Cluster:
                 os.kill(process.outer, number)
                 return
         raise ProcessLookupError(f"{host} has no process {pid}")
+
+    def set_login_shell(self, host: str, shell: str) -> None:
+        """Have whoever logs in to ``host`` get ``shell``, which is a path."""
+        name = pwd.getpwuid(os.getuid()).pw_name
+        path = os.path.join(self.shared, f"passwd-{host}")
+        text = self.run(["cat", "/etc/passwd"], host, check=True).stdout
+        with open(path, "w") as file:
+            file.write(re.sub(rf"^({re.escape(name)}:.*:).*$", rf"\g<1>{shell}", text, flags=re.M))
+        bind = ["mount", "--bind", path, "/etc/passwd"]
+        self.run(bind, host, root=True, check=True)
 
     def cut(self, host: str, way: str = "both") -> None:
         """Lose every packet ``to`` or ``from`` the host or ``both``; nobody is told."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import signal
@@ -221,20 +220,11 @@ def test_a_host_without_python_is_named(new_cluster: Callable[..., Cluster]) -> 
 
 
 @pytest.mark.parametrize("shell", ["/usr/bin/fish", "/bin/tcsh", "/bin/dash"])
-def test_login_shells(new_cluster: Callable[..., Cluster], shell: str, tmp_path: Path) -> None:
+def test_login_shells(new_cluster: Callable[..., Cluster], shell: str) -> None:
     if not os.path.exists(shell):
         pytest.skip(f"{shell} is not installed")
     cluster = new_cluster(2)
-    passwd = os.path.join(cluster.shared, "passwd")
-    with open("/etc/passwd") as file:
-        lines = file.read().splitlines()
-    with open(passwd, "w") as file:
-        for line in lines:
-            fields = line.split(":")
-            if fields[0] == getpass.getuser():
-                fields[-1] = shell
-            file.write(":".join(fields) + "\n")
-    cluster.run(["mount", "--bind", passwd, "/etc/passwd"], "n2", root=True, check=True)
+    cluster.set_login_shell("n2", shell)
     done = dispatch(cluster, "-H", "n1,n2", "--no-python", "sh", "-c", "echo $RANK")
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.splitlines()) == ["[0] 0", "[1] 1"]
