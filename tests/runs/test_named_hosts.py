@@ -307,7 +307,7 @@ def test_a_hint_is_about_the_hosts_that_were_taken(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "dispatch.toml").write_text("[all]\nhostfile = 'gpu1'\n")
-    assert cli.main(["put", "-w", "nosuch.invalid", "hf", "/there"]) == 125
+    assert cli.main(["get", "-w", "nosuch.invalid", "/there", "here"]) == 125
     said = capfd.readouterr().err
     assert "nosuch.invalid" in said
     assert "gpu1" not in said
