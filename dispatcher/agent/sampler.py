@@ -57,6 +57,7 @@ class Sampler:
         self.poll = poll
         self.fd = -1
         self.pid = 0
+        self.ending: set[int] = set()  # what the last ``stop`` ended, which may not be reaped yet
         self.seconds = 0.0
         self.decoder = Decoder()
 
@@ -110,21 +111,21 @@ class Sampler:
         return [("send", "notice", {"text": "the sampler ended; nothing is sampled any more"})]
 
     def stop(self) -> set[int]:
-        """Sample no more; the pids that end by this."""
+        """Sample no more; the pids that end by this, or did when it ended by itself."""
         if self.fd < 0:
-            return set()
+            return self.ending
         self.poll.unregister(self.fd)
         os.close(self.fd)
         self.fd = -1
         self.decoder = Decoder()
         family.signal_group(self.pid, SIGSTOP)  # so that none is started behind our back
-        ending = {self.pid, *family.descendants(self.pid)}
-        for pid in ending:
+        self.ending = {self.pid, *family.descendants(self.pid)}
+        for pid in self.ending:
             try:
                 os.kill(pid, SIGKILL)
             except OSError:
                 pass
-        return ending
+        return self.ending
 
 
 def become(parent: int, into: int, work: Callable[[int], None]) -> None:

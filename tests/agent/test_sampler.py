@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from agent.driver import Agent, wait_for
 from dispatcher import bootstrap
+from dispatcher.agent import sampler
 from dispatcher.agent.nvidia import MOST, parse
 from dispatcher.agent.nvidia import given as given_gpus
 from dispatcher.agent.usage import Usage, owner, parse_stat
@@ -200,6 +202,20 @@ def test_what_takes_samples_is_not_left_behind(agent: Agent) -> None:
     agent.report("sample")
     assert agent.status() == 0
     assert agent.finish()["killed"] == 0
+
+
+def test_a_sampler_that_has_ended_is_not_taken_for_something_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may not be reaped yet when the sweep counts what it killed."""
+    monkeypatch.setattr(sampler, "become", lambda *_: os._exit(0))
+    with select.epoll() as poll:
+        one = sampler.Sampler(poll)
+        one.begin({"seconds": 0.0}, {})
+        assert poll.poll(10.0)
+        assert one.hear(False) == []
+        assert one.pid in one.stop()
+    os.waitpid(one.pid, 0)
 
 
 def test_a_sampler_that_is_killed_is_told_and_harms_nobody() -> None:
