@@ -119,12 +119,16 @@ class Sampler:
         self.fd = -1
         self.decoder = Decoder()
         family.signal_group(self.pid, SIGSTOP)  # so that none is started behind our back
-        self.ending = {self.pid, *family.descendants(self.pid)}
+        self.ending, found = set(), {self.pid, *family.descendants(self.pid)}
+        while found - self.ending:  # one that was being forked then comes a moment later
+            self.ending |= found
+            found = set(family.descendants(self.pid))
         for pid in self.ending:
             try:
                 os.kill(pid, SIGKILL)
             except OSError:
                 pass
+        family.signal_group(self.pid, SIGKILL)
         return self.ending
 
 

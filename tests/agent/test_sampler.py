@@ -218,6 +218,22 @@ def test_a_sampler_that_has_ended_is_not_taken_for_something_left_behind(
     os.waitpid(one.pid, 0)
 
 
+def test_what_a_sampler_was_just_starting_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork that had begun when the group was stopped ends later, and was counted as a rank's."""
+    looks = iter([[], [4001], [4001]])
+    killed: list[int] = []
+    monkeypatch.setattr(sampler.family, "descendants", lambda pid: next(looks))
+    monkeypatch.setattr(sampler.family, "signal_group", lambda pid, number: True)
+    monkeypatch.setattr(sampler.os, "kill", lambda pid, number: killed.append(pid))
+    with select.epoll() as poll:
+        one = sampler.Sampler(poll)
+        one.fd, end = os.pipe()
+        one.pid = 4000
+        poll.register(one.fd)
+        assert one.stop() == {4000, 4001} == set(killed)
+        os.close(end)
+
+
 def test_a_sampler_that_is_killed_is_told_and_harms_nobody() -> None:
     agent = Agent(sys.executable)
     try:
