@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -40,7 +41,7 @@ def test_what_nvml_says(tmp_path: Path) -> None:
         [sys.executable, "-c", READ], env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
         capture_output=True, text=True, check=True, timeout=30,
     )  # fmt: skip
-    assert eval(done.stdout) == [
+    assert ast.literal_eval(done.stdout) == [
         [0, 100.0, 30, 80, 125.5, 41.0, 700.0, 3.0, "GPU-8f6c1a2e"],
         [1, *[None] * 8],
         [2, 100.0, 30, 80, 125.5, 41.0, None, 3.0, "GPU-9a7d0b3f"],
