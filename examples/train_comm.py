@@ -1,4 +1,4 @@
-"""Train the model of train_topics.py, with the ranks brought together by ``comm.init``.
+"""Train the model of train_topics.py, with the ranks brought together by ``comm.bootstrap``.
 
 The launcher's variables are not read: MPI says who is there, rank 0's store takes a free
 port, and a rank that is missing or sees another NCCL is named before anything hangs.

@@ -14,14 +14,14 @@ from agent.driver import Agent, interpreters
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher import bootstrap
-from dispatcher.agent.messages import control
-from dispatcher.agent.wire import SYNC
-from dispatcher.bootstrap import NOISE_LIMIT, SyncScanner, boot_failure, command, payload
-from dispatcher.errors import UsageError
+from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.bootstrap.payload import NOISE_LIMIT, SyncScanner, boot_failure, command, payload
+from dispatcher.model.errors import UsageError
+from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.wire import SYNC
 from dispatcher.transport.base import Kind
 
-HERE = Path(bootstrap.__file__).parent
+HERE = Path(bootstrap.__file__).parents[1]
 SHELLS = ("sh", "bash", "dash", "tcsh", "csh", "fish", "zsh", "ksh", "mksh", "ash", "busybox")
 
 #: bytes that may come before the marker, some of them its beginnings
@@ -205,11 +205,7 @@ class TestBootFailure:
 
 
 #: all that is sent to hosts: for runs, for copies, for trees
-SENT = [
-    *(HERE / "agent" / f"{name}.py" for name in bootstrap.MODULES + bootstrap.PARTS),
-    *sorted((HERE / "copy" / "there").glob("[!_]*.py")),
-    *(HERE / "tree" / f"{name}.py" for name in ("started", "there")),
-]
+SENT = sorted(path for path in (HERE / "remote").rglob("[!_]*.py") if path.parent.name != "rank")
 
 
 class Untyped(ast.NodeTransformer):
@@ -280,9 +276,14 @@ class TestPayload:
         assert line.isascii()
 
     def test_holds_every_module_of_the_agent(self) -> None:
-        folder = HERE / "agent"
-        there = {path.stem for path in folder.glob("[!_]*.py")}
-        assert sorted([*bootstrap.MODULES, *bootstrap.PARTS]) == sorted(there)
+        rooms = ("agent", "host", "pmi", "probe", "protocol")
+        there = {
+            f"{room}.{path.stem}"
+            for room in rooms
+            for path in (HERE / "remote" / room).glob("[!_]*.py")
+        }
+        there -= {"protocol.copy_frames"}  # of a copy alone
+        assert {*bootstrap.MODULES, *bootstrap.PARTS} == there
 
     def test_frames_right_behind_it_are_not_swallowed(self, newest: str) -> None:
         beats = {"type": "odd"}

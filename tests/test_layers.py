@@ -11,83 +11,29 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "dispatcher"
 
-#: what everybody in the launcher may use
-COMMON = ("errors", "exitcodes", "values")
-
-#: part of the house -> the parts (or single modules) it may import besides itself
-MAY = {
-    "errors": ("exitcodes",),
-    "exitcodes": (),
-    "values": (),
-    "agent": (),
-    "plan": COMMON,
-    "transport": ("errors", "values"),
-    "core": (*COMMON, "plan", "transport.base"),
-    "sinks": (
-        *COMMON,
-        "core.events",
-        "core.policy",
-        "core.frames",
-        "core.pmi",
-        "core.pmix",
-        "core.last_look",
-        "core.samples",
-        "core.stacks",
-        "core.visits",
-        "core.networks",
-        "checks.nccl_run",
-        "plan",
-        "agent.wire",
-        "transport.base",
-    ),
-    "checks": (*COMMON, "plan.hostset", "agent.pack"),
-    "noise": ("agent.wire",),
-    "bootstrap": (*COMMON, "agent", "noise", "transport.base"),
-    "lifeline": ("agent.wire",),
-    "foreign": ("errors",),
-    "timeline": ("errors",),
-    "copy": (
-        *COMMON,
-        "agent.pack",
-        "agent.wire",
-        "bootstrap",
-        "noise",
-        "lifeline",
-        "plan.host",
-        "transport.base",
-    ),
-    "runner": (
-        *COMMON,
-        "plan",
-        "core",
-        "agent",
-        "transport.base",
-        "bootstrap",
-        "noise",
-        "lifeline",
-        "sinks.base",
-        "checks",
-    ),
-    "api": (
-        *COMMON,
-        "agent.wire",
-        "bootstrap",
-        "noise",
-        "checks.pairs",
-        "core",
-        "jobs.tags",
-        "paths",
-        "plan",
-        "ranks",
-        "runner",
-        "sinks",
-        "transport",
-    ),
-    "kept": (*COMMON, "lifeline", "transport", "jobs.record"),
-    "tree": (*COMMON, "transport", "bootstrap", "agent.wire", "plan.topology", "plan.hostset"),
-    "jobs": (*COMMON, "core.events", "sinks.base"),
+#: room -> the rooms (or single modules) it may import besides itself; a room stands above all
+#: that it may import, so that imports run one way
+MAY: dict[str, tuple[str, ...]] = {
+    "model": (),
+    "remote": ("comm.bandwidth",),  # which is to go
     "comm": (),
-}
+    "plan": ("model",),
+    "checks": ("model", "remote.protocol"),
+    "bootstrap": ("model", "remote", "transport.base", "jobs.registry"),
+    "transport": ("model", "remote", "bootstrap", "jobs.registry", "plan.job.request"),
+    "core": ("model", "plan", "transport.base"),
+    "output": (
+        "model", "remote.protocol", "plan", "checks", "core.events", "core.run.policy",
+        "core.run.orphan_check", "transport.base",
+    ),
+    "transfer": ("model", "remote", "bootstrap", "transport.base"),
+    "jobs": ("model", "remote", "core.events"),
+    "runner": ("model", "remote", "bootstrap", "plan", "checks", "core", "transport.base"),
+    "api": (
+        "model", "remote", "bootstrap", "plan", "checks", "core", "transport", "output", "runner",
+        "jobs",
+    ),
+}  # fmt: skip
 
 #: the standard modules that the agent may load: each is on the path of every start
 AGENT_MODULES = {
@@ -97,10 +43,12 @@ AGENT_MODULES = {
 
 #: what a part loads that few runs need, and only in a process of its own
 PART_MODULES = {
-    "agent.inside": {"ctypes"},
-    "agent.nvidia": {"ctypes"},
-    "agent.libpmix": {"ctypes"},
-    "agent.pmix": {"_thread", "ctypes", "re"},
+    "remote.pmi.inside": {"ctypes"},
+    "remote.probe.nvidia": {"ctypes"},
+    "remote.pmi.libpmix": {"ctypes"},
+    "remote.pmi.pmix_server": {"_thread", "ctypes", "re"},
+    "remote.tree_command": {"ctypes"},
+    "remote.tree_relay": {"ctypes"},
 }
 
 #: the same for a host's end of a copy; those that cost most are loaded only where they must be
@@ -162,15 +110,19 @@ def within(name: str, part: str) -> bool:
 
 
 def test_the_reading_of_imports_sees_them() -> None:
-    assert house_names("agent.loop") >= {"agent.facts", "agent.node", "agent.wire", "agent.meeting"}
-    assert "core.events" in house_names("runner.reports")
-    assert "os" in names_imported("agent.main")
+    assert house_names("remote.agent.agent_loop") >= {
+        "remote.host.host_facts",
+        "remote.agent.node",
+        "remote.protocol.frames",
+    }
+    assert "core.events.run_events" in house_names("runner.run.reports")
+    assert "os" in names_imported("remote.agent.main")
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] in MAY])
-def test_a_part_imports_only_what_it_may(name: str) -> None:
-    part = name.split(".")[0]
-    allowed = (part, *MAY[part])
+def test_a_room_imports_only_what_it_may(name: str) -> None:
+    room = name.split(".")[0]
+    allowed = (room, *MAY[room])
     strangers = {
         other
         for other in house_names(name) - {""}
@@ -179,26 +131,25 @@ def test_a_part_imports_only_what_it_may(name: str) -> None:
     assert not strangers
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if within(name, "agent")])
-def test_the_agent_imports_only_itself_and_a_few_standard_modules(name: str) -> None:
-    outside = {full for full in names_imported(name) if not full.startswith("dispatcher.agent")}
-    assert outside <= AGENT_MODULES | PART_MODULES.get(name, set())
+def travels(name: str) -> bool:
+    """Whether the module runs on hosts in a process of ours, with nothing else of the house."""
+    return within(name, "remote") and not within(name, "remote.rank")
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if within(name, "copy.there")])
-def test_what_travels_for_a_copy_needs_little(name: str) -> None:
-    outside = {
-        full for full in names_imported(name) if not full.startswith("dispatcher.copy.there")
-    }
-    assert outside <= {"dispatcher.agent.pack", *COPY_MODULES}
+@pytest.mark.parametrize("name", [name for name in MODULES if travels(name)])
+def test_what_travels_imports_only_itself_and_a_few_standard_modules(name: str) -> None:
+    outside = {full for full in names_imported(name) if not full.startswith("dispatcher.remote")}
+    is_copy = within(name, "remote.copy") or name == "remote.protocol.copy_frames"
+    allowed = COPY_MODULES if is_copy else AGENT_MODULES | PART_MODULES.get(name, set())
+    assert outside <= allowed
 
 
 @pytest.mark.parametrize(
-    ("name", "beside"), [("tree.there", {"dispatcher.tree.started"}), ("tree.started", set())]
+    ("name", "beside"),
+    [("remote.tree_relay", {"dispatcher.remote.tree_command"}), ("remote.tree_command", set())],
 )
 def test_what_travels_for_a_tree_stands_alone(name: str, beside: set[str]) -> None:
     imported = names_imported(name)
-    assert imported <= AGENT_MODULES | {"ctypes"} | beside
     assert {other for other in imported if other.startswith("dispatcher")} == beside
 
 
@@ -226,7 +177,7 @@ def test_nothing_runs_what_was_received(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [n for n in MODULES if n.split(".")[0] in ("core", "plan", "checks", "foreign", "timeline")],
+    [n for n in MODULES if n.split(".")[0] in ("core", "plan", "checks")],
 )
 def test_the_core_has_no_clock_and_no_threads(name: str) -> None:
     edges = {"threading", "socket", "subprocess", "select", "time", "asyncio", "queue"}

@@ -1,4 +1,6 @@
-"""``dispatcher.lifeline`` under every shell there is here, as ``/bin/sh`` and as login shell."""
+"""``dispatcher.bootstrap.shell`` under every shell there is here,
+as ``/bin/sh`` and as login shell.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from pathlib import Path
 import pytest
 from rig import gone, wait_for
 
-from dispatcher import lifeline
-from dispatcher.agent.wire import SYNC
+from dispatcher.bootstrap import shell as lifeline
+from dispatcher.remote.protocol.wire import SYNC
 
 SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["zsh", "--emulate", "sh"]]
 LOGIN_SHELLS = ["sh", "bash", "zsh", "tcsh", "fish"]

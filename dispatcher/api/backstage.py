@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from dispatcher.core.events import SignalReceived
-from dispatcher.runner.signals import LOOK, Stop
+from dispatcher.core.events.run_events import SignalReceived
+from dispatcher.runner.inbox import LOOK, Stop
 
 if TYPE_CHECKING:
     from typing_extensions import Self

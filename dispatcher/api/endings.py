@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dispatcher.core.events import RankExited, RankSpawned, RanksPlaced
-from dispatcher.core.pmi import WorldPlaced
-from dispatcher.core.pmix import MpiFound
-from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.core.events.mpi_events import WorldPlaced
+from dispatcher.core.events.pmix import MpiFound
+from dispatcher.core.events.run_events import RankExited, RankSpawned, RanksPlaced
+from dispatcher.core.events.sink import Sink, Stamped
 
 
 class Endings(Sink):

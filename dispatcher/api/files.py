@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Literal
 
 from dispatcher.api.report import write_json
-from dispatcher.errors import UsageError
-from dispatcher.paths import RunPaths
-from dispatcher.plan.job import JobPlan
-from dispatcher.sinks.base import Sink
-from dispatcher.sinks.journal import Journal
-from dispatcher.sinks.rotation import Rotation
+from dispatcher.core.events.sink import Sink
+from dispatcher.model.errors import UsageError
+from dispatcher.model.paths_part import RunPaths
+from dispatcher.output.files.journal import Journal
+from dispatcher.output.files.rotation_part import Rotation
+from dispatcher.plan.job.job_plan import JobPlan
 
 Overflow = Literal["block", "spool", "drop"]
 
@@ -37,7 +37,7 @@ def open_files(
     except OSError as error:
         raise UsageError(f"--log-dir {paths.folder.parent}: {error.strerror}") from None
     if plan.limits.hang_timeout:
-        from dispatcher.sinks.stacks import Stacks
+        from dispatcher.output.text.stacks_text import Stacks
 
         hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
         found.append(Stacks(hosts, paths.folder, lambda number, lines: None, say))
@@ -53,16 +53,16 @@ def _output(
 ) -> Sink:
     files: Sink
     if merge:
-        from dispatcher.sinks.merged import Merged
+        from dispatcher.output.files.merged_log import Merged
 
         files = Merged(paths.merged, say, rotation)
     else:
-        from dispatcher.sinks.logs import RankFiles
+        from dispatcher.output.files.rank_logs import RankFiles
 
         files = RankFiles(paths.folder, say, rotation)
     if overflow != "block":
-        from dispatcher.sinks.behind import Behind
-        from dispatcher.sinks.spool import Spool
+        from dispatcher.output.buffered import Behind
+        from dispatcher.output.files.spool_part import Spool
 
         files = Behind(files, "files", spool=Spool() if overflow == "spool" else None)
     return files

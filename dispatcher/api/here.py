@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from dispatcher.errors import UsageError
+from dispatcher.model.errors import UsageError
 
 #: descriptors that one host may take (--transport ssh: three pipes and a process)
 FILES_PER_HOST = 4

@@ -13,22 +13,22 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from dispatcher.agent.wire import STDERR, STDOUT
 from dispatcher.api.endings import Endings
-from dispatcher.core.policy import Hung, LeftMpi, MpiAborted, MpisDiffer, RankFailed, Verdict
-from dispatcher.plan import worlds
-from dispatcher.plan.fitness import Exclusion
-from dispatcher.plan.job import JobPlan
-from dispatcher.sinks import attempts
-from dispatcher.sinks.files import create, write_all
-from dispatcher.sinks.verdict import Last, alike
+from dispatcher.core.run.policy import Hung, LeftMpi, MpiAborted, MpisDiffer, RankFailed, Verdict
+from dispatcher.model.frozen import Value, value
+from dispatcher.output.files.files import create, write_all
+from dispatcher.output.text import attempts
+from dispatcher.output.text.verdict_text import Last, alike
+from dispatcher.plan.job import worlds
+from dispatcher.plan.job.fitness import Exclusion
+from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.remote.protocol.wire import STDERR, STDOUT
 from dispatcher.transport.base import Failure
-from dispatcher.values import Value, value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dispatcher.checks.nccl_log import Said
-    from dispatcher.core.frames import Group
+    from dispatcher.checks.nccl.nccl_log_part import Said
+    from dispatcher.core.events.stack_frames import Group
 
 
 @value

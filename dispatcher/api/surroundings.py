@@ -7,10 +7,10 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from dispatcher.plan.allocation import discover
-from dispatcher.plan.allocators import Surroundings
-from dispatcher.plan.host import Hostlist
-from dispatcher.plan.hostfile import MOST_BYTES
+from dispatcher.model.host_part import Hostlist
+from dispatcher.plan.hosts.allocation import Surroundings
+from dispatcher.plan.hosts.allocation_part import discover
+from dispatcher.plan.hosts.hostfile import MOST_BYTES
 
 #: seconds for a batch system's own program to answer
 _ANSWER = 10.0

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from signal import Signals
 
-from dispatcher.core.visits import is_good
-from dispatcher.jobs import tags
-from dispatcher.plan.errand import Errand, ErrandLimits
-from dispatcher.plan.host import Host
-from dispatcher.plan.hostset import fold
-from dispatcher.runner.errand import HANDLED, ErrandRunner
-from dispatcher.sinks.base import Sink
-from dispatcher.sinks.errand import describe
-from dispatcher.sinks.harmless import harmless_text
+from dispatcher.bootstrap import tags
+from dispatcher.core.events.exec_events import is_good
+from dispatcher.core.events.sink import Sink
+from dispatcher.model.host_part import Host
+from dispatcher.model.hostset import fold
+from dispatcher.output.exec.exec_notes import describe
+from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.plan.exec_plan import Errand, ErrandLimits
+from dispatcher.runner.exec.exec_loop import HANDLED, ErrandRunner
 from dispatcher.transport.base import Transport
 
 #: a host that does not even say who it is would hold everybody up

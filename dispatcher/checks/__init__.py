@@ -1,7 +1,7 @@
 """Is the cluster fit for a job? Judgements on what hosts are and have; pure.
 
 Theory. A check is two halves that never meet: *reading*, which happens on the
-host (``agent/survey`` and ``senses``: files, commands with deadlines, bounded
+host (``remote/probe/survey`` and ``senses``: files, commands with deadlines, bounded
 bytes, no opinion), and *judging*, which happens here, from those texts alone.
 So every judgement is tested from recorded samples, and a host needs neither our
 thresholds nor our version of them. What could not be read is INCOMPLETE, never OK.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dispatcher.checks.check import Seen, Unread, critical, ok, warn
 from dispatcher.checks.finding import Finding
-from dispatcher.checks.nccl_hosts import text_of
-from dispatcher.checks.ports import Port
-from dispatcher.checks.ports import parse as parse_ports
-from dispatcher.checks.seen import Seen, Unread, critical, ok, warn
-from dispatcher.checks.smi import HANG
+from dispatcher.checks.gpu import HANG
+from dispatcher.checks.nccl.host_network import text_of
+from dispatcher.checks.rdma_ports import Port
+from dispatcher.checks.rdma_ports import parse as parse_ports
 
 #: counters of a port that must not rise: by any amount a broken link, or a poor one
 BROKEN = ("link_downed", "link_error_recovery")

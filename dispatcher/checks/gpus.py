@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from dispatcher.checks.check import Seen, critical, each, mode, ok
 from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.seen import Seen, critical, each, mode, ok
-from dispatcher.checks.smi import HANG, rows
-from dispatcher.checks.vital import has_gpus
+from dispatcher.checks.gpu import HANG, rows
+from dispatcher.checks.host import has_gpus
 
 #: programs that watch GPUs, or keep them awake, and take next to nothing
 WATCHERS = frozenset({

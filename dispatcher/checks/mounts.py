@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from dispatcher.checks.check import Seen, critical, each, ok, warn
 from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.seen import Seen, critical, each, ok, warn
 
 #: types of file systems that hosts share
 SHARED = re.compile(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dispatcher.agent.pack import PackError, unpack
+from dispatcher.remote.protocol.packing import PackError, unpack
 
-#: statuses of ``agent.survey``
+#: statuses of ``remote.probe.survey``
 NOT_FOUND, NOT_EXECUTABLE, CRASHED = 127, 126, 125
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from dispatcher.checks.check import Check, Seen
 from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.seen import Check, Seen
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from dispatcher.checks.check import Seen, Unread, judged
 from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.seen import Seen, Unread, judged
 
 PREFIX = "site/"
 #: characters of a text that are kept

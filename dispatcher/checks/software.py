@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dispatcher.checks.check import Judge, Seen, Unread, alike, critical, ok
 from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.seen import Judge, Seen, Unread, alike, critical, ok
 
 #: run by the ranks' Python; reads names of folders only, since importing torch takes seconds
 PROBE = """

@@ -16,9 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from dispatcher.checks.check import JudgeOne, Seen, Unread, critical, ok, warn
 from dispatcher.checks.finding import Finding
-from dispatcher.checks.seen import JudgeOne, Seen, Unread, critical, ok, warn
-from dispatcher.errors import UsageError
+from dispatcher.model.errors import UsageError
 
 CRITICAL, WARN, IGNORE = _RANKING = ("critical", "warn", "ignore")
 

@@ -17,28 +17,28 @@ from collections.abc import Sequence
 
 #: command -> the module of this package that has its ``main``; loaded when it is called
 COMMANDS = {
-    "run": "run",
-    "exec": "exec_",
-    "check": "check",
-    "connect": "connect",
-    "jobs": "jobs",
-    "attach": "attach",
-    "logs": "logs",
-    "stop": "stop",
-    "top": "top",
-    "stacks": "stacks",
-    "kill": "kill",
-    "sweep": "sweep",
-    "get": "get",
-    "report": "report",
-    "config": "config",
-    "completion": "completion",
-    "man": "man",
-    "hosts": "hosts",
-    "import": "import_",
-    "fold": "fold",
-    "put": "put",
-    "shell": "shell",
+    "run": "run.run",
+    "exec": "exec.exec",
+    "check": "checks.check_part",
+    "connect": "exec.connect",
+    "jobs": "jobs.jobs",
+    "attach": "jobs.attach",
+    "logs": "jobs.logs",
+    "stop": "jobs.stop",
+    "top": "jobs.top",
+    "stacks": "jobs.stacks",
+    "kill": "jobs.kill",
+    "sweep": "jobs.sweep",
+    "get": "exec.get_part",
+    "report": "tools.report",
+    "config": "tools.config",
+    "completion": "tools.completion",
+    "man": "tools.man",
+    "hosts": "tools.hosts",
+    "import": "tools.import_",
+    "fold": "tools.fold",
+    "put": "exec.put_part",
+    "shell": "exec.shell_part",
 }
 
 #: new objects, less those freed, until we look for cycles among them; Python's 700 means a
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _call(words: list[str]) -> int:
     if "_DISPATCH_COMPLETE" in os.environ:  # a shell asks what may follow
-        from dispatcher.cli.completion import answer
+        from dispatcher.cli.tools.completion import answer
 
         return answer(os.environ["_DISPATCH_COMPLETE"])
     if words[:1] == ["help"]:  # as git, docker and kubectl have it; ``help exec`` too

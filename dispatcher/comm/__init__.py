@@ -20,8 +20,6 @@ over ``exchange`` (messages with a deadline and one verdict) over ``mpi``.
 """
 
 from dispatcher.comm.bootstrap import init
-from dispatcher.comm.buffers import Buffer
-from dispatcher.comm.communicator import Communicator
 from dispatcher.comm.errors import (
     CommError,
     CommWarning,
@@ -32,9 +30,11 @@ from dispatcher.comm.errors import (
     RollCallError,
     Unreachable,
 )
-from dispatcher.comm.groups import Group, Groups
+from dispatcher.comm.groups_part import Group, Groups
 from dispatcher.comm.job import Job
-from dispatcher.comm.unique_id import UniqueId
+from dispatcher.comm.nccl.buffers import Buffer
+from dispatcher.comm.nccl.communicator import Communicator
+from dispatcher.comm.nccl.unique_id import UniqueId
 
 __all__ = [
     "Buffer",

@@ -16,13 +16,15 @@ import socket
 import warnings
 from collections.abc import Sequence
 
-from dispatcher.comm import cuda, facts, hosts, leaving, library, stacks
+from dispatcher.comm import leaving, rank_hosts, stacks
+from dispatcher.comm import roll_call as facts
 from dispatcher.comm.errors import CommError, CommWarning, EnvironmentMissing, Refused
 from dispatcher.comm.exchange import Exchange
-from dispatcher.comm.facts import Facts
-from dispatcher.comm.hosts import Seat
 from dispatcher.comm.job import Job
 from dispatcher.comm.mpi import check_world, open_mpi
+from dispatcher.comm.nccl import cuda, library
+from dispatcher.comm.rank_hosts import Seat
+from dispatcher.comm.roll_call import Facts
 
 
 def init(
@@ -75,17 +77,21 @@ def init(
 def _roll_call(world: Exchange, host: str, timeout: float) -> Seat:
     """Where this rank sits, once all ranks have come."""
     mine = Seat(
-        world.rank, host, _host_key(), hosts.local_rank(os.environ), hosts.local_size(os.environ)
+        world.rank,
+        host,
+        _host_key(),
+        rank_hosts.local_rank(os.environ),
+        rank_hosts.local_size(os.environ),
     )
 
     def seat_all(reports: list[bytes]) -> list[bytes]:
-        settled = hosts.settle(_seat(report) for report in reports)
+        settled = rank_hosts.settle(_seat(report) for report in reports)
         return [json.dumps(settled[rank]).encode() for rank in range(len(reports))]
 
     def name_missing(missing: list[int], reports: dict[int, bytes]) -> str:
         present = [_seat(report) for report in reports.values()]
-        places = hosts.whereabouts(missing, present, os.environ.get("DISPATCH_HOSTS", ""))
-        return hosts.describe(missing, places)
+        places = rank_hosts.whereabouts(missing, present, os.environ.get("DISPATCH_HOSTS", ""))
+        return rank_hosts.describe(missing, places)
 
     answer = world.assemble(
         "roll call",

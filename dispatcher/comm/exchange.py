@@ -25,7 +25,7 @@ from typing import Any
 
 from dispatcher.comm import record
 from dispatcher.comm.errors import CommError, RollCallError
-from dispatcher.comm.hosts import describe
+from dispatcher.comm.rank_hosts import describe
 
 #: A step: called again and again until it gives its report; raising CommError is a failure.
 Step = Callable[[], "bytes | None"]

@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from dispatcher.comm import cuda, groups, layout, leaving, start
-from dispatcher.comm.communicator import Communicator
+from dispatcher.comm import groups as layout
+from dispatcher.comm import groups_part, leaving
 from dispatcher.comm.errors import CommWarning, GroupError
 from dispatcher.comm.exchange import Exchange
-from dispatcher.comm.facts import Facts, labels
-from dispatcher.comm.groups import Groups
-from dispatcher.comm.library import Library, load
-from dispatcher.comm.unique_id import UniqueId
+from dispatcher.comm.groups_part import Groups
+from dispatcher.comm.nccl import cuda, start
+from dispatcher.comm.nccl.communicator import Communicator
+from dispatcher.comm.nccl.library import Library, load
+from dispatcher.comm.nccl.unique_id import UniqueId
+from dispatcher.comm.roll_call import Facts, labels
 
 
 class Job:
@@ -167,11 +169,11 @@ class Job:
         )
         for text in layout.check_hosts(plan, labels(self.ranks)):
             self._warn(text)
-        made = groups.build(
+        made = groups_part.build(
             plan,
             self.rank,
             [facts.host for facts in self.ranks],
-            axes=tuple(dict.fromkeys(groups.AXES + tuple(also))),
+            axes=tuple(dict.fromkeys(groups_part.AXES + tuple(also))),
             torch=self._torch,
             nccl=self._nccl,
             device_type="cpu" if self.gpu is None else "cuda",

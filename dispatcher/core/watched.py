@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dispatcher.core import events as ev
-from dispatcher.core.actions import Action, Tell
-from dispatcher.core.job import RUNNING
-from dispatcher.core.run import TRYING, Run
-from dispatcher.core.samples import NodeSampled, StacksWanted
-from dispatcher.plan.job import JobPlan
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import Action, Tell
+from dispatcher.core.events.monitor_events import NodeSampled, StacksWanted
+from dispatcher.core.run.attempt import RUNNING
+from dispatcher.core.run.run_machine import TRYING, Run
+from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
-    from dispatcher.core.vigil import Vigil
+    from dispatcher.core.hang_monitor import Vigil
 
 
 class Watched(Run):
@@ -63,7 +63,7 @@ class Watched(Run):
 
     def _keep_watch(self) -> None:
         """From now on somebody can say where the ranks are, and whether they hang."""
-        from dispatcher.core.vigil import Vigil
+        from dispatcher.core.hang_monitor import Vigil
 
         self._vigil = self._vigil or Vigil(
             self.plan.limits.hang_timeout,

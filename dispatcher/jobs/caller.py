@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from dispatcher.jobs.protocol import Frames
-from dispatcher.jobs.record import Job, not_running
-from dispatcher.sinks.base import BEAT
+from dispatcher.core.events.sink import BEAT
+from dispatcher.jobs.job_socket import Frames
+from dispatcher.jobs.registry import Job, not_running
 
 
 class Call:

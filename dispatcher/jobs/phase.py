@@ -16,11 +16,11 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from dispatcher.core import events as ev
-from dispatcher.jobs import record
-from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.jobs import registry
 
-CONNECTING, STARTING, RUNNING, STOPPING, RESTARTING = record.PHASES
+CONNECTING, STARTING, RUNNING, STOPPING, RESTARTING = registry.PHASES
 
 
 class Phase(Sink):
@@ -57,4 +57,4 @@ class Phase(Sink):
         if word != self.word:
             self.word = word
             with contextlib.suppress(OSError):
-                record.note_phase(self._folder, word)
+                registry.note_phase(self._folder, word)

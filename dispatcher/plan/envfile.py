@@ -19,9 +19,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from dispatcher.errors import Problem, UsageError
-from dispatcher.plan.names import BadName
-from dispatcher.plan.text import MOST_PROBLEMS, decoded, lines, problem
+from dispatcher.model.errors import Problem, UsageError
+from dispatcher.model.names import BadName
+from dispatcher.model.text import MOST_PROBLEMS, decoded, lines, problem
 from dispatcher.plan.variables import check_value, check_variable
 
 _EXPORT = re.compile(r"export[ \t]+")

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dispatcher.plan.names import BadName, shown
+from dispatcher.model.names import BadName, shown
 
 #: names that cross when the login node has them
 CROSSING_NAMES = frozenset(

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dispatcher.checks.catalog import Want, first_readings, second_readings
-from dispatcher.checks.netdevs import parse
+from dispatcher.checks.check import Check, Seen, Unread
+from dispatcher.checks.network import parse
+from dispatcher.checks.report import Want, first_readings, second_readings
 from dispatcher.checks.ruling import Ruling, rule
-from dispatcher.checks.seen import Check, Seen, Unread
-from dispatcher.plan.errand import Errand
-from dispatcher.plan.host import Host
-from dispatcher.runner.survey import survey
+from dispatcher.model.host_part import Host
+from dispatcher.plan.exec_plan import Errand
+from dispatcher.runner.surveys import survey
 from dispatcher.transport.base import Transport
 
 #: of all the time there is: for connecting, for the first visit's readings, for the second visit

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dispatcher.checks.pairs import Pair
+from dispatcher.checks.check import Asked, Seen
+from dispatcher.checks.pair_ranking import Pair
 from dispatcher.checks.reading import Reading
-from dispatcher.checks.seen import Asked, Seen
-from dispatcher.plan.host import Host
+from dispatcher.model.host_part import Host
 from dispatcher.runner.examine import meeting_place
-from dispatcher.runner.survey import survey
+from dispatcher.runner.surveys import survey
 from dispatcher.transport.base import Transport
 
 #: seconds that each direction of a pair is measured

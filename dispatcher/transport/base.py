@@ -19,7 +19,7 @@ import abc
 import enum
 from collections.abc import Callable
 
-from dispatcher.values import Value, value
+from dispatcher.model.frozen import Value, value
 
 #: bytes of a piece of what is ``Common``; an eighth of what a way that shares takes at once
 _PIECE = 32 << 10

@@ -6,7 +6,7 @@ tell nothing, as what is sent to a host that has vanished just waits in a buffer
 
 from __future__ import annotations
 
-from dispatcher.values import Value, value
+from dispatcher.model.frozen import Value, value
 
 #: seconds of silence until a question, and how many of them may stay without an answer
 INTERVAL, MOST = 15.0, 3

@@ -29,8 +29,8 @@ import peers
 import turns
 
 sys.path.insert(0, turns.CHECKOUT)
-from dispatcher.timeline.phases import phases
-from dispatcher.timeline.reading import read
+from dispatcher.output.phases import phases
+from dispatcher.output.reading import read
 
 PAGE = Path(turns.CHECKOUT, "docs", "design", "budget.md")
 

@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dispatcher import bootstrap
-from dispatcher.agent.messages import control
-from dispatcher.agent.pack import unpack
-from dispatcher.agent.wire import CONTROL, COUNT, OUTPUT, Decoder
+from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.packing import unpack
+from dispatcher.remote.protocol.wire import CONTROL, COUNT, OUTPUT, Decoder
 
 #: seconds after which a test gives up on an event
 LIMIT = 20.0

@@ -14,8 +14,8 @@ import pytest
 from rig import wait_for
 
 from agent.driver import Agent
-from dispatcher.agent import autopsy
-from dispatcher.core import stuck
+from dispatcher.core.events import stuck
+from dispatcher.remote.host import failure_info
 
 #: as Linux 6.1 and NVIDIA's driver 535 wrote them
 LOG = [
@@ -27,34 +27,34 @@ LOG = [
 
 
 def test_the_kernel_names_the_very_process() -> None:
-    assert autopsy.out_of_memory(LOG, 812, 0) == f"the kernel's OOM killer: {LOG[1]}"
+    assert failure_info.out_of_memory(LOG, 812, 0) == f"the kernel's OOM killer: {LOG[1]}"
 
 
 def test_the_count_of_the_cgroup() -> None:
-    assert "oom_kill rose by 2" in autopsy.out_of_memory([], 812, 2)
+    assert "oom_kill rose by 2" in failure_info.out_of_memory([], 812, 2)
 
 
 def test_another_process_is_said_to_be_another() -> None:
-    assert autopsy.out_of_memory(LOG, 81, 0).startswith("the OOM killer struck on this host: ")
-    assert autopsy.out_of_memory(LOG[2:], 812, 0) == ""
+    assert failure_info.out_of_memory(LOG, 81, 0).startswith("the OOM killer struck on this host: ")
+    assert failure_info.out_of_memory(LOG[2:], 812, 0) == ""
 
 
 def test_the_last_xid() -> None:
-    assert autopsy.gpu_trouble(LOG) == f"the GPU driver reported {LOG[3]}"
-    assert autopsy.gpu_trouble(LOG[:2]) == ""
+    assert failure_info.gpu_trouble(LOG) == f"the GPU driver reported {LOG[3]}"
+    assert failure_info.gpu_trouble(LOG[:2]) == ""
 
 
 class TestErrorFile:
     def test_it_is_bounded(self, tmp_path: Path) -> None:
         (tmp_path / "long").write_bytes(b"x" * 100_000)
-        assert autopsy.read_error_file(f"{tmp_path}/long") == b"x" * autopsy.ERROR_LIMIT
+        assert failure_info.read_error_file(f"{tmp_path}/long") == b"x" * failure_info.ERROR_LIMIT
 
     def test_what_is_no_file_is_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "secret").write_text("secret")
         os.symlink(tmp_path / "secret", tmp_path / "link")
         os.mkfifo(tmp_path / "pipe")
         for name in ("link", "pipe", "absent", "."):
-            assert autopsy.read_error_file(f"{tmp_path}/{name}") == b""
+            assert failure_info.read_error_file(f"{tmp_path}/{name}") == b""
 
     def test_only_the_first_failures_is_sent(self, agent: Agent) -> None:
         folder = agent.prepare()["facts"]["error_folder"]
@@ -79,16 +79,16 @@ class TestWhereItHangs:
     def test_from_a_made_up_proc(self, tmp_path: Path) -> None:
         (tmp_path / "7").mkdir()
         machine = os.uname().machine
-        assert autopsy.where(7, str(tmp_path)) == f"- - - {machine}"
+        assert failure_info.where(7, str(tmp_path)) == f"- - - {machine}"
         for name, text in (
             ("stat", "7 (a D) x) D 1 7 7"),
             ("wchan", "nfs_wait_on_request"),
             ("syscall", "74 0x5 0x0 0x0 0x7ffe 0x7f1\n"),
         ):
             (tmp_path / "7" / name).write_text(text)
-        assert autopsy.where(7, str(tmp_path)) == f"D nfs_wait_on_request 74 {machine}"
+        assert failure_info.where(7, str(tmp_path)) == f"D nfs_wait_on_request 74 {machine}"
         (tmp_path / "7" / "wchan").write_text("")
-        assert autopsy.where(7, str(tmp_path)) == f"D - 74 {machine}"
+        assert failure_info.where(7, str(tmp_path)) == f"D - 74 {machine}"
 
     def test_of_a_process_that_waits_for_its_vfork(self, tmp_path: Path) -> None:
         """Its child opens a pipe nobody writes to before it becomes another program."""
@@ -97,9 +97,9 @@ class TestWhereItHangs:
         spawn += "[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])"
         parent = subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path / "pipe")])
         try:
-            wait_for(lambda: autopsy.where(parent.pid).startswith("D "), 20,
-                     lambda: f"it hangs: {autopsy.where(parent.pid)}")  # fmt: skip
-            said = stuck.in_words(autopsy.where(parent.pid))
+            wait_for(lambda: failure_info.where(parent.pid).startswith("D "), 20,
+                     lambda: f"it hangs: {failure_info.where(parent.pid)}")  # fmt: skip
+            said = stuck.in_words(failure_info.where(parent.pid))
             assert said.startswith("state D")
         finally:
             lets_go = os.open(tmp_path / "pipe", os.O_RDWR)  # whenever the child comes to it

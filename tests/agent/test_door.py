@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.agent.door import LINE_LIMIT, MOST_NOTICES, MOST_STRANGERS, Door, owner
-from dispatcher.agent.wireup import Wireup
+from dispatcher.remote.pmi.pmi_connections import Wireup
+from dispatcher.remote.pmi.pmi_port import LINE_LIMIT, MOST_NOTICES, MOST_STRANGERS, Door, owner
 
 JOB = {"name": b"kvs_1", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0, "port": True}
 WELCOME = b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=%d\ncmd=set debug=0\n"

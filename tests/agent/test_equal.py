@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.driver import Agent
-from dispatcher.agent.equal import LEAST, LINES, Equal, Window
-from dispatcher.agent.wire import OUTPUT, OUTPUT_LIMIT, Decoder, Frame, WireError, encode
-from dispatcher.runner.equal import alike
+from dispatcher.remote.protocol.dedup import LEAST, LINES, Equal, Window
+from dispatcher.remote.protocol.wire import OUTPUT, OUTPUT_LIMIT, Decoder, Frame, WireError, encode
+from dispatcher.runner.run.equal import alike
 
 SIZE = 64 << 10
 TEXTS = (

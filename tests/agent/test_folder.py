@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.agent import folder
+from dispatcher.remote.host import folder
 
 
 def test_it_goes_with_all_below_it_and_follows_no_link(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.agent import facts
+from dispatcher.remote.host import host_facts
 
 
 def test_gpus_that_may_not_be_opened_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,4 +13,4 @@ def test_gpus_that_may_not_be_opened_are_not_counted(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("os.listdir", lambda path: names)
     allowed = {"/dev/nvidia4", "/dev/nvidia5", "/dev/nvidiactl"}
     monkeypatch.setattr("os.access", lambda path, mode: path in allowed)
-    assert facts.count_gpus() == 2
+    assert host_facts.count_gpus() == 2

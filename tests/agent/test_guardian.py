@@ -15,8 +15,8 @@ import pytest
 
 from agent.driver import Agent, wait_for
 from agent.test_again import again
-from dispatcher import bootstrap
-from dispatcher.agent.node import EXIT_LIFELINE
+from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.remote.agent.node import EXIT_LIFELINE
 
 STRAY = 'setsid sh -c "sleep 300 & exit 0" >/dev/null 2>&1; echo up; '
 STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"
@@ -24,7 +24,9 @@ STOPPED = "kill -STOP $$"
 
 
 def settle(agent: Agent, after: str = "exec sleep 300", **fields: object) -> int:
-    """Start two ranks with a stray each; the agent's pid (the guardian is ``agent.process``)."""
+    """Start two ranks with a stray each;
+    the agent's pid (the guardian is ``remote.host.process``).
+    """
     pid: int = agent.prepare(**fields)["facts"]["pid"]
     assert pid != agent.process.pid
     agent.start(["sh", "-c", STRAY + after], ["sh", "-c", STRAY + after])
@@ -103,7 +105,7 @@ class TestStart:
     ) -> None:
         dies = f"os.path.exists({str(tmp_path / 'now')!r}) and os.kill(os.getpid(), 9)"
         both = (dies, MADE) if when == "before" else (MADE, dies)
-        payload = changed("folder", MADE, "; ".join(both))
+        payload = changed("host.folder", MADE, "; ".join(both))
         agent = boot(payload=payload, env={"TMPDIR": str(tmp_path)})
         if attempt:
             folder = agent.prepare()["facts"]["error_folder"]
@@ -117,7 +119,7 @@ class TestStart:
         self, boot: Callable[..., Agent], tmp_path: Path
     ) -> None:
         kills = MADE + "; os.kill(os.getppid(), 9)"
-        agent = boot(payload=changed("folder", MADE, kills), env={"TMPDIR": str(tmp_path)})
+        agent = boot(payload=changed("host.folder", MADE, kills), env={"TMPDIR": str(tmp_path)})
         assert agent.prepare()["facts"]["error_folder"].startswith(str(tmp_path))
         agent.is_gone(5.0)
         assert os.listdir(tmp_path) == []
@@ -125,7 +127,7 @@ class TestStart:
     def test_agent_is_stopped_before_it_has_said_a_word(self, boot: Callable[..., Agent]) -> None:
         """The guardian sees the end of the link all the same."""
         stops = "os.kill(os.getpid(), 19); " + PREPARES
-        agent = boot(payload=changed("loop", PREPARES, stops))
+        agent = boot(payload=changed("agent.agent_loop", PREPARES, stops))
         again(agent, 0)
         wait_for(lambda: any(map(is_stopped, agent.living())), what="the agent to stop")
         agent.close_input()
@@ -139,7 +141,7 @@ def is_stopped(pid: int) -> bool:
 
 def test_agent_that_crashes(boot: Callable[..., Agent]) -> None:
     handles = "self.innocent = self.innocent and"
-    agent = boot(payload=changed("loop", handles, f"raise KeyError\n        {handles}"))
+    agent = boot(payload=changed("agent.agent_loop", handles, f"raise KeyError\n        {handles}"))
     settle(agent)
     agent.order("signal", ranks=None, signum=signal.SIGUSR1)
     assert agent.exit(8.0) == 1
@@ -152,14 +154,16 @@ def test_agent_that_crashes(boot: Callable[..., Agent]) -> None:
 def quick(boot: object) -> Agent:
     """An agent whose guardian loses patience after half a second."""
     modules = bootstrap.sources()
-    modules["guarded"] = modules["guarded"].replace("SLACK = 8.0", "SLACK = 0.5")
+    modules["agent.guarded"] = modules["agent.guarded"].replace("SLACK = 8.0", "SLACK = 0.5")
     return boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator, no-any-return]
 
 
 def test_without_a_guardian_strays_stay(boot: object) -> None:
     """The control: what the tests above would see if nobody watched."""
     modules = bootstrap.sources()
-    modules["guardian"] = modules["guardian"].replace("family.kill_all(_reap_all)", "pass")
+    modules["agent.guardian"] = modules["agent.guardian"].replace(
+        "proctree.kill_all(_reap_all)", "pass"
+    )
     agent: Agent = boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator]
     os.kill(settle(agent), signal.SIGKILL)
     agent.exit(5.0)

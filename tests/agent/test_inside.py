@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.agent.inside import MARK, version
-from dispatcher.agent.wireup import Wireup
+from dispatcher.remote.pmi.inside import MARK, version
+from dispatcher.remote.pmi.pmi_connections import Wireup
 
 from .test_wireup import PLANNED, Ranks
 

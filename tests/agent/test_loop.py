@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from agent.driver import Agent, wait_for
-from dispatcher import bootstrap
-from dispatcher.agent.guarded import Guarded
-from dispatcher.agent.loop import Loop
-from dispatcher.agent.node import EXIT_LIFELINE
-from dispatcher.agent.process import Process
-from dispatcher.agent.wire import ENDED, OUTPUT, Decoder
+from dispatcher.bootstrap import payload
+from dispatcher.remote.agent.agent_loop import Loop
+from dispatcher.remote.agent.guarded import Guarded
+from dispatcher.remote.agent.node import EXIT_LIFELINE
+from dispatcher.remote.host.process import Process
+from dispatcher.remote.protocol.wire import ENDED, OUTPUT, Decoder
 
 #: leaves a process behind that made its own session and has forgotten its parents
 GRANDCHILD = 'setsid sh -c "sleep 300 & sleep 300" >/dev/null 2>&1 & echo up; '
@@ -149,10 +149,10 @@ class TestSignals:
         self, boot: Callable[..., Agent]
     ) -> None:
         """Its group may be another's by then: only who is in it and below us counts."""
-        modules = bootstrap.sources()
-        assert "DRAIN = 2.0" in modules["node"]
-        modules["node"] = modules["node"].replace("DRAIN = 2.0", "DRAIN = 60.0")
-        agent = boot(payload=bootstrap.payload_of(modules))
+        modules = payload.sources()
+        assert "DRAIN = 2.0" in modules["agent.node"]
+        modules["agent.node"] = modules["agent.node"].replace("DRAIN = 2.0", "DRAIN = 60.0")
+        agent = boot(payload=payload.payload_of(modules))
         waits = "; echo up; n=0; until [ $n = 400 ]; do sleep 0.05; n=$((n+1)); done"
         agent.prepare()
         agent.start(
@@ -251,9 +251,9 @@ class TestOutput:
         assert counts == {1: size, 2: 0}
 
     def test_a_stray_print_cannot_corrupt_frames(self, boot: Callable[..., Agent]) -> None:
-        modules = bootstrap.sources()
-        modules["facts"] += STRAY
-        agent = boot(payload=bootstrap.payload_of(modules))
+        modules = payload.sources()
+        modules["host.host_facts"] += STRAY
+        agent = boot(payload=payload.payload_of(modules))
         agent.prepare()
         agent.start(["echo", "fine"])
         assert agent.text() == b"fine\n"

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from agent.driver import Agent
-from dispatcher.agent.meeting import Meeting, probe
+from dispatcher.remote.agent.rendezvous_port import Meeting, probe
 
 TOKEN = b"0123456789abcdef"
 
 #: in a network of its own with 20 ports to give away: who gets the reserved one?
 ALL_PORTS = """
 import socket, sys
-from dispatcher.agent.meeting import Meeting
+from dispatcher.remote.agent.rendezvous_port import Meeting
 open("/proc/sys/net/ipv4/ip_local_port_range", "w").write("40000 40019")
 meeting = Meeting(b"T" * 16)
 if sys.argv[1] == "started":

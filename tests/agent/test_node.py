@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dispatcher.agent.node import DRAIN, DYING, EXIT_LIFELINE, EXIT_OK, OVER, RUNNING, Node
+from dispatcher.remote.agent.node import DRAIN, DYING, EXIT_LIFELINE, EXIT_OK, OVER, RUNNING, Node
 
 PREPARE = {
     "type": "prepare", "lease": 30.0, "lifeline_grace": 1.0, "heartbeat": 5.0, "credit": 100,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dispatcher.agent.pack import DEPTH_LIMIT, INT_LIMIT, PackError, pack, unpack
+from dispatcher.remote.protocol.packing import DEPTH_LIMIT, INT_LIMIT, PackError, pack, unpack
 
 texts = st.one_of(st.text(), st.binary().map(os.fsdecode))
 leaves = st.one_of(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.agent.pack import pack, unpack
-from dispatcher.agent.pmi import LINE_LIMIT, VALUE_LIMIT, Server
+from dispatcher.remote.pmi.pmi_server import LINE_LIMIT, VALUE_LIMIT, Server
+from dispatcher.remote.protocol.packing import pack, unpack
 
 NAME = b"kvs_1_ab"
 MAPPING = b"(vector,(0,2,2))"

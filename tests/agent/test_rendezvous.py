@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from dispatcher.agent import folder, libraries, pmix, rendezvous
-from dispatcher.agent.libpmix import INFO, RANK, STRING, DataArray, Infos
-from dispatcher.agent.messages import control
-from dispatcher.agent.pack import unpack
-from dispatcher.agent.rendezvous import HESITATION, OUT_OF_RESOURCE, TAG, Rendezvous
-from dispatcher.agent.wire import Decoder
-from dispatcher.agent.wireup import Wireup
+from dispatcher.remote.host import folder
+from dispatcher.remote.pmi import mpi_library, pmix_bridge, pmix_server
+from dispatcher.remote.pmi.libpmix import INFO, RANK, STRING, DataArray, Infos
+from dispatcher.remote.pmi.pmi_connections import Wireup
+from dispatcher.remote.pmi.pmix_bridge import HESITATION, OUT_OF_RESOURCE, TAG, Rendezvous
+from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.packing import unpack
+from dispatcher.remote.protocol.wire import Decoder
 
 JOB = {
     "name": b"kvs_7", "size": 4, "mapping": b"(vector,(0,2,2))", "patience": 30.0,
@@ -119,7 +120,7 @@ def test_what_serves_is_asked_for_once(house: House) -> None:
 def test_a_stranger_is_sent_away_and_nothing_begins(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "owner", lambda peer, place: os.geteuid() + 1)
+    monkeypatch.setattr(pmix_bridge, "owner", lambda peer, place: os.geteuid() + 1)
     client = house.knock()
     house.turn()
     assert house.wireup.answers().order(ORDER) == []
@@ -135,8 +136,8 @@ def test_a_stranger_is_sent_away_and_nothing_begins(
 def test_without_a_library_the_ranks_cannot_go_on(
     house: House, monkeypatch: pytest.MonkeyPatch, mpi: str
 ) -> None:
-    monkeypatch.setattr(libraries.Found, "candidates", lambda found: ["/no/libpmix.so.2"])
-    monkeypatch.setattr(libraries.Found, "_first", lambda found, start: mpi)
+    monkeypatch.setattr(mpi_library.Found, "candidates", lambda found: ["/no/libpmix.so.2"])
+    monkeypatch.setattr(mpi_library.Found, "_first", lambda found, start: mpi)
     house.knock()
     house.turn()
     assert house.wireup.answers().order(ORDER) == []
@@ -285,7 +286,7 @@ def test_bytes_cross_both_ways_whole() -> None:
     """A reader that waits holds back who writes to it, and nobody else."""
     listener = socket.create_server(("127.0.0.1", 0))
     ours, theirs = socket.socketpair()
-    serving = pmix.Serving(theirs.fileno(), listener, {}, libraries.Found([]))
+    serving = pmix_server.Serving(theirs.fileno(), listener, {}, mpi_library.Found([]))
     inner = socket.create_server(("127.0.0.1", 0))
     client, came = socket.socketpair()
     serving.let_in(came.detach(), inner.getsockname()[1])
@@ -325,7 +326,7 @@ def test_where_a_library_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "lib" / "openmpi").mkdir(parents=True)
     beside = tmp_path / "lib" / "openmpi" / "libpmix.so.2"
     beside.touch()
-    found = libraries.Found([os.getpid(), 1 << 30])
+    found = mpi_library.Found([os.getpid(), 1 << 30])
     assert found.named("libc.so")  # of a process that runs
     found.prefixes, found.mpi, found.pmix = [], str(tmp_path / "lib" / "libmpi.so.40"), ""
     assert found.candidates() == [str(beside), "libpmix.so.2", "libpmix.so"]

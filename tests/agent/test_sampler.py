@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.driver import Agent, wait_for
-from dispatcher import bootstrap
-from dispatcher.agent import sampler
-from dispatcher.agent.nvidia import MOST, parse
-from dispatcher.agent.nvidia import given as given_gpus
-from dispatcher.agent.usage import Usage, owner, parse_stat
+from dispatcher.bootstrap import payload
+from dispatcher.remote.probe import sampler
+from dispatcher.remote.probe.nvidia import MOST, parse
+from dispatcher.remote.probe.nvidia import given as given_gpus
+from dispatcher.remote.probe.usage import Usage, owner, parse_stat
 
-PARTS = ("sampler", "usage", "nvidia")
+PARTS = ("probe.sampler", "probe.usage", "probe.nvidia")
 
 STAT = (
     b"4711 (a) b (c) R 17 4711 4700 0 -1 4194304 100 200 0 0 50 25 10 5 20 0 7 0 123456 "
@@ -170,7 +170,7 @@ def test_a_table_that_makes_no_sense_ends_all_the_same(links: dict[int, tuple[in
 
 
 def sample(agent: Agent, seconds: float = 0.2) -> None:
-    agent.order("sample", seconds=seconds, parts=bootstrap.parts(PARTS))
+    agent.order("sample", seconds=seconds, parts=payload.parts(PARTS))
 
 
 BUSY = "while :; do :; done"
@@ -222,8 +222,8 @@ def test_what_a_sampler_was_just_starting_is_its_own(monkeypatch: pytest.MonkeyP
     """A fork that had begun when the group was stopped ends later, and was counted as a rank's."""
     looks = iter([[], [4001], [4001]])
     killed: list[int] = []
-    monkeypatch.setattr(sampler.family, "descendants", lambda pid: next(looks))
-    monkeypatch.setattr(sampler.family, "signal_group", lambda pid, number: True)
+    monkeypatch.setattr(sampler.proctree, "descendants", lambda pid: next(looks))
+    monkeypatch.setattr(sampler.proctree, "signal_group", lambda pid, number: True)
     monkeypatch.setattr(sampler.os, "kill", lambda pid, number: killed.append(pid))
     with select.epoll() as poll:
         one = sampler.Sampler(poll)
@@ -303,7 +303,7 @@ def test_gpus_that_hang_hold_nobody(tmp_path: Path) -> None:
 
 LATE = """
 import sys
-from dispatcher.agent import sampler
+from dispatcher.remote.probe import sampler
 sampler.LATE = 0.2
 gpus = sampler.Gpus(0.1)
 now = sampler.monotonic()

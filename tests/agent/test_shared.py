@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatcher.agent import shared
+from dispatcher.remote.host import workdir
 
 
 @pytest.fixture
@@ -29,18 +29,18 @@ def mapping(path: str) -> mmap.mmap:
 
 def test_what_a_process_has_mapped_is_found_and_removed(segment: str) -> None:
     with mapping(segment):
-        found = shared.mapped([os.getpid()])
+        found = workdir.mapped([os.getpid()])
     assert segment.encode() in found
-    shared.remove({segment.encode()})
+    workdir.remove({segment.encode()})
     assert not os.path.exists(segment)
-    shared.remove({segment.encode()})  # again: nothing is there, nothing happens
+    workdir.remove({segment.encode()})  # again: nothing is there, nothing happens
 
 
 def test_what_a_program_made_itself_is_not_ours() -> None:
     path = f"/dev/shm/torch_{uuid.uuid4().hex}"
     try:
         with mapping(path):
-            assert path.encode() not in shared.mapped([os.getpid()])
+            assert path.encode() not in workdir.mapped([os.getpid()])
     finally:
         os.unlink(path)
 
@@ -48,7 +48,7 @@ def test_what_a_program_made_itself_is_not_ours() -> None:
 def test_a_segment_that_was_removed_while_mapped_is_left_out(segment: str) -> None:
     with mapping(segment):
         os.unlink(segment)  # the map then says "(deleted)"
-        assert not [path for path in shared.mapped([os.getpid()]) if b"deleted" in path]
+        assert not [path for path in workdir.mapped([os.getpid()]) if b"deleted" in path]
 
 
 def test_a_process_that_ended_is_no_error() -> None:
@@ -56,4 +56,4 @@ def test_a_process_that_ended_is_no_error() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    assert shared.mapped([pid]) == set()
+    assert workdir.mapped([pid]) == set()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.agent.pmi import Server
-from dispatcher.agent.spawn import ITEM_LIMIT, REQUEST_LIMIT, SEGMENT_LIMIT, Request
+from dispatcher.remote.pmi.pmi_server import Server
+from dispatcher.remote.pmi.pmi_spawn import ITEM_LIMIT, REQUEST_LIMIT, SEGMENT_LIMIT, Request
 
 #: what MPICH 5.0.2 writes for Spawn_multiple with a host and a preput, first segment and second
 FIRST = [

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agent.driver import Agent, wait_for
-from dispatcher import bootstrap
-from dispatcher.runner import orders
+from dispatcher.bootstrap import payload
+from dispatcher.runner.run import orders
 
-PARTS = ("sampler", "usage", "nvidia", "stacks")
+PARTS = ("probe.sampler", "probe.usage", "probe.nvidia", "probe.stack_dump")
 
 SLEEPER = """
 import os, sys, time
@@ -28,7 +28,7 @@ load_batch()
 
 def stacks(agent: Agent, seconds: float = 0.0, within: float = 6.0) -> dict[str, Any]:
     order = {"number": 7, "seconds": within}
-    agent.order("sample", seconds=seconds, parts=bootstrap.parts(PARTS), stacks=order)
+    agent.order("sample", seconds=seconds, parts=payload.parts(PARTS), stacks=order)
     found = agent.report("stacks")
     assert found["number"] == 7
     return found
@@ -137,7 +137,7 @@ def test_what_nccl_and_torch_know(agent_with: Callable[..., Agent], tmp_path: Pa
         agent.start(["sleep", "1000"], common=[[k.encode(), v.encode()] for k, v in known.items()])
         dump.write_bytes(b"\x80\x04")
         order = {"number": 7, "seconds": 6.0}
-        agent.order("sample", seconds=0.0, parts=bootstrap.parts(PARTS), stacks=order)
+        agent.order("sample", seconds=0.0, parts=payload.parts(PARTS), stacks=order)
         server.settimeout(20)
         link, _ = server.accept()
         with link:

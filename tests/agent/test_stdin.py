@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.driver import Agent
-from dispatcher.agent.stdin import PORTION, Stdin, unread
-from dispatcher.agent.wire import COUNT, INPUT, OUTPUT_LIMIT, TAKEN, encode
+from dispatcher.remote.agent.rank_stdin import PORTION, Stdin, unread
+from dispatcher.remote.protocol.wire import COUNT, INPUT, OUTPUT_LIMIT, TAKEN, encode
 
 
 class Readers:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.agent.wire import (
+from dispatcher.remote.protocol.wire import (
     CONTROL,
     CONTROL_LIMIT,
     COUNT,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.agent.wireup import Wireup
+from dispatcher.remote.pmi.pmi_connections import Wireup
 
 FIRST = 1 << 20  # the number of a spawned rank 0, as the launcher gives it
 PLANNED = {"name": b"kvs", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0}

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.agent.pack import pack
+from dispatcher.checks.check import Asked, Seen
 from dispatcher.checks.reading import Reading
-from dispatcher.checks.seen import Asked, Seen
+from dispatcher.remote.protocol.packing import pack
 
 HUNG = Reading(None, b"")
 MISSING = Reading(127, b"")

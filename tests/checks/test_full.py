@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.samples import HUNG, KERNEL, MISSING, MOUNTS, call, files, host, kernel, said
-from dispatcher.api.asking import plan_job, request
-from dispatcher.checks import catalog, fabric, mounts, site, smi, xid
+from dispatcher.api.request import plan_job, request
+from dispatcher.checks import fabric, gpu, mounts, report, site, xid
+from dispatcher.checks.check import JudgeOne, Seen, judged
 from dispatcher.checks.finding import Finding, Level
 from dispatcher.checks.reading import Reading
 from dispatcher.checks.ruling import rule
-from dispatcher.checks.seen import JudgeOne, Seen, judged
-from dispatcher.cli.preflight import Decision
-from dispatcher.errors import UsageError
+from dispatcher.cli.run.preflight import Decision
+from dispatcher.model.errors import UsageError
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 
@@ -64,47 +64,47 @@ UNKNOWN = "[Unknown Error]"
 @pytest.mark.parametrize(
     ("judge", "seen", "level", "words"),
     [
-        (smi.inventory, smi_host(), OK, ""),
-        (smi.inventory, old_driver(), OK, ""),
-        (smi.inventory, BARE, OK, "no GPU"),
-        (smi.inventory, smi_ended(MISSING), INCOMPLETE, "not installed"),
-        (smi.inventory, smi_ended(HUNG), CRITICAL, "nvidia-smi hangs"),
-        (smi.inventory, smi_ended(said(b"0, GPU-1, 0000")), INCOMPLETE, "3 fields for 2"),
-        (smi.inventory, smi_ended(said(b"Unable to determine the device handle for GPU0000:05:00.0:"
+        (gpu.inventory, smi_host(), OK, ""),
+        (gpu.inventory, old_driver(), OK, ""),
+        (gpu.inventory, BARE, OK, "no GPU"),
+        (gpu.inventory, smi_ended(MISSING), INCOMPLETE, "not installed"),
+        (gpu.inventory, smi_ended(HUNG), CRITICAL, "nvidia-smi hangs"),
+        (gpu.inventory, smi_ended(said(b"0, GPU-1, 0000")), INCOMPLETE, "3 fields for 2"),
+        (gpu.inventory, smi_ended(said(b"Unable to determine the device handle for GPU0000:05:00.0:"
          b" Unknown Error\n", 15)), INCOMPLETE, "exit code 15: Unable to determine"),
-        (smi.ecc, smi_host(), OK, ""),
-        (smi.ecc, smi_host(errors="2"), CRITICAL, "gpu 7: 2 uncorrected"),
-        (smi.ecc, smi_host(ecc="Disabled", pending="Disabled"), WARN, "gpu 7: ECC is off"),
-        (smi.ecc, smi_host(pending="Disabled"), WARN, "will be Disabled"),
-        (smi.ecc, smi_host(errors="[N/A]", ecc="[N/A]", pending="[N/A]"), OK, ""),
-        (smi.ecc, smi_host(errors=UNKNOWN), INCOMPLETE, "Unknown Error"),
-        (smi.clocks, smi_host(), OK, ""),
-        (smi.clocks, smi_host(reasons="0x0000000000000004"), OK, ""),
-        (smi.clocks, smi_host(reasons="0x0000000000000048"), CRITICAL, "hardware slowdown, hardw"),
-        (smi.clocks, smi_host(reasons="0x0000000000000020"), WARN, "software thermal"),
-        (smi.clocks, smi_host(heat="88"), WARN, "gpu 7: 88 °C"),
-        (smi.clocks, old_driver(), OK, ""),
-        (smi.power, smi_host(watt="500.00"), WARN, "gpu 7: limited to 500 W, others to 700 W"),
-        (smi.power, smi_host(watt="[N/A]"), OK, ""),
-        (smi.pcie, smi_host(width="8"), CRITICAL, "gpu 7: PCIe x8 of x16"),
-        (smi.used, smi_host(), OK, ""),
-        (smi.used, smi_host(used="70123"), CRITICAL, "gpu 7: 70123 MiB in use"),
-        (smi.fabric, smi_host(), OK, ""),
-        (smi.fabric, smi_host(fabric="In Progress", status="N/A"), CRITICAL, "In Progress"),
-        (smi.fabric, smi_host(fabric="[N/A]", status="[N/A]"), OK, ""),
-        (smi.remapped, host(smi_remap=said(b"GPU-1, 0, 0, No, No\nGPU-2, 3, 0, No, No\n")), OK, ""),
-        (smi.remapped, host(smi_remap=said(b"GPU-1, 0, 1, Yes, No\n")), CRITICAL, "a row waits"),
-        (smi.remapped, host(smi_remap=said(b"GPU-1, 9, 9, No, Yes\n")), CRITICAL, "no spare rows"),
-        (smi.remapped, host(smi_remap=said(b"GPU-1, 0, 0")), INCOMPLETE, "3 fields for 5"),
-        (smi.remapped, host(smi_remap=said(b"GPU-1, 0, 0, [Unknown Error], No")), INCOMPLETE, "U"),
-        (smi.remapped, host(smi_remap=HUNG), CRITICAL, "nvidia-smi hangs"),
-        (smi.remapped, BARE, OK, "no GPU"),
-        (smi.nvlink, BARE, OK, "no GPU"),
-        (smi.nvlink, host(smi_nvlink=HUNG), CRITICAL, "hangs"),
-        (smi.nvlink, host(smi_nvlink=said(
+        (gpu.ecc, smi_host(), OK, ""),
+        (gpu.ecc, smi_host(errors="2"), CRITICAL, "gpu 7: 2 uncorrected"),
+        (gpu.ecc, smi_host(ecc="Disabled", pending="Disabled"), WARN, "gpu 7: ECC is off"),
+        (gpu.ecc, smi_host(pending="Disabled"), WARN, "will be Disabled"),
+        (gpu.ecc, smi_host(errors="[N/A]", ecc="[N/A]", pending="[N/A]"), OK, ""),
+        (gpu.ecc, smi_host(errors=UNKNOWN), INCOMPLETE, "Unknown Error"),
+        (gpu.clocks, smi_host(), OK, ""),
+        (gpu.clocks, smi_host(reasons="0x0000000000000004"), OK, ""),
+        (gpu.clocks, smi_host(reasons="0x0000000000000048"), CRITICAL, "hardware slowdown, hardw"),
+        (gpu.clocks, smi_host(reasons="0x0000000000000020"), WARN, "software thermal"),
+        (gpu.clocks, smi_host(heat="88"), WARN, "gpu 7: 88 °C"),
+        (gpu.clocks, old_driver(), OK, ""),
+        (gpu.power, smi_host(watt="500.00"), WARN, "gpu 7: limited to 500 W, others to 700 W"),
+        (gpu.power, smi_host(watt="[N/A]"), OK, ""),
+        (gpu.pcie, smi_host(width="8"), CRITICAL, "gpu 7: PCIe x8 of x16"),
+        (gpu.used, smi_host(), OK, ""),
+        (gpu.used, smi_host(used="70123"), CRITICAL, "gpu 7: 70123 MiB in use"),
+        (gpu.fabric, smi_host(), OK, ""),
+        (gpu.fabric, smi_host(fabric="In Progress", status="N/A"), CRITICAL, "In Progress"),
+        (gpu.fabric, smi_host(fabric="[N/A]", status="[N/A]"), OK, ""),
+        (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 0, No, No\nGPU-2, 3, 0, No, No\n")), OK, ""),
+        (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 1, Yes, No\n")), CRITICAL, "a row waits"),
+        (gpu.remapped, host(smi_remap=said(b"GPU-1, 9, 9, No, Yes\n")), CRITICAL, "no spare rows"),
+        (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 0")), INCOMPLETE, "3 fields for 5"),
+        (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 0, [Unknown Error], No")), INCOMPLETE, "U"),
+        (gpu.remapped, host(smi_remap=HUNG), CRITICAL, "nvidia-smi hangs"),
+        (gpu.remapped, BARE, OK, "no GPU"),
+        (gpu.nvlink, BARE, OK, "no GPU"),
+        (gpu.nvlink, host(smi_nvlink=HUNG), CRITICAL, "hangs"),
+        (gpu.nvlink, host(smi_nvlink=said(
             b"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n"
             b"\t Link 1: <inactive>\n")), CRITICAL, "inactive: gpu 0 link 1"),
-        (smi.nvlink, host(smi_nvlink=said(b"GPU 0: NVIDIA A2\n")), OK, ""),
+        (gpu.nvlink, host(smi_nvlink=said(b"GPU 0: NVIDIA A2\n")), OK, ""),
     ],
 )  # fmt: skip
 def test_nvidia_smi(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
@@ -268,7 +268,7 @@ def test_a_slower_port_than_elsewhere_is_found() -> None:
     slow = ("4: ACTIVE", "5: LinkUp", "200 Gb/sec (2X NDR)")
     hosts = {name: host(name, rdma=rdma(("mlx5_0", *NDR))) for name in ("a", "b", "c")}
     hosts["b"] = host("b", rdma=rdma(("mlx5_0", *slow)))
-    check = next(c for c in catalog.full({}, site_checks=False) if c.name == "rdma")
+    check = next(c for c in report.full({}, site_checks=False) if c.name == "rdma")
     found = check.judge(hosts)
     assert found["b"].text == "1 x IB 200 Gb/s here, 1 x IB 400 Gb/s elsewhere"
     assert (found["a"].level, found["b"].level) == (OK, CRITICAL)
@@ -328,9 +328,9 @@ def test_a_site_check_that_one_host_has_not() -> None:
     assert site.judge({"a": host("a")})["a"].level == INCOMPLETE
 
 
-@pytest.mark.parametrize("check", catalog.full({}, site_checks=True), ids=lambda check: check.name)
+@pytest.mark.parametrize("check", report.full({}, site_checks=True), ids=lambda check: check.name)
 def test_what_was_not_read_is_never_ok(check: object) -> None:
-    everything = [*catalog.first_readings(catalog.Want(host().asked, "p", {}, 1.0, full=True), [])]
+    everything = [*report.first_readings(report.Want(host().asked, "p", {}, 1.0, full=True), [])]
     rubbish = {one[0]: Reading(0, b"\x00rubbish") for one in everything}
     for readings in ({}, rubbish):
         sick = replace(host(), readings=readings, later=readings, ahead=None)
@@ -339,5 +339,5 @@ def test_what_was_not_read_is_never_ok(check: object) -> None:
 
 def test_the_samples_are_what_is_read() -> None:
     names = {path.encode() for path in KERNEL}
-    assert names <= set(catalog.first_readings(catalog.Want(host().asked, "p", {}, 1.0), [])[0][2])
+    assert names <= set(report.first_readings(report.Want(host().asked, "p", {}, 1.0), [])[0][2])
     assert call(1).value() == 1

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 from checks.samples import GIB, call, host, said
-from dispatcher.checks.catalog import QUICK
+from dispatcher.checks.report import QUICK
 from dispatcher.checks.ruling import Ruling, rule
-from dispatcher.cli import matrix
+from dispatcher.cli.checks import check_table
 
 
 def ruling() -> Ruling:
@@ -22,7 +22,7 @@ def ruling() -> Ruling:
 
 
 def test_odd_hosts_come_first_and_names_are_folded() -> None:
-    assert matrix.lines(ruling(), 1.23, colour=False, every=False) == [
+    assert check_table.lines(ruling(), 1.23, colour=False, every=False) == [
         "10 of 16 hosts fit, 16 checks, 1.2 s: not b[03,05-06,08,15-16]",
         "                     python torch nccl tmp  clock",
         "b03                  ok     ok    ok   ok   FAIL",
@@ -46,7 +46,7 @@ def test_what_hosts_say_is_made_harmless() -> None:
     nasty = said(b"[Errno 5] bad\x1b]0;x\n", 125)
     seen = {"a": host("a"), "b": host("b", script=nasty)}
     found = rule(QUICK, seen, ["a", "b"], {}, {})
-    shown = "\n".join(matrix.lines(found, 0, colour=False, every=True))
+    shown = "\n".join(check_table.lines(found, 0, colour=False, every=True))
     assert "\x1b" not in shown
     assert "bad\\x1b]0;x" in shown
 
@@ -54,16 +54,16 @@ def test_what_hosts_say_is_made_harmless() -> None:
 def test_a_thousand_healthy_hosts_are_one_line() -> None:
     names = [f"n{n:04}" for n in range(1000)]
     all_fine = rule(QUICK, {name: host(name) for name in names}, names, {}, {})
-    assert matrix.lines(all_fine, 2.0, colour=True, every=False) == [
+    assert check_table.lines(all_fine, 2.0, colour=True, every=False) == [
         "1000 of 1000 hosts fit, 16 checks, 2.0 s"
     ]
-    rows = matrix.lines(all_fine, 2.0, colour=True, every=True)
+    rows = check_table.lines(all_fine, 2.0, colour=True, every=True)
     assert len(rows) == 3
     assert rows[2].startswith("n[0000-0999] ok     ok")
 
 
 def test_json_names_every_host_and_check() -> None:
-    said_ = json.loads(json.dumps(matrix.record(ruling(), 1.0)))
+    said_ = json.loads(json.dumps(check_table.record(ruling(), 1.0)))
     assert said_["format"] == 1
     assert said_["fit"] is False
     assert said_["hosts"]["b03"]["checks"]["clock"]["level"] == "CRITICAL"
@@ -74,7 +74,7 @@ def test_json_names_every_host_and_check() -> None:
 
 
 def test_colours_are_only_colours() -> None:
-    text = "\n".join(matrix.lines(ruling(), 1.0, colour=True, every=False))
+    text = "\n".join(check_table.lines(ruling(), 1.0, colour=True, every=False))
     assert "\x1b[1;31mFAIL\x1b[0m" in text
 
 

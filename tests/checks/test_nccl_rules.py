@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.checks.nccl_rules import parse_filter, predict
-from dispatcher.checks.netdevs import Netdev
-from dispatcher.checks.ports import IB, ROCE, Port
+from dispatcher.checks.nccl.nccl_model import parse_filter, predict
+from dispatcher.checks.network import Netdev
+from dispatcher.checks.rdma_ports import IB, ROCE, Port
 
 PORTS = (
     Port("mlx5_0", 1, "ACTIVE", "LINKUP", 100.0, ROCE, ("ens1f0",)),

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.checks.pairs import Judgement, Pair, doubtful, judge, next_round, tournament
-from dispatcher.cli import heatmap
-from dispatcher.cli.pairs import lines, record
+from dispatcher.checks.pair_ranking import Judgement, Pair, doubtful, judge, next_round, tournament
+from dispatcher.cli.checks import heatmap
+from dispatcher.cli.checks.pairs import lines, record
 
 RATE = 1e9
 

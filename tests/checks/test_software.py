@@ -8,9 +8,9 @@ import pytest
 
 from checks.samples import HUNG, MISSING, VERSIONS, call, host, kernel, said
 from dispatcher.checks import gpus, software
+from dispatcher.checks.check import Judge, Seen, each
 from dispatcher.checks.finding import Finding, Level
 from dispatcher.checks.reading import Reading
-from dispatcher.checks.seen import Judge, Seen, each
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from checks.samples import GIB, HUNG, MEMINFO, call, host, kernel, met, said
-from dispatcher.checks import vital
-from dispatcher.checks.catalog import QUICK
+from dispatcher.checks import host as vital
+from dispatcher.checks.check import JudgeOne, Seen, judged
 from dispatcher.checks.finding import Level
 from dispatcher.checks.reading import Reading
-from dispatcher.checks.seen import JudgeOne, Seen, judged
+from dispatcher.checks.report import QUICK
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 NO_DIR = said(b"[Errno 2] No such file or directory: b'/home/me'", 125)

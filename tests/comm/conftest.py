@@ -51,7 +51,8 @@ def mpi() -> str:
 @pytest.fixture
 def nccl() -> None:
     """Skips, with the reason, where there is no NCCL library."""
-    from dispatcher.comm import EnvironmentMissing, library
+    from dispatcher.comm import EnvironmentMissing
+    from dispatcher.comm.nccl import library
 
     try:
         library.load()

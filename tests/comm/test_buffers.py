@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.comm import Buffer
-from dispatcher.comm.buffers import as_buffer
+from dispatcher.comm.nccl.buffers import as_buffer
 
 
 class Array:

@@ -7,7 +7,7 @@ import ctypes
 import pytest
 
 from dispatcher.comm import Buffer, Communicator, NcclError
-from dispatcher.comm.library import IN_PROGRESS
+from dispatcher.comm.nccl.library import IN_PROGRESS
 
 
 class Calls:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.comm import CommError, cuda
+from dispatcher.comm import CommError
+from dispatcher.comm.nccl import cuda
 
 
 class Driver:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.comm import CommError
-from dispatcher.comm.cuda import Gpu
-from dispatcher.comm.facts import Facts, gather, judge, labels
-from dispatcher.comm.hosts import Seat
+from dispatcher.comm.nccl.cuda import Gpu
+from dispatcher.comm.rank_hosts import Seat
+from dispatcher.comm.roll_call import Facts, gather, judge, labels
 
 
 def world(*changes: dict) -> list[Facts]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.comm import GroupError
-from dispatcher.comm.layout import ORDER, Box, check_hosts, plan, spread
+from dispatcher.comm.groups import ORDER, Box, check_hosts, plan, spread
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dispatcher.comm import EnvironmentMissing, NcclError
-from dispatcher.comm.library import candidates, load, spell
+from dispatcher.comm.nccl.library import candidates, load, spell
 
 
 def test_the_search_goes_from_named_to_system(tmp_path):

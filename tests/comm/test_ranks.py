@@ -153,7 +153,8 @@ def test_what_cannot_work_together_is_refused_by_every_rank(mpiexec, change, rea
     program = (
         "import os\n"
         "import dispatcher.comm as comm\n"
-        "from dispatcher.comm import bootstrap as boot, cuda\n"
+        "from dispatcher.comm import bootstrap as boot\n"
+        "from dispatcher.comm.nccl import cuda\n"
         "rank = int(os.environ['PMI_RANK'])\n" + change + "\ncomm.init()\n"
     )
     ended = mpiexec(2, program)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.comm.start import how_many, roots
+from dispatcher.comm.nccl.start import how_many, roots
 
 HOST = socket.gethostname()
 
@@ -16,7 +16,8 @@ FAKE = """
 from mpi4py import MPI
 import numpy as np
 import dispatcher.comm as comm
-from dispatcher.comm import Buffer, start
+from dispatcher.comm import Buffer
+from dispatcher.comm.nccl import start
 from fake_nccl import FakeNccl
 job = comm.init(timeout=20, device="cpu")
 
@@ -56,7 +57,7 @@ class TestReal:
             """
             import logging, sys
             import dispatcher.comm as comm
-            from dispatcher.comm import library, start
+            from dispatcher.comm.nccl import library, start
             logging.basicConfig(level="DEBUG", stream=sys.stderr, format="%(message)s")
             job = comm.init()
             nccl = library.load()

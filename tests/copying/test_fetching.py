@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.copy import program
-from dispatcher.copy.fetching import Fetching
-from dispatcher.copy.receiving import Group, Receiving
-from dispatcher.copy.there import frames
-from dispatcher.copy.there.frames import Entry, frame
-from dispatcher.copy.told import Told
+from dispatcher.bootstrap import copy_program
+from dispatcher.remote.protocol import copy_frames
+from dispatcher.remote.protocol.copy_frames import Entry, frame
+from dispatcher.transfer.fetching import Fetching
+from dispatcher.transfer.get_files import Group, Receiving
+from dispatcher.transfer.told import Told
 
 from .wire import Wire
 
@@ -35,7 +35,7 @@ def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[Told, Wire]:
 
 
 def listing(*entries: Entry) -> bytes:
-    return program.PYTHON + frames.message({"list": frames.columns(entries)})
+    return copy_program.PYTHON + copy_frames.message({"list": copy_frames.columns(entries)})
 
 
 def file(name: str, size: int = 1, kind: str = "f", more: str = "") -> Entry:
@@ -43,7 +43,7 @@ def file(name: str, size: int = 1, kind: str = "f", more: str = "") -> Entry:
 
 
 def sent(data: bytes) -> bytes:
-    known = frames.sha256()
+    known = copy_frames.sha256()
     known.update(data)
     return frame(b"D", data) + frame(b"E", known.digest())
 
@@ -150,15 +150,18 @@ def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Pat
     "said",
     [
         b"HTTP/1.1 200",
-        program.PYTHON + b"J\xff\xff\xff\xff",
-        program.PYTHON + frame(b"J", b"i7;"),
-        program.PYTHON + frame(b"J", b"{}"),
-        program.PYTHON + frames.message({"list": 7}),
-        program.PYTHON + frames.message({"list": {}}),
-        program.PYTHON + frames.message({"list": {**frames.columns([file("a")]), "kinds": ""}}),
-        program.PYTHON + frames.message({"list": {**frames.columns([file("a")]), "sizes": "x"}}),
-        program.PYTHON + frames.message({"list": {**frames.columns([file("a")]), "kinds": 10**9}}),
-        program.PYTHON + frames.message({}),
+        copy_program.PYTHON + b"J\xff\xff\xff\xff",
+        copy_program.PYTHON + frame(b"J", b"i7;"),
+        copy_program.PYTHON + frame(b"J", b"{}"),
+        copy_program.PYTHON + copy_frames.message({"list": 7}),
+        copy_program.PYTHON + copy_frames.message({"list": {}}),
+        copy_program.PYTHON
+        + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "kinds": ""}}),
+        copy_program.PYTHON
+        + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "sizes": "x"}}),
+        copy_program.PYTHON
+        + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "kinds": 10**9}}),
+        copy_program.PYTHON + copy_frames.message({}),
     ],
 )
 def test_what_makes_no_sense_is_an_error(said: bytes, tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ def test_what_makes_no_sense_is_an_error(said: bytes, tmp_path: Path) -> None:
 
 
 def test_one_list_cannot_fill_our_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.copy.fetching.MOST_MEMBERS", 10)
+    monkeypatch.setattr("dispatcher.transfer.fetching.MOST_MEMBERS", 10)
     told, _ = fetch(tmp_path, listing(*[file(f"a/{i}") for i in range(11)]))
     assert told.error == "more than 10 members"
 
@@ -196,7 +199,7 @@ def test_a_file_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert second.needs()["start"] == "0 300000"
     second.take(b"S", (300_000).to_bytes(8, "big"))
     second.take(b"D", data[300_000:])
-    known = frames.sha256()
+    known = copy_frames.sha256()
     known.update(data)
     second.take(b"E", known.digest())
     second.settle()

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.copy import program
-from dispatcher.copy.sending import Sending
-from dispatcher.copy.sources import Sources
-from dispatcher.copy.there import frames
-from dispatcher.copy.told import Told
+from dispatcher.bootstrap import copy_program
+from dispatcher.remote.protocol import copy_frames
+from dispatcher.transfer.put_files import Sources
+from dispatcher.transfer.sending import Sending
+from dispatcher.transfer.told import Told
 
 from .wire import Wire
 
-NEED_ALL = frames.message({"need": "0", "start": "", "seen": ""})
-DONE = frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0})
+NEED_ALL = copy_frames.message({"need": "0", "start": "", "seen": ""})
+DONE = copy_frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0})
 
 
 def send(tmp_path: Path, said: bytes) -> tuple[list[Told], Wire]:
@@ -36,28 +36,30 @@ def send(tmp_path: Path, said: bytes) -> tuple[list[Told], Wire]:
 
 
 def test_what_is_needed_is_sent_and_the_report_believed(tmp_path: Path) -> None:
-    told, wire = send(tmp_path, program.PYTHON + NEED_ALL + DONE)
+    told, wire = send(tmp_path, copy_program.PYTHON + NEED_ALL + DONE)
     assert (told[0].python, told[0].sent, told[0].bytes, told[0].error) == (True, 1, 5, None)
-    assert frames.frame(b"D", b"hello") in wire.written
+    assert copy_frames.frame(b"D", b"hello") in wire.written
     assert told[1].sent is None
-    told, wire = send(tmp_path, program.PYTHON + frames.message({"error": "no\x1b[2J" * 999}))
+    told, wire = send(
+        tmp_path, copy_program.PYTHON + copy_frames.message({"error": "no\x1b[2J" * 999})
+    )
     assert told[0].error is not None
     assert len(told[0].error) == 500
     assert b"hello" not in wire.written
 
 
 def test_a_host_without_python_is_sent_a_tar(tmp_path: Path) -> None:
-    told, wire = send(tmp_path, program.SHELL)
+    told, wire = send(tmp_path, copy_program.SHELL)
     assert (told[0].python, told[0].sent) == (False, None)
     assert wire.written[257:262] == b"ustar"
 
 
 def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
-    words = frames.message({"of": [7], "sent": 1, "equal": 2, "bytes": 5, "found": 0})
-    told, _ = send(tmp_path, program.PYTHON + NEED_ALL + words + DONE)
+    words = copy_frames.message({"of": [7], "sent": 1, "equal": 2, "bytes": 5, "found": 0})
+    told, _ = send(tmp_path, copy_program.PYTHON + NEED_ALL + words + DONE)
     assert [(one.sent, one.equal) for one in told] == [(1, 0), (1, 2)]
-    failed = frames.message({"of": [7], "failed": "Permission denied"})
-    told, _ = send(tmp_path, program.PYTHON + NEED_ALL + failed + DONE)
+    failed = copy_frames.message({"of": [7], "failed": "Permission denied"})
+    told, _ = send(tmp_path, copy_program.PYTHON + NEED_ALL + failed + DONE)
     assert (told[1].sent, told[1].error, told[1].relay_error) == (None, None, "Permission denied")
 
 
@@ -65,12 +67,12 @@ def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
     "said",
     [
         b"HTTP/1.1 200",
-        program.PYTHON + frames.message({"need": "1", "start": "", "seen": ""}),
-        program.PYTHON + b"J\xff\xff\xff\xff",
-        program.PYTHON + NEED_ALL + frames.message({"of": [0], "sent": 1, "equal": 0}),
-        program.PYTHON + NEED_ALL + frames.message({"of": [8], "sent": 1, "equal": 0}),
-        program.PYTHON + NEED_ALL + frames.message({"of": 7, "sent": 1, "equal": 0}),
-        program.PYTHON + NEED_ALL + frames.message({"of": [[7]], "failed": ""}),
+        copy_program.PYTHON + copy_frames.message({"need": "1", "start": "", "seen": ""}),
+        copy_program.PYTHON + b"J\xff\xff\xff\xff",
+        copy_program.PYTHON + NEED_ALL + copy_frames.message({"of": [0], "sent": 1, "equal": 0}),
+        copy_program.PYTHON + NEED_ALL + copy_frames.message({"of": [8], "sent": 1, "equal": 0}),
+        copy_program.PYTHON + NEED_ALL + copy_frames.message({"of": 7, "sent": 1, "equal": 0}),
+        copy_program.PYTHON + NEED_ALL + copy_frames.message({"of": [[7]], "failed": ""}),
     ],
 )
 def test_what_makes_no_sense_is_not_believed(said: bytes, tmp_path: Path) -> None:

@@ -13,11 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.copy.sending import needs_of
-from dispatcher.copy.sources import Sources
-from dispatcher.copy.there.disk import PART, STAGE, NotTaken, same_time
-from dispatcher.copy.there.frames import BadFrame, Entry, Frames, columns, frame, message, rows
-from dispatcher.copy.there.take import WORTH, Taker
+from dispatcher.remote.copy.disk import PART, STAGE, NotTaken, same_time
+from dispatcher.remote.copy.receiver import WORTH, Taker
+from dispatcher.remote.protocol.copy_frames import (
+    BadFrame,
+    Entry,
+    Frames,
+    columns,
+    frame,
+    message,
+    rows,
+)
+from dispatcher.transfer.put_files import Sources
+from dispatcher.transfer.sending import needs_of
 
 BIG = random.Random(1).randbytes(3 * WORTH)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.copy.unpack import BadArchive, Unpacked, unpack
+from dispatcher.transfer.tar import BadArchive, Unpacked, unpack
 
 
 def member(name: str, data: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:

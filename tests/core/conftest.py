@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core import events as ev
-from dispatcher.core.job import Job
-from dispatcher.plan.host import Host, Hostlist
-from dispatcher.plan.job import JobPlan, plan_job
-from dispatcher.plan.request import Program, Request
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.run.attempt import Job
+from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.request import Program, Request
 
 
 def make_plan(n_nodes: int = 2, slots: int | None = 2, **fields: object) -> JobPlan:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.hang import Hang, every
-from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
+from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
+from dispatcher.core.hang_rule import Hang, every
 
 #: --hang-timeout of all jobs here, s; how long they are looked at; what the design promises
 S, LONG = 300.0, 3000.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from core.conftest import facts, make_plan
-from dispatcher.core import events as ev
-from dispatcher.core.actions import StartRanks, Tell
-from dispatcher.core.doubts import doubts
-from dispatcher.core.job import Job
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import StartRanks, Tell
+from dispatcher.core.run.attempt import Job
+from dispatcher.core.run.doubts import doubts
 
 SCRIPT = "its script is not the one that most hosts have"
 

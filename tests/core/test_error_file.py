@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.error_file import MESSAGE_LIMIT, TRACEBACK_LIMIT, ErrorFile, read
+from dispatcher.core.events.error_file import MESSAGE_LIMIT, TRACEBACK_LIMIT, ErrorFile, read
 
 TORCH = {
     "message": {

@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core import events as ev
-from dispatcher.core import policy
-from dispatcher.core.actions import GatherStacks, SignalRanks, Tell
-from dispatcher.core.frames import Frame, grouped, read
-from dispatcher.core.hang import Hang
-from dispatcher.core.samples import (
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import GatherStacks, SignalRanks, Tell
+from dispatcher.core.events.monitor_events import (
     GpuSample,
     NodeSampled,
     RankSample,
@@ -21,11 +18,14 @@ from dispatcher.core.samples import (
     RanksWait,
     StacksWanted,
 )
-from dispatcher.core.stacks import NodeStacks, OutputSeen, RankStack, StacksGathered
-from dispatcher.core.vigil import GATHER
+from dispatcher.core.events.stack_frames import Frame, grouped, read
+from dispatcher.core.events.stacks import NodeStacks, OutputSeen, RankStack, StacksGathered
+from dispatcher.core.hang_monitor import GATHER
+from dispatcher.core.hang_rule import Hang
+from dispatcher.core.run import policy
 from dispatcher.core.watched import Watched
-from dispatcher.plan.request import Limits
-from dispatcher.plan.restarts import Restarts
+from dispatcher.plan.job.request import Limits
+from dispatcher.plan.job.restarts import Restarts
 from dispatcher.transport.base import Failure, Kind
 
 from .conftest import facts, make_plan

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.core import events as ev
-from dispatcher.core import policy
-from dispatcher.core.actions import (
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import (
     Action,
     CloseLink,
     End,
@@ -22,8 +21,9 @@ from dispatcher.core.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.job import SWEEP_LIMIT, Job
-from dispatcher.plan.job import JobPlan
+from dispatcher.core.run import policy
+from dispatcher.core.run.attempt import SWEEP_LIMIT, Job
+from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.transport.base import Failure, Kind
 
 from .conftest import facts, make_plan

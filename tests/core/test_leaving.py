@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core import events as ev
-from dispatcher.core import pmi, policy, restart
-from dispatcher.core.actions import Action, LookInside, SignalRanks
-from dispatcher.core.job import DOUBT_LIMIT, Job
-from dispatcher.core.leaving import AGAIN, MOMENT
-from dispatcher.core.pmix import MpiFound
-from dispatcher.plan.worlds import number
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import Action, LookInside, SignalRanks
+from dispatcher.core.events.pmix import MpiFound
+from dispatcher.core.run import policy, restart
+from dispatcher.core.run.attempt import DOUBT_LIMIT, Job
+from dispatcher.core.run.half_finalized import AGAIN, MOMENT
+from dispatcher.plan.job.worlds import number
 
 from .conftest import facts, make_plan
 
@@ -50,7 +51,7 @@ def tell(
         own = {rank: library for rank, library in inside.items() if rank // 2 == node}
         theirs = tuple(rank for rank in over if rank // 2 == node)
         known = versions if versions is not None and node == 0 else {}
-        actions += job.handle(pmi.MpiInside(node, own, theirs, known), now)
+        actions += job.handle(mpi_events.MpiInside(node, own, theirs, known), now)
     return actions
 
 
@@ -93,7 +94,7 @@ class TestWithoutInit:
         left(running, 2, "never")
         found(running, 0)
         look(running, 1.0 + MOMENT)
-        running.handle(pmi.MpiInside(0, {0: MPICH}, (), {}), 2.0)
+        running.handle(mpi_events.MpiInside(0, {0: MPICH}, (), {}), 2.0)
         assert running.cause is None
         assert len(look(running, 1.0 + MOMENT + AGAIN)) == 2
         tell(running, {0: MPICH})
@@ -101,7 +102,7 @@ class TestWithoutInit:
         assert tell(running, {0: MPICH}) == []
 
     def test_a_world_that_was_spawned_is_another(self, running: Job) -> None:
-        running.handle(pmi.PmiSpawnAsked(0, 0, (pmi.Segment(2, (b"p",)),)), 1.0)
+        running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(2, (b"p",)),)), 1.0)
         own = number(1, 0)
         found(running, 1)
         running.handle(ev.RankExited(running.node_of(own), own, 0, mpi="never"), 1.0)
@@ -169,7 +170,7 @@ class TestWithoutFinalize:
         assert (job.cause, job.state) == (None, "finishing")
 
     @pytest.mark.parametrize(
-        "then", [ev.RankExited(1, 3, -6), pmi.PmiAborted(1, 3, 14, "lost its partner")]
+        "then", [ev.RankExited(1, 3, -6), mpi_events.PmiAborted(1, 3, 14, "lost its partner")]
     )
     def test_who_fails_in_its_turn_is_not_the_cause(self, running: Job, then: ev.Event) -> None:
         found(running, 0)
@@ -239,7 +240,7 @@ class TestTwoMpis:
     def test_a_crash_meanwhile_waits_for_the_answer(self, running: Job) -> None:
         self.both(running, MPICH, OTHER)
         assert running.handle(ev.RankExited(0, 0, -6), 1.1) == []
-        running.handle(pmi.PmiAborted(1, 2, 15, ""), 1.2)
+        running.handle(mpi_events.PmiAborted(1, 2, 15, ""), 1.2)
         known = {MPICH: "MPICH Version: 5.0.2", OTHER: "MPICH Version: 4.0.2"}
         tell(running, {1: MPICH, 3: OTHER}, versions=known)
         assert isinstance(running.cause, policy.MpisDiffer)

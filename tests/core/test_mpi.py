@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from dispatcher.core import events as ev
-from dispatcher.core import pmi, policy
-from dispatcher.core.actions import (
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import (
     Action,
     AnswerRank,
     AskWaiting,
@@ -20,23 +20,24 @@ from dispatcher.core.actions import (
     SpawnRanks,
     Tell,
 )
-from dispatcher.core.job import Job
-from dispatcher.core.mpi import MOST_NAMES
-from dispatcher.plan.worlds import number
+from dispatcher.core.run import policy
+from dispatcher.core.run.attempt import Job
+from dispatcher.core.run.mpi_manager import MOST_NAMES
+from dispatcher.plan.job.worlds import number
 
 from .conftest import facts, make_plan
 
 GOOD = b"cmd=spawn_result rc=0\n"
 BAD = b"cmd=spawn_result rc=1 msg=refused_by_dispatch\n"
-ONE = pmi.Segment(1, (b"prog",))
+ONE = mpi_events.Segment(1, (b"prog",))
 TWO = (
-    pmi.Segment(1, (b"prog",), ((b"host", b"n0"),)),
-    pmi.Segment(1, (b"prog",), ((b"host", b"n1"),)),
+    mpi_events.Segment(1, (b"prog",), ((b"host", b"n0"),)),
+    mpi_events.Segment(1, (b"prog",), ((b"host", b"n1"),)),
 )
 
 
 def commit(job: Job, node: int, epoch: int = 0, world: int = 0, now: float = 1.0) -> list[Action]:
-    return job.handle(pmi.PmiCommitted(node, world, "WORLD:0", epoch, b"%d" % node), now)
+    return job.handle(mpi_events.PmiCommitted(node, world, "WORLD:0", epoch, b"%d" % node), now)
 
 
 def exited(job: Job, node: int, rank: int, status: int = 0, now: float = 1.0) -> list[Action]:
@@ -46,8 +47,8 @@ def exited(job: Job, node: int, rank: int, status: int = 0, now: float = 1.0) ->
     return actions
 
 
-def spawn(job: Job, *segments: pmi.Segment, node: int = 0, rank: int = 0) -> list[Action]:
-    return job.handle(pmi.PmiSpawnAsked(node, rank, segments or (ONE,)), 1.0)
+def spawn(job: Job, *segments: mpi_events.Segment, node: int = 0, rank: int = 0) -> list[Action]:
+    return job.handle(mpi_events.PmiSpawnAsked(node, rank, segments or (ONE,)), 1.0)
 
 
 def finish(job: Job) -> policy.Verdict:
@@ -96,7 +97,7 @@ class TestEnds:
         assert running.state == "stopping"
 
     def test_an_abort_ends_the_job_at_once_with_its_code(self, running: Job) -> None:
-        actions = running.handle(pmi.PmiAborted(1, 2, 7, "why"), 1.0)
+        actions = running.handle(mpi_events.PmiAborted(1, 2, 7, "why"), 1.0)
         assert [a.node for a in actions if a == SignalRanks(0, signal.SIGTERM)] == [0]
         assert SignalRanks(1, signal.SIGTERM) in actions
         for rank in range(4):
@@ -105,7 +106,7 @@ class TestEnds:
         assert (verdict.exit_code, verdict.cause) == (7, policy.MpiAborted(1, 2, 7, "why"))
 
     def test_an_abort_is_a_failure_whatever_its_code(self, running: Job) -> None:
-        running.handle(pmi.PmiAborted(1, 2, 0, ""), 1.0)
+        running.handle(mpi_events.PmiAborted(1, 2, 0, ""), 1.0)
         for rank in range(4):
             exited(running, rank // 2, rank, 0 if rank == 2 else -15)
         verdict = finish(running)
@@ -121,16 +122,16 @@ class TestEnds:
     def test_an_abort_of_a_rank_that_is_not_there_is_nothing(
         self, running: Job, node: int, rank: int
     ) -> None:
-        assert running.handle(pmi.PmiAborted(node, rank, 7, ""), 1.0) == []
+        assert running.handle(mpi_events.PmiAborted(node, rank, 7, ""), 1.0) == []
 
     def test_after_the_end_began_nothing_is_released_or_spawned(self, running: Job) -> None:  # J-2
-        running.handle(pmi.PmiAborted(1, 2, 7, ""), 1.0)
+        running.handle(mpi_events.PmiAborted(1, 2, 7, ""), 1.0)
         assert commit(running, 0) == commit(running, 1) == spawn(running) == []
 
 
 class TestNames:
     def ask(self, job: Job, verb: str, service: bytes = b"door", port: bytes = b"") -> bytes:
-        (answer,) = job.handle(pmi.PmiAsked(1, 2, verb, service, port), 1.0)
+        (answer,) = job.handle(mpi_events.PmiAsked(1, 2, verb, service, port), 1.0)
         assert isinstance(answer, AnswerRank)
         assert (answer.node, answer.rank) == (1, 2)
         return answer.line
@@ -153,7 +154,7 @@ class TestSpawn:
 
     def test_orders_go_out_and_the_answer_comes_when_all_run(self, running: Job) -> None:
         told, first, second = spawn(running, *TWO)
-        placed = pmi.WorldPlaced(1, 0, number(1, 0), (0, 1))
+        placed = mpi_events.WorldPlaced(1, 0, number(1, 0), (0, 1))
         assert told == Tell(placed)
         assert isinstance(first, SpawnRanks)
         assert isinstance(second, SpawnRanks)
@@ -185,7 +186,7 @@ class TestSpawn:
     def test_a_spawned_rank_spawns(self, running: Job) -> None:
         spawn(running)
         (told, order) = spawn(running, rank=number(1, 0))
-        assert told == Tell(pmi.WorldPlaced(2, number(1, 0), number(2, 0), (1,)))
+        assert told == Tell(mpi_events.WorldPlaced(2, number(1, 0), number(2, 0), (1,)))
         assert isinstance(order, SpawnRanks)
 
     def test_its_failure_is_the_job_s(self, running: Job) -> None:
@@ -196,7 +197,7 @@ class TestSpawn:
 
     def test_its_abort_is_the_job_s(self, running: Job) -> None:
         spawn(running)
-        running.handle(pmi.PmiAborted(0, number(1, 0), 9, ""), 1.0)
+        running.handle(mpi_events.PmiAborted(0, number(1, 0), 9, ""), 1.0)
         assert policy.exit_code(running.cause) == 9
 
     def test_its_fences_are_its_own(self, running: Job) -> None:
@@ -222,7 +223,7 @@ class TestSpawn:
         )
         assert SignalRanks(0, signal.SIGKILL, (one,)) in kills
         why = "n1: exec nosuch: no such file or directory"
-        assert (told, answer) == (Tell(pmi.SpawnRefused(0, 0, why)), AnswerRank(0, 0, BAD))
+        assert (told, answer) == (Tell(mpi_events.SpawnRefused(0, 0, why)), AnswerRank(0, 0, BAD))
         assert exited(running, 0, one, -9) == []
         assert running.state == "running"
         assert commit(running, 0, world=1) == []
@@ -239,12 +240,12 @@ class TestSpawn:
                 ev.RankFailedToStart(node, number(1, node), 13, "exec", "x"), 1.0
             )
             assert (AnswerRank(0, 0, BAD) in actions) == (node == 0)
-        assert running.handle(pmi.PmiCommitted(0, 1, "WORLD:0", 0, b""), 1.0) == []
+        assert running.handle(mpi_events.PmiCommitted(0, 1, "WORLD:0", 0, b""), 1.0) == []
 
     def test_a_refusal_is_told_and_answered(self, running: Job) -> None:
-        told, answer = spawn(running, pmi.Segment(1, (b"p",), ((b"host", b"mars"),)))
+        told, answer = spawn(running, mpi_events.Segment(1, (b"p",), ((b"host", b"mars"),)))
         assert isinstance(told, Tell)
-        assert isinstance(told.event, pmi.SpawnRefused)
+        assert isinstance(told.event, mpi_events.SpawnRefused)
         assert answer == AnswerRank(0, 0, BAD)
         assert running.handle(ev.RankExited(0, number(1, 0), 0), 1.0) == []
 

@@ -7,9 +7,9 @@ import signal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core import events as ev
-from dispatcher.core.actions import PauseRanks, ResumeRanks, Suspend
-from dispatcher.core.pause import LIMIT, Pause
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import PauseRanks, ResumeRanks, Suspend
+from dispatcher.core.run.pause import LIMIT, Pause
 
 from .test_run import World, started
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dispatcher.core import policy
-from dispatcher.core.actions import ServePmix, SignalRanks
-from dispatcher.core.job import Job
-from dispatcher.core.pmix import MpiFound, PmixFailed, PmixWanted
+from dispatcher.core.events.actions import ServePmix, SignalRanks
+from dispatcher.core.events.pmix import MpiFound, PmixFailed, PmixWanted
+from dispatcher.core.run import policy
+from dispatcher.core.run.attempt import Job
 
 from .conftest import make_plan
 

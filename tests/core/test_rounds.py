@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.core import events as ev
-from dispatcher.core import visits as vi
-from dispatcher.core.actions import Action, Tell
-from dispatcher.core.rounds import (
+from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import Action, Tell
+from dispatcher.core.exec_machine import (
     CONNECT_SLACK,
     Answer,
     AskPassword,
@@ -21,9 +21,9 @@ from dispatcher.core.rounds import (
     SignalCommand,
     Visit,
 )
-from dispatcher.plan.errand import Errand, ErrandLimits
-from dispatcher.plan.host import Host
-from dispatcher.runner.typing import Typing
+from dispatcher.model.host_part import Host
+from dispatcher.plan.exec_plan import Errand, ErrandLimits
+from dispatcher.runner.exec.typing import Typing
 from dispatcher.transport.base import Failure, Kind
 
 DROPPED = Failure(Kind.DROPPED, "closed by the host", retryable=True)

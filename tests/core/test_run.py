@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.core import events as ev
-from dispatcher.core import policy, restart, run
-from dispatcher.core.actions import (
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import (
     Action,
     CloseLink,
     End,
@@ -26,9 +25,10 @@ from dispatcher.core.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.last_look import LookAgain, NodeCleared
-from dispatcher.core.run import Run
-from dispatcher.plan.restarts import Restarts
+from dispatcher.core.run import policy, restart, run_machine
+from dispatcher.core.run.orphan_check import LookAgain, NodeCleared
+from dispatcher.core.run.run_machine import Run
+from dispatcher.plan.job.restarts import Restarts
 from dispatcher.transport.base import Ending, Failure, Kind
 
 from .conftest import facts, make_plan
@@ -109,7 +109,7 @@ class World:
             if self.homes[other] not in self.mute:
                 self.exits(other, -15)
         self.swept()
-        if self.run.state == run.CLOSING:
+        if self.run.state == run_machine.CLOSING:
             self.swept()
 
     def swept(self) -> None:
@@ -272,7 +272,7 @@ class TestRestart:
         again(world)
         world.tell(ev.RankExited(1, 2, 9, attempt=0))
         world.tell(ev.NodeSwept(0, 3, (77,), attempt=0))
-        assert world.run.state == run.TRYING
+        assert world.run.state == run_machine.TRYING
         assert not [a for a in world.orders()[-3:] if isinstance(a, SignalRanks)]
 
 
@@ -311,7 +311,7 @@ class TestLostHosts:
             LookAgain(1, limits.connect_timeout)
         ]
         world.wait(1.0)
-        assert world.run.state == run.PAUSED
+        assert world.run.state == run_machine.PAUSED
         world.tell(NodeCleared(1, 3))
         assert world.told(ev.HostReplaced)
         again(world)
@@ -329,7 +329,7 @@ class TestLostHosts:
         world.wait(0.2)
         looks = [a for a in world.done if isinstance(a, LookAgain)]
         assert looks == [LookAgain(1, restart.SWEEP)]
-        assert world.run.state == run.PAUSED
+        assert world.run.state == run_machine.PAUSED
         world.wait(5.0)  # no answer: its lease has run out all the same
         again(world)
         world.tell(NodeCleared(1, 0))
@@ -615,7 +615,7 @@ def perform(world: Checked, step: tuple[Any, ...]) -> None:
             if host not in world.mute:
                 world.ready(host)
         world.probed(*(set(range(N_HOSTS)) - world.mute))
-    elif kind == "stale" and world.run.attempt > 0 and world.run.state == run.TRYING:
+    elif kind == "stale" and world.run.attempt > 0 and world.run.state == run_machine.TRYING:
         before = pickle.dumps(world.run)
         host, rank = args
         if host in world.run._nodes:
@@ -669,8 +669,8 @@ def test_any_sequence_keeps_the_rules(
         world.mute = set(range(N_HOSTS))
         world.wait(60.0)
     assert world.ended is not None
-    assert world.run.state == run.OVER
-    assert world.run.next_deadline() is None or world.run.state == run.OVER
+    assert world.run.state == run_machine.OVER
+    assert world.run.next_deadline() is None or world.run.state == run_machine.OVER
     assert len(world.told(ev.RunRestarting)) <= most + world.cancelled
     if world.ended.exit_code == 0:
         assert set(world.ended.statuses.values()) == {0}
@@ -679,15 +679,15 @@ def test_any_sequence_keeps_the_rules(
 def test_every_row_of_the_table_is_in_the_page() -> None:
     """The drawing of the machine is made from its own table."""
     page = Path(__file__).parents[2].joinpath("docs/design/restarts.md").read_text()
-    for (state, what), after in run.TABLE.items():
+    for (state, what), after in run_machine.TABLE.items():
         assert f"| {state} | {what} | {after} |" in page
     rows = [line for line in page.splitlines() if line.startswith("| ") and line.count("|") == 4]
-    assert len(rows) - 1 == len(run.TABLE)
+    assert len(rows) - 1 == len(run_machine.TABLE)
 
 
 def test_the_fence_outlives_a_stuck_agent() -> None:
     """Its guardian waits for lease + SLACK, then needs 5 seconds at most."""
-    from dispatcher.agent.guarded import SLACK
+    from dispatcher.remote.agent.guarded import SLACK
 
     limits = make_plan().limits
     assert restart.fence(limits) > limits.lease + max(limits.lifeline_grace, SLACK) + 5

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.pmi import PmiSpawnAsked, Segment
-from dispatcher.core.spawn import MOST_WORDS, Refused, World, place
-from dispatcher.plan import worlds
-from dispatcher.plan.host import Host, Hostlist
-from dispatcher.plan.job import JobPlan, plan_job
-from dispatcher.plan.request import Program, Request
+from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment
+from dispatcher.core.run.spawn_placement import MOST_WORDS, Refused, World, place
+from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.plan.job import worlds
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.request import Program, Request
 
 from .conftest import make_plan
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dispatcher.values import Value, value
+from dispatcher.model.frozen import Value, value
 
 
 @value

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core import events as ev
-from dispatcher.core.actions import CloseLink
-from dispatcher.core.networks import NetworksDiffer
-from dispatcher.core.samples import RanksApart
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import CloseLink
+from dispatcher.core.events.monitor_events import RanksApart
+from dispatcher.core.events.networks import NetworksDiffer
 from dispatcher.core.watched import Watched
-from dispatcher.plan.request import Limits
+from dispatcher.plan.job.request import Limits
 
 from .conftest import facts, make_plan
 

@@ -34,7 +34,7 @@ from agent.driver import Agent
 from core import test_hang as hanging
 from core import test_run as restarts
 
-from dispatcher import bootstrap
+from dispatcher.bootstrap import payload
 
 from . import conftest, test_last_look, test_matrix, test_scarce
 from .without import AGENT, FAULTS, LAUNCHER, switch_off
@@ -183,7 +183,7 @@ def desk(tmp_path: Path) -> Iterator[desks.Desk]:
 @pytest.fixture
 def agent() -> Iterator[Agent]:
     """An agent on pipes, whose link does not end with its guardian."""
-    agent = Agent(sys.executable, payload=bootstrap.payload_of(bootstrap.sources()))
+    agent = Agent(sys.executable, payload=payload.payload_of(payload.sources()))
     yield agent
     with contextlib.suppress(ProcessLookupError):  # its ranks end one after the other
         agent.close()

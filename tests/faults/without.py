@@ -21,61 +21,68 @@ Put = Callable[[Any, str, Any], object]
 
 #: mechanism -> (module of the agent, text, what stands there instead), ...
 AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "subreaper": (("family", "_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)", "pass"),),
-    "sweep": (("family", "    me = os.getpid()\n", "    return set(), []\n    me = 0\n"),),
-    "sweep limit": (("family", "limit: float = 5.0", "limit: float = 1e6"),),
-    "drain limit": (("node", "DRAIN = 2.0", "DRAIN = 1e6"),),
+    "subreaper": (("host.proctree", "_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)", "pass"),),
+    "sweep": (("host.proctree", "    me = os.getpid()\n", "    return set(), []\n    me = 0\n"),),
+    "sweep limit": (("host.proctree", "limit: float = 5.0", "limit: float = 1e6"),),
+    "drain limit": (("agent.node", "DRAIN = 2.0", "DRAIN = 1e6"),),
     # the end of its output is taken for the end of a rank
     "exit by wait": (
         (
-            "loop",
+            "agent.agent_loop",
             "        if not member.pipes and member.status is not None:\n",
             "        if not member.pipes and member.status is None:\n"
-            "            family.signal_group(member.pid, SIGKILL)\n"
+            "            proctree.signal_group(member.pid, SIGKILL)\n"
             "        if not member.pipes and member.status is not None:\n",
         ),
     ),
-    "program check": (("loop", 'facts.look(message["check"], self.cwd, path)', "[]"),),
-    "port check": (("loop", 'problems.append(["port", ', '(["port", '),),
-    "autopsy": (("loop", "if not member.status or not self.innocent:", "if True:"),),
-    "guardian": (("guardian", "family.kill_all(_reap_all)", "pass"),),
+    "program check": (
+        ("agent.agent_loop", 'host_facts.look(message["check"], self.cwd, path)', "[]"),
+    ),
+    "port check": (("agent.agent_loop", 'problems.append(["port", ', '(["port", '),),
+    "autopsy": (("agent.agent_loop", "if not member.status or not self.innocent:", "if True:"),),
+    "guardian": (("agent.guardian", "proctree.kill_all(_reap_all)", "pass"),),
     "ranks' death signal": (
-        ("process", "if not family.signal_with_parent(parent, SIGKILL):", "if False:"),
+        ("host.process", "if not proctree.signal_with_parent(parent, SIGKILL):", "if False:"),
     ),
     "agent's death signal": (
-        ("guarded", "if not family.signal_with_parent(guardian, SIGTERM):", "if False:"),
+        ("agent.guarded", "if not proctree.signal_with_parent(guardian, SIGTERM):", "if False:"),
     ),
-    "lifeline": (("loop", '        self.tell(("lifeline", self.guarded.why()))\n', ""),),
-    "lease": (("node", 'if name == "lease":\n', 'if name == "lease":\n            return []\n'),),
+    "lifeline": (
+        ("agent.agent_loop", '        self.tell(("lifeline", self.guarded.why()))\n', ""),
+    ),
+    "lease": (
+        ("agent.node", 'if name == "lease":\n', 'if name == "lease":\n            return []\n'),
+    ),
     "resting lease": (
-        ("node", 'self.paused = True\n            self.deadlines.pop("lease", None)', "pass"),
+        ("agent.node", 'self.paused = True\n            self.deadlines.pop("lease", None)', "pass"),
     ),
     "monotonic clock": tuple(
         (module, "from time import monotonic\n", "from time import time as monotonic\n")
-        for module in ("loop", "guardian")
+        for module in ("agent.agent_loop", "agent.guardian")
     ),
     # faults rather than mechanisms: agent and guardian die before anybody knows more than their
     # folder; an agent that sends less than it read
     "both at the start": (
         (
-            "folder",
+            "host.folder",
             "os.mkdir(path, 0o700)",
             "os.mkdir(path, 0o700); os.uname().nodename == 'n2' and "
             "[os.kill(pid, 9) for pid in (os.getppid(), os.getpid())]",
         ),
     ),
-    "whole output": (("loop", "encode(OUTPUT, data, ", "encode(OUTPUT, data[1:], "),),
+    "whole output": (("agent.agent_loop", "encode(OUTPUT, data, ", "encode(OUTPUT, data[1:], "),),
 }
 
 
 def _handler(put: Put, event: str, change: Callable[[Any], Any]) -> None:
     """Have the job's rule for ``event`` see ``change(event)``."""
-    from dispatcher.core import events, job
+    from dispatcher.core.events import run_events
+    from dispatcher.core.run import attempt
 
-    kind = getattr(events, event)
-    rule = job._HANDLERS[kind]
+    kind = getattr(run_events, event)
+    rule = attempt._HANDLERS[kind]
     changed = {kind: lambda self, event, now: rule(self, change(event), now)}
-    put(job, "_HANDLERS", {**job._HANDLERS, **changed})
+    put(attempt, "_HANDLERS", {**attempt._HANDLERS, **changed})
 
 
 def _first_failure(put: Put) -> None:
@@ -94,13 +101,13 @@ def _byte_count(put: Put) -> None:
 
 def _grace(put: Put) -> None:
     """TERM is waited on for ever."""
-    from dispatcher.core import policy
+    from dispatcher.core.run import policy
 
     put(policy, "ladder", lambda cause, grace: (policy.Rung(signal.SIGTERM, 1e6),))
 
 
 def _continuing(put: Put) -> None:
-    from dispatcher.core.job import Job
+    from dispatcher.core.run.attempt import Job
 
     send = Job._signal_all
     put(Job, "_signal_all", lambda self, n: [] if n == signal.SIGCONT else send(self, n))
@@ -108,32 +115,33 @@ def _continuing(put: Put) -> None:
 
 def _second_signal(put: Put) -> None:
     """Each Ctrl-C is taken for the first."""
-    from dispatcher.core import events, job
+    from dispatcher.core.events import run_events
+    from dispatcher.core.run import attempt
 
-    rule: Any = job.Job._on_signal
+    rule: Any = attempt.Job._on_signal
 
     def first(self: Any, event: Any, now: float) -> Any:
         self.n_signals = 0
         return rule(self, event, now)
 
-    put(job, "_HANDLERS", {**job._HANDLERS, events.SignalReceived: first})
+    put(attempt, "_HANDLERS", {**attempt._HANDLERS, run_events.SignalReceived: first})
 
 
 def _signals(put: Put) -> None:
-    from dispatcher.runner import loop
+    from dispatcher.runner.run import run_loop
 
-    put(loop, "HANDLED", ())
+    put(run_loop, "HANDLED", ())
 
 
 def _heartbeats(put: Put) -> None:
-    from dispatcher.core.job import Job
+    from dispatcher.core.run.attempt import Job
 
     put(Job, "_hear", lambda self, node, now: None)
 
 
 def _patience(put: Put) -> None:
     """One beat that is late is enough to give a host up."""
-    from dispatcher.core.job import Job
+    from dispatcher.core.run.attempt import Job
 
     def hear(self: Any, node: int, now: float) -> None:
         self.deadlines["silent", node] = now + self.plan.limits.heartbeat
@@ -142,13 +150,13 @@ def _patience(put: Put) -> None:
 
 
 def _end_of_link(put: Put) -> None:
-    from dispatcher.runner.host import Host
+    from dispatcher.runner.run.host_thread import Host
 
     put(Host, "_end_of", lambda self, link: None)
 
 
 def _connect_limit(put: Put) -> None:
-    from dispatcher.runner.host import Host
+    from dispatcher.runner.run.host_thread import Host
 
     begin: Any = Host.__init__
     put(Host, "__init__", lambda self, **f: begin(self, **{**f, "connect_timeout": 1e6}))
@@ -156,7 +164,7 @@ def _connect_limit(put: Put) -> None:
 
 def _retrying(put: Put) -> None:
     """What a busy sshd drops is given up."""
-    from dispatcher.runner.host import Host
+    from dispatcher.runner.run.host_thread import Host
 
     def once(self: Any) -> Any:
         return self._transport.open(self._target, self._command, float("inf"))
@@ -167,7 +175,7 @@ def _retrying(put: Put) -> None:
 def _final_failures(put: Put) -> None:
     """Whatever fails is tried again until the time is up."""
     from dispatcher.transport.base import Failure
-    from dispatcher.transport.paramiko_ import ParamikoTransport
+    from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
     reach: Any = ParamikoTransport.open
 
@@ -179,30 +187,30 @@ def _final_failures(put: Put) -> None:
 
 
 def _host_keys(put: Put) -> None:
-    from dispatcher.transport.host_keys import HostKeyCheck
+    from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 
     put(HostKeyCheck, "judge", lambda self, blob, kind: None)
 
 
 def _sync_marker(put: Put) -> None:
     """All that a host says is taken for frames."""
-    from dispatcher.agent.wire import SYNC
-    from dispatcher.bootstrap import SyncScanner
+    from dispatcher.bootstrap.payload import SyncScanner
+    from dispatcher.remote.protocol.wire import SYNC
 
     put(SyncScanner, "feed", lambda self, data: data.removeprefix(SYNC))
 
 
 def _own_ranks(put: Put) -> None:
     """A host is believed what it says of the ranks of others."""
-    from dispatcher.runner import reports
+    from dispatcher.runner.run import reports
 
     put(reports.Fields, "own", lambda self, value: value)
 
 
 def _sweep_limit(put: Put) -> None:
-    from dispatcher.core import job
+    from dispatcher.core.run import attempt
 
-    put(job, "SWEEP_LIMIT", 1e6)
+    put(attempt, "SWEEP_LIMIT", 1e6)
 
 
 def _monotonic_clock(put: Put) -> None:
@@ -213,17 +221,17 @@ def _monotonic_clock(put: Put) -> None:
 
 def _leaving_reader(put: Put) -> None:
     """Nobody asks why standard output takes nothing any more."""
-    from dispatcher.cli import told
+    from dispatcher.cli.exec import exec_output
 
-    show: Any = told.open_screen
-    put(told, "open_screen", lambda *a, **f: show(*a, **{**f, "on_broken": lambda: None}))
+    show: Any = exec_output.open_screen
+    put(exec_output, "open_screen", lambda *a, **f: show(*a, **{**f, "on_broken": lambda: None}))
 
 
 def _untouched_terminal(put: Put) -> None:
     """Keys are read one by one while the job runs, and nobody restores that."""
     import tty
 
-    from dispatcher.runner.loop import Runner
+    from dispatcher.runner.run.run_loop import Runner
 
     run: Any = Runner.run
 
@@ -236,35 +244,35 @@ def _untouched_terminal(put: Put) -> None:
 
 def _fence(put: Put) -> None:
     """The next attempt does not wait for a host that was given up."""
-    from dispatcher.core import restart
+    from dispatcher.core.run import restart
 
     put(restart, "fence", lambda limits: 0.0)
 
 
 def _last_look(put: Put) -> None:
     """Hosts that were given up are not looked at again."""
-    from dispatcher.core.last_look import LastLooks
+    from dispatcher.core.run.orphan_check import LastLooks
 
     put(LastLooks, "plan", lambda self, fences, over, now: [])
 
 
 def _search_by_run_id(put: Put) -> None:
     """Nobody looks for what carries a run's id."""
-    from dispatcher.jobs import tags
+    from dispatcher.bootstrap import tags
 
     put(tags, "words", lambda run_ids, *, kill: ("/bin/sh", "-c", ":"))
 
 
 def _own_run_id(put: Put) -> None:
     """Processes of any run are taken for those of the one that is asked for."""
-    from dispatcher.jobs import tags
+    from dispatcher.bootstrap import tags
 
     put(tags, "_SCRIPT", _changed(tags._SCRIPT, '[ "$w" = "$i" ]', '[ "$w" ]'))
 
 
 def _leaving_out(put: Put) -> None:
     """A screen that stands still is waited for."""
-    from dispatcher.sinks.behind import Behind
+    from dispatcher.output.buffered import Behind
 
     begin: Any = Behind.__init__
     put(Behind, "__init__", lambda self, *a, **f: begin(self, *a, **{**f, "drop": False}))
@@ -279,7 +287,7 @@ def _open_files(put: Put) -> None:
 
 def _attempt_numbers(put: Put) -> None:
     """What is said of an earlier attempt counts."""
-    from dispatcher.core.run import Run
+    from dispatcher.core.run.run_machine import Run
 
     handle: Any = Run.handle
 
@@ -292,47 +300,47 @@ def _attempt_numbers(put: Put) -> None:
 
 def _vacancy(put: Put) -> None:
     """A seat that nobody can take is waited for."""
-    from dispatcher.core import run
+    from dispatcher.core.run import run_machine
 
-    take: Any = run.take_seats
-    put(run, "take_seats", lambda *a, **f: replace(take(*a, **f), awaited=True))
+    take: Any = run_machine.take_seats
+    put(run_machine, "take_seats", lambda *a, **f: replace(take(*a, **f), awaited=True))
 
 
 def _progress(put: Put) -> None:
     """Attempts that come no further are not counted."""
-    from dispatcher.core.account import Account
+    from dispatcher.core.run.account import Account
 
     put(Account, "verdict", None)
 
 
 def _lemons(put: Put) -> None:
     """A host is used again however many attempts ended there."""
-    from dispatcher.core import run
+    from dispatcher.core.run import run_machine
 
-    take: Any = run.take_seats
-    put(run, "take_seats", lambda *a, **f: take(*a, **{**f, "lemons": set()}))
+    take: Any = run_machine.take_seats
+    put(run_machine, "take_seats", lambda *a, **f: take(*a, **{**f, "lemons": set()}))
 
 
 def _sign_of_life(put: Put) -> None:
     """Nobody judges whether the ranks hang."""
-    from dispatcher.core.hang import Hang
+    from dispatcher.core.hang_rule import Hang
 
     put(Hang, "hangs", lambda self, now: False)
 
 
 def _known_events(put: Put) -> None:
     """A fault rather than a mechanism: the job has no rule for what happens."""
-    from dispatcher.core import events
+    from dispatcher.core.events import run_events
 
-    _after_start(put, type("Unknown", (events.RankSpawned,), {}))
+    _after_start(put, type("Unknown", (run_events.RankSpawned,), {}))
 
 
 def _sound_core(put: Put) -> None:
     """Another fault: the core raises what nobody expects."""
-    from dispatcher.core import events
-    from dispatcher.core.run import Run
+    from dispatcher.core.events import run_events
+    from dispatcher.core.run.run_machine import Run
 
-    odd = type("Odd", (events.RankSpawned,), {})
+    odd = type("Odd", (run_events.RankSpawned,), {})
     handle: Any = Run.handle
 
     def broken(self: Any, event: Any, now: float) -> Any:
@@ -346,7 +354,7 @@ def _sound_core(put: Put) -> None:
 
 def _after_start(put: Put, kind: Any) -> None:
     """An event of ``kind`` happens when the first rank has said something."""
-    from dispatcher.runner.loop import Runner
+    from dispatcher.runner.run.run_loop import Runner
 
     begin: Any = Runner.__init__
 
@@ -422,9 +430,9 @@ def switch_off(names: str, put: Put = setattr) -> None:
         patches += AGENT.get(name, ())
         if name in LAUNCHER:
             LAUNCHER[name](put)
-    from dispatcher import bootstrap
+    from dispatcher.bootstrap import payload
 
-    source = bootstrap._source
+    source = payload.source
 
     def weakened(module: str) -> str:
         text = source(module)
@@ -433,7 +441,7 @@ def switch_off(names: str, put: Put = setattr) -> None:
                 text = _changed(text, old, new)
         return text
 
-    put(bootstrap, "_source", weakened)
+    put(payload, "source", weakened)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher import cli
-from dispatcher.cli.run import command as run_command
-from dispatcher.errors import UsageError
-from dispatcher.foreign import accelerate, deepspeed, mpirun, torchrun, translate
+from dispatcher.cli.run.run import command as run_command
+from dispatcher.model.errors import UsageError
+from dispatcher.plan.compat import accelerate, deepspeed, mpirun, torch_launchers, translate
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "migration.md"
 ROWS = re.findall(r"^\| `(.+?)` \| `(dispatch .+?)` \|$", DOCUMENT.read_text(), re.M)
 TABLES = {
-    "torchrun": torchrun.TABLE,
+    "torchrun": torch_launchers.TABLE,
     "deepspeed": deepspeed.TABLE,
     "accelerate launch": accelerate.TABLE,
     "mpirun": mpirun.TABLE,

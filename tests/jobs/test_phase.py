@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.core import events as ev
-from dispatcher.core.policy import Interrupted
-from dispatcher.jobs import record
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Stamped
+from dispatcher.core.run.policy import Interrupted
+from dispatcher.jobs import registry
 from dispatcher.jobs.phase import Phase
-from dispatcher.sinks.base import Stamped
 
 PLACED = ev.RanksPlaced(2, "n1", 29500)
 UP = [ev.RankSpawned(0, 0, 10), ev.RankSpawned(0, 1, 11)]
@@ -48,13 +48,13 @@ def test_what_it_is_doing(tmp_path: Path, events: list[ev.Event], word: str) -> 
     for number, event in enumerate(events):
         phase.event(Stamped(number, 0.0, event))
     assert phase.word == word
-    assert record._doing(tmp_path) == word
+    assert registry._doing(tmp_path) == word
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"phase": 3}', '{"phase": "\\u001b[2J"}', "{}"])
 def test_a_file_that_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "phase.json").write_text(text)
-    assert record._doing(tmp_path) == "running"
+    assert registry._doing(tmp_path) == "running"
 
 
 def test_a_folder_that_is_gone_costs_nothing(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.jobs import tags
-from dispatcher.jobs.protocol import Frames, Malformed, frame, parse_order, wants_output
+from dispatcher.bootstrap import tags
+from dispatcher.jobs.job_socket import Frames, Malformed, frame, parse_order, wants_output
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8), st.integers(1, 50))

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.core.events import Event
-from dispatcher.errors import UsageError
-from dispatcher.jobs import record
+from dispatcher.core.events.run_events import Event
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.jobs import registry
 from dispatcher.jobs.caller import Call
-from dispatcher.jobs.control import Control
-from dispatcher.jobs.hatch import Hatch
-from dispatcher.jobs.protocol import Frames
-from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.jobs.control_server import Control
+from dispatcher.jobs.job_socket import Frames
+from dispatcher.jobs.stacks_server import Hatch
+from dispatcher.model.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def enroll(run_id: str = "20260131-142501-k3f9x2") -> Path:
-    return record.enroll(
+    return registry.enroll(
         run_id, program=["a", "\udcff"], hosts=[("n1", None, 22)], ranks=1, logs=None,
         detached=True, reach={"transport": "auto"},
     )  # fmt: skip
@@ -37,32 +37,32 @@ def enroll(run_id: str = "20260131-142501-k3f9x2") -> Path:
 def test_a_job_is_found_by_its_start_or_its_end() -> None:
     enroll("20260131-142501-aaaaaa")
     enroll("20260131-142501-bbbbbb")
-    assert record.find("latest").run_id.endswith("b")
-    assert record.find("20260131-142501-a").run_id.endswith("a")
-    assert record.find("bb").run_id.endswith("b")
+    assert registry.find("latest").run_id.endswith("b")
+    assert registry.find("20260131-142501-a").run_id.endswith("a")
+    assert registry.find("bb").run_id.endswith("b")
     for name in ("2026", "zz", "", None):
         with pytest.raises(UsageError):
-            record.find(name)
+            registry.find(name)
 
 
 def test_states() -> None:
     folder = enroll()
-    assert record.find(None).state == record.RUNNING
+    assert registry.find(None).state == registry.RUNNING
     told = (folder / "job.json").read_text()
     gone = subprocess.Popen(["true"])
     gone.wait()
     (folder / "job.json").write_text(told.replace(f"[{os.getpid()},", f"[{gone.pid},"))
     (folder / "control").touch()
-    assert record.find(None).state == record.DEAD
+    assert registry.find(None).state == registry.DEAD
     assert not (folder / "control").exists()
     # the same pid, but it was started at another time
     (folder / "job.json").write_text(told.replace(f"[{os.getpid()}, ", f"[{os.getpid()}, 1"))
-    assert record.find(None).state == record.DEAD
+    assert registry.find(None).state == registry.DEAD
     (folder / "job.json").write_text(told.replace(socket.gethostname(), "another"))
-    assert record.find(None).state == record.ELSEWHERE
-    record.conclude(folder, 3, ["error: x"])
-    assert record.find(None).state == record.ENDED
-    assert record.find(None).exit_code == 3
+    assert registry.find(None).state == registry.ELSEWHERE
+    registry.conclude(folder, 3, ["error: x"])
+    assert registry.find(None).state == registry.ENDED
+    assert registry.find(None).exit_code == 3
 
 
 def test_a_folder_of_others_is_refused(state: Path) -> None:
@@ -73,9 +73,9 @@ def test_a_folder_of_others_is_refused(state: Path) -> None:
 
 
 def test_only_so_many_records_are_kept(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "MOST_KEPT", 2)
+    monkeypatch.setattr(registry, "MOST_KEPT", 2)
     for letter in "abcd":
-        record.conclude(enroll(f"20260131-142501-{letter * 6}"), 0, [])
+        registry.conclude(enroll(f"20260131-142501-{letter * 6}"), 0, [])
     running = enroll("20260101-142501-aaaaaa")  # the oldest of all, and alive
     enroll("20260131-142501-zzzzzz")
     assert running.exists()
@@ -87,7 +87,7 @@ def test_who_waits_for_an_answer_is_told_that_the_run_has_ended() -> None:
     asked = threading.Event()
     hatch = Hatch(folder, asked.set, lambda told: Sink())
     hatch.event(Stamped(1, 0.0, Event()))
-    with Call(record.find(None)) as stranger, Call(record.find(None)) as call:
+    with Call(registry.find(None)) as stranger, Call(registry.find(None)) as call:
         stranger.order("attach")
         assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on
         call.order("stacks")
@@ -151,19 +151,19 @@ def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
 
 
 def test_a_launcher_that_is_just_being_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "DYING", 60.0)
+    monkeypatch.setattr(registry, "DYING", 60.0)
     folder = enroll()
     dying = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    known = record.Process.of(dying.pid)
+    known = registry.Process.of(dying.pid)
     assert known is not None
     told = json.loads((folder / "job.json").read_text())
     told["launcher"] = [known.pid, known.started, known.boot]
     (folder / "job.json").write_text(json.dumps(told))
-    job = record.find(None)
-    assert job.state == record.RUNNING
+    job = registry.find(None)
+    assert job.state == registry.RUNNING
     killer = threading.Timer(0.1, dying.kill)
     killer.start()
-    assert "was killed: no verdict" in record.not_running(job).message
+    assert "was killed: no verdict" in registry.not_running(job).message
     killer.join()
     with dying:
         dying.wait()

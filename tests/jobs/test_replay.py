@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.cli import watching
-from dispatcher.core import events as ev
-from dispatcher.jobs.record import Job, Process
+from dispatcher.cli.jobs import job_screen
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.jobs.registry import Job, Process
 from dispatcher.jobs.standing import Standing
-from dispatcher.plan.worlds import FIRST
-from dispatcher.sinks.base import Counts, Sink, Stamped
-from dispatcher.sinks.logs import RankFiles
-from dispatcher.sinks.merged import Merged
-from dispatcher.sinks.rotation import Rotation
+from dispatcher.output.files.merged_log import Merged
+from dispatcher.output.files.rank_logs import RankFiles
+from dispatcher.output.files.rotation_part import Rotation
+from dispatcher.plan.job.worlds import FIRST
 
 #: of lines that are read, put aside, or known to a caller by their end only; smaller here than
 #: in life, see ``small``
@@ -79,11 +79,11 @@ def by_rank(folder: Path, rotation: Rotation) -> Sink:
 @pytest.fixture(scope="module", autouse=True)
 def small() -> object:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("merged.PART", "spill.BLOCK", "pieces.CHUNK"):
-            patch.setattr(f"dispatcher.sinks.{name}", LONG)
-        patch.setattr("dispatcher.sinks.written.LONG", MERGED_HEAD)
+        for name in ("merged_log.PART", "spool.BLOCK", "rotation.CHUNK"):
+            patch.setattr(f"dispatcher.output.files.{name}", LONG)
+        patch.setattr("dispatcher.output.files.log_reader.LONG", MERGED_HEAD)
         patch.setattr("dispatcher.jobs.standing.HEAD", HEAD)
-        patch.setattr(watching, "BEHIND", 0.0)
+        patch.setattr(job_screen, "BEHIND", 0.0)
         yield
 
 
@@ -113,7 +113,7 @@ def run(
                 hello = standing.hello()
                 rests = {(rank, stream): rest for rank, stream, rest in standing.rests()}
             if number == max(called, looked) and (chunks[:number] or make is merged):
-                watching.replay(job_of(folder), heard, hello, rests)
+                job_screen.replay(job_of(folder), heard, hello, rests)
                 for chunk in live:
                     heard.output(*chunk)
                 live.clear()
@@ -189,6 +189,6 @@ def test_a_merged_log_without_its_beginning(monkeypatch: pytest.MonkeyPatch) -> 
 def test_files_that_stay_behind_are_told(tmp_path: Path) -> None:
     (tmp_path / "rank-00000.out").write_bytes(b"abc")
     heard = Heard()
-    watching.replay(job_of(tmp_path), heard, {"passed": [[0, 1, 5], [1, 2, 7]]}, {})
+    job_screen.replay(job_of(tmp_path), heard, {"passed": [[0, 1, 5], [1, 2, 7]]}, {})
     assert heard.got == {(0, 1): b"abc"}
     assert heard.missing == {(0, 1): 2, (1, 2): 7}

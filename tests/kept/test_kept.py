@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rig import Cluster, wait_for
 
-from dispatcher.errors import UsageError
-from dispatcher.kept import holder, place
-from dispatcher.kept.frames import LARGEST, Frames, Malformed, frame, told
+from dispatcher.model.errors import UsageError
+from dispatcher.transport.pool import daemon as holder
+from dispatcher.transport.pool import socket_path
+from dispatcher.transport.pool.pool_frames import LARGEST, Frames, Malformed, frame, told
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 WAITS = """-c IFS= read -r s;eval "$s\""""
@@ -43,7 +44,7 @@ class Home:
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 mine = f"XDG_RUNTIME_DIR={self.folder}".encode() in (entry / "environ").read_bytes()
-                if mine and b"dispatcher.kept" in (entry / "cmdline").read_bytes():
+                if mine and b"dispatcher.transport.pool" in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -244,15 +245,15 @@ def test_the_socket_is_ours_alone(home: Home) -> None:
 
 def test_one_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    first = place.listen()
+    first = socket_path.listen()
     assert isinstance(first, socket.socket)
-    assert place.listen() is None
-    caller = place.dial()
+    assert socket_path.listen() is None
+    caller = socket_path.dial()
     assert caller is not None
-    assert place.uid_of(caller) == os.geteuid()
+    assert socket_path.uid_of(caller) == os.geteuid()
     caller.close()
     first.close()
-    assert place.dial() is None
+    assert socket_path.dial() is None
 
 
 #: binds in the current folder as root, and only then, as user UID, listens and answers nothing
@@ -268,7 +269,7 @@ with socket.socket(socket.AF_UNIX) as listener:
 #: asks at descriptor FD as user UID what is held; says the answer, or nothing when hung up on
 ASKS = """
 import os, socket, sys
-from dispatcher.kept.frames import Frames, frame
+from dispatcher.transport.pool.pool_frames import Frames, frame
 os.setuid(int(sys.argv[3]))
 with socket.socket(socket.AF_UNIX) as link:
     link.connect(f"/proc/self/fd/{sys.argv[1]}/{sys.argv[2]}")
@@ -290,13 +291,13 @@ def test_a_holder_of_another_user_is_none(
     """Who is there is for the kernel to say: a folder's mode may have been another before."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     listens = subprocess.Popen(
-        [sys.executable, "-c", LISTENS, place.name(), str(uid)],
-        cwd=place.folder(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", LISTENS, socket_path.name(), str(uid)],
+        cwd=socket_path.folder(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     with listens:
         assert listens.stdout is not None
         assert listens.stdout.readline() == b"up\n"
-        link = place.dial()
+        link = socket_path.dial()
         if link is not None:
             link.close()
         listens.communicate()
@@ -309,18 +310,18 @@ def test_another_user_is_told_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    listener = place.listen()
+    listener = socket_path.listen()
     assert listener is not None
-    folder = place.folder()
+    folder = socket_path.folder()
     folder.chmod(0o755)  # as if the folder's mode did not keep strangers out
-    (folder / place.name()).chmod(0o666)
+    (folder / socket_path.name()).chmod(0o666)
     serves = threading.Thread(target=holder.Holder(listener).run, daemon=True)
     at = os.open(folder, os.O_DIRECTORY)
     monkeypatch.setattr(holder, "LINGER", 60.0)
     serves.start()
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", ASKS, str(at), place.name(), str(uid)],
+            [sys.executable, "-c", ASKS, str(at), socket_path.name(), str(uid)],
             pass_fds=[at], capture_output=True, timeout=30, check=True,
         )  # fmt: skip
     finally:
@@ -335,12 +336,12 @@ def test_another_user_is_told_nothing(
 def test_nothing_of_the_current_folder_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "dispatcher" / "kept").mkdir(parents=True)
-    for trap in ("dispatcher/__init__.py", "dispatcher/kept/__init__.py", "json.py"):
+    (tmp_path / "dispatcher" / "transport" / "pool").mkdir(parents=True)
+    for trap in ("dispatcher/__init__.py", "dispatcher/transport/pool/__main__.py", "json.py"):
         (tmp_path / trap).write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with place.call() as link:
+    with socket_path.call() as link:
         who = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     holder = int.from_bytes(who[:4], sys.byteorder)
     with pytest.raises(ChildProcessError):  # or its end would be ours to wait for
@@ -357,7 +358,7 @@ def test_a_folder_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "dispatch").mkdir()
     (tmp_path / "dispatch").chmod(0o777)
     with pytest.raises(UsageError):
-        place.dial()
+        socket_path.dial()
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import DispatchError, UsageError
-from dispatcher.plan.allocation import discover
-from dispatcher.plan.allocators import Surroundings
-from dispatcher.plan.host import Hostlist
+from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.host_part import Hostlist
+from dispatcher.plan.hosts.allocation import Surroundings
+from dispatcher.plan.hosts.allocation_part import discover
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import DispatchError, UsageError
-from dispatcher.plan.defaults import chosen, parse
+from dispatcher.cli.options.defaults import chosen, parse
+from dispatcher.model.errors import DispatchError, UsageError
 
 COMMANDS = ("run", "exec")
 

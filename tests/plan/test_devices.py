@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import PlanError
-from dispatcher.plan import devices, reseat
-from dispatcher.plan.environ import Bound, rank_environment
-from dispatcher.plan.gpus import visible
-from dispatcher.plan.host import Hostlist
-from dispatcher.plan.hostfile import parse_inline
-from dispatcher.plan.job import JobPlan, NodePlan, plan_job
-from dispatcher.plan.request import Program, Request
+from dispatcher.model.errors import PlanError
+from dispatcher.model.host import visible
+from dispatcher.model.host_part import Hostlist
+from dispatcher.plan.hosts.hostfile import parse_inline
+from dispatcher.plan.job import devices, reassignment
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
+from dispatcher.plan.job.rank_environment import Bound, rank_environment
+from dispatcher.plan.job.request import Program, Request
 
 BOUND = Bound("10.0.0.1", 29400)
 NAME = "CUDA_VISIBLE_DEVICES"
@@ -178,7 +178,7 @@ def test_what_may_not_be_expected_is_told(
 @pytest.mark.parametrize(("text", "fits"), [(None, True), ("6,7", True), ("6", False), ("", False)])
 def test_a_spare_needs_as_many_chosen_gpus_as_the_seat(text: str | None, fits: bool) -> None:
     spare = NodePlan(1, parse_inline("s").hosts[0], ())
-    found = reseat.seated(planned("n1:2"), 0, spare, 8, text)
+    found = reassignment.seated(planned("n1:2"), 0, spare, 8, text)
     assert (found is not None) == fits
 
 

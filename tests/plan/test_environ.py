@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import UsageError
+from dispatcher.model.errors import UsageError
 from dispatcher.plan.envfile import EnvFileError
-from dispatcher.plan.environ import (
+from dispatcher.plan.hosts.hostfile import parse_inline
+from dispatcher.plan.job.job_plan import JobPlan, Program, Request, plan_job
+from dispatcher.plan.job.rank_environment import (
     Bound,
     exported,
     is_scrubbed,
@@ -17,8 +19,6 @@ from dispatcher.plan.environ import (
     rank_environment,
     redacted,
 )
-from dispatcher.plan.hostfile import parse_inline
-from dispatcher.plan.job import JobPlan, Program, Request, plan_job
 from dispatcher.plan.variables import RESERVED_NAMES, crosses, is_reserved, loads_code
 
 BOUND = Bound("10.0.0.1", 29400, omp_threads=6, error_file="/run/e/1")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import PlanError
-from dispatcher.plan.filters import choose, fitting
-from dispatcher.plan.hostfile import parse_hostfile
+from dispatcher.model.errors import PlanError
+from dispatcher.plan.hosts.filters import choose, fitting
+from dispatcher.plan.hosts.hostfile import parse_hostfile
 
 H1 = "w0 slots=4"
 H2 = "w0 slots=4\nw1 slots=4"

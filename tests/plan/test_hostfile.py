@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import HostfileError, UsageError
-from dispatcher.plan.hostfile import Host, Hostlist, parse_hostfile, parse_inline, read_hosts
+from dispatcher.model.errors import HostfileError, UsageError
+from dispatcher.plan.hosts.hostfile import Host, Hostlist, parse_hostfile, parse_inline, read_hosts
 
 EXAMPLES = Path(__file__).parents[2] / "hostfiles"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import exitcodes
-from dispatcher.errors import UsageError
-from dispatcher.plan.hostfile import parse_hostfile, read_hosts
-from dispatcher.plan.job import Program, Request, parse_count, parse_nproc, plan_job
+from dispatcher.model import exitcodes
+from dispatcher.model.errors import UsageError
+from dispatcher.plan.hosts.hostfile import parse_hostfile, read_hosts
+from dispatcher.plan.job.job_plan import Program, Request, parse_count, parse_nproc, plan_job
 
 from .hostile_inputs import HOSTILE, POOL, Hostile
 

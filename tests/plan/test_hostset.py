@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.plan.hostset import LIMIT, HostsetError, expand, fold, split_list
-from dispatcher.plan.names import BadName, check_host, check_user
+from dispatcher.model.hostset import LIMIT, HostsetError, expand, fold, split_list
+from dispatcher.model.names import BadName, check_host, check_user
 
 
 def members(_: str) -> list[str]:
@@ -147,7 +147,7 @@ def test_a_group_with_a_bad_member_is_refused() -> None:
 
 def test_plain_names_and_ranges_do_not_load_clustershell() -> None:
     code = (
-        "import sys; from dispatcher.plan.hostset import expand, fold;"
+        "import sys; from dispatcher.model.hostset import expand, fold;"
         "expand('n[1-3],login!n2'); fold(['n1']);"
         "sys.exit(any(name.startswith('ClusterShell') for name in sys.modules))"
     )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import InternalError, PlanError, UsageError
-from dispatcher.plan.hostfile import parse_hostfile, parse_inline
-from dispatcher.plan.job import (
+from dispatcher.model.errors import InternalError, PlanError, UsageError
+from dispatcher.plan.hosts.hostfile import parse_hostfile, parse_inline
+from dispatcher.plan.job.job_plan import (
     JobPlan,
     Limits,
     Program,

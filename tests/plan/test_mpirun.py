@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import UsageError
-from dispatcher.plan import mpirun
-from dispatcher.plan.host import Host
-from dispatcher.plan.hostfile import parse_inline
-from dispatcher.plan.job import JobPlan, plan_job
-from dispatcher.plan.mpirun import Launcher
-from dispatcher.plan.request import Program, Request
-from dispatcher.plan.restarts import Restarts
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host_part import Host
+from dispatcher.plan.hosts.hostfile import parse_inline
+from dispatcher.plan.job import mpirun_plan
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.mpirun_plan import Launcher
+from dispatcher.plan.job.request import Program, Request
+from dispatcher.plan.job.restarts import Restarts
 
 
 def planned(hosts: str = "n1:2,n2:2", **fields: Any) -> JobPlan:
@@ -26,7 +26,7 @@ def planned(hosts: str = "n1:2,n2:2", **fields: Any) -> JobPlan:
 def told(plan: JobPlan, family: Any, **how: Any) -> list[str]:
     """The words up to the ranks' own; the shell text of the latter is told apart."""
     launcher = Launcher("/opt/bin/mpirun", family, "x")
-    words = mpirun.words(plan, launcher, "/a/rsh", **{"labels": True, "root": False, **how})
+    words = mpirun_plan.words(plan, launcher, "/a/rsh", **{"labels": True, "root": False, **how})
     assert words[0] == "/opt/bin/mpirun"
     at = words.index("sh")
     assert (words[at + 1], words[at + 3 :]) == ("-c", ("sh", "hello", "a b"))
@@ -47,7 +47,7 @@ def told(plan: JobPlan, family: Any, **how: Any) -> list[str]:
     ],
 )
 def test_family(said: str, family: str | None) -> None:
-    assert mpirun.family(said) == family
+    assert mpirun_plan.family(said) == family
 
 
 def test_openmpi() -> None:
@@ -103,11 +103,11 @@ def test_ranks_that_are_not_used_are_not_told() -> None:
 )
 def test_what_it_cannot_do(hosts: str, fields: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        mpirun.judge(planned(hosts, **fields))
+        mpirun_plan.judge(planned(hosts, **fields))
 
 
 def test_what_is_left_to_us_is_one_process_here() -> None:
-    plan = mpirun.delegated(planned(), ["mpirun", "x"])
+    plan = mpirun_plan.delegated(planned(), ["mpirun", "x"])
     assert [(node.host.name, node.ranks) for node in plan.nodes] == [("localhost", (0,))]
     assert (plan.argv(0), plan.world_size, plan.mpi) == (("mpirun", "x"), 1, "none")
     assert JobPlan.from_json(plan.to_json()) == plan
@@ -121,7 +121,7 @@ def test_the_agent_gives_each_host_its_command(tmp_path: Path) -> None:
 
     hosts = [Host("n1"), Host("n2.a", user="me"), Host("n3"), Host("n4", port=22)]
     script = tmp_path / "agent"
-    script.write_text(mpirun.agent_script(hosts, argv_of))
+    script.write_text(mpirun_plan.agent_script(hosts, argv_of))
     for words, said in (
         (["n1", "echo hi"], "None it's|to:n1|-c=echo hi|echo hi|"),
         (["-x", "-q", "n3", "a", "b;", "c"], "None it's|to:n3|-c=a b; c|a b; c|"),

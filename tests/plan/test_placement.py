@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.plan.placement import NoRoom, ranks_of, shares
+from dispatcher.plan.job.placement import NoRoom, ranks_of, shares
 
 
 @pytest.mark.parametrize(

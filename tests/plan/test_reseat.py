@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import PlanError, UsageError
-from dispatcher.plan import reseat
-from dispatcher.plan.hostfile import parse_hostfile, parse_inline
-from dispatcher.plan.job import JobPlan, NodePlan, plan_job
-from dispatcher.plan.request import Program, Request
-from dispatcher.plan.restarts import Restarts
+from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.plan.hosts.hostfile import parse_hostfile, parse_inline
+from dispatcher.plan.job import reassignment
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
+from dispatcher.plan.job.request import Program, Request
+from dispatcher.plan.job.restarts import Restarts
 
 
 def planned(hosts: str, **flags: object) -> JobPlan:
@@ -82,7 +82,7 @@ def test_which_spare_fits(spare: str, gpus: int, slots: tuple[str, ...] | None) 
     plan = planned("n1:2,n2:2")
     host = parse_inline(spare).hosts[0]
     own = () if host.slots is None else tuple(host.gpus or map(str, range(host.slots)))
-    found = reseat.seated(plan, 1, NodePlan(2, host, own), gpus)
+    found = reassignment.seated(plan, 1, NodePlan(2, host, own), gpus)
     assert (None if found is None else found.slots) == slots
     if found is not None:
         assert (found.index, found.ranks) == (1, (2, 3))
@@ -96,7 +96,7 @@ def test_which_spare_fits(spare: str, gpus: int, slots: tuple[str, ...] | None) 
 def test_a_smaller_world_is_a_world(counts: list[int], map_by: str, data: st.DataObject) -> None:
     plan = planned(",".join(f"n{i}:{c}" for i, c in enumerate(counts)), map_by=map_by)
     gone = data.draw(st.frozensets(st.integers(0, len(counts) - 1), max_size=len(counts) - 1))
-    less = reseat.shrunk(plan, gone)
+    less = reassignment.shrunk(plan, gone)
     kept = [i for i in range(len(counts)) if i not in gone]
     assert names(less.nodes) == [f"n{i}" for i in kept]
     assert [len(node.ranks) for node in less.nodes] == [counts[i] for i in kept]

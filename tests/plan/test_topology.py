@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import UsageError
-from dispatcher.plan.topology import parse_branches, plan_tree, two_levels
+from dispatcher.model.errors import UsageError
+from dispatcher.transport.tree.topology import parse_branches, plan_tree, two_levels
 
 
 @pytest.mark.parametrize(

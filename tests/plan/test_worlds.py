@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.plan import placement, worlds
+from dispatcher.plan.job import placement, worlds
 
 
 @given(st.integers(1, worlds.MOST_WORLDS), st.integers(0, worlds.MOST_SPAWNED - 1))

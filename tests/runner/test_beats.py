@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.events import NodesHeard
-from dispatcher.runner import beats
-from dispatcher.runner.beats import Beats
+from dispatcher.core.events.run_events import NodesHeard
+from dispatcher.runner.run import beats
+from dispatcher.runner.run.beats import Beats
 
 
 def test_each_is_told_once_with_its_age(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.agent.loop import PIPE_LIMIT
-from dispatcher.agent.wire import OUTPUT_LIMIT
-from dispatcher.runner.credit import Credit
-from dispatcher.runner.reports import ReportError
+from dispatcher.remote.agent.agent_loop import PIPE_LIMIT
+from dispatcher.remote.protocol.wire import OUTPUT_LIMIT
+from dispatcher.runner.run.output_intake import Credit
+from dispatcher.runner.run.reports import ReportError
 
 #: what an agent may read of one rank's two pipes when it lets go of them
 CUT = 2 * (PIPE_LIMIT + OUTPUT_LIMIT)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.agent.wire import SYNC
-from dispatcher.core import events as ev
-from dispatcher.core.visits import CommandEnded
-from dispatcher.runner import visit as visit_module
-from dispatcher.runner.desk import Desk
-from dispatcher.runner.visit import Visit
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.exec_events import CommandEnded
+from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.runner.exec import host_command as visit_module
+from dispatcher.runner.exec.desk import Desk
+from dispatcher.runner.exec.host_command import Visit
 from dispatcher.transport.base import (
     Call,
     Ending,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from dispatcher.core.events import NodeHeard
-from dispatcher.runner.feed import Feed
-from dispatcher.sinks.base import Sink, Stamped
+from dispatcher.core.events.run_events import NodeHeard
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.runner.sink_thread import Feed
 
 
 class Recorder(Sink):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.runner import flow
-from dispatcher.runner.flow import Flow
+from dispatcher.runner.run import flow
+from dispatcher.runner.run.flow import Flow
 
 
 class Clock:

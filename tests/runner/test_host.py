@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dispatcher import bootstrap
-from dispatcher.agent.messages import control
-from dispatcher.agent.pack import unpack
-from dispatcher.agent.wire import (
+from dispatcher.bootstrap import payload
+from dispatcher.core.events import run_events as ev
+from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.packing import unpack
+from dispatcher.remote.protocol.wire import (
     CONTROL,
     COUNT,
     ENDED,
@@ -26,9 +27,8 @@ from dispatcher.agent.wire import (
     Decoder,
     encode,
 )
-from dispatcher.core import events as ev
-from dispatcher.runner.equal import alike
-from dispatcher.runner.host import Host
+from dispatcher.runner.run.equal import alike
+from dispatcher.runner.run.host_thread import Host
 from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed, Target, Transport
 
 READY = control(
@@ -156,7 +156,7 @@ def test_good_start_in_one_byte_chunks(watch: Callable[..., Watched]) -> None:
         "node.connecting", "node.connected", "node.booted", "node.ready", "output.ended",
     ]  # fmt: skip
     assert watched.output == [(3, 6, 1, b"hi")]
-    assert link.heard.startswith(bootstrap.payload() + b"PREPARE")
+    assert link.heard.startswith(payload.payload() + b"PREPARE")
 
 
 def test_the_answer_to_a_further_attempt_divides_old_words_from_new(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dispatcher.plan.host import Host, Hostlist
-from dispatcher.plan.job import JobPlan, plan_job
-from dispatcher.plan.request import Program, Request
-from dispatcher.runner import pmix
-from dispatcher.runner.once import once_a_plan
+from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.request import Program, Request
+from dispatcher.runner.run import pmix
+from dispatcher.runner.run.once import once_a_plan
 
 
 def plan_of(*names: str) -> JobPlan:

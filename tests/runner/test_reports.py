@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.agent.pack import pack
-from dispatcher.core import events as ev
-from dispatcher.core import pmi
-from dispatcher.core.error_file import ErrorFile
-from dispatcher.core.pmix import MpiFound, PmixFailed, PmixWanted
-from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
-from dispatcher.core.stacks import Flight, NodeStacks, RankStack
-from dispatcher.runner import reports
-from dispatcher.runner.reports import LIST_LIMIT, TEXT_LIMIT, ReportError
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.error_file import ErrorFile
+from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
+from dispatcher.core.events.pmix import MpiFound, PmixFailed, PmixWanted
+from dispatcher.core.events.stacks import Flight, NodeStacks, RankStack
+from dispatcher.remote.protocol.packing import pack
+from dispatcher.runner.run import reports
+from dispatcher.runner.run.reports import LIST_LIMIT, TEXT_LIMIT, ReportError
 
 RANKS = frozenset({4, 5})
 
@@ -109,22 +109,22 @@ EVENTS: dict[str, list[ev.Event]] = {
     ],
     "swept": [ev.NodeSwept(3, 2, (9, 8), None, ("state D in x, system call fsync",))],
     "notice": [ev.NodeNoticed(3, "hello")],
-    "pmi_fence": [pmi.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
-    "pmi_abort": [pmi.PmiAborted(3, 4, 7, "why")],
-    "pmi_name": [pmi.PmiAsked(3, 5, "publish", b"s", b"tag#0$")],
+    "pmi_fence": [mpi_events.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
+    "pmi_abort": [mpi_events.PmiAborted(3, 4, 7, "why")],
+    "pmi_name": [mpi_events.PmiAsked(3, 5, "publish", b"s", b"tag#0$")],
     "pmi_spawn": [
-        pmi.PmiSpawnAsked(
+        mpi_events.PmiSpawnAsked(
             3, 4,
-            (pmi.Segment(2, (b"prog", b"-v"), ((b"host", b"n1"),)), pmi.Segment(1, (b"other",))),
-            ((b"key", b"value"),),
+            (mpi_events.Segment(2, (b"prog", b"-v"), ((b"host", b"n1"),)), mpi_events.Segment(1,
+            (b"other",))), ((b"key", b"value"),),
         )
     ],
-    "pmi_waiting": [pmi.PmiWaiting(3, (4,), (5,), 30.0, True)],
+    "pmi_waiting": [mpi_events.PmiWaiting(3, (4,), (5,), 30.0, True)],
     "pmix_wanted": [PmixWanted(3)],
     "pmix_failed": [PmixFailed(3, "/lib/libmpi.so.40", "libpmix.so.2: not found")],
     "mpi": [MpiFound(3, "/lib/libmpi.so.40", "PMI-1", 4, 9)],
     "mpi_inside": [
-        pmi.MpiInside(
+        mpi_events.MpiInside(
             3, {4: ("PMI-1", "/lib/libmpi.so.12"), 5: ("PMI-1", "")}, (5,),
             {("PMI-1", "/lib/libmpi.so.12"): "MPICH"},
         )

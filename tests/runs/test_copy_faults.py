@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from rig import Cluster, wait_for
 
-from dispatcher.copy.sources import Sources
-from dispatcher.copy.there.disk import PART, STAGE
-from dispatcher.copy.there.frames import Frames
-from dispatcher.copy.there.take import Taker
+from dispatcher.remote.copy.disk import PART, STAGE
+from dispatcher.remote.copy.receiver import Taker
+from dispatcher.remote.protocol.copy_frames import Frames
+from dispatcher.transfer.put_files import Sources
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 PUT = [*DISPATCH, "put", "-w", "localhost"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rig import Cluster
 
-from dispatcher.copy.there.relay import split
+from dispatcher.remote.copy.copy_relay import split
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 THERE = "/tmp/by-tree"

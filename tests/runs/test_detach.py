@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from rig import Cluster, wait_for
 
-from dispatcher.jobs.protocol import Frames
-from dispatcher.jobs.record import Process
+from dispatcher.jobs.job_socket import Frames
+from dispatcher.jobs.registry import Process
 
 from .background import WAITS, detach, dispatch, go, jobs
 from .conftest import Desk, script

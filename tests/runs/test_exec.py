@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from dispatcher import exitcodes
+from dispatcher.model import exitcodes
 
 EXEC = [sys.executable, "-m", "dispatcher", "exec"]
 

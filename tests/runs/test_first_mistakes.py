@@ -11,8 +11,9 @@ import pytest
 from rig import Cluster
 
 from dispatcher import cli
-from dispatcher.cli import errand, launch
-from dispatcher.cli.advice import Advice
+from dispatcher.cli.exec import run_exec
+from dispatcher.cli.hints import Advice
+from dispatcher.cli.run import launch
 
 from .conftest import PROGRAM, Desk
 
@@ -43,7 +44,7 @@ def asked(
             return -1
 
         monkeypatch.setattr(launch, "_run", touched)
-        monkeypatch.setattr(errand, "carry_out", touched)
+        monkeypatch.setattr(run_exec, "carry_out", touched)
         code = cli.main(shlex.split(line)[1:])
         return code, capsys.readouterr().err, (advice[0] if advice else None) or ""
 

@@ -17,7 +17,8 @@ import click
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli import COMMANDS, loose
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.options import config_trust
 
 #: as the console script is started: what lies in the folder is not looked at for modules
 PROGRAM = [sys.executable, "-I", "-m", "dispatcher"]
@@ -86,17 +87,19 @@ def dispatch(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_option_is_known_as_harmless_or_not() -> None:
     names = {name for _, _, name in options()}
-    classified = loose.ALLOWED | set(loose.REFUSED)
-    assert names - classified == set(), "say in cli/loose.py whether a folder's file may say it"
+    classified = config_trust.ALLOWED | set(config_trust.REFUSED)
+    assert names - classified == set(), (
+        "say in cli/options/config_trust.py whether a folder's file may say it"
+    )
     assert classified - names == set(), "no command has it any more"
-    assert loose.ALLOWED & set(loose.REFUSED) == set()
+    assert config_trust.ALLOWED & set(config_trust.REFUSED) == set()
 
 
 def test_what_a_folder_may_not_say_is_refused_in_every_command(
     clone: Path, canary: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for command, option, name in options():
-        if name in loose.ALLOWED or command == "config":  # which has no defaults
+        if name in config_trust.ALLOWED or command == "config":  # which has no defaults
             continue
         value = "true" if option.is_flag else "['./evil']" if option.multiple else "'./evil'"
         for table in (command, "all", "profile.p.all"):

@@ -85,5 +85,5 @@ def test_rich_is_loaded_only_where_something_is_drawn(desk: Desk) -> None:
         "-H", "localhost", "--no-python", "sleep", "0.6", env={"PYTHONVERBOSE": "1"}, text=False
     )
     assert done.returncode == 0
-    assert b"dispatcher.sinks.screen" in done.stderr
+    assert b"dispatcher.output.terminal.screen" in done.stderr
     assert b"import 'rich" not in done.stderr

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli import man
+from dispatcher.cli.tools import man
 
 MACROS = {"TH", "SH", "SS", "PP", "TP", "br", "nf", "fi", "nh", "ad l"}
 

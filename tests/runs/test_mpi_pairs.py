@@ -8,8 +8,8 @@ import sys
 import pytest
 from rig import Cluster
 
-from dispatcher.api.mpi_pairs import MOST, Said
-from dispatcher.ranks import mpi_pair
+from dispatcher.api.rank_pairs import MOST, Said
+from dispatcher.remote.rank import mpi_pair
 
 from .conftest import Desk
 

@@ -15,11 +15,12 @@ import click
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli import launch, reach, targets
-from dispatcher.kept import asking
-from dispatcher.kept.frames import Frames, fields
-from dispatcher.plan.host import Host
-from dispatcher.plan.hostset import fold
+from dispatcher.cli.options import host_options, reach
+from dispatcher.cli.run import launch
+from dispatcher.model.host_part import Host
+from dispatcher.model.hostset import fold
+from dispatcher.transport.pool import asking
+from dispatcher.transport.pool.pool_frames import Frames, fields
 
 #: every way to the hosts, and the table of dispatch.toml that is for it
 WAYS = {
@@ -163,7 +164,7 @@ def test_the_preview_is_for_every_command_that_takes_hosts_so() -> None:
         command: click.Command = importlib.import_module(f"dispatcher.cli.{cli.COMMANDS[name]}")
         return {"lists", "excluded"} <= {one.name for one in command.command.params}
 
-    assert {name for name in cli.COMMANDS if takes(name)} == {*targets.TAKERS, "hosts"}
+    assert {name for name in cli.COMMANDS if takes(name)} == {*host_options.TAKERS, "hosts"}
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "run"])

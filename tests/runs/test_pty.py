@@ -13,7 +13,7 @@ import pytest
 from rig import Cluster, gone, wait_for
 from typist import Typist
 
-from dispatcher.runner.keyboard import Keys
+from dispatcher.runner.exec.stdio import Keys
 
 EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "60"]
 TWO = ("-w", "localhost,127.0.0.1")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rig import Cluster
 
-from dispatcher.ranks import mpi_pair, torch_pair
+from dispatcher.remote.rank import mpi_pair, torch_pair
 
 NEEDS = [name for name in ("torch", "mpi4py") if importlib.util.find_spec(name) is None]
 needs_ranks = pytest.mark.skipif(bool(NEEDS), reason=f"needs {NEEDS} in the ranks' Python")
@@ -86,7 +86,7 @@ def test_what_a_host_lacks(
 def test_a_hang_ends_by_the_deadline() -> None:
     program = """
 import threading
-from dispatcher.ranks.torch_pair import Told
+from dispatcher.remote.rank.torch_pair import Told
 told = Told()
 told.doing = "large all-reduces"
 told.found["latency"] = 0.5

@@ -14,7 +14,7 @@ import pytest
 from plan.hostile_inputs import HOSTILE
 
 from dispatcher import cli
-from dispatcher.cli import launch
+from dispatcher.cli.run import launch
 
 from .conftest import Desk
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core import events as ev
-from dispatcher.core.samples import GpuSample, NodeSampled, RankSample, RanksApart
-from dispatcher.sinks.apart import BEHIND, ROUNDS, Apart, SamplesApart, words
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.outliers import outliers
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample, RanksApart
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.monitor.apart import BEHIND, ROUNDS, Apart, SamplesApart, words
+from dispatcher.output.monitor.outliers_part import outliers
 from dispatcher.transport.base import Failure, Kind
 
 HOSTS = ["n1", "n2", "n3", "n4"]

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from dispatcher.core import events as ev
-from dispatcher.core import policy
-from dispatcher.sinks.attempts import headline, history, note, record
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.run import policy
+from dispatcher.output.text.attempts import headline, history, note, record
 from dispatcher.transport.base import Failure, Kind
 
 HOSTS = ["n1", "n2", "n3", "n4"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rig import wait_for
 
-from dispatcher.core.events import NodeHeard, OutputEnded
-from dispatcher.sinks.base import Counts, Sink, Stamped
-from dispatcher.sinks.behind import OVERHEAD, Behind
-from dispatcher.sinks.spool import Spool
+from dispatcher.core.events.run_events import NodeHeard, OutputEnded
+from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.output.buffered import OVERHEAD, Behind
+from dispatcher.output.files.spool_part import Spool
 
 CHUNK = b"x" * 1000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.policy import Interrupted, NodeFailed, Verdict
-from dispatcher.sinks.blame import blamed, words
+from dispatcher.core.run.policy import Interrupted, NodeFailed, Verdict
+from dispatcher.output.text.blame import blamed, words
 from dispatcher.transport.base import Failure, Kind
 
 GONE = Failure(Kind.LOST, "gone")

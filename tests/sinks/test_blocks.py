@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from dispatcher.agent.wire import STDERR, STDOUT
-from dispatcher.core import visits as vi
-from dispatcher.sinks import blocks
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.blocks import Kept, blocks_of, differences, gathered, record
+from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.exec import host_blocks
+from dispatcher.output.exec.host_blocks import Kept, blocks_of, differences, gathered, record
+from dispatcher.remote.protocol.wire import STDERR, STDOUT
 from dispatcher.transport.base import Failure, Kind
 
 
@@ -42,9 +42,9 @@ def test_a_terminal_cannot_be_told_anything() -> None:
 def test_memory_is_bounded_and_the_rest_counted(monkeypatch: object) -> None:
     sink = Kept(frozenset({STDOUT}))
     for _ in range(3):
-        sink.output(0, STDOUT, b"x" * (blocks.MOST // 2))
-    assert sink.dropped(0, STDOUT) == blocks.MOST // 2
-    assert b"[%d bytes more]" % (blocks.MOST // 2) in sink.block(0, STDOUT)
+        sink.output(0, STDOUT, b"x" * (host_blocks.MOST // 2))
+    assert sink.dropped(0, STDOUT) == host_blocks.MOST // 2
+    assert b"[%d bytes more]" % (host_blocks.MOST // 2) in sink.block(0, STDOUT)
 
 
 def test_differences_are_told_from_the_block_of_most() -> None:
@@ -52,7 +52,7 @@ def test_differences_are_told_from_the_block_of_most() -> None:
     shown = b"".join(differences(blocks_of(kept(b"a\nb\n", b"a\nc\n", b"a\nb\n"), names)))
     assert shown == b"--- n[1,3]\n+++ n2\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
     assert not list(differences({"n1": b"x", "n2": b"x"}))
-    long = b"x\n" * (blocks.MOST_LINES + 1)
+    long = b"x\n" * (host_blocks.MOST_LINES + 1)
     assert list(differences({"n1": long, "n2": long + b"y"})) == [b"n2 and n1 differ\n"]
 
 

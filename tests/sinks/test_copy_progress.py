@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from dispatcher.copy.told import Told
-from dispatcher.core import visits as vi
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.copy_progress import CopyProgress
-from dispatcher.sinks.copying import size, summary
+from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.exec.copy_progress import CopyProgress
+from dispatcher.output.exec.copying import size, summary
+from dispatcher.transfer.told import Told
 
 MIB = 1 << 20
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.visits import Exited, HostDone
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.blocks import Kept, gathered
-from dispatcher.sinks.early import WAIT, Early
+from dispatcher.core.events.exec_events import Exited, HostDone
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.exec.early import WAIT, Early
+from dispatcher.output.exec.host_blocks import Kept, gathered
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
 

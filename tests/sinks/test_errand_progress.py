@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from dispatcher.core import events as ev
-from dispatcher.core import visits as vi
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.errand_progress import SLOW, ErrandProgress
+from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.exec.exec_progress import SLOW, ErrandProgress
 from dispatcher.transport.base import Failure, Kind
 
 

@@ -8,14 +8,15 @@ from base64 import b64encode
 import pytest
 
 from dispatcher.checks.ruling import Ruling
-from dispatcher.cli import matrix
-from dispatcher.core import policy
-from dispatcher.core import visits as vi
-from dispatcher.core.policy import Verdict
-from dispatcher.plan.hostfile import parse_inline
-from dispatcher.plan.job import JobPlan, Program, Request, plan_job
-from dispatcher.sinks import errand, verdict
-from dispatcher.sinks.failures import Trouble, grouped, in_common
+from dispatcher.cli.checks import check_table
+from dispatcher.core.events import exec_events as vi
+from dispatcher.core.run import policy
+from dispatcher.core.run.policy import Verdict
+from dispatcher.output.exec import exec_notes
+from dispatcher.output.text import verdict_text
+from dispatcher.output.text.failures import Trouble, grouped, in_common
+from dispatcher.plan.hosts.hostfile import parse_inline
+from dispatcher.plan.job.job_plan import JobPlan, Program, Request, plan_job
 from dispatcher.transport.base import Failure, Kind
 
 NAMES = [f"n{number:03}" for number in range(1, 201)]
@@ -52,7 +53,9 @@ class TestOneRow:
     def test_of_a_run(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
         plan = plan_of("n[001-200]:1")
         cause = policy.Rejected({at: fail(name) for at, name in enumerate(NAMES)})
-        found = verdict.describe(Verdict(cause, 125, 200), plan, {}, lambda rank: ("stderr", []))
+        found = verdict_text.describe(
+            Verdict(cause, 125, 200), plan, {}, lambda rank: ("stderr", [])
+        )
         assert found == [
             "error: 200 hosts of 200 cannot be used; nothing was started",
             f"  n[001-200]  {kind}  {why}",
@@ -63,14 +66,14 @@ class TestOneRow:
         plan = plan_of("n[001-200]:1")
         lost = {at: fail(name) for at, name in enumerate(NAMES)}
         said = Verdict(policy.Interrupted(2), 130, 200, lost=lost)
-        found = verdict.describe(said, plan, {}, lambda rank: ("stderr", []))
+        found = verdict_text.describe(said, plan, {}, lambda rank: ("stderr", []))
         assert found[1:] == [
             f"  then error: n[001-200]: {kind}: {why}",
             *told(hint),
         ]
 
     def test_of_an_errand(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
-        found = errand.describe([vi.Failed(fail(name)) for name in NAMES], NAMES)
+        found = exec_notes.describe([vi.Failed(fail(name)) for name in NAMES], NAMES)
         assert found == [
             "error: 200 of 200 hosts failed",
             f"  n[001-200]  {kind}: {why}",
@@ -80,12 +83,12 @@ class TestOneRow:
     def test_of_a_check(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
         lost = {n: f"{fail(n).kind.value}: {fail(n).why}" for n in NAMES}
         ruling = Ruling((), {n: {} for n in NAMES}, lost, {}, {n: fail(n).hint for n in NAMES})
-        short = matrix.lines(ruling, 1.0, colour=False, every=False)
+        short = check_table.lines(ruling, 1.0, colour=False, every=False)
         assert short[1:] == [
             f"critical: n[001-200]: not reached: {kind}: {why}",
             *told(hint),
         ]
-        whole = matrix.lines(ruling, 1.0, colour=False, every=True)
+        whole = check_table.lines(ruling, 1.0, colour=False, every=True)
         assert sum(line.startswith("critical: ") for line in whole) == 200
         assert f"critical: n007: not reached: {lost['n007']}" in whole
 
@@ -109,9 +112,11 @@ def test_what_is_no_address_and_no_name_stays() -> None:
 
 def test_hosts_that_put_and_get_failed_on_for_one_reason() -> None:
     outcomes: list[vi.Outcome] = [vi.NotCopied(f"/data/{name}/a: no space left") for name in NAMES]
-    assert errand.describe(outcomes, NAMES)[1:] == ["  n[001-200]  /data/{host}/a: no space left"]
+    assert exec_notes.describe(outcomes, NAMES)[1:] == [
+        "  n[001-200]  /data/{host}/a: no space left"
+    ]
 
 
 def test_what_hosts_said_stays_harmless() -> None:
     outcomes: list[vi.Outcome] = [vi.NotCopied(f"{name} \x1b]0;") for name in NAMES]
-    assert "\x1b" not in "".join(errand.describe(outcomes, NAMES))
+    assert "\x1b" not in "".join(exec_notes.describe(outcomes, NAMES))

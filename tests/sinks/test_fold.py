@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.sinks import fold
-from dispatcher.sinks.fold import Folded, Folding, fold_numbers, gather, masked
+from dispatcher.output.text import fold
+from dispatcher.output.text.fold import Folded, Folding, fold_numbers, gather, masked
 
 
 def test_blocks() -> None:

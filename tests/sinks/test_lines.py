@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.sinks.harmless import character_edge, harmless, harmless_lines, harmless_pieces
-from dispatcher.sinks.lines import CONTINUED, LINE_LIMIT, LineAssembler
-from dispatcher.sinks.spill import Spill
+from dispatcher.output.files.spool import Spill
+from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT, LineAssembler
+from dispatcher.output.text.sanitize import (
+    character_edge,
+    harmless,
+    harmless_lines,
+    harmless_pieces,
+)
 
 SAFE = re.compile(
     "^(?:[^\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
@@ -97,7 +102,7 @@ def test_a_line_of_any_length_is_whole_where_there_is_room(
     lines = LineAssembler(limit=1 << 20)
     expected = lines.feed(data) + lines.finish()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dispatcher.sinks.spill.BLOCK", SMALL)
+        patch.setattr("dispatcher.output.files.spool.BLOCK", SMALL)
         assert whole(chunks, 1 << 20) == (expected, 0)
         shown, broken = whole(chunks, room)
     if b"\r" not in data:

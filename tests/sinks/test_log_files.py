@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.events import OutputEnded, RanksPlaced
-from dispatcher.sinks import logs
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.logs import RankFiles
-from dispatcher.sinks.merged import PART, Merged
-from dispatcher.sinks.rotation import LogFile, Rotation, mark
-from dispatcher.sinks.spill import Spill
+from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.files import rank_logs
+from dispatcher.output.files.merged_log import PART, Merged
+from dispatcher.output.files.rank_logs import RankFiles
+from dispatcher.output.files.rotation_part import LogFile, Rotation, mark
+from dispatcher.output.files.spool import Spill
 
 
 def silent(text: str) -> None:
@@ -60,7 +60,7 @@ def test_what_is_not_kept_is_marked(tmp_path: Path) -> None:
 
 
 def test_more_ranks_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MOST_OPEN", 3)
+    monkeypatch.setattr(rank_logs, "MOST_OPEN", 3)
     files = RankFiles(tmp_path, silent)
     for turn in range(3):
         for rank in range(8):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.sinks.metrics import Metrics, exposition
-from dispatcher.sinks.progress import RUNNING, Picture
-from dispatcher.sinks.table import Row, Shot
+from dispatcher.output.monitor.live_table import Row, Shot
+from dispatcher.output.monitor.metrics import Metrics, exposition
+from dispatcher.output.monitor.run_progress import RUNNING, Picture
 
 GIB = 1 << 30
 ROWS = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dispatcher.core.events import Event, RankSpawned, RanksPlaced
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.nccl_words import FIRST, MOST_LINE, PATIENCE, SETTLED, NcclWords
-from dispatcher.sinks.notes import Notes
+from dispatcher.core.events.run_events import Event, RankSpawned, RanksPlaced
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.monitor.nccl_listener import FIRST, MOST_LINE, PATIENCE, SETTLED, NcclWords
+from dispatcher.output.terminal.notes import Notes
 
 HEAD = b"h:42:43 [0] NCCL INFO "
 IB = b"loss 3\n" + HEAD + b"NET/IB : Using [0]mlx5_1:1/IB [RO]\n" + HEAD + b"Using network IB\n"

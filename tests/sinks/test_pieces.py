@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.sinks.pieces import Pieces, names_in
-from dispatcher.sinks.rotation import LogFile, Rotation
+from dispatcher.output.files.rotation import Pieces, names_in
+from dispatcher.output.files.rotation_part import LogFile, Rotation
 
 
 def taken(pieces: Pieces, most: int | None = None) -> tuple[int, bytes]:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.core.events import OutputEnded, RanksPlaced
-from dispatcher.sinks.base import BEAT, Stamped
-from dispatcher.sinks.fold import Folding, fold_numbers
-from dispatcher.sinks.lines import CONTINUED, LINE_LIMIT
-from dispatcher.sinks.outlet import Outlet
-from dispatcher.sinks.screen import Screen, View
-from dispatcher.sinks.spill import BLOCK, Spill
+from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
+from dispatcher.core.events.sink import BEAT, Stamped
+from dispatcher.output.files.spool import BLOCK, Spill
+from dispatcher.output.terminal.outlet import Outlet
+from dispatcher.output.terminal.screen import Screen, View
+from dispatcher.output.text.fold import Folding, fold_numbers
+from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.sinks.spill import BLOCK, LongLine, Spill
+from dispatcher.output.files.spool import BLOCK, LongLine, Spill
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from dispatcher.core.events import RankSpawned, RanksPlaced
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.steps import StepLines, Steps
+from dispatcher.core.events.run_events import RankSpawned, RanksPlaced
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.monitor.outliers import StepLines, Steps
 
 
 def steps_of(count: int, ranks: int, slow: dict[int, float], kind: str) -> Steps:

@@ -10,12 +10,12 @@ from emulator import Emulator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core import events as ev
-from dispatcher.core.samples import GpuSample, NodeSampled, RankSample
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.footer import drawn
-from dispatcher.sinks.table import LAST, Shot, Table
-from dispatcher.sinks.watch import HELP, SORTS, Look, Watch, chosen, keys
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.monitor.live_table import LAST, Shot, Table
+from dispatcher.output.terminal.footer import drawn
+from dispatcher.output.terminal.watch_screen import HELP, SORTS, Look, Watch, chosen, keys
 from dispatcher.transport.base import Failure, Kind
 
 GIB = 1 << 30

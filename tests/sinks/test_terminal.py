@@ -11,15 +11,15 @@ from itertools import pairwise
 import pytest
 from emulator import Emulator
 
-from dispatcher.core import events as ev
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.curtain import Curtain
-from dispatcher.sinks.footer import Footer, drawn
-from dispatcher.sinks.outlet import Outlet
-from dispatcher.sinks.panel import closing
-from dispatcher.sinks.progress import Progress, Silence
-from dispatcher.sinks.screen import Screen, View
-from dispatcher.sinks.terminal import FIRST, STOPPED, Terminal
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.monitor.run_progress import Progress, Silence
+from dispatcher.output.terminal.curtain import Curtain
+from dispatcher.output.terminal.footer import Footer, drawn
+from dispatcher.output.terminal.outlet import Outlet
+from dispatcher.output.terminal.panel import closing
+from dispatcher.output.terminal.screen import Screen, View
+from dispatcher.output.terminal.terminal import FIRST, STOPPED, Terminal
 from dispatcher.transport.base import Failure, Kind
 
 

@@ -6,9 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from dispatcher.core import events as ev
-from dispatcher.sinks.base import Stamped
-from dispatcher.sinks.trace import Trace
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Stamped
+from dispatcher.output.files.trace import Trace
 from dispatcher.transport.base import Failure, Kind
 
 FACTS = ev.Facts("h", 1, "3.11", 4, 0, ("10.0.0.1",), "m")

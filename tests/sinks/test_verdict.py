@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core import policy
-from dispatcher.core.error_file import ErrorFile
-from dispatcher.core.policy import Cause, MpiAborted, Verdict
-from dispatcher.plan.host import Host, Hostlist
-from dispatcher.plan.job import JobPlan, plan_job
-from dispatcher.plan.request import Program, Request
-from dispatcher.sinks.verdict import describe, fold_ranks, status_words
+from dispatcher.core.events.error_file import ErrorFile
+from dispatcher.core.run import policy
+from dispatcher.core.run.policy import Cause, MpiAborted, Verdict
+from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.output.text.verdict_text import describe, fold_ranks, status_words
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.request import Program, Request
 from dispatcher.transport.base import Failure, Kind
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher import cli
-from dispatcher.errors import DispatchError, UsageError
-from dispatcher.timeline.page import page
-from dispatcher.timeline.phases import phases
-from dispatcher.timeline.reading import read
+from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.output.phases import phases
+from dispatcher.output.reading import read
+from dispatcher.output.timeline import page
 
 
 def trace(*records: dict[str, object], end: str = "\n]\n") -> str:

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import bootstrap
-from dispatcher.kept import place
-from dispatcher.kept.asking import ask
-from dispatcher.kept.frames import frame
-from dispatcher.kept.transport import KeptTransport
-from dispatcher.plan.topology import Topology
+from dispatcher.bootstrap import payload
 from dispatcher.transport.base import Failure, Link, Target, Transport
-from dispatcher.transport.command import CommandTransport
-from dispatcher.transport.local import LocalTransport
-from dispatcher.transport.openssh import SshTransport
-from dispatcher.transport.paramiko_ import ParamikoTransport
-from dispatcher.transport.rsh import template
-from dispatcher.tree.transport import TreeTransport
+from dispatcher.transport.pool import socket_path
+from dispatcher.transport.pool.asking import ask
+from dispatcher.transport.pool.pool_frames import frame
+from dispatcher.transport.pool.pool_transport import KeptTransport
+from dispatcher.transport.process.command import CommandTransport
+from dispatcher.transport.process.local import LocalTransport
+from dispatcher.transport.process.openssh import SshTransport
+from dispatcher.transport.process.rsh import template
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.tree.topology import Topology
+from dispatcher.transport.tree.tree_transport import TreeTransport
 
 from .sshd import Sshd, start_sshd
 
@@ -124,7 +124,7 @@ def make_way(kind: str, sshd: Sshd) -> Way:
         return SharedWay(tree_to(sshd), "leaf")
     if kind == "holder":
         way = Way(KeptTransport(_nobody_else, keep=60.0, config=sshd.config()), "node")
-        place.call().close()
+        socket_path.call().close()
         return way
     return Way(ParamikoTransport(config=sshd.config(), keep=kind == "kept"), "node")
 
@@ -149,7 +149,7 @@ def tree_to(sshd: Sshd) -> TreeTransport:
         [Target("head"), Target("leaf")],
         Topology((None, 0)),
         ParamikoTransport(config=config),
-        command=bootstrap.command(),
+        command=payload.command(),
         common=b"x" * 32768,  # as some tests write
         config=config,
         program=("ssh", "-F", config),

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.transport.algorithms import CIPHERS, KEX, MACS, narrow
 from dispatcher.transport.base import Ending, Failure, Kind, Link, Target
-from dispatcher.transport.paramiko_ import ParamikoTransport, preload
+from dispatcher.transport.ssh.algorithms import CIPHERS, KEX, MACS, narrow
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 
 from . import hostile
 from .conftest import gather
@@ -141,7 +141,7 @@ def test_huge_packet_announced(sshd: Sshd) -> None:
 
 
 def test_what_is_agreed_on(sshd: Sshd) -> None:
-    from dispatcher.transport.paramiko_link import ParamikoLink
+    from dispatcher.transport.ssh.paramiko_link import ParamikoLink
 
     transport = ParamikoTransport(config=sshd.config())
     link = transport.open(Target("node"), "true", time.monotonic() + 10)
@@ -237,13 +237,15 @@ def _run(code: str) -> str:
 
 
 def test_importing_the_transport_does_not_import_paramiko() -> None:
-    code = "import sys, dispatcher.transport.paramiko_; print('paramiko' in sys.modules)"
+    code = (
+        "import sys, dispatcher.transport.ssh.paramiko_transport; print('paramiko' in sys.modules)"
+    )
     assert _run(code) == "False\n"
 
 
 def test_preload_leaves_invoke_importable() -> None:
     code = (
-        "import sys, threading; from dispatcher.transport.paramiko_ import preload\n"
+        "import sys, threading; from dispatcher.transport.ssh.paramiko_transport import preload\n"
         "threads = [threading.Thread(target=preload) for _ in range(4)]\n"
         "[t.start() for t in threads]; [t.join() for t in threads]\n"
         "assert 'paramiko' in sys.modules and 'invoke' not in sys.modules\n"
@@ -257,7 +259,8 @@ def test_a_failed_connection_writes_nothing_to_the_terminal(sshd: Sshd) -> None:
         config = Path(sshd.config("web"))
         config.write_text(config.read_text().replace(f"Port {sshd.port}", f"Port {port}"))
         code = (
-            "import time; from dispatcher.transport.paramiko_ import ParamikoTransport as P\n"
+            "import time\n"
+            "from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport as P\n"
             "from dispatcher.transport.base import Target\n"
             f"f = P(config={str(config)!r}).open(Target('web'), 'true', time.monotonic() + 5)\n"
             "print(f.kind.value)"

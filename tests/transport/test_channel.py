@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher.transport import paramiko_
+from dispatcher.transport.ssh import paramiko_transport
 
-paramiko_.preload()
+paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
 
-from dispatcher.transport.channel import WINDOW, Pipe, request  # noqa: E402
+from dispatcher.transport.ssh.channel import WINDOW, Pipe, request  # noqa: E402
 
 DATA, EOF, CLOSE, REQUEST = 94, 96, 97, 98
 

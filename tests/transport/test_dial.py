@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from dispatcher.transport import dial as module
 from dispatcher.transport.base import Failure, Kind
-from dispatcher.transport.dial import dial
+from dispatcher.transport.ssh import dial as module
+from dispatcher.transport.ssh.dial import dial
 
 from .open_files import open_files
 from .sshd import ADDRESS, free_port

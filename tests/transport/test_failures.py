@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dispatcher.transport.base import Failure, Kind, Link, Target
-from dispatcher.transport.openssh import SshTransport, classify
-from dispatcher.transport.paramiko_ import ParamikoTransport
+from dispatcher.transport.process.openssh import SshTransport, classify
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from . import hostile
 from .conftest import Way, gather
@@ -62,7 +62,7 @@ def own(tmp_path: Path) -> Iterator[Sshd]:
 def fingerprint(sshd: Sshd) -> str:
     from base64 import b64decode
 
-    from dispatcher.transport.known_hosts import fingerprint
+    from dispatcher.transport.ssh_auth.known_hosts import fingerprint
 
     return fingerprint(b64decode(sshd.public().split()[1]))
 

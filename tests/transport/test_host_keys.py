@@ -13,9 +13,9 @@ from string import Template
 import pytest
 
 from dispatcher.transport.base import Failure, Kind, Link, Target
-from dispatcher.transport.host_certificate import why_not
-from dispatcher.transport.known_hosts import _hash_name
-from dispatcher.transport.paramiko_ import ParamikoTransport
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.ssh_auth.host_certificate import why_not
+from dispatcher.transport.ssh_auth.known_hosts import _hash_name
 
 from .conftest import gather
 from .sshd import ADDRESS, Sshd, keygen, start_sshd

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.transport import wire
 from dispatcher.transport.base import Failure, Kind, Link, Target
-from dispatcher.transport.paramiko_ import ParamikoTransport
-from dispatcher.transport.pump import Pump
+from dispatcher.transport.process.pump import Pump
+from dispatcher.transport.ssh import byte_stream
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from .conftest import gather
 from .open_files import open_files
@@ -222,8 +222,8 @@ def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
     pump.add(busy[0], hold)
     os.write(busy[1], b".")
     assert held.wait(10)
-    proxy_wire = wire.over_command("sh -c 'echo no way >&2; exit 1'", pump)
-    assert isinstance(proxy_wire, wire.Wire)
+    proxy_wire = byte_stream.over_command("sh -c 'echo no way >&2; exit 1'", pump)
+    assert isinstance(proxy_wire, byte_stream.Wire)
     assert proxy_wire.recv(100) == b""
     proxy_wire.close()  # the pump is busy: its order waits
     release.set()

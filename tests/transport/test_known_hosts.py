@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.transport.base import Kind
-from dispatcher.transport.host_config import HostConfig
-from dispatcher.transport.host_keys import HostKeyCheck
-from dispatcher.transport.known_hosts import (
+from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
+from dispatcher.transport.ssh_auth.known_hosts import (
     KnownHosts,
     _hash_name,
     fingerprint,
     lookup_name,
 )
+from dispatcher.transport.ssh_config.host_config import HostConfig
 
 from .sshd import keygen
 

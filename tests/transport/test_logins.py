@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.transport.base import Failure, Kind, Link, Target
-from dispatcher.transport.paramiko_ import ParamikoTransport
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from .conftest import gather
 from .sshd import Sshd, keygen, start_sshd

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.transport.base import Failure, Kind
-from dispatcher.transport.openssh import classify
+from dispatcher.transport.process.openssh import classify
 
 from .sshd import Sshd, keygen, start_sshd
 from .test_failures import attempt, kind  # noqa: F401 - fixtures

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.errors import UsageError
-from dispatcher.transport.command import CommandTransport
-from dispatcher.transport.rsh import SRUN, template
+from dispatcher.model.errors import UsageError
+from dispatcher.transport.process.command import CommandTransport
+from dispatcher.transport.process.rsh import SRUN, template
 
 COMMAND = "{command}"
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from dispatcher.transport import keepalive
 from dispatcher.transport.base import Failure, Kind, Target
-from dispatcher.transport.host_config import HostConfig, jump_list
-from dispatcher.transport.ssh_config import SshConfig
+from dispatcher.transport.ssh_config.host_config import HostConfig, jump_list
+from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
 Resolve = Callable[..., HostConfig | Failure]
 
@@ -460,7 +460,7 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
 def _local(home: Path) -> object:
     from dataclasses import replace
 
-    from dispatcher.transport.config_tokens import Local
+    from dispatcher.transport.ssh_config.config_lines import Local
 
     return replace(Local.here(), home=str(home))
 

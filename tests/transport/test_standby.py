@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import lifeline
+from dispatcher.bootstrap import shell
 from dispatcher.transport import keepalive
 from dispatcher.transport.base import Ending, Kind, Link, Target
 from dispatcher.transport.keepalive import Alive
-from dispatcher.transport.paramiko_ import ParamikoTransport
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from .conftest import Reader, gather
 from .sshd import Sshd, start_sshd
@@ -34,10 +34,10 @@ def run(transport: ParamikoTransport, *words: str, at_hand: bool = False) -> byt
     if at_hand:
         link = until_at_hand(transport)
     else:
-        opened = transport.open(NODE, lifeline.COMMAND, time.monotonic() + 20)
+        opened = transport.open(NODE, shell.COMMAND, time.monotonic() + 20)
         assert isinstance(opened, Link), opened
         link = opened
-    link.write(lifeline.opening(words))
+    link.write(shell.opening(words))
     output, _ = gather(link)
     assert link.ending(5) == Ending(0)
     link.close()
@@ -46,21 +46,21 @@ def run(transport: ParamikoTransport, *words: str, at_hand: bool = False) -> byt
 
 def until_at_hand(transport: ParamikoTransport) -> Link:
     end = time.monotonic() + 20
-    while (link := transport.open_at_hand(NODE, lifeline.COMMAND)) is None:
+    while (link := transport.open_at_hand(NODE, shell.COMMAND)) is None:
         assert time.monotonic() < end
         time.sleep(0.01)
     return link
 
 
 def test_a_command_over_a_shell_that_waits(transport: ParamikoTransport) -> None:
-    assert transport.open_at_hand(NODE, lifeline.COMMAND) is None
+    assert transport.open_at_hand(NODE, shell.COMMAND) is None
     run(transport, "true")
-    assert transport.open_at_hand(NODE, lifeline.COMMAND) is None
+    assert transport.open_at_hand(NODE, shell.COMMAND) is None
     assert transport.kept is not None
     for number in range(3):
-        transport.kept.stand_by(lifeline.COMMAND)
+        transport.kept.stand_by(shell.COMMAND)
         assert run(transport, "echo", f"x{number}", at_hand=True).endswith(f"x{number}\n".encode())
-    transport.kept.stand_by(lifeline.COMMAND)
+    transport.kept.stand_by(shell.COMMAND)
     other = transport.open(NODE, "echo other", time.monotonic() + 20)  # not what waits there
     assert isinstance(other, Link)
     assert gather(other)[0] == b"other\n"
@@ -86,7 +86,7 @@ def test_a_host_of_one_session_refuses(tmp_path: Path) -> None:
         for _ in range(3):
             assert run(transport, "echo", "yes").endswith(b"yes\n")
             assert transport.kept is not None
-            transport.kept.stand_by(lifeline.COMMAND)
+            transport.kept.stand_by(shell.COMMAND)
     finally:
         transport.close()
         server.stop()

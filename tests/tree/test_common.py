@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatcher import bootstrap
+from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.remote import tree_relay
 from dispatcher.transport.base import Common, Failure, Link, LinkClosed, Target
-from dispatcher.transport.local import LocalTransport
-from dispatcher.tree import there
-from dispatcher.tree.branch import Branch
-from dispatcher.tree.shelf import PLACES, Shelf
-from dispatcher.tree.stream import Stream
-from dispatcher.tree.transport import payload
+from dispatcher.transport.process.local import LocalTransport
+from dispatcher.transport.tree.branch import Branch
+from dispatcher.transport.tree.shelf import PLACES, Shelf
+from dispatcher.transport.tree.stream import Stream
+from dispatcher.transport.tree.tree_transport import payload
 
 from .test_pulse import wait_for
 from .test_stream import Far, branch_to
@@ -143,16 +143,16 @@ class Model:
 
     def __init__(self) -> None:
         self.streams: dict[int, bytearray] = {}
-        self._frames = there.Frames()
+        self._frames = tree_relay.Frames()
         self._kept: dict[int, bytes] = {}
 
     def feed(self, data: bytes) -> None:
         for number, kind, body in self._frames.feed(data):
-            if kind == there.KEEP:
+            if kind == tree_relay.KEEP:
                 self._kept[number] = body
-            elif kind in (there.INPUT, there.KEPT):
-                kept = kind == there.KEPT
-                text = self._kept[there.COUNT.unpack(body)[0]] if kept else body
+            elif kind in (tree_relay.INPUT, tree_relay.KEPT):
+                kept = kind == tree_relay.KEPT
+                text = self._kept[tree_relay.COUNT.unpack(body)[0]] if kept else body
                 self.streams.setdefault(number, bytearray()).extend(text)
 
 
@@ -206,7 +206,9 @@ class Standing(Far):
 def test_what_waits_for_a_link_is_not_what_lies_there_later() -> None:
     far = Standing()
     branch = Branch("n1", b"", lambda: far)
-    texts = [Common(os.urandom(there.INPUT_WINDOW)) for _ in range(6)]  # more than a relay keeps
+    texts = [
+        Common(os.urandom(tree_relay.INPUT_WINDOW)) for _ in range(6)
+    ]  # more than a relay keeps
     streams = [branch.stream(["cat"], "n1") for _ in texts]
     for thread in write_all(streams, [[text] for text in texts]):
         thread.join(20)
@@ -260,16 +262,16 @@ def test_what_lies_in_a_place_is_what_was_put_there_last(wanted: list[int]) -> N
 def test_what_waits_for_a_link_goes_in_few_writes() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each write is told
     with ours, theirs:
-        relay = there.Relay(os.dup(theirs.fileno()), theirs.fileno())
+        relay = tree_relay.Relay(os.dup(theirs.fileno()), theirs.fileno())
         for number in range(3):
-            relay._say(number, there.OUTPUT, b"key")
-        relay._say(9, there.OUTPUT, bytes(there.LARGEST))
-        relay._say(1, there.TAKEN, there.COUNT.pack(7))
+            relay._say(number, tree_relay.OUTPUT, b"key")
+        relay._say(9, tree_relay.OUTPUT, bytes(tree_relay.LARGEST))
+        relay._say(1, tree_relay.TAKEN, tree_relay.COUNT.pack(7))
         relay._write()
-        writes = [there.Frames().feed(ours.recv(1 << 20)) for _ in range(2)]
+        writes = [tree_relay.Frames().feed(ours.recv(1 << 20)) for _ in range(2)]
         os.close(relay._come)
     assert writes[0] == [
-        (1, there.TAKEN, there.COUNT.pack(7)),
-        *((number, there.OUTPUT, b"key") for number in range(3)),
+        (1, tree_relay.TAKEN, tree_relay.COUNT.pack(7)),
+        *((number, tree_relay.OUTPUT, b"key") for number in range(3)),
     ]
-    assert writes[1] == [(9, there.OUTPUT, bytes(there.LARGEST))]
+    assert writes[1] == [(9, tree_relay.OUTPUT, bytes(tree_relay.LARGEST))]

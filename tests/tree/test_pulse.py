@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dispatcher import bootstrap
-from dispatcher.agent.wire import SYNC
+from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.remote.tree_relay import COUNT, INPUT, PULSE, TAKEN, Frames
 from dispatcher.transport.base import Ending, Failure, Link, Target
-from dispatcher.transport.local import LocalTransport
-from dispatcher.tree.branch import Branch
-from dispatcher.tree.there import COUNT, INPUT, PULSE, TAKEN, Frames
-from dispatcher.tree.transport import payload
+from dispatcher.transport.process.local import LocalTransport
+from dispatcher.transport.tree.branch import Branch
+from dispatcher.transport.tree.tree_transport import payload
 
 #: says on one output what it reads, and gives a sign of life on the other for each ping
 ANSWERS = "while read -r x; do echo $x; case $x in ping) printf '\\000' >&2;; esac; done"

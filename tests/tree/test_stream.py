@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.agent.wire import SYNC
+from dispatcher.remote import tree_relay
+from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.remote.tree_relay import Frames, frame
 from dispatcher.transport.base import Common, Ending, Failure, Kind, Link, LinkClosed
-from dispatcher.tree import there
-from dispatcher.tree.branch import Branch
-from dispatcher.tree.detours import Detours, told
-from dispatcher.tree.there import Frames, frame
+from dispatcher.transport.tree.branch import Branch
+from dispatcher.transport.tree.detours import Detours, told
 
 BODIES = st.lists(
     st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary(max_size=300)), max_size=8
@@ -108,15 +108,15 @@ def ended(branch: Branch, seconds: float = 10) -> Failure:
 @pytest.mark.parametrize(
     "said",
     [
-        there.HEADER.pack(1, there.OUTPUT, there.LARGEST + 1),
-        frame(1, there.OUTPUT, b"x" * there.LARGEST) * 17,
-        frame(1, there.ERRORS, b"x" * there.LARGEST) * 5,
-        frame(1, there.TAKEN, there.COUNT.pack(1)),
-        frame(1, there.TAKEN, b"x"),
-        frame(1, there.ENDED, b""),
-        frame(1, there.OPEN, b"x"),
+        tree_relay.HEADER.pack(1, tree_relay.OUTPUT, tree_relay.LARGEST + 1),
+        frame(1, tree_relay.OUTPUT, b"x" * tree_relay.LARGEST) * 17,
+        frame(1, tree_relay.ERRORS, b"x" * tree_relay.LARGEST) * 5,
+        frame(1, tree_relay.TAKEN, tree_relay.COUNT.pack(1)),
+        frame(1, tree_relay.TAKEN, b"x"),
+        frame(1, tree_relay.ENDED, b""),
+        frame(1, tree_relay.OPEN, b"x"),
         frame(1, 99),
-        frame(1, there.OUTPUT_END) + frame(1, there.OUTPUT, b"more"),
+        frame(1, tree_relay.OUTPUT_END) + frame(1, tree_relay.OUTPUT, b"more"),
     ],
 )
 def test_whoever_breaks_the_rules_is_left(far: Far, said: bytes) -> None:
@@ -134,7 +134,9 @@ def test_frames_of_streams_that_are_closed_are_nothing(far: Far) -> None:
     branch = branch_to(far)
     branch.stream(["cat"], "n1").close()
     other = branch.stream(["cat"], "n1")
-    far.say(frame(1, 99) + frame(77, there.OUTPUT, b"?") + frame(2, there.OUTPUT, b"hello"))
+    far.say(
+        frame(1, 99) + frame(77, tree_relay.OUTPUT, b"?") + frame(2, tree_relay.OUTPUT, b"hello")
+    )
     deadline = time.monotonic() + 10
     while (data := other.read(100)) is None and time.monotonic() < deadline:
         threading.Event().wait(0.005)
@@ -153,17 +155,18 @@ def test_what_all_are_told_crosses_once() -> None:
     frames = Frames()
     found: list[tuple[int, int, bytes]] = []
     deadline = time.monotonic() + 10
-    while not found or found[-1] != (3, there.INPUT, b"another"):
+    while not found or found[-1] != (3, tree_relay.INPUT, b"another"):
         assert time.monotonic() < deadline
         threading.Event().wait(0.005)
         while far.written:
             found += frames.feed(far.written.pop(0))
-    kept = [one for one in found if one[1] == there.KEEP]
-    assert kept == [(0, there.KEEP, b"agent" * 1000)]
+    kept = [one for one in found if one[1] == tree_relay.KEEP]
+    assert kept == [(0, tree_relay.KEEP, b"agent" * 1000)]
     for number in (1, 2):
-        mine = [one for one in found if one[0] == number and one[1] != there.OPEN]
+        mine = [one for one in found if one[0] == number and one[1] != tree_relay.OPEN]
         assert mine == [
-            (number, there.KEPT, there.COUNT.pack(0)), (number, there.INPUT, b"order"),
+            (number, tree_relay.KEPT, tree_relay.COUNT.pack(0)), (number, tree_relay.INPUT,
+            b"order"),
         ]  # fmt: skip
     branch.close()
 

@@ -1,0 +1,113 @@
+"""``exec``: one command once on every host, each for itself, and what they answered.
+
+As ``dispatch exec``: no Python is needed there, and what was started ends with us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dispatcher.api.backstage import Backstage
+from dispatcher.api.here import allow_open_files
+from dispatcher.api.request import Hosts, hosts_of
+from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
+from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
+from dispatcher.model.errors import UsageError
+from dispatcher.output.exec.exec_notes import describe, words
+from dispatcher.output.exec.host_blocks import Kept
+from dispatcher.plan.exec_plan import Errand, ErrandLimits, targets
+from dispatcher.remote.protocol.wire import STDERR, STDOUT
+from dispatcher.runner.exec.exec_loop import ErrandRunner
+from dispatcher.transport.keepalive import INTERVAL, Alive
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One host's: ``code`` is its command's exit code, None if it did not exit by itself.
+
+    words: what became of it. stdout, stderr: the first 4 MiB; dropped: bytes beyond.
+    seconds: from the errand's start to this host's end.
+    """
+
+    host: str
+    ok: bool
+    code: int | None
+    words: str
+    stdout: bytes
+    stderr: bytes
+    dropped: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """Its standard output as text; what is not UTF-8 in it is replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One answer a host, in the hosts' order; exit_code and verdict as ``dispatch exec`` has
+    them, largest_code as with ``-S``.
+    """
+
+    hosts: tuple[Answer, ...]
+    exit_code: int
+    largest_code: int
+    verdict: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command exited with 0 everywhere."""
+        return all(answer.ok for answer in self.hosts)
+
+
+def exec(
+    hosts: Hosts,
+    argv: Sequence[str],
+    *,
+    limits: ErrandLimits | None = None,
+    ways: Ways | None = None,
+    ask: Ask = nobody,
+) -> Answers:
+    """What ``argv`` answered on each of ``hosts``. Ctrl-C ends it everywhere and is raised.
+
+    ways: how hosts are reached. ask: asks for a passphrase; by default nobody is asked.
+    Raises: UsageError (HostfileError, PlanError) before any host is touched.
+    """
+    if isinstance(argv, str):
+        raise UsageError("argv: a list of words, not a text", hint=f"{argv.split()!r}")
+    ways = ways or Ways()
+    places = targets([hosts_of(hosts)], ())
+    errand = Errand(places, tuple(argv), limits=limits or ErrandLimits())
+    judge(ways, places)
+    allow_open_files(len(places))
+    kept, reach = Kept(frozenset({STDOUT, STDERR})), Reach(ways, ask, Alive(otherwise=INTERVAL))
+    runner = ErrandRunner(errand, reach.transport_for, [kept])
+    reach.typing = runner.typing
+
+    def work() -> tuple[Outcome, ...]:
+        with reach:
+            return runner.run(())
+
+    backstage: Backstage[tuple[Outcome, ...], None] = Backstage(work, runner.tell)
+    with backstage:
+        outcomes = backstage.start().wait()
+    return Answers(
+        tuple(
+            Answer(
+                name,
+                is_good(outcome),
+                outcome.code if isinstance(outcome, Exited) else None,
+                words(outcome),
+                kept.block(node, STDOUT),
+                kept.block(node, STDERR),
+                kept.dropped(node, STDOUT) + kept.dropped(node, STDERR),
+                kept.seconds.get(node, 0.0),
+            )
+            for node, (name, outcome) in enumerate(zip(errand.names, outcomes, strict=True))
+        ),
+        exit_code(outcomes),
+        max(map(own_code, outcomes)),
+        tuple(describe(outcomes, errand.names)),
+    )

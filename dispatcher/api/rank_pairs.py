@@ -1,0 +1,194 @@
+"""Rounds of pairs by ranks: every host measures the way to another one, by two ranks of a job.
+
+Each pair is a job of its own, with MPI served by dispatch as for any job: so what hangs, aborts or
+cannot start spoils one pair, and is told by its verdict. The program of the ranks travels as a word
+of their command line: ``remote.rank.mpi_pair``, for which the hosts need mpi4py and nothing of
+ours, or ``remote.rank.torch_pair``, which also needs torch and ``dispatcher.comm``. As many as
+``AT_ONCE`` pairs are measured side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dispatcher.api.report import Report
+from dispatcher.api.request import plan_job, request
+from dispatcher.api.run_session import Course
+from dispatcher.checks.pair_ranking import Pair
+from dispatcher.core.events.sink import Sink
+from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.plan.job.request import Limits
+from dispatcher.remote.rank import mpi_pair, torch_pair
+from dispatcher.runner.inbox import Stop
+from dispatcher.transport.base import Transport
+
+#: seconds that each direction of a pair is measured
+SECONDS = 0.4
+AT_ONCE = 32
+#: bytes of a rank's output that are looked at
+MOST = 64 << 10
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the ranks of a pair run: ``file`` with ``words``, seconds to measure and ``limit``.
+
+    start: seconds for Python, its modules and MPI_Init on the hosts. limit: seconds for all else.
+    grace: seconds in which a rank whose partner has failed may still say what its host lacks.
+    """
+
+    file: str
+    words: tuple[str, ...]
+    start: float
+    limit: float
+    grace: float
+
+
+#: torch is large and may lie on a shared disk; NCCL builds its rings before the first byte
+PROBES = {
+    "mpi": Probe(mpi_pair.__file__, (), 30.0, 10.0, 1.0),
+    "nccl": Probe(torch_pair.__file__, ("nccl",), 90.0, 20.0, 20.0),
+    "gloo": Probe(torch_pair.__file__, ("gloo",), 90.0, 20.0, 20.0),
+}
+
+
+class MpiPairs:
+    """Plays rounds on ``hosts``. over: of ``PROBES``. python: of the ranks. iface: as the option.
+
+    connect: seconds to reach a host. problems: hosts, by number, that cannot take part, and why.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        transport_for: Callable[[Host], Transport],
+        *,
+        over: str,
+        python: str,
+        iface: str | None,
+        connect: float,
+    ) -> None:
+        self.problems: dict[int, str] = {}
+        self._hosts = hosts
+        self._transport_for = transport_for
+        self._python = python
+        self._iface = iface
+        self._connect = connect
+        self._probe = PROBES[over]
+        self._program = Path(self._probe.file).read_text(encoding="utf-8")
+        self._lock = threading.Lock()
+        self._stops: list[Stop] = []
+        self._over = False
+
+    def play(self, pairs: Sequence[tuple[int, int]]) -> list[Pair]:
+        """What ``pairs`` (numbers of hosts) measured; left out those of who cannot take part.
+
+        Ctrl-C ends the jobs on all hosts, and is then raised here.
+        """
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="pair") as pool:
+            try:
+                found = list(pool.map(self._measured, pairs))
+            except BaseException:
+                self._end()
+                raise
+        return [pair for pair in found if not {pair.a, pair.b} & self.problems.keys()]
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
+            for stop in self._stops:
+                stop(now=True)
+
+    def _measured(self, pair: tuple[int, int]) -> Pair:
+        a, b = pair
+        said = Said()
+        course = self._course(pair, said)
+        stop = Stop(course.tell)
+        with self._lock:
+            if self._over:
+                return Pair(a, b, why="not measured")
+            self._stops.append(stop)
+        limit = self._connect + self._probe.start + self._probe.limit
+        late = threading.Timer(limit, lambda: stop(now=True))
+        late.daemon = True
+        late.start()
+        try:
+            report = course.run(())
+        finally:
+            late.cancel()
+            with self._lock:
+                self._stops.remove(stop)
+        ends = [said.of(rank) for rank in (0, 1)]
+        for host, end in zip(pair, ends, strict=True):
+            if end["lack"]:
+                with self._lock:
+                    self.problems[host] = end["lack"]
+        why = next((end["why"] for end in ends if end["why"]), "") or _why(report)
+        there, back = ends[0]["rate"], ends[1]["rate"]
+        if there is not None and back is not None:
+            why = ""  # whatever came after it
+        return Pair(a, b, ends[0]["latency"], there, back, why)
+
+    def _course(self, pair: tuple[int, int], said: Said) -> Course:
+        hosts = [replace(self._hosts[one], slots=1, max_slots=None, gpus=None) for one in pair]
+        figures = str(SECONDS), str(self._probe.limit)
+        words = [self._python, "-c", self._program, *self._probe.words, *figures]
+        job = request(
+            Hostlist(tuple(replace(host, spare=False) for host in hosts)), words,
+            kind="command", cwd="/", nproc_per_node=1, devices="none", iface=self._iface,
+            limits=Limits(connect_timeout=self._connect, grace=self._probe.grace),
+        )  # fmt: skip
+        return Course(plan_job(job), self._transport_for, [said], say=lambda line: None)
+
+
+class Said(Sink):
+    """What the two ranks of a pair said; whatever else they wrote is passed over."""
+
+    def __init__(self) -> None:
+        self._text: dict[int, bytes] = {}
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if stream == 1:
+            self._text[rank] = (self._text.get(rank, b"") + data)[:MOST]
+
+    def of(self, rank: int) -> dict[str, Any]:
+        """The result of ``rank``: latency and rate or None, why and lack or ""."""
+        told: Mapping[str, Any] = {}
+        for line in self._text.get(rank, b"").splitlines():
+            head, found, text = line.partition(mpi_pair.MARK.encode())
+            if found and not head:
+                told = _object(text)
+        return {
+            **{name: _figure(told.get(name)) for name in ("latency", "rate")},
+            **{name: str(told.get(name) or "")[:400] for name in ("why", "lack")},
+        }
+
+
+def _object(text: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _figure(value: Any) -> float | None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
+    return float(value) if good else None
+
+
+def _why(report: Report) -> str:
+    """What ended the job of a pair that told nothing."""
+    if report.cause is not None and report.cause.kind == "Interrupted":
+        return "no answer in time"
+    failures = {} if report.cause is None else report.cause.facts.get("failures", {})
+    for host, failure in failures.items():
+        return f"{host}: {failure['why']}"[:400]
+    first = next((line for line in report.verdict if line.startswith("error: ")), "")
+    return first.removeprefix("error: ")[:400] or "it told nothing"

@@ -1,0 +1,256 @@
+"""``run`` and ``start``: a job, from a program's point of view.
+
+::
+
+    report = dispatcher.run(dispatcher.request("hostfile", ["train.py"]))
+
+    with dispatcher.start(request, lines=True) as running:
+        for line in running:
+            ...
+        report = running.wait()
+
+Nothing is written to the terminal and no signal is taken unless asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from dispatcher.api.backstage import Backstage
+from dispatcher.api.files import open_files
+from dispatcher.api.here import allow_open_files
+from dispatcher.api.report import Report
+from dispatcher.api.request import plan_job
+from dispatcher.api.run_session import Course
+from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
+from dispatcher.bootstrap import payload
+from dispatcher.core.events.run_events import OutputEnded, RanksPlaced, SignalReceived
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.model.errors import UsageError
+from dispatcher.model.paths_part import RunPaths
+from dispatcher.output.files.spool import Spill
+from dispatcher.output.terminal.notes import Notes
+from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.sanitize import harmless
+from dispatcher.plan.job.job_plan import JobPlan, Request
+from dispatcher.plan.job.worlds import name
+from dispatcher.runner import inbox as posts
+from dispatcher.runner.run.run_loop import HANDLED
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that a rank wrote, without its end; ``str`` of it is fit for a terminal.
+
+    rank: by name, as in ``Report``. data: any bytes, whatever their number.
+    """
+
+    rank: str
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        """The line as text; what is not UTF-8 in it is replaced."""
+        return self.data.decode("utf-8", "replace")
+
+    def __str__(self) -> str:
+        return f"[{self.rank}] {harmless(self.data).decode()}"
+
+
+class Running(Backstage[Report, Line | Stamped]):
+    """A run that has been started; iterating gives what it tells, ``wait()`` its report."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        reach: Reach,
+        *,
+        lines: bool,
+        events: bool,
+        paths: RunPaths | None,
+        check: bool,
+        agent_python: str | None,
+        say: Say,
+    ) -> None:
+        self._reach = reach
+        hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
+        sinks: list[Sink] = [Notes(hosts, say, verbose=False)]
+        if paths is not None:
+            sinks += open_files(plan, paths, say)
+        if lines or events:
+            sinks.append(_Teller(self.put, say, lines=lines, events=events))
+        self._course = Course(
+            plan, reach.transport_for, sinks, say=say, paths=paths, check=check,
+            agent_python=agent_python,
+        )  # fmt: skip
+        super().__init__(self._carry_out, self.tell)
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan as it stands: closed once the hosts' GPUs were counted."""
+        return self._course.plan
+
+    def tell(self, event: SignalReceived) -> None:
+        """Let the run know of a signal; from any thread or signal handler."""
+        self._course.tell(event)
+
+    def _carry_out(self) -> Report:
+        with self._reach:
+            return self._course.run(())
+
+
+class _Teller(Sink):
+    """Puts lines and events where a program reads them."""
+
+    def __init__(
+        self, put: Callable[[Line | Stamped, int], None], say: Say, *, lines: bool, events: bool
+    ) -> None:
+        self._put = put
+        self._say = say
+        self._spill = Spill()
+        self._lines = lines
+        self._events = events
+        self._assemblers: dict[tuple[int, int], LineAssembler] = {}
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, OutputEnded):
+            self._end((stamped.event.rank, stamped.event.stream))
+        elif isinstance(stamped.event, RanksPlaced):
+            self._end_all()  # of a host that was lost; the ranks are started again
+        if self._events:
+            self._put(stamped, 0)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if self._lines:
+            key = (rank, stream)
+            if key not in self._assemblers:
+                self._assemblers[key] = LineAssembler(partial(self._long, key), self._spill)
+            self._told(key, self._assemblers[key].feed(data))
+
+    def close(self) -> None:
+        self._end_all()
+        self._spill.close()
+        for words in self._spill.words():
+            self._say(f"note: {words}")
+
+    def _end_all(self) -> None:
+        for key in list(self._assemblers):
+            self._end(key)
+
+    def _end(self, key: tuple[int, int]) -> None:
+        if key in self._assemblers:
+            self._told(key, self._assemblers.pop(key).finish())
+
+    def _told(self, key: tuple[int, int], block: bytes) -> None:
+        for line in block.split(b"\n")[:-1]:
+            self._line(key, line)
+
+    def _long(self, key: tuple[int, int], pieces: Iterator[bytes], end: bytes) -> None:
+        self._line(key, b"".join((*pieces, end[:-1])))
+
+    def _line(self, key: tuple[int, int], data: bytes) -> None:
+        rank, stream = key
+        self._put(Line(name(rank), "stdout" if stream == 1 else "stderr", data), len(data))
+
+
+class How(TypedDict, total=False):
+    """How a job is run.
+
+    log_dir: keep files there, as --log-dir does. ways: how hosts are reached. check: prove
+    before the start what costs nothing (default: True). agent_python: as the option. ask: asks
+    for a passphrase; by default nobody is asked. on_note: is given what the user should know
+    meanwhile, a line at a time; by default the logger ``dispatcher`` is.
+    """
+
+    log_dir: str | os.PathLike[str] | None
+    ways: Ways
+    check: bool
+    agent_python: str | None
+    ask: Ask
+    on_note: Say
+
+
+def start(
+    job: Request | JobPlan, *, lines: bool = False, events: bool = False, **how: Unpack[How]
+) -> Running:
+    """The run of ``job``, started; use it as a context, which ends the job when it is left.
+
+    lines, events: what iterating gives. how: see ``How``.
+    Raises: UsageError (HostfileError, PlanError) before any host is touched.
+    """
+    return _prepared(job, lines, events, how).start()
+
+
+def run(
+    job: Request | JobPlan,
+    *,
+    on_line: Callable[[Line], None] | None = None,
+    on_event: Callable[[Stamped], None] | None = None,
+    signals: bool = False,
+    **how: Unpack[How],
+) -> Report:
+    """Run ``job`` to its end; how it ended, whatever that was.
+
+    on_line, on_event: called with each line and event, in this thread. signals: take the
+    signals that dispatch takes (the main thread only), and pass them on to the ranks. Without
+    it Ctrl-C, like any error in a callback, ends the job on all hosts and is then raised here.
+    how: see ``How``.
+
+    Raises: UsageError (HostfileError, PlanError) before any host is touched.
+    """
+    if signals and threading.current_thread() is not threading.main_thread():
+        raise UsageError("signals: only the main thread can take them")
+    running = _prepared(job, on_line is not None, on_event is not None, how)
+    taken = posts.told(lambda n: running.tell(SignalReceived(n)), HANDLED if signals else ())
+    with taken, running:
+        for told in running.start():
+            if isinstance(told, Line):
+                if on_line is not None:
+                    on_line(told)
+            elif on_event is not None:
+                on_event(told)
+        return running.wait()
+
+
+def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Running:
+    """The run of ``job``, judged and not started."""
+    plan = plan_job(job) if isinstance(job, Request) else job
+    say, ways = how.get("on_note", _log), how.get("ways", Ways())
+    places = (*plan.nodes, *plan.spares)
+    judge(ways, [node.host for node in places])
+    allow_open_files(len(places))
+    agent_python, log_dir = how.get("agent_python"), how.get("log_dir")
+    if agent_python is not None:
+        payload.command(first=[agent_python])  # judge it while no host is touched
+    for notice in plan.notices:
+        say(f"note: {notice}")
+    return Running(
+        plan,
+        Reach(ways, how.get("ask", nobody)),
+        lines=lines,
+        events=events,
+        paths=None if log_dir is None else RunPaths.create(os.fspath(log_dir), plan.run_id),
+        check=how.get("check", True),
+        agent_python=agent_python,
+        say=say,
+    )
+
+
+def _log(line: str) -> None:
+    import logging
+
+    kind, _, text = line.partition(": ")
+    known = kind in ("note", "error")
+    level = logging.ERROR if kind == "error" else logging.INFO
+    logging.getLogger("dispatcher").log(level, "%s", text if known else line)

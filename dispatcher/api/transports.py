@@ -1,0 +1,159 @@
+"""How hosts are reached: ``Ways`` says it, ``Reach`` makes each transport once and shares it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from dispatcher.model.errors import UsageError
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.host_part import Host
+from dispatcher.transport.base import Transport
+from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
+from dispatcher.transport.process import rsh
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: names that mean this machine; reached without SSH unless the user says how
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+#: prompt -> the secret, None where there is nobody to ask
+Ask = Callable[[str], str | None]
+
+
+def nobody(prompt: str) -> str | None:
+    """An ``Ask`` without an answer."""
+    return None
+
+
+@value
+class Ways(Value):
+    """What the options of the same names say; None is as ssh_config has it.
+
+    Raises: UsageError for options that contradict each other.
+    """
+
+    transport: Literal["auto", "paramiko", "ssh", "slurm"] = "auto"
+    rsh: str | None = None
+    ssh_config: str | None = None
+    host_keys: Literal["strict", "accept-new"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rsh is not None and self.transport != "auto":
+            raise UsageError("--rsh and --transport exclude each other")
+
+    @property
+    def chosen(self) -> str:
+        """The transport that is meant: ``rsh``, or the word itself."""
+        return "rsh" if self.rsh is not None else self.transport
+
+    def template(self) -> tuple[str, ...] | None:
+        """The command that reaches hosts, if there is one. Raises: UsageError."""
+        if self.rsh is None:
+            return rsh.SRUN if self.transport == "slurm" else None
+        return rsh.template(self.rsh)
+
+
+class Reach:
+    """Transports by host; closes them all at the end of the context.
+
+    ask: asks for a passphrase; called on the thread of a link. alive: when a silent host is
+    asked whether it lives.
+    """
+
+    def __init__(self, ways: Ways, ask: Ask = nobody, alive: Alive = UNLESS_CONFIGURED) -> None:
+        self._ways = ways
+        self._ask_whom = ask
+        #: told when the user begins (True) and ends to type; on the thread of a link
+        self.typing: Callable[[bool], None] = lambda began: None
+        self._alive = alive
+        self._template = ways.template()
+        self._made: dict[str, Transport] = {}
+
+    def transport_for(self, host: Host) -> Transport:
+        """What reaches ``host``."""
+        choice = self._ways.chosen
+        name = choice if choice != "auto" else ("local" if is_local(host) else "paramiko")
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Transport:
+        ways = self._ways
+        if name == "local":
+            from dispatcher.transport.process.local import LocalTransport
+
+            return LocalTransport()
+        if name == "ssh":
+            from dispatcher.transport.process.openssh import SshTransport
+
+            return SshTransport(
+                config=ways.ssh_config,
+                accept_new=ways.host_keys == "accept-new",
+                alive=self._alive,
+            )
+        if self._template is not None:
+            from dispatcher.transport.process.command import CommandTransport
+
+            return CommandTransport(self._template, name)
+        return self.in_process()
+
+    def rest(self, command: str) -> None:
+        """Start ``command`` over kept connections for who will want it; see ``Transport.rest``."""
+        for transport in self._made.values():
+            transport.rest(command)
+
+    def _ask(self, prompt: str) -> str | None:
+        self.typing(True)
+        try:
+            return self._ask_whom(prompt)
+        finally:
+            self.typing(False)
+
+    def in_process(self, *, keep: bool = False) -> Transport:
+        """SSH spoken by ourselves. keep: connections stay for what comes next here."""
+        from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+
+        return ParamikoTransport(
+            config=self._ways.ssh_config,
+            host_keys=self._ways.host_keys,
+            ask=self._ask,
+            keep=keep,
+            alive=self._alive,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for transport in self._made.values():
+            transport.close()
+
+
+def is_local(host: Host) -> bool:
+    """Whether ``host`` is this machine, by a name that needs no SSH."""
+    return host.name in LOCAL_NAMES and host.user is None and host.port is None
+
+
+def judge(ways: Ways, hosts: Iterable[Host]) -> None:
+    """Nothing, if ``ways`` can reach ``hosts`` as these want it. Raises: UsageError."""
+    template = ways.template()
+    if template is None:
+        return
+    flag = "--rsh" if ways.rsh is not None else "--transport slurm"
+    if ways.host_keys is not None:
+        raise UsageError(f"--host-keys is for SSH: {flag} has its own ways")
+    for host in hosts:
+        for field, said in (("user", host.user), ("port", host.port)):
+            if said is not None and not any(f"{{{field}}}" in word for word in template):
+                raise UsageError(
+                    f"{host.name}: {field} {said} is asked for, which {flag} does not use",
+                    hint=f"--rsh '... {{{field}}} ... {{host}}'",
+                )

@@ -1,0 +1,271 @@
+"""How the agent gets onto a host: a constant command line, and its source on standard input.
+
+::
+
+    command   exec /bin/sh -c '<find a python>' sh python3 ...     (same for every run and host)
+    stdin     line 1: stage one, Python source in one line
+              then N bytes: the agent's modules, compressed
+              then frames, the first of them already under way
+    stdout    noise (banners, rc files) - SYNC marker - frames
+
+The command must mean the same to sh, bash, dash, tcsh and fish, so it holds
+one single-quoted word without ``'``, ``!``, backslash or newline. The Python inside it
+holds no quotes at all: it reads line 1 with an unbuffered file, one byte at a
+time, so nothing of what follows is swallowed, and runs it.
+
+Nothing secret is in the command; nothing is written to the host's disk; ``-I -S``
+keeps files in the current folder, PYTHONPATH and site packages out of the agent.
+A Python that is too old hands over to a newer one where PATH has it, since the
+rest of the stream is still unread.
+"""
+
+from __future__ import annotations
+
+import binascii
+import functools
+import os
+import re
+import threading
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from dispatcher.bootstrap.noise import NOISE_LIMIT as NOISE_LIMIT
+from dispatcher.bootstrap.noise import SyncScanner as SyncScanner
+from dispatcher.model.errors import UsageError
+from dispatcher.transport.base import Failure, Kind
+
+OLDEST_PYTHON = (3, 8)
+NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
+
+#: the agent: modules of ``dispatcher.remote``; each is compiled on the host when it is imported
+MODULES = (
+    "protocol.packing", "protocol.wire", "protocol.frames", "host.proctree", "host.process",
+    "host.host_facts", "host.folder", "agent.guarded", "agent.guardian", "agent.rendezvous_port",
+    "agent.node", "pmi.pmi_server", "host.workdir", "pmi.pmi_spawn", "pmi.pmi_replies",
+    "pmi.pmi_connections", "host.failure_info", "agent.agent_loop", "agent.main",
+)  # fmt: skip
+
+#: what few runs need; it follows in the ``prepare`` order of those that do
+PARTS = (
+    "pmi.pmi_port", "agent.rank_stdin", "protocol.dedup", "probe.probes", "probe.tcp_pair",
+    "probe.survey", "probe.sampler", "probe.usage", "probe.nvidia", "probe.stack_dump",
+    "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.mpi_library", "pmi.inside",
+)  # fmt: skip
+
+#: what the far side says, before any SYNC, when it found nothing to run us with
+NO_PYTHON_MARK = "dispatch: no python: "
+NO_PYTHON_STATUS = 127
+
+#: the room of all that travels
+REMOTE = "dispatcher.remote"
+
+_QUOTES = '"' * 3
+_packing = threading.Lock()
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
+
+#: what only type checkers read: of a parameter, of a result, of a variable's first value
+_TYPE = re.compile(
+    r"(lambda\b[^:]*:)"  # is no type, and stays
+    r"|(?<=\w): (?:[^,=()\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])+(?=[,=)]|$)"
+)
+_RESULT = re.compile(r"\) -> .+:$")
+_VARIABLE = re.compile(r"^( *[\w.]+): [A-Za-z_][^=:{]* =(?= )")
+
+#: imports the modules by their real names, so that tracebacks show names and source; before 3.13
+#: the interpreter's own do not ask a loader, those of the module traceback do
+LOADER = """
+class Loader:
+    def __init__(self, sources):
+        self.sources = {"dispatcher.remote." + name: text for name, text in sources.items()}
+    def get_source(self, name):
+        return self.sources.get(name)
+    def find_spec(self, name, path=None, target=None):
+        is_room = any(other.startswith(name + ".") for other in self.sources)
+        if is_room or name in self.sources:
+            return type(sys.__spec__)(name, self, is_package=is_room)
+    def create_module(self, spec):
+        pass
+    def exec_module(self, module):
+        name = module.__name__
+        if name in self.sources:
+            place = "<agent>/" + name.rpartition(".")[2] + ".py"
+            exec(compile(self.sources[name], place, "exec", 0, True), module.__dict__)
+def load(sources):
+    sys.meta_path.insert(0, Loader(sources))
+"""
+
+_RUN = """
+load(dict(zip(m[::2], m[1::2])))
+sys.excepthook = lambda *e: __import__("traceback").print_exception(*e)
+"""
+
+#: the agent's beginning
+_START = """
+from dispatcher.remote.agent.main import main
+sys.exit(main())
+"""
+
+_STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
+
+
+def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | None = None) -> str:
+    """The shell line that starts an agent with the first python the host has.
+
+    first, last: names or absolute paths to try before and after the usual ones;
+    they come from the user's flags and hostfile. One in ``last`` that would need
+    quoting is left out. run_id: put into the agent's environment, by which it is found.
+    Raises: UsageError for one in ``first`` that would need quoting.
+    """
+    for name in first:
+        if not is_plain(name):
+            raise UsageError(f"--agent-python {name!r}: only letters, digits and ./_+- can be used")
+    usual = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
+    names = [*first, *usual, *filter(is_plain, last)]
+    words = " ".join(dict.fromkeys(names))
+    tag = f"export DISPATCH_RUN_ID={run_id}; " if run_id and is_plain(run_id) else ""
+    script = (
+        tag + 'for p do command -v "$p" >/dev/null 2>&1 '
+        '&& exec "$p" -I -S -c "' + _STAGE_ZERO + '"; '
+        f'done; echo "{NO_PYTHON_MARK}$*" >&2; exit {NO_PYTHON_STATUS}'
+    )
+    return f"exec /bin/sh -c '{script}' sh {words}"
+
+
+def is_plain(name: str) -> bool:
+    """Whether ``name`` can stand in a command line of every shell without quotes."""
+    return _PLAIN_PATH.fullmatch(name) is not None
+
+
+def payload() -> bytes:
+    """What is written to the agent's standard input before the first frame."""
+    with _packing:  # or all who need it first, a thread a host, would each pack it
+        return _payload()
+
+
+@functools.cache
+def _payload() -> bytes:
+    return payload_of(sources())
+
+
+def sources() -> dict[str, str]:
+    """The agent's modules: name -> source, without its comments; see ``lean``."""
+    return {name: source(name) for name in MODULES}
+
+
+def parts(names: Iterable[str]) -> dict[str, str]:
+    """Those of ``PARTS`` that a run needs, as its ``prepare`` order takes them."""
+    return {f"{REMOTE}.{name}": source(name) for name in names}
+
+
+@functools.cache
+def source(name: str) -> str:
+    """The source of the module ``name`` of ``dispatcher.remote``, as it travels."""
+    with open(path_of(name), encoding="utf-8") as file:
+        return lean(file.read())
+
+
+def path_of(name: str) -> str:
+    """The file of the module ``name`` of ``dispatcher.remote``."""
+    house = os.path.dirname(os.path.dirname(__file__))
+    return os.path.join(house, "remote", *name.split(".")) + ".py"
+
+
+def alone(main: str, names: Sequence[str]) -> str:
+    """Source of one program that is the agent's module ``main`` with those it needs, ``names``.
+
+    For errands, where no agent runs; its function ``main`` gets the last argument's bytes.
+    """
+    modules = {name: source(name) for name in (*names, main)}
+    packed = binascii.b2a_base64(zlib.compress(repr((modules, LOADER)).encode(), 9), newline=False)
+    return (
+        "import sys,zlib,binascii\n"
+        f"m,s=eval(zlib.decompress(binascii.a2b_base64({packed!r})))\n"
+        "exec(s)\nload(m)\n"
+        f"from {REMOTE}.{main} import main\n"
+        "sys.exit(main(binascii.a2b_base64(sys.argv[-1])))\n"
+    )
+
+
+def lean(source: str) -> str:
+    """``source`` without docstrings, whole-line comments, types and what only their checkers read.
+
+    Every other line stays in its place. A line of the agent's code that begins with three
+    quotes begins a docstring, and what is below ``if TYPE_CHECKING:`` runs to the next line
+    that is not indented; no default of a parameter holds a colon. A test holds the agent to that.
+    """
+    lines = []
+    inside = in_header = for_checkers = False
+    for line in source.split("\n"):
+        text = line.strip()
+        for_checkers = line == "if TYPE_CHECKING:" or (for_checkers and line[:1] in ("", " "))
+        if for_checkers or line == "TYPE_CHECKING = False":
+            lines.append("")
+        elif inside:
+            inside = not text.endswith(_QUOTES)
+            lines.append("")
+        elif text.startswith(_QUOTES):
+            inside = text == _QUOTES or not text.endswith(_QUOTES)
+            lines.append(line[: line.index(_QUOTES)] + '""')
+        elif text.startswith("#"):
+            lines.append("")
+        elif in_header or text.startswith("def "):
+            in_header = line.count("(") > line.count(")") if not in_header else text[0] != ")"
+            lines.append(line if "#" in line else _TYPE.sub(r"\1", _RESULT.sub("):", line)))
+        elif ": " in line and " = " in line:
+            lines.append(_VARIABLE.sub(r"\1 =", line, count=1))
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def payload_of(modules: Mapping[str, str], start: str = _START) -> bytes:
+    """``payload`` made of ``modules`` (name below ``dispatcher.remote`` -> source).
+
+    start: Python that runs when they can be imported.
+    """
+    texts = [LOADER + _RUN + start, *(text for module in modules.items() for text in module)]
+    packed = zlib.compress("\0".join(texts).encode(), 9)  # no source of Python holds a NUL
+    return _stage_one(len(packed)) + packed
+
+
+def _stage_one(size: int) -> bytes:
+    """Line 1: check the version, read ``size`` bytes, hand over to stage two."""
+    source = (
+        "import os,sys\n"
+        f"if sys.version_info<{OLDEST_PYTHON!r}:\n"
+        f" for p in {NEWER_PYTHONS!r}:\n"
+        "  try:os.execvp(p,[p,'-I','-S','-c','import io;f=io.FileIO(0);S=%r;exec(S)'%S])\n"
+        "  except OSError:pass\n"
+        f" sys.stderr.write({NO_PYTHON_MARK!r}+'%s is %d.%d, at least %d.%d is needed\\n'"
+        f"%((sys.executable,)+sys.version_info[:2]+{OLDEST_PYTHON!r}))\n"
+        f" sys.exit({NO_PYTHON_STATUS})\n"
+        "import zlib\n"
+        "b=b''\n"
+        f"while len(b)<{size}:\n"
+        f" c=f.read({size}-len(b))\n"
+        " if not c:sys.exit(98)\n"
+        " b+=c\n"
+        "s,*m=zlib.decompress(b).decode().split('\\0')\n"
+        "exec(s)\n"
+    )
+    return f"S={source!r};exec(S)\n".encode()
+
+
+def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> Failure:
+    """Why no agent came up on ``host``, from all it said and the command's exit status."""
+    said = (errors or noise).decode("utf-8", "backslashreplace").strip()
+    for line in said.splitlines():
+        if NO_PYTHON_MARK in line:
+            why = line.partition(NO_PYTHON_MARK)[2][:400]
+            if status == NO_PYTHON_STATUS and " is " not in why:
+                why = f"looked for {why}"
+            return Failure(
+                Kind.NO_PYTHON,
+                why,
+                hint=f"put a python3 of version {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or later on "
+                "the PATH of non-interactive logins there, or name one with --agent-python",
+            )
+    how = "the link ended" if status is None else f"exit status {status}"
+    last = "; ".join(said.splitlines()[-3:])[-400:]
+    why = f"{how} before the agent answered" + (f"; remote said: {last}" if last else "")
+    return Failure(Kind.BOOT, why, hint=f"try: ssh {host} python3 -V")

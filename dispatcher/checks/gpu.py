@@ -1,0 +1,243 @@
+"""What ``nvidia-smi`` says of the GPUs, and what is wrong with them; pure.
+
+Any value may be ``[N/A]``, ``[Not Supported]`` or ``[Unknown Error]``: the first two mean
+that this GPU has no such thing, the last that the driver could not ask it. An unknown field
+makes the whole query fail, so a query that an old driver refuses is asked again with a short
+list of fields. A ``nvidia-smi`` that hangs is a finding by itself: it waits for a sick GPU.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+
+from dispatcher.checks.check import Seen, Unread, critical, ok, warn
+from dispatcher.checks.finding import Finding
+
+#: asked of every driver
+CORE_FIELDS = (
+    "index", "uuid", "pci.bus_id", "name", "driver_version", "vbios_version", "memory.total",
+    "memory.used", "temperature.gpu", "power.draw", "power.limit", "clocks.sm", "clocks.max.sm",
+    "ecc.mode.current", "ecc.mode.pending", "ecc.errors.uncorrected.volatile.total",
+    "pcie.link.width.current", "pcie.link.width.max", "persistence_mode", "mig.mode.current",
+)  # fmt: skip
+#: asked of newer ones as well
+MORE_FIELDS = ("clocks_event_reasons.active", "fabric.state", "fabric.status")
+REMAP_FIELDS = (
+    "gpu_uuid", "remapped_rows.correctable", "remapped_rows.uncorrectable",
+    "remapped_rows.pending", "remapped_rows.failure",
+)  # fmt: skip
+
+#: bits of clocks_event_reasons.active that say that something holds the clocks down
+HARD_SLOW = {0x8: "hardware slowdown", 0x40: "hardware thermal", 0x80: "power brake"}
+SOFT_SLOW = {0x20: "software thermal"}
+#: °C from which a GPU is about to slow down
+HOT = 85.0
+#: MiB that the driver itself may hold
+OWN_MEMORY = 1024.0
+#: a power limit this far below that of most GPUs makes a straggler
+LOW_POWER = 0.9
+
+ABSENT = ("[n/a]", "n/a", "[not supported]", "", "[deprecated]")
+
+HANG = critical(
+    "nvidia-smi hangs: a GPU or its driver does not answer", "drain the host and reboot it"
+)
+
+
+def rows(text: str, width: int) -> list[list[str]]:
+    """The lines of ``--format=csv,noheader,nounits``, of ``width`` fields each. Raises: Unread."""
+    found = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if not row or row[0].startswith("No running") or row[0].startswith("No devices"):
+            continue
+        if len(row) != width:
+            raise Unread(f"nvidia-smi: {len(row)} fields for {width}: {','.join(row)[:80]}")
+        found.append([field.strip() for field in row])
+    return found
+
+
+def gpus(seen: Seen) -> list[dict[str, str]]:
+    """The GPUs, field -> text. Raises: Unread."""
+    for name, fields in (("smi", (*CORE_FIELDS, *MORE_FIELDS)), ("smi core", CORE_FIELDS)):
+        reading = seen.reading(name)
+        if reading.status == 0 and not reading.cut:
+            return [dict(zip(fields, row, strict=True)) for row in rows(reading.text, len(fields))]
+    raise Unread(f"nvidia-smi: {seen.reading('smi core').why()}")
+
+
+def number(text: str) -> float | None:
+    """The value, None where there is no such thing. Raises: Unread for an unknown error."""
+    if text.lower() in ABSENT:
+        return None
+    try:
+        return float(int(text, 16) if text.startswith("0x") else float(text))
+    except ValueError:
+        raise Unread(f"nvidia-smi says {text[:40]!r}") from None
+
+
+def of_gpus(judge: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen], Finding]:
+    """A judge of one host out of a judge of its GPUs: absent without a driver, HANG if it hangs."""
+
+    def one(seen: Seen) -> Finding:
+        readings = [seen.reading(name) for name in ("smi", "smi core")]
+        if all(reading.status == 127 for reading in readings):
+            if "/sys/module/nvidia/version" in seen.files("kernel"):
+                raise Unread("nvidia-smi is not installed")
+            return ok(text="no GPU")
+        if any(reading.hung for reading in readings):
+            return HANG
+        return judge(gpus(seen))
+
+    return one
+
+
+def _worst(found: list[Finding], fine: Finding) -> Finding:
+    return max(found, key=lambda finding: finding.level, default=fine)
+
+
+@of_gpus
+def inventory(there: list[dict[str, str]]) -> Finding:
+    """Equal hosts have equal GPUs: name, memory, VBIOS, modes."""
+    kinds: dict[str, int] = {}
+    for gpu in there:
+        words = [gpu["name"], f"{gpu['memory.total']} MiB", f"vbios {gpu['vbios_version']}"]
+        words += [f"mig {gpu['mig.mode.current']}"] if gpu["mig.mode.current"] == "Enabled" else []
+        kinds[", ".join(words)] = kinds.get(", ".join(words), 0) + 1
+    return ok("; ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())))
+
+
+@of_gpus
+def ecc(there: list[dict[str, str]]) -> Finding:
+    """Memory errors that could not be corrected; ECC switched on."""
+    found = []
+    for gpu in there:
+        bad = number(gpu["ecc.errors.uncorrected.volatile.total"])
+        now, then = gpu["ecc.mode.current"], gpu["ecc.mode.pending"]
+        if bad:
+            text = f"gpu {gpu['index']}: {bad:.0f} uncorrected memory errors since the last reset"
+            found.append(critical(text, "drain the host; nvidia-smi --gpu-reset -i INDEX"))
+        elif now == "Disabled":
+            found.append(warn(f"gpu {gpu['index']}: ECC is off", "nvidia-smi -e 1, and reboot"))
+        elif now != then:
+            found.append(warn(f"gpu {gpu['index']}: ECC will be {then} after a reset"))
+    return _worst(found, ok())
+
+
+@of_gpus
+def clocks(there: list[dict[str, str]]) -> Finding:
+    """What holds the clocks down: heat, power supply, hardware."""
+    found = []
+    for gpu in there:
+        mask = int(number(gpu.get("clocks_event_reasons.active", "")) or 0)
+        hard = [why for bit, why in HARD_SLOW.items() if mask & bit]
+        soft = [why for bit, why in SOFT_SLOW.items() if mask & bit]
+        heat = number(gpu["temperature.gpu"])
+        who = f"gpu {gpu['index']}: "
+        if hard:
+            found.append(critical(who + f"slowed down: {', '.join(hard)}", "cooling, power supply"))
+        elif soft:
+            found.append(warn(who + f"slowed down: {', '.join(soft)}", "look at its cooling"))
+        elif heat is not None and heat >= HOT:
+            found.append(warn(who + f"{heat:.0f} °C", "look at its cooling"))
+    return _worst(found, ok())
+
+
+@of_gpus
+def power(there: list[dict[str, str]]) -> Finding:
+    """The power limit: equal for GPUs of one host, and so, by value, of all."""
+    limits = {gpu["index"]: number(gpu["power.limit"]) for gpu in there}
+    known = {index: limit for index, limit in limits.items() if limit is not None}
+    most = max(known.values(), default=0.0)
+    low = [index for index, limit in known.items() if limit < LOW_POWER * most]
+    if low:
+        text = f"gpu {','.join(low)}: limited to {known[low[0]]:.0f} W, others to {most:.0f} W"
+        return warn(text, f"nvidia-smi -i INDEX -pl {most:.0f}")
+    return ok(f"{most:.0f} W" if known else "")
+
+
+@of_gpus
+def pcie(there: list[dict[str, str]]) -> Finding:
+    """PCIe lanes: fewer than the card has are a bad slot, riser or card."""
+    found = []
+    for gpu in there:
+        now, most = number(gpu["pcie.link.width.current"]), number(gpu["pcie.link.width.max"])
+        if now is not None and most is not None and now < most:
+            text = f"gpu {gpu['index']}: PCIe x{now:.0f} of x{most:.0f}"
+            found.append(critical(text, "reseat the card; look at dmesg for AER"))
+    return _worst(found, ok())
+
+
+@of_gpus
+def used(there: list[dict[str, str]]) -> Finding:
+    """Memory that somebody holds, also where we may not see who."""
+    found = []
+    for gpu in there:
+        held = number(gpu["memory.used"])
+        if held is not None and held > OWN_MEMORY and gpu["mig.mode.current"] != "Enabled":
+            text = f"gpu {gpu['index']}: {held:.0f} MiB in use"
+            found.append(critical(text, "dispatch sweep -H hostfile; nvidia-smi shows who"))
+    return _worst(found, ok())
+
+
+@of_gpus
+def fabric(there: list[dict[str, str]]) -> Finding:
+    """NVSwitch systems: each GPU must have joined the fabric."""
+    found = []
+    for gpu in there:
+        state, status = gpu.get("fabric.state", ""), gpu.get("fabric.status", "")
+        if state.lower() in ABSENT:
+            continue
+        if state != "Completed" or status.lower() not in ("success", *ABSENT):
+            text = f"gpu {gpu['index']}: fabric {state}, {status}"
+            found.append(critical(text, "systemctl restart nvidia-fabricmanager, then reset"))
+    return _worst(found, ok())
+
+
+def remapped(seen: Seen) -> Finding:
+    """Memory rows that were replaced by spare ones: pending wants a reset, failure a new GPU."""
+    reading = seen.reading("smi remap")
+    if reading.hung:
+        return HANG
+    if reading.status == 127:
+        return ok(text="no GPU")
+    if "not supported" in reading.text.lower():
+        return ok(text="this GPU has none")
+    found = []
+    for row in rows(seen.output("smi remap"), len(REMAP_FIELDS)):
+        gpu: Mapping[str, str] = dict(zip(REMAP_FIELDS, row, strict=True))
+        pending, failure = gpu["remapped_rows.pending"], gpu["remapped_rows.failure"]
+        if failure.lower() in ("yes", "1"):
+            text = f"{gpu['gpu_uuid']}: no spare rows left"
+            found.append(critical(text, "the GPU has to be replaced"))
+        elif pending.lower() in ("yes", "1"):
+            found.append(
+                critical(f"{gpu['gpu_uuid']}: a row waits to be remapped", "nvidia-smi --gpu-reset")
+            )
+        elif pending.lower() not in ("no", "0", *ABSENT):
+            raise Unread(f"nvidia-smi says {pending[:40]!r}")
+    return _worst(found, ok())
+
+
+def nvlink(seen: Seen) -> Finding:
+    """NVLinks: one that is inactive halves what goes through it."""
+    reading = seen.reading("smi nvlink")
+    if reading.hung:
+        return HANG
+    if reading.status == 127:
+        return ok(text="no GPU")
+    inactive, active, gpu = [], 0, ""
+    for line in seen.output("smi nvlink").splitlines():
+        words = line.split()
+        if line.startswith("GPU ") and len(words) > 1:
+            gpu = words[1].rstrip(":")
+        elif "inactive" in line:
+            inactive.append(f"gpu {gpu} link {words[1].rstrip(':')}")
+        elif "GB/s" in line:
+            active += 1
+    if not gpu:
+        raise Unread("nvidia-smi nvlink names no GPU")
+    if inactive and active:
+        more = f" and {len(inactive) - 3} more" if len(inactive) > 3 else ""
+        return critical(f"inactive: {', '.join(inactive[:3])}{more}", "drain the host; reset GPUs")
+    return ok(str(active))

@@ -1,0 +1,1 @@
+"""What NCCL will use on a cluster, and what it should be told; pure."""

@@ -1,0 +1,157 @@
+"""What NCCL does with a host's devices and its NCCL_* settings; a small pure model.
+
+Theory, as NCCL's own source has it (net_ib, net_socket, bootstrap):
+
+* The *bootstrap interface* is chosen first, from NCCL_SOCKET_IFNAME or else ``ib*``,
+  then anything but docker, lo and virbr, then those. A name that fits nothing is
+  fatal, also where all data goes over InfiniBand.
+* A plugin (libnccl-net.so) goes before NCCL's own networks, whatever NCCL_IB_DISABLE says.
+* IB takes every ACTIVE port that NCCL_IB_HCA lets pass, InfiniBand *and* RoCE. If
+  none is left it is silently Socket, unless NCCL_NET insists.
+* A filter is ``[^][=]name[:port],...``: one ``^`` turns the whole list round, one ``=``
+  makes all names exact; otherwise they are prefixes, and mlx5_1 takes mlx5_10 too.
+  Empty or ``=`` filters nothing, ``^`` alone excludes all.
+
+Not modelled: which port serves which GPU, and everything that tunes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dispatcher.checks.network import Netdev
+from dispatcher.checks.rdma_ports import IB, ROCE, Port
+
+#: NCCL uses no more
+MOST_PORTS, MOST_INTERFACES = 32, 16
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A parsed NCCL_IB_HCA or NCCL_SOCKET_IFNAME; names with a port number or -1 for any."""
+
+    negated: bool
+    exact: bool
+    names: tuple[tuple[str, int], ...]
+
+    def passes(self, name: str, port: int = -1) -> bool:
+        if not self.names:
+            return not self.negated
+        return self.matches(name, port) != self.negated
+
+    def matches(self, name: str, port: int = -1) -> bool:
+        """Whether ``name`` stands in the list, before any ``^``."""
+        return any(
+            (name == wanted if self.exact else name.startswith(wanted))
+            and (number in (-1, port) or port == -1)
+            for wanted, number in self.names
+        )
+
+
+def parse_filter(text: str) -> Filter:
+    """The filter that ``text`` is. Any text is one; what is no port number is read as any."""
+    negated = text.startswith("^")
+    text = text[negated:]
+    exact = text.startswith("=")
+    names = []
+    for token in text[exact:].split(","):
+        name, _, rest = token.partition(":")
+        number = rest.partition(":")[0]
+        if name:
+            names.append((name, int(number) if number.isascii() and number.isdigit() else -1))
+    return Filter(negated, exact, tuple(names))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What NCCL will do on one host.
+
+    net: ``IB``, ``Socket``, the name of a plugin, or None when it ends with ``fatal``.
+    ports: those of IB; interfaces: those of Socket. bootstrap: where its ranks meet.
+    """
+
+    net: str | None
+    ports: tuple[Port, ...] = ()
+    interfaces: tuple[Netdev, ...] = ()
+    bootstrap: Netdev | None = None
+    fatal: str | None = None
+
+    @property
+    def mixed(self) -> bool:
+        """Whether InfiniBand and RoCE ports would be used side by side."""
+        return {IB, ROCE} <= {port.layer for port in self.ports}
+
+    @property
+    def gbps(self) -> float:
+        """What the ports' rates add up to, in Gb/s; 0 for unknown."""
+        return sum(port.gbps or 0.0 for port in self.ports)
+
+    def line(self) -> str:
+        """In NCCL's own words: ``NET/IB : Using [0]mlx5_1:1/IB; OOB eno1:10.0.0.5``."""
+        if self.fatal:
+            return f"fails: {self.fatal}"
+        oob = f"; OOB {self.bootstrap.name}:{self.bootstrap.address}" if self.bootstrap else ""
+        if self.net == "IB":
+            used = " ".join(f"[{i}]{p.name}/{p.layer}" for i, p in enumerate(self.ports))
+        else:
+            used = " ".join(f"[{i}]{d.name}:{d.address}" for i, d in enumerate(self.interfaces))
+        return f"NET/{self.net} : Using {used}{oob}"
+
+
+def predict(
+    ports: Sequence[Port],
+    netdevs: Sequence[Netdev],
+    settings: Mapping[str, str],
+    plugin: str | None = None,
+) -> Prediction:
+    """What NCCL does with these devices, in their order, under ``settings`` (NAME -> value).
+
+    plugin: the external network plugin that the host has, ``AWS Libfabric``.
+    """
+    interfaces = _interfaces(netdevs, settings.get("NCCL_SOCKET_IFNAME", ""))
+    if not interfaces:
+        wanted = settings.get("NCCL_SOCKET_IFNAME", "")
+        what = f"NCCL_SOCKET_IFNAME={wanted}: " if len(wanted) > 1 else ""
+        return Prediction(None, fatal=f"{what}no socket interface found")
+    first = Prediction("Socket", (), interfaces, interfaces[0])
+    wanted = settings.get("NCCL_NET", "")
+    if plugin and settings.get("NCCL_NET_PLUGIN") != "none" and wanted in ("", plugin):
+        return replace(first, net=plugin)
+    disabled = is_on(settings.get("NCCL_IB_DISABLE", ""))
+    chosen = () if disabled else _ports(ports, settings.get("NCCL_IB_HCA", ""))
+    if wanted.upper() == "IB" and not chosen:
+        why = "NCCL_IB_DISABLE=1" if disabled else "no port is ACTIVE and let pass"
+        return Prediction(None, fatal=f"NCCL_NET=IB but {why}")
+    if chosen and wanted.upper() in ("", "IB"):
+        return replace(first, net="IB", ports=chosen, interfaces=())
+    if wanted.upper() not in ("", "IB", "SOCKET"):
+        return Prediction(None, fatal=f"NCCL_NET={wanted}: no such network plugin")
+    return first
+
+
+def _ports(ports: Sequence[Port], text: str) -> tuple[Port, ...]:
+    chosen = parse_filter(text)
+    return tuple(p for p in ports if p.active and chosen.passes(p.device, p.number))[:MOST_PORTS]
+
+
+def _interfaces(netdevs: Sequence[Netdev], text: str) -> tuple[Netdev, ...]:
+    usable = [device for device in netdevs if device.usable]
+    if len(text) > 1:  # NCCL ignores a value of one character
+        tries = [text]
+    else:
+        tries = ["ib", "^docker,lo,virbr", "docker", "lo", "virbr"]
+    for one in tries:
+        wanted = parse_filter(one)
+        found = tuple(device for device in usable if wanted.passes(device.name))
+        if found:
+            return found[:MOST_INTERFACES]
+    return ()
+
+
+def is_on(text: str) -> bool:
+    """How NCCL reads a number: 0 and what is none are off."""
+    try:
+        return int(text, 0) != 0
+    except ValueError:
+        return False

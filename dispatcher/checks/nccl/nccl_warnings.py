@@ -1,0 +1,201 @@
+"""What is wrong, or will be slow, with NCCL's present settings on a cluster; pure.
+
+Three questions: does it start at all (CRITICAL), does it use what is there (WARN), and
+do all hosts agree. Hosts with the same trouble share one message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from dispatcher.checks.finding import Level
+from dispatcher.checks.nccl.nccl_model import Prediction, parse_filter
+from dispatcher.checks.rdma_ports import Port
+
+if TYPE_CHECKING:
+    from dispatcher.checks.nccl.nccl_advice import HostNet, Message
+
+#: interfaces that lead to nowhere but this host
+INNER = ("lo", "docker", "virbr", "br-", "veth", "cni", "flannel", "podman")
+
+#: for finding faults; they slow a job down when they are forgotten
+DEBUGGING = (
+    "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NET_GDR_LEVEL",
+    "NCCL_P2P_LEVEL", "NCCL_LAUNCH_MODE",
+)  # fmt: skip
+
+#: may well differ between hosts
+LOCAL = frozenset(
+    {
+        "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_DEBUG_FILE",
+        "NCCL_RAS_ADDR", "NCCL_TOPO_FILE", "NCCL_HOSTID", "NCCL_CONF_FILE",
+    }
+)  # fmt: skip
+
+Add = Callable[..., None]
+
+
+def messages(
+    hosts: Mapping[str, HostNet],
+    now: Mapping[str, Prediction],
+    chosen: Mapping[str, tuple[Port, ...]],
+) -> tuple[Message, ...]:
+    """What to say of ``hosts``, the gravest first. chosen: the ports that are advised."""
+    from dispatcher.checks.nccl.nccl_advice import Message
+
+    groups: dict[tuple[Level, str, str | None], list[str]] = {}
+
+    def add(host: str, level: Level, text: str, remedy: str | None = None) -> None:
+        groups.setdefault((level, text, remedy), []).append(host)
+
+    for name, host in hosts.items():
+        if host.unread:
+            add(name, Level.INCOMPLETE, host.unread)
+            continue
+        _start(name, host, now[name], len(hosts) > 1, add)
+        _ports(name, host, now[name], add)
+        _settings(name, host, add)
+    seen = {name: host for name, host in hosts.items() if not host.unread}
+    _agreement(seen, now, chosen, add)
+    ranked = sorted(groups.items(), key=lambda item: -item[0][0])
+    return tuple(Message(lv, tuple(dict.fromkeys(h)), t, r) for (lv, t, r), h in ranked)
+
+
+def _start(name: str, host: HostNet, will: Prediction, many: bool, add: Add) -> None:
+    """Does NCCL start there, and by the network that was meant?"""
+    wanted = host.settings.get("NCCL_SOCKET_IFNAME", "")
+    if will.fatal:
+        remedy = None
+        if "SOCKET_IFNAME" in will.fatal:
+            there = " ".join(d.name for d in host.netdevs if d.usable)
+            remedy = f"name one that is up with an address; there is: {there or 'none'}"
+        add(name, Level.CRITICAL, f"NCCL does not start: {will.fatal}", remedy)
+        return
+    hca = host.settings.get("NCCL_IB_HCA", "")
+    active = [port for port in host.ports if port.active]
+    off = host.settings.get("NCCL_IB_DISABLE", "0") not in ("", "0")
+    if will.net == "Socket" and active and hca and not off and "NCCL_NET" not in host.settings:
+        text = f"NCCL_IB_HCA={hca}: no such port is ACTIVE, so NCCL falls back to Socket silently"
+        add(name, Level.CRITICAL, text, "NCCL_NET=IB makes that an error")
+    if will.net == "Socket" and active and off:
+        what = ", ".join(port.name for port in active)
+        add(name, Level.WARN, f"NCCL_IB_DISABLE=1 although {what} are ACTIVE", "unset it")
+    if will.net == "Socket" and will.interfaces and all(d.ipoib for d in will.interfaces):
+        used = " ".join(d.name for d in will.interfaces)
+        add(name, Level.WARN, f"data goes by IP over InfiniBand ({used}), several times slower")
+    meet = will.bootstrap
+    if many and meet is not None and meet.address.startswith("127."):
+        text = f"ranks would meet at {meet.address} ({meet.name}), which no other host reaches"
+        add(name, Level.CRITICAL, text, "NCCL_SOCKET_IFNAME= the interface between the hosts")
+    elif many and meet is not None and meet.name.startswith(INNER):
+        text = f"ranks would meet over {meet.name}, which only this host has"
+        add(name, Level.CRITICAL, text, "NCCL_SOCKET_IFNAME= the interface between the hosts")
+    if wanted.startswith("^") and len(wanted) > 1:
+        left = [n for n in ("lo", "docker") if n not in wanted]
+        if left:
+            text = f"NCCL_SOCKET_IFNAME={wanted} takes {' and '.join(left)} too"
+            add(name, Level.WARN, text, "a list with ^ replaces the built-in ^docker,lo,virbr")
+
+
+def _ports(name: str, host: HostNet, will: Prediction, add: Add) -> None:
+    """Are the ports used that should be?"""
+    hca = host.settings.get("NCCL_IB_HCA", "")
+    chosen = parse_filter(hca)
+    if hca and not chosen.negated and will.net == "IB":
+        for wanted, number in chosen.names:
+            one = parse_filter(("=" if chosen.exact else "") + wanted)
+            there = [p for p in host.ports if one.matches(p.device)]
+            there = [p for p in there if number in (-1, p.number)]
+            if not there:
+                add(name, Level.WARN, f"NCCL_IB_HCA names {wanted}, which is not there")
+            elif not any(p.active for p in there):
+                text = f"NCCL_IB_HCA names {wanted}, which is {there[0].state}: "
+                text += f"the job runs with {will.gbps:.0f} Gb/s"
+                add(name, Level.WARN, text, "NCCL does not say so")
+            elif not chosen.exact and len({p.device for p in there}) > 1:
+                taken = ", ".join(dict.fromkeys(p.device for p in there))
+                text = f"NCCL_IB_HCA: {wanted} is a prefix and takes {taken}"
+                add(name, Level.WARN, text, f"NCCL_IB_HCA=={hca}")
+    if will.net == "IB" and will.mixed:
+        layers = " ".join(f"{p.name}/{p.layer}" for p in will.ports)
+        text = f"InfiniBand and RoCE side by side: {layers}"
+        add(name, Level.WARN, text, "connections between the two fail; name those of one kind")
+    for port in host.ports:
+        if port.physical == "LINKUP" and port.state in ("DOWN", "INIT", "ARMED"):
+            text = f"{port.name} has its link up but is {port.state}"
+            remedy = "no subnet manager answers it" if port.layer == "IB" else None
+            add(name, Level.WARN, text, remedy)
+
+
+def _settings(name: str, host: HostNet, add: Add) -> None:
+    found = host.settings
+    for variable in DEBUGGING:
+        if variable in found:
+            text = f"{variable}={found[variable]} is for finding faults"
+            add(name, Level.WARN, text, "remove it unless you measured it")
+    if "NCCL_COMM_ID" in found:
+        text = "NCCL_COMM_ID is set: communicators of one job get in each other's way"
+        add(name, Level.WARN, text, "remove it; the id is broadcast")
+    if "NCCL_IB_GID_INDEX" in found:
+        text = f"NCCL_IB_GID_INDEX={found['NCCL_IB_GID_INDEX']}: it may differ between hosts"
+        add(name, Level.WARN, text, "remove it; NCCL 2.21 and later find it themselves")
+    file = found.get("NCCL_DEBUG_FILE", "")
+    if file and not ("%h" in file and "%p" in file):
+        text = f"NCCL_DEBUG_FILE={file}: ranks overwrite each other's file"
+        add(name, Level.WARN, text, "put %h and %p into its name")
+    for variable in sorted(host.overridden):
+        add(name, Level.WARN, f"{variable} of a nccl.conf is hidden by the environment")
+
+
+def _agreement(
+    hosts: Mapping[str, HostNet],
+    now: Mapping[str, Prediction],
+    chosen: Mapping[str, tuple[Port, ...]],
+    add: Add,
+) -> None:
+    """What differs between hosts; those unlike the most are named."""
+    nets = {name: will.net or "" for name, will in now.items() if not will.fatal}
+    for name, net, most in _odd(nets):
+        text = f"would use {net}, most hosts {most}: they cannot talk to each other"
+        add(name, Level.CRITICAL, text)
+    layers = {
+        name: "+".join(sorted({port.layer for port in will.ports}))
+        for name, will in now.items()
+        if will.net == "IB"
+    }
+    for name, layer, most in _odd(layers):
+        add(name, Level.CRITICAL, f"would use {layer} ports, most hosts {most}")
+    versions = {name: host.version for name, host in hosts.items() if host.version}
+    for name, version, most in _odd(versions):
+        add(name, Level.CRITICAL, f"has NCCL {version}, most hosts {most}")
+    counts = {name: len(ports) for name, ports in chosen.items()}
+    for name, count, usual in _odd(counts):
+        text = f"has {count} good ports, most hosts {usual}"
+        add(name, Level.WARN, text, "see which are not ACTIVE: ibstatus")
+    rates = {name: max((p.gbps or 0.0) for p in ports) for name, ports in chosen.items()}
+    for name, rate, best in _odd(rates):
+        text = f"its ports run at {rate:.0f} Gb/s, on most hosts at {best:.0f}"
+        add(name, Level.WARN, text, "a bad cable or a port of the switch")
+    mtus = {
+        name: will.bootstrap.mtu
+        for name, will in now.items()
+        if will.bootstrap is not None and will.bootstrap.mtu
+    }
+    for name, mtu, common in _odd(mtus):
+        add(name, Level.WARN, f"MTU {mtu}, on most hosts {common}")
+    everything = {v for host in hosts.values() for v in host.settings if v not in LOCAL}
+    for variable in sorted(everything):
+        values = {name: host.settings.get(variable, "(unset)") for name, host in hosts.items()}
+        for name, value, usually in _odd(values):
+            add(name, Level.WARN, f"{variable}={value}, on most hosts {usually}")
+
+
+def _odd(values: Mapping[str, object]) -> list[tuple[str, object, object]]:
+    """(host, its value, the usual one) of hosts unlike the most; ties: the first is usual."""
+    if not values:
+        return []
+    usual = Counter(values.values()).most_common(1)[0][0]
+    return [(name, value, usual) for name, value in values.items() if value != usual]

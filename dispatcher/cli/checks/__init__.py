@@ -1,0 +1,1 @@
+"""``dispatch check`` and what it shows."""

@@ -1,0 +1,143 @@
+"""A ruling for people: hosts before checks, odd ones first; then what is wrong, and what to do.
+
+Hosts whose row is the same share one line, and checks that are fine everywhere share one too,
+so that a thousand healthy hosts are one line and a sick one is seen at once. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.checks.finding import Finding, Level
+from dispatcher.checks.ruling import Ruling
+from dispatcher.model.hostset import fold
+from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
+from dispatcher.output.text.sanitize import harmless_text
+
+#: how a level stands in the matrix, and its colour
+CELLS = {Level.OK: "ok", Level.WARN: "warn", Level.INCOMPLETE: "?", Level.CRITICAL: "FAIL"}
+COLOURS = {Level.OK: "", Level.WARN: "33", Level.INCOMPLETE: "35", Level.CRITICAL: "1;31"}
+#: rows of the matrix at most; more sick hosts than that need no picture
+MOST_ROWS = 40
+
+
+def painted(text: str, level: Level) -> str:
+    """``text`` in the colour of ``level``."""
+    return f"\x1b[{COLOURS[level]}m{text}\x1b[0m" if COLOURS[level] else text
+
+
+def plain(text: str, level: Level) -> str:
+    return text
+
+
+def lines(
+    ruling: Ruling, seconds: float, *, colour: bool, every: bool, advise: Advise = no_advice
+) -> list[str]:
+    """The ruling in lines. every: also columns in which all is fine, and each host's own words.
+
+    advise: what our machine knows to do about a kind of failure.
+    """
+    paint = painted if colour else plain
+    return [
+        _headline(ruling, seconds),
+        *_matrix(ruling, paint, every=every),
+        *_unseen(ruling, paint, advise, every=every),
+        *_details(ruling, paint),
+    ]
+
+
+def _headline(ruling: Ruling, seconds: float) -> str:
+    hosts = ruling.hosts
+    unfit = [host for host in hosts if not ruling.fit(host)]
+    what = f"{len(hosts) - len(unfit)} of {len(hosts)} hosts fit, {len(ruling.checks)} checks"
+    return f"{what}, {seconds:.1f} s" + (f": not {fold(unfit)}" if unfit else "")
+
+
+def _matrix(ruling: Ruling, paint: Callable[[str, Level], str], *, every: bool) -> list[str]:
+    looked_at = {host: found for host, found in ruling.findings.items() if found}
+    columns = [
+        check
+        for check in ruling.checks
+        if every or any(found[check].level > Level.OK for found in looked_at.values())
+    ]
+    if not columns or not looked_at:
+        return []
+    groups: dict[tuple[Level, ...], list[str]] = {}
+    for host, found in looked_at.items():
+        groups.setdefault(tuple(found[check].level for check in columns), []).append(host)
+    # the odd ones first: the gravest, then the rarest
+    order = sorted(groups, key=lambda row: (-max(row), -sum(row), len(groups[row])))
+    names = [fold(groups[row]) for row in order[:MOST_ROWS]]
+    wide = max(map(len, names))
+    wide_of = [max(4, len(check)) for check in columns]
+    out = [
+        " ".join(
+            [" " * wide, *(c.ljust(w) for c, w in zip(columns, wide_of, strict=True))]
+        ).rstrip()
+    ]
+    for name, row in zip(names, order, strict=False):
+        cells = [
+            paint(CELLS[level], level) + " " * (w - len(CELLS[level]))
+            for level, w in zip(row, wide_of, strict=True)
+        ]
+        out.append(" ".join([name.ljust(wide), *cells]).rstrip())
+    if len(order) > MOST_ROWS:
+        rest = [host for row in order[MOST_ROWS:] for host in groups[row]]
+        out.append(f"and {fold(rest)}, which have something too")
+    fine = [check for check in ruling.checks if check not in columns]
+    if fine:
+        out.append(f"fine everywhere: {' '.join(fine)}")
+    return out
+
+
+def _unseen(
+    ruling: Ruling, paint: Callable[[str, Level], str], advise: Advise, *, every: bool
+) -> list[str]:
+    out = []
+    for level, about in ((Level.CRITICAL, ruling.lost), (Level.INCOMPLETE, ruling.unread)):
+        what = "not reached" if level == Level.CRITICAL else "not read"
+        found = [
+            Trouble(host, why.partition(": ")[0], why, ruling.remedies.get(host))
+            for host, why in about.items()
+        ]
+        groups = [group for one in found for group in grouped([one])] if every else grouped(found)
+        for hosts, one in groups:
+            out.append(f"{paint(level.name.lower(), level)}: {fold(hosts)}: {what}: {one.why}")
+        out += hints(groups, advise)
+    return out
+
+
+def _details(ruling: Ruling, paint: Callable[[str, Level], str]) -> list[str]:
+    out = []
+    for level, check, one, hosts in ruling.sections:
+        word = paint(level.name.lower(), level)
+        out.append(f"{word}: {fold(hosts)}: {check}: {harmless_text(one.text)}")
+        if one.remedy:
+            out.append(f"  hint: {harmless_text(one.remedy)}")
+    return out
+
+
+def record(ruling: Ruling, seconds: float) -> dict[str, Any]:
+    """The ruling for programs; its form stays as it is, fields may be added."""
+    return {
+        "format": 1,
+        "fit": all(ruling.fit(host) for host in ruling.hosts),
+        "seconds": round(seconds, 3),
+        "checks": list(ruling.checks),
+        "hosts": {
+            host: {
+                "level": ruling.level(host).name,
+                "problem": ruling.lost.get(host) or ruling.unread.get(host),
+                "lost": host in ruling.lost,
+                "checks": {name: _finding(one) for name, one in found.items()},
+            }
+            for host, found in ruling.findings.items()
+        },
+    }
+
+
+def _finding(one: Finding) -> dict[str, Any]:
+    return {
+        "level": one.level.name, "text": one.text, "value": one.value, "remedy": one.remedy,
+    }  # fmt: skip

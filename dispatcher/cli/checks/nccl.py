@@ -1,0 +1,198 @@
+"""``dispatch check --nccl``: what NCCL will use on every host, and what it should be told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dispatcher.api.here import allow_open_files
+from dispatcher.checks.finding import Level
+from dispatcher.checks.nccl import nccl_log_part
+from dispatcher.checks.nccl.host_network import READINGS, from_text, text_of
+from dispatcher.checks.nccl.nccl_advice import Advice, HostNet, Message, advise
+from dispatcher.cli.entry import say
+from dispatcher.cli.options.host_options import find_hosts, hosts_typed
+from dispatcher.model.errors import UsageError
+from dispatcher.model.hostset import fold
+from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.job.request import parse_seconds
+from dispatcher.plan.variables import crosses
+
+#: bytes of a pasted text, and of a log
+MOST_TEXT, MOST_LOG = 4 << 20, 1 << 30
+#: seconds for all readings of one host
+PATIENCE = 15.0
+
+
+def run(flags: Mapping[str, Any]) -> int:
+    """Advise on what the flags name; the exit code. Raises: UsageError."""
+    if flags["texts"] and hosts_typed():
+        raise UsageError("--from has the texts of all hosts; -H and -w do not go with it")
+    # what crosses to the ranks by itself goes before what the hosts have
+    ours = {n: v for n, v in os.environ.items() if n.startswith(("NCCL_", "GLOO_")) and crosses(n)}
+    if flags["texts"]:
+        hosts = _pasted(flags["texts"])
+    else:
+        hosts = _asked(flags, ours)
+    advice = advise(hosts)
+    messages = list(advice.messages)
+    if flags["log"] is not None:
+        messages += _compared(flags["log"], advice)
+    if flags["apply"] is not None:
+        _write(flags["apply"], advice)
+    if flags["as_json"]:
+        sys.stdout.write(json.dumps(record(advice, messages), indent=2) + "\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in lines(advice, messages)))
+    if any(host.unread.startswith("lost: ") for host in hosts.values()):
+        return 125
+    return 1 if any(message.level > Level.WARN for message in messages) else 0
+
+
+def _pasted(paths: Sequence[str]) -> dict[str, HostNet]:
+    hosts: dict[str, HostNet] = {}
+    for path in paths:
+        name = os.path.basename(path)
+        name = name.partition(".")[0] or name
+        if name in hosts:
+            raise UsageError(f"--from {path}: there is a text of {name} already")
+        hosts[name] = from_text(_read(path, "--from", MOST_TEXT))
+    return hosts
+
+
+def _read(path: str, flag: str, most: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{flag} {path}: {why}") from None
+    if len(data) > most:
+        raise UsageError(f"{flag} {path}: larger than {most >> 20} MiB")
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _asked(flags: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, HostNet]:
+    """What the hosts themselves say."""
+    from dispatcher.cli.options.reach import Reach
+    from dispatcher.runner.surveys import survey
+
+    targets = find_hosts(flags, say)
+    allow_open_files(len(targets))
+    names = Errand(targets, ("true",)).names
+    connect = 10.0
+    if flags["connect_timeout"] is not None:
+        connect = parse_seconds(flags["connect_timeout"], "--connect-timeout")
+    with Reach(flags) as reach:
+        answers = survey(targets, READINGS, reach.transport_for, seconds=PATIENCE, connect=connect)
+    found = {}
+    for host, name, answer in zip(targets, names, answers, strict=True):
+        if answer.problem:
+            why = ("lost: " if answer.lost else "") + answer.problem
+            found[name] = HostNet(unread=harmless_text(why))
+            continue
+        readings = {
+            key: reading.value() if key != "libnccl" else reading.text
+            for key, reading in answer.readings.items()
+        }
+        found[name] = from_text(text_of(readings), {**ours, **dict(host.env)})
+    return found
+
+
+def _compared(path: str, advice: Advice) -> list[Message]:
+    """What a log says that was not to be expected."""
+    said = nccl_log_part.read(_read(path, "--log", MOST_LOG).splitlines())
+    if not said:
+        raise UsageError(f"--log {path}: no lines of NCCL in it", hint="-x NCCL_DEBUG=INFO")
+    expected = {
+        name: (will.net or "", tuple(port.name for port in will.ports))
+        for name, will in advice.now.items()
+    }
+    groups: dict[str, list[str]] = {}
+    for host, what in nccl_log_part.differences(expected, said):
+        groups.setdefault(what, []).append(host)
+    return [Message(Level.CRITICAL, tuple(hosts), what) for what, hosts in groups.items()]
+
+
+def _write(path: str, advice: Advice) -> None:
+    """The advice as a file for ``--env-file``. Raises: UsageError."""
+    if advice.own:
+        some = next(iter(advice.own))
+        words = " ".join(f"env={name}={value}" for name, value in advice.own[some].items())
+        raise UsageError(
+            f"--apply {path}: the hosts need different settings; put them into the hostfile",
+            hint=f"{some} {words}",
+        )
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(f"{name}={value}\n" for name, value in advice.settings.items())
+    except OSError as error:
+        raise UsageError(f"--apply {path}: {(error.strerror or '').lower()}") from None
+
+
+def lines(advice: Advice, messages: Sequence[Message]) -> list[str]:
+    """The advice for people."""
+    found = [
+        *_block("now", advice.now),
+        *(_block("then", advice.then) if advice.then != advice.now else []),
+        "advice:" if advice.settings or advice.own else "advice: none",
+        *(f"  {name}={value}" for name, value in advice.settings.items()),
+    ]
+    for values, hosts in _alike(advice.own).items():
+        found.append(f"  on {fold(hosts)}:")
+        found += [f"    {name}={value}" for name, value in values]
+    for message in sorted(messages, key=lambda m: -m.level):
+        where = fold(message.hosts)
+        found.append(f"{message.level.name.lower()}: {where}: {harmless_text(message.text)}")
+        if message.remedy:
+            found.append(f"  hint: {harmless_text(message.remedy)}")
+    return found
+
+
+def _alike(own: Mapping[str, Mapping[str, str]]) -> dict[tuple[tuple[str, str], ...], list[str]]:
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for host, values in own.items():
+        groups.setdefault(tuple(values.items()), []).append(host)
+    return groups
+
+
+def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:
+    """What NCCL uses, hosts with the same devices on one line."""
+    groups: dict[str, list[str]] = {}
+    first: dict[str, str] = {}
+    for host, will in predictions.items():
+        used = [f"{p.name}/{p.layer}/{p.gbps or 0:.0f}" for p in will.ports]
+        used += [] if used else [d.name for d in will.interfaces]
+        meet = will.bootstrap.name if will.bootstrap else ""
+        key = will.fatal or f"{will.net} {' '.join(used)} {meet}"
+        groups.setdefault(key, []).append(host)
+        first.setdefault(key, harmless_text(will.line()))
+    return [f"{title}: {fold(hosts)}: {first[key]}" for key, hosts in groups.items()]
+
+
+def record(advice: Advice, messages: Sequence[Message]) -> dict[str, Any]:
+    """The advice for programs."""
+    return {
+        "settings": advice.settings,
+        "hosts": {
+            name: {
+                "settings": advice.own.get(name, {}),
+                "now": advice.now[name].line(),
+                "then": advice.then[name].line(),
+            }
+            for name in advice.now
+        },
+        "messages": [
+            {
+                "level": message.level.name,
+                "hosts": list(message.hosts),
+                "text": message.text,
+                "remedy": message.remedy,
+            }
+            for message in messages
+        ],
+    }

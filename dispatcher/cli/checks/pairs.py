@@ -1,0 +1,209 @@
+"""``dispatch check --pairs``: which host, or which link, makes the others wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dispatcher.api.here import allow_open_files, python_of
+from dispatcher.checks.pair_ranking import Judgement, Pair, doubtful, judge, next_round, tournament
+from dispatcher.cli.checks import heatmap
+from dispatcher.cli.entry import say
+from dispatcher.cli.options.host_options import find_hosts
+from dispatcher.cli.options.reach import Reach
+from dispatcher.model import exitcodes
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host_part import Host
+from dispatcher.model.hostset import fold
+from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.job.request import parse_count, parse_seconds
+
+#: seconds a pair may take, and the share of the usual rate below which it is bad
+LIMIT, SLOW = 6.0, 0.5
+#: rounds at most; after two it goes on only while somebody is in doubt
+ROUNDS = 4
+#: hosts at most: each is told the partners of all, in one word of its command line
+MOST_HOSTS = 1024
+#: pairs that are told of one culprit
+MOST_TOLD = 3
+
+
+def run(flags: Mapping[str, Any]) -> int:
+    """Measure the pairs of what the flags name; the exit code. Raises: UsageError."""
+    targets = find_hosts(flags, say)
+    names = Errand(targets, ("true",)).names
+    if len(targets) < 2:
+        raise UsageError("--pairs: one host makes no pair")
+    if len(targets) > MOST_HOSTS:
+        raise UsageError(f"--pairs: {len(targets)} hosts, {MOST_HOSTS} at most at once")
+    slow = SLOW if flags["slow"] is None else parse_seconds(flags["slow"], "--slow")
+    rounds = _rounds(flags["rounds"])
+    picture = flags["svg"]
+    allow_open_files(len(targets))
+    connect = 10.0
+    if flags["connect_timeout"] is not None:
+        connect = parse_seconds(flags["connect_timeout"], "--connect-timeout")
+    began = time.monotonic()
+    pairs, problems, played = _measured(targets, flags, rounds, slow, connect)
+    if problems:
+        met = {host for pair in pairs for host in (pair.a, pair.b)}
+        for host in set(range(len(targets))) - met - problems.keys():
+            problems[host] = "no partner was left for it"
+    judgement = judge(pairs, slow)
+    seconds = time.monotonic() - began
+    if picture is not None:
+        try:
+            with open(picture, "w", encoding="utf-8") as file:
+                file.write(heatmap.svg(names, pairs, judgement))
+        except OSError as error:
+            raise UsageError(f"--svg {picture}: {(error.strerror or '').lower()}") from None
+    if flags["as_json"]:
+        found = record(names, pairs, problems, judgement, played, seconds)
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        shown = lines(names, pairs, problems, judgement, played, seconds)
+        sys.stdout.write("".join(f"{line}\n" for line in shown))
+    if problems:
+        return exitcodes.CLUSTER
+    return 1 if judgement.bad else 0
+
+
+def _rounds(text: str | None) -> int | None:
+    """Rounds at most; None for a whole tournament."""
+    if text == "all":
+        return None
+    return ROUNDS if text is None else parse_count(text, "--rounds")
+
+
+def _measured(
+    targets: Sequence[Host],
+    flags: Mapping[str, Any],
+    rounds: int | None,
+    slow: float,
+    connect: float,
+) -> tuple[list[Pair], dict[int, str], int]:
+    """The pairs, the hosts that could not take part and why, and how many rounds there were."""
+    from dispatcher.runner.pairs import find_places, play_round
+
+    pairs: list[Pair] = []
+    with Reach(flags) as reach:
+        places, problems = find_places(
+            targets, flags["iface"], reach.transport_for, seconds=LIMIT, connect=connect
+        )
+        play = _by_ranks(targets, flags, reach, problems, connect)
+        hosts = sorted(places)
+        most = len(hosts) - 1 + len(hosts) % 2 if rounds is None else rounds
+        for nth in range(most):
+            hosts = [host for host in hosts if host not in problems]
+            if rounds is None:
+                chosen = tournament(hosts, nth)
+            elif nth > 1 and not doubtful(hosts, judge(pairs, slow)):
+                return pairs, problems, nth
+            else:
+                chosen = next_round(hosts, pairs, nth, slow)
+            if not chosen:
+                return pairs, problems, nth
+            pairs += play(chosen) if play is not None else play_round(
+                targets, places, chosen, reach.transport_for, limit=LIMIT, connect=connect
+            )  # fmt: skip
+    return pairs, problems, most
+
+
+def _by_ranks(
+    targets: Sequence[Host],
+    flags: Mapping[str, Any],
+    reach: Reach,
+    problems: dict[int, str],
+    connect: float,
+) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
+    """What plays a round by ranks, if that is wanted; its problems join the others."""
+    if flags["over"] in (None, "tcp"):
+        return None
+    from dispatcher.api.rank_pairs import MpiPairs
+
+    python = flags["python"] or python_of(os.environ)
+    played = MpiPairs(
+        targets, reach.transport_for,
+        over=flags["over"], python=python, iface=flags["iface"], connect=connect,
+    )  # fmt: skip
+
+    def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:
+        found = played.play(chosen)
+        problems.update(played.problems)
+        return found
+
+    return play
+
+
+def lines(
+    names: Sequence[str],
+    pairs: Sequence[Pair],
+    problems: Mapping[int, str],
+    judgement: Judgement,
+    rounds: int,
+    seconds: float,
+) -> list[str]:
+    """What was found, for people: the map, then who is to blame."""
+    usual = heatmap.rate_words(judgement.usual)
+    what = f"{len(names)} hosts, {len(pairs)} pairs in {rounds} rounds"
+    out = [f"{what}, {seconds:.1f} s; usual: {usual}"]
+    out += heatmap.text(names, pairs, judgement)
+    groups: dict[str, list[str]] = {}
+    for host, why in problems.items():
+        groups.setdefault(harmless_text(why), []).append(names[host])
+    out += [f"critical: {fold(hosts)}: not measured: {why}" for why, hosts in groups.items()]
+    for host in judgement.culprits:
+        told = [_words(names, p) for p in pairs if host in (p.a, p.b)]
+        more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+        shown = "; ".join(told[:MOST_TOLD])
+        out.append(f"critical: {names[host]}: bad with most partners: {shown}{more}")
+        out.append("  hint: look at its cable, port and routes; --exclude it meanwhile")
+    for a, b in judgement.links:
+        pair = next(p for p in pairs if (p.a, p.b) == (a, b))
+        out.append(f"critical: {names[a]} and {names[b]}: bad together: {_words(names, pair)}")
+    return out if len(out) > 1 or judgement.bad else [*out, "all pairs are alike"]
+
+
+def _words(names: Sequence[str], pair: Pair) -> str:
+    who = f"{names[pair.a]}-{names[pair.b]}"
+    if pair.rate is None:
+        return f"{who} failed ({harmless_text(pair.why).lower() or 'no answer'})"
+    late = f", {pair.latency * 1e3:.1f} ms" if pair.latency is not None else ""
+    there, back = (heatmap.rate_words(rate or 0.0) for rate in (pair.there, pair.back))
+    return f"{who} {there}, back {back}{late}"
+
+
+def record(
+    names: Sequence[str],
+    pairs: Sequence[Pair],
+    problems: Mapping[int, str],
+    judgement: Judgement,
+    rounds: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """What was found, for programs."""
+    return {
+        "format": 1,
+        "seconds": round(seconds, 3),
+        "rounds": rounds,
+        "usual": judgement.usual,
+        "culprits": heatmap.named(names, judgement.culprits),
+        "links": [[names[a], names[b]] for a, b in judgement.links],
+        "problems": {names[host]: why for host, why in problems.items()},
+        "pairs": [
+            {
+                "hosts": [names[pair.a], names[pair.b]],
+                "latency": pair.latency,
+                "there": pair.there,
+                "back": pair.back,
+                "why": pair.why,
+                "bad": (pair.a, pair.b) in judgement.bad,
+            }
+            for pair in pairs
+        ],
+    }

@@ -1,0 +1,79 @@
+"""The one way into a click command: runs it, tells its errors in one form, gives the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import click
+
+from dispatcher.cli.options.terminal import filled
+from dispatcher.model import exitcodes
+from dispatcher.model.errors import DispatchError, UsageError
+
+#: options may be spelled with dashes or underscores
+CONTEXT = {
+    "allow_interspersed_args": False,  # what follows the program is the program's
+    "token_normalize_func": lambda word: word.replace("_", "-"),
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+}
+#: for commands that run nobody's program: options may come after the words, too
+MIXED = {**CONTEXT, "allow_interspersed_args": True}
+
+
+def enter(
+    command: click.Command,
+    words: Sequence[str],
+    name: str,
+    bare: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Run ``command``, called ``name`` in its help, with ``words``; the exit code.
+
+    bare: options whose value may be left out, and what it is then. The words as they were typed
+    are the ``obj`` of click's context; see ``retyped``.
+    """
+    try:
+        known = profiled(command)
+        args = filled(known, words, bare) if bare else list(words)
+        code = known.main(args=args, prog_name=name, standalone_mode=False, obj=tuple(words))
+    except click.exceptions.Abort:
+        return exitcodes.SIGNAL_BASE + 2
+    except click.ClickException as error:
+        return complain(UsageError(_lower(error.format_message()), hint=f"{name} --help"))
+    except DispatchError as error:
+        return complain(error)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads; keep the exit quiet
+        return exitcodes.SIGNAL_BASE + 13
+    return code if isinstance(code, int) else 0
+
+
+def profiled(command: click.Command) -> click.Command:
+    """``command`` with the option that all have, ``--profile``."""
+    from dispatcher.cli.options.config_file import option
+
+    if not any(parameter.name == "profile" for parameter in command.params):
+        command.params.append(option())
+    return command
+
+
+def complain(error: DispatchError) -> int:
+    """Tell ``error`` on standard error; its exit code."""
+    sys.stderr.write(f"error: {error.message}\n")
+    if error.hint:
+        sys.stderr.write(f"  hint: {error.hint}\n")
+    return error.exit_code
+
+
+def say(line: str) -> None:
+    """One line on standard error, in one write."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _lower(message: str) -> str:
+    text = message.rstrip(".")
+    return text[:1].lower() + text[1:]

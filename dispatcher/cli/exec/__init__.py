@@ -1,0 +1,1 @@
+"""Commands that run once on every host: exec, shell, connect, put, get."""

@@ -1,0 +1,76 @@
+"""``dispatch exec``: one command once on every host, each for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli.options.host_options import (
+    how_options,
+    keep_option,
+    sudo_options,
+    time_options,
+    where_options,
+)
+from dispatcher.cli.options.terminal import fanout_option
+
+EPILOG = """\b
+Examples:
+  dispatch exec -H hostfile -- nvidia-smi -L
+  dispatch exec -w 'n[01-16]' -x n07 --shell 'dmesg | grep -i xid | tail -1'
+  dispatch exec -w @gpu --serial 4 --stop-after 1 -- systemctl restart munge
+Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a time limit;
+125 a host failed; 130 Ctrl-C. With -S the largest exit code of all hosts.
+"""
+
+
+@click.command("exec", context_settings=CONTEXT, epilog=EPILOG)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
+@where_options
+@click.option("--shell", metavar="TEXT", help="Run TEXT by /bin/sh there, instead of COMMAND.")
+@click.option("-I", "--stdin", is_flag=True, help="Give every command a copy of standard input.")
+@click.option("-n", "--no-stdin", is_flag=True, help="Leave standard input alone [the default].")
+@sudo_options
+@click.option("--pty", is_flag=True, help="Run it on a terminal; of one host, yours.")
+@time_options
+@click.option("-S", "--max-code", is_flag=True, help="Exit with the largest exit code of all.")
+@click.option("-N", "--no-label", is_flag=True, help="Do not label lines.")
+@click.option("-b", "--gather", is_flag=True, help="Show equal output once, hosts folded.")
+@click.option("-B", "--gather-all", is_flag=True, help="As -b, and standard error so as well.")
+@click.option("--diff", is_flag=True, help="Show how output differs from that of most hosts.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a host, at its end.")
+@click.option("-T", "--timestamps", is_flag=True, help="Put the time before every line.")
+@click.option("-o", "--output-dir", metavar="DIR", help="Keep each host's output in DIR/HOST.")
+@click.option("-e", "--error-dir", metavar="DIR", help="Keep its standard error in DIR/HOST.")
+@click.option(
+    "--screen-overflow",
+    type=click.Choice(["auto", "drop", "block"]),
+    default="auto",
+    help="A paused reader: leave out and count, or hold the commands back [auto: drop where "
+    "stdout is a terminal or -o and -e keep all].",
+)
+@click.option("--events", metavar="FILE", help="Write every event to the new FILE as JSON lines.")
+@click.option("--failed-to", metavar="FILE", help="Write the hosts that failed, as a hostfile.")
+@click.option("--retry-failed", metavar="FILE", help="Only those of FILE, and then update it.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress on a terminal.")
+@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
+@fanout_option
+@keep_option
+@how_options
+def command(**flags: Any) -> int:
+    """Run COMMAND once on every host, exactly as given, and show its lines labelled.
+
+    No Python is needed there. Ctrl-C, a time limit or the end of dispatch end it on all hosts.
+    """
+    from dispatcher.cli.exec.run_exec import run
+
+    return run(flags)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch exec`` with ``words``; the exit code."""
+    bare = {"--sudo": "root", "--keep": "600", "--fanout-tree": "auto"}
+    return enter(command, words, "dispatch exec", bare)

@@ -1,0 +1,171 @@
+"""How an errand is shown: the sinks that the flags ask for, and what they say at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dispatcher.cli.hints import Advice
+from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
+from dispatcher.core.events.exec_events import Outcome
+from dispatcher.core.events.sink import Sink
+from dispatcher.model.errors import UsageError
+from dispatcher.output.exec.early import Early
+from dispatcher.output.exec.exec_notes import ErrandNotes, describe, words
+from dispatcher.output.exec.exec_progress import ErrandProgress
+from dispatcher.output.exec.host_blocks import Kept, blocks_of, differences, gathered, record
+from dispatcher.output.exec.through import Through
+from dispatcher.output.files.files import write_all
+from dispatcher.output.files.hostfiles import HostFiles
+from dispatcher.output.files.journal import Journal
+from dispatcher.output.selection import OnlyStreams
+from dispatcher.output.terminal.outlet import Outlet
+from dispatcher.output.terminal.screen import Screen, View
+from dispatcher.remote.protocol.wire import STDERR, STDOUT
+
+BOTH = frozenset({STDOUT, STDERR})
+
+
+class Telling:
+    """The sinks of one errand. say: writes a line on standard error; nobody_reads: see Screen.
+
+    through: the one host's bytes go to our terminal as they are.
+
+    Raises: UsageError for flags that exclude each other, or a folder or file
+    that cannot be made.
+    """
+
+    def __init__(
+        self,
+        flags: Mapping[str, Any],
+        names: Sequence[str],
+        say: Callable[[str], None],
+        nobody_reads: Callable[[], None],
+        *,
+        through: bool = False,
+    ) -> None:
+        gather = flags["gather"] or flags["gather_all"]
+        if flags["as_json"] and (gather or flags["diff"]):
+            raise UsageError("--json goes with none of -b, -B and --diff")
+        self._flags = flags
+        self._names = names
+        self._say = say
+        whole = gather or flags["diff"]
+        both = flags["as_json"] or flags["gather_all"]
+        kept = BOTH if both else frozenset({1}) if whole else frozenset()
+        self._kept = Kept(kept)
+        label = not flags["no_label"]
+        self._progress = None if through or not _may_draw(flags) else ErrandProgress(names)
+        files = self._files(lambda line: screen.say(line))
+        screen: Sink = (
+            Through(STDOUT, nobody_reads) if through else self._screen(BOTH - kept, nobody_reads)
+        )
+        notes = ErrandNotes(names, screen.say, verbose=flags["verbose"])
+        self.sinks: list[Sink] = [notes, self._kept, *files]
+        if self._progress is not None:
+            self.sinks.append(self._progress)
+        write = _to_output
+        if self._progress is not None and os.isatty(STDOUT):  # it may not write into the picture
+
+            def write(text: bytes) -> None:
+                screen.say(text.decode("utf-8", "surrogateescape").removesuffix("\n"))
+
+        self._early = Early(self._kept, names, write, label=label) if gather else None
+        if self._early is not None:
+            self.sinks.append(self._early)
+        self.sinks.append(screen)  # closed last: it shows what the others say
+
+    def _files(self, say: Callable[[str], None]) -> list[Sink]:
+        found: list[Sink] = []
+        out, err, events = (self._flags[n] for n in ("output_dir", "error_dir", "events"))
+        if out is not None and err is not None and os.path.realpath(out) == os.path.realpath(err):
+            raise UsageError("-o and -e: one folder for both")
+        folders = {n: Path(text) for n, text in ((1, out), (2, err)) if text is not None}
+        if folders:
+            found.append(HostFiles(folders, self._names, say))
+        if events is not None:
+            try:
+                found.append(Journal(Path(events), say))
+            except OSError as error:
+                why = (error.strerror or "").lower()
+                raise UsageError(f"--events {events}: {why}") from None
+        return found
+
+    def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Sink:
+        """What shows ``streams`` and says notes, whether or not somebody reads them."""
+        lookers = terminals()
+        bare, names = self._flags["no_label"], self._names
+        view = View(
+            lambda node: "" if bare else f"{names[node]}:",
+            terminals=lookers,
+            coloured=frozenset() if os.environ.get("NO_COLOR") else lookers,
+            timestamps=self._flags["timestamps"],
+            mark_errors=False,
+        )
+        # notes go to standard error even where its lines are kept for the end
+        fds = {stream: stream for stream in streams | {STDERR}}
+        broken = nobody_reads if streams else lambda: None
+        outlet, footer, progress = Outlet(fds, broken), None, self._progress
+        if progress is not None:
+            from dispatcher.output.terminal.terminal import Terminal
+
+            outlet = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken)
+
+            def footer(bars: object, columns: int) -> list[tuple[bytes, int]]:
+                return progress.lines(columns)
+
+        screen = Screen(view, outlet, footer=footer)
+        folders = {STDOUT: self._flags["output_dir"], STDERR: self._flags["error_dir"]}
+        kept = all(folders[stream] is not None for stream in streams)
+        reader = STDOUT if STDOUT in streams else STDERR
+        overflow = self._flags["screen_overflow"]
+        draws = self._progress is not None
+        return OnlyStreams(
+            unhurried(screen, outlet, reader, overflow, kept=kept, draws=draws), streams
+        )
+
+    def conclude(self, outcomes: Sequence[Outcome]) -> None:
+        """Show what was kept, and then what became of which hosts."""
+        try:
+            if self._flags["as_json"]:
+                for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
+                    found = record(name, node, outcome, self._kept, words(outcome))
+                    write_all(1, (json.dumps(found) + "\n").encode())
+            else:
+                self._show_blocks()
+        except BrokenPipeError:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads any more
+        for line in describe(outcomes, self._names, Advice(self._flags)):
+            self._say(line)
+
+    def _show_blocks(self) -> None:
+        flags, blocks = self._flags, blocks_of(self._kept, self._names)
+        label = not flags["no_label"]
+        if self._early is not None:
+            for piece in gathered(blocks, label=label, shown=self._early.shown):
+                write_all(1, piece)
+        if flags["gather_all"]:
+            said = blocks_of(self._kept, self._names, STDERR)
+            for piece in gathered(said, label=label, what=", standard error"):
+                write_all(2, piece)
+        if flags["diff"]:
+            for piece in differences(blocks):
+                write_all(1, piece)
+
+
+def _may_draw(flags: Mapping[str, Any]) -> bool:
+    """Whether the progress may stand below the lines, and nobody is asked for anything there."""
+    asks = flags["sudo"] is not None and not flags["ask_sudo_password"]
+    types = flags["stdin"] and os.isatty(0)
+    return not (flags["quiet"] or asks or types) and may_draw(os.environ)
+
+
+def _to_output(text: bytes) -> None:
+    """Write ``text`` to standard output, if anybody still reads there."""
+    with contextlib.suppress(OSError):
+        write_all(STDOUT, text)

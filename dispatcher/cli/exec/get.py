@@ -1,0 +1,99 @@
+"""From the flags of ``get`` to an errand that asks every host for its files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dispatcher.bootstrap import copy_program, scripts
+from dispatcher.cli.entry import say
+from dispatcher.cli.exec.run_copy import conclude, here, run, there
+from dispatcher.cli.exec.run_exec import limits
+from dispatcher.cli.options.host_options import find_hosts
+from dispatcher.core.events.exec_events import is_good
+from dispatcher.model import paths as placeholders
+from dispatcher.model.errors import UsageError
+from dispatcher.model.paths import HOST, RANK
+from dispatcher.plan.exec_plan import Errand
+from dispatcher.transfer.fetching import Fetching
+from dispatcher.transfer.get_files import Group
+
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def get(flags: Mapping[str, Any]) -> int:
+    """Ask every host for the files; the exit code. Raises: UsageError before that."""
+    if len(flags["paths"]) < 2:
+        raise UsageError("get: what, and where to?", hint="dispatch get -H hostfile /FILE DIR")
+    *sources, folder = flags["paths"]
+    folder = here(folder)
+    limit = _size(flags["max_size"])
+    hosts = find_hosts(flags, say, slots=placeholders.uses("".join(flags["paths"]), RANK))
+    wanted = placeholders.groups(
+        [source.rstrip("/") or source for source in sources], folder, hosts
+    )
+    own = placeholders.uses(folder, HOST) or placeholders.uses(folder, RANK)
+    names = Errand(hosts, ("get",)).names
+    plans = [
+        tuple(
+            Group(dest if own else os.path.join(dest, name), tuple(map(_named, paths)))
+            for dest, paths in groups
+        )
+        for name, groups in zip(names, wanted, strict=True)
+    ]
+    _check_places([group for groups in plans for group in groups])
+    if not own:
+        _make(folder)
+    fetching = Fetching(
+        plans, limit=limit, checksum=flags["checksum"], resume=not flags["no_resume"]
+    )
+    words = copy_program.words(scripts.GET, ())
+    tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
+    errand = Errand(hosts, words, stdin=True, limits=limits(flags), tails=tails)
+    began = time.monotonic()
+    outcomes = list(run(errand, flags, fetching, fetching.told))
+    for node, outcome in enumerate(outcomes):
+        if is_good(outcome):
+            fetching.unpack(node)
+    for name, told in zip(names, fetching.told, strict=True):
+        for left in told.left_out:
+            say(f"note: {name}: left out {left}")
+    return conclude(names, outcomes, fetching.told, time.monotonic() - began, "fetched", flags)
+
+
+def _named(path: str) -> tuple[str, str]:
+    """A path there, and the name it gets here. Raises: UsageError when it has none."""
+    base = path.rpartition("/")[2]
+    if path.startswith("~") and base == path:
+        raise UsageError(
+            f"get: {path!r}: a home folder cannot be fetched as a whole",
+            hint=f"name what is in it: {path}/.bashrc",
+        )
+    if base in ("", ".", "..") or "\0" in path:
+        raise UsageError(f"get: {path!r}: cannot be fetched as a whole")
+    return there(path), base
+
+
+def _check_places(groups: Sequence[Group]) -> None:
+    """Raises: UsageError when two things would lie in one place."""
+    if any(len(group.names) < len(group.paths) for group in groups):
+        raise UsageError("get: two of the same name would lie in one place")
+    places = [os.path.normpath(group.place) for group in groups]
+    if len(set(places)) < len(places):
+        raise UsageError("get: files of two hosts would lie in one place")
+
+
+def _make(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"get: {folder}: {(error.strerror or '').lower()}") from None
+
+
+def _size(text: str) -> int:
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    if not (number.isascii() and number.isdigit() and len(number) < 13 and unit in ("", *_SIZES)):
+        raise UsageError(f"--max-size: not a size: {text!r}", hint="--max-size 500M")
+    return int(number) * _SIZES.get(unit, 1)

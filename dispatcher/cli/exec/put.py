@@ -1,0 +1,158 @@
+"""From the flags of ``put`` to an errand that sends the files, or to a tree and an errand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dispatcher.api.transports import LOCAL_NAMES
+from dispatcher.bootstrap import copy_program, scripts
+from dispatcher.cli.entry import say
+from dispatcher.cli.exec.run_copy import conclude, run, there
+from dispatcher.cli.exec.run_exec import limits
+from dispatcher.cli.options.host_options import find_hosts
+from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
+from dispatcher.model import paths as placeholders
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host_part import Host
+from dispatcher.model.hostset import fold
+from dispatcher.model.paths import RANK
+from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.job.request import parse_count
+from dispatcher.transfer import tree
+from dispatcher.transfer.put_files import Group, Sources, names_of
+from dispatcher.transfer.sending import Sending
+from dispatcher.transfer.told import Told
+
+
+def put(flags: Mapping[str, Any]) -> int:
+    """List the sources, then send them; the exit code. Raises: UsageError before that."""
+    if len(flags["paths"]) < 2:
+        raise UsageError("put: what, and where to?", hint="dispatch put -H hostfile FILE /DEST/")
+    *sources, dest = flags["paths"]
+    if not dest or "\0" in dest:
+        raise UsageError("put: an empty destination")
+    hosts = find_hosts(flags, say, slots=placeholders.uses("".join(flags["paths"]), RANK))
+    wanted = placeholders.groups(sources, there(dest), hosts)
+    listed: dict[tuple[tuple[str, ...], ...], Sources] = {}
+    plans = []
+    for groups in wanted:
+        paths = tuple(paths for _, paths in groups)
+        if paths not in listed:
+            listed[paths] = Sources(groups, checksum=flags["checksum"])
+        plans.append((listed[paths], groups))
+    told = [Told(wanted=files.size) for files, _ in plans]
+    shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
+    branches = _branches(flags, len(hosts), plans[0][0].size if shared else None)
+    job = Putting(flags, hosts, plans, told)
+    began = time.monotonic()
+    outcomes = job.by_tree(branches) if branches else job.flat(range(len(hosts)))
+    names = Errand(hosts, ("put",)).names
+    return conclude(
+        names,
+        [outcomes[node] for node in range(len(hosts))],
+        told,
+        time.monotonic() - began,
+        "sent",
+        flags,
+    )
+
+
+def _branches(flags: Mapping[str, Any], hosts: int, size: int | None) -> int:
+    """How many branches the tree has; 0 for none.
+
+    size: bytes for one host; None where hosts cannot pass on what they get.
+    """
+    given = flags["tree"]
+    one_by_one = flags["serial"] is not None or flags["stop_after"] is not None
+    if given is None:
+        return 0 if one_by_one or size is None or not tree.pays(hosts, size) else tree.BRANCHES
+    if one_by_one:
+        raise UsageError("--tree serves hosts at once; --serial and --stop-after do not go with it")
+    if size is None:
+        raise UsageError("--tree: every host must get the same files, and none be this machine")
+    count = parse_count(given, "--tree") if given else tree.BRANCHES
+    return count if hosts > 1 else 0
+
+
+class Putting:
+    """One ``put``: its hosts, what goes to each, and what is known of it."""
+
+    def __init__(
+        self,
+        flags: Mapping[str, Any],
+        hosts: Sequence[Host],
+        plans: Sequence[tuple[Sources, tuple[Group, ...]]],
+        told: Sequence[Told],
+    ) -> None:
+        self._flags = flags
+        self._hosts = hosts
+        self._plans = plans
+        self._told = told
+
+    def flat(self, nodes: Sequence[int]) -> dict[int, Outcome]:
+        """Serve ``nodes`` from here: node -> outcome."""
+        return self._serve(nodes, {})
+
+    def by_tree(self, branches: int) -> dict[int, Outcome]:
+        """Serve the heads of as many branches; whom they could not serve, from here."""
+        self._plans[0][0].add_digests()
+        found = tree.branches_of(range(len(self._hosts)), branches)
+        groups = [groups for _, groups in self._plans]
+        below = {
+            number: (
+                tree.instructions(branch, self._hosts, groups),
+                {node: self._told[node] for node in branch.below},
+            )
+            for number, branch in enumerate(found)
+            if branch.below
+        }
+        outcomes = self._serve([branch.head for branch in found], below)
+        left = []
+        stopped = [one for one in outcomes.values() if isinstance(one, Interrupted | TimedOut)]
+        for node in (node for branch in found for node in branch.below):
+            told = self._told[node]
+            if told.sent is not None or told.error is not None:
+                outcomes[node] = Exited(0 if told.error is None else 1)
+            elif stopped:
+                outcomes[node] = NotStarted("interrupted")
+            else:
+                left.append(node)
+        if left:
+            self._say_who(left)
+            outcomes |= self.flat(left)
+        return outcomes
+
+    def _say_who(self, nodes: Sequence[int]) -> None:
+        if not self._flags["verbose"]:
+            return
+        why: dict[str, list[str]] = {}
+        for node in nodes:
+            text = self._told[node].relay_error or "the host above it failed"
+            why.setdefault(harmless_text(text), []).append(self._hosts[node].name)
+        for text, names in why.items():
+            say(f"note: {fold(names)}: served from here: {text}")
+
+    def _serve(
+        self, nodes: Sequence[int], below: Mapping[int, tuple[dict[str, Any], dict[int, Told]]]
+    ) -> dict[int, Outcome]:
+        flags = self._flags
+        plans = [self._plans[node] for node in nodes]
+        sending = Sending(
+            plans,
+            checksum=flags["checksum"],
+            resume=not flags["no_resume"],
+            told=[self._told[node] for node in nodes],
+            below=below,
+        )
+        tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)
+        errand = Errand(
+            tuple(self._hosts[node] for node in nodes),
+            copy_program.words(scripts.PUT, ()),
+            stdin=True,
+            limits=limits(flags),
+            tails=tails,
+        )
+        return dict(zip(nodes, run(errand, flags, sending, self._told), strict=True))

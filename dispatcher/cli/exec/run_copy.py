@@ -1,0 +1,127 @@
+"""What ``put`` and ``get`` share: an errand with a dialogue, and what is said at its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dispatcher.api.here import allow_open_files
+from dispatcher.cli.entry import say
+from dispatcher.cli.hints import Advice
+from dispatcher.cli.options.reach import Reach
+from dispatcher.cli.run.run_sinks import may_draw, terminals
+from dispatcher.core.events.exec_events import (
+    Failed,
+    Interrupted,
+    NotCopied,
+    Outcome,
+    TimedOut,
+    exit_code,
+    is_good,
+)  # fmt: skip
+from dispatcher.core.events.run_events import SignalReceived
+from dispatcher.core.events.sink import Sink
+from dispatcher.model.errors import UsageError
+from dispatcher.output.exec.copying import summary
+from dispatcher.output.exec.exec_notes import ErrandNotes, describe
+from dispatcher.output.terminal.outlet import Outlet
+from dispatcher.output.terminal.screen import Screen, View
+from dispatcher.plan.exec_plan import Errand
+from dispatcher.remote.copy.give import NotGiven, at_home
+from dispatcher.runner.exec.dialogue import Dialogue
+from dispatcher.runner.exec.exec_loop import ErrandRunner
+from dispatcher.transfer.told import Told
+from dispatcher.transport.base import Failure, Kind
+
+_HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
+
+
+def there(path: str) -> str:
+    """``path`` so that no program there takes it for an option; ``~`` is expanded there.
+
+    Raises: UsageError where ``~`` begins what cannot be a user's name.
+    """
+    if path.startswith("~") and not _HOME.match(path):
+        raise UsageError(
+            f"{path}: what follows ~ is no user's name",
+            hint=f"for a file of that name: {shlex.quote('./' + path)}",
+        )
+    return f"./{path}" if path.startswith("-") else path
+
+
+def here(path: str) -> str:
+    """``path`` of this machine, its ``~`` expanded, since quotes keep it from the shell.
+
+    Raises: UsageError for a home folder that is not known.
+    """
+    try:
+        return at_home(there(path))
+    except NotGiven as bad:
+        raise UsageError(str(bad)) from None
+
+
+def run(
+    errand: Errand,
+    flags: Mapping[str, Any],
+    talk: Dialogue,
+    told: Sequence[Told],
+) -> tuple[Outcome, ...]:
+    """Carry out ``errand``, whose hosts ``talk`` talks with; one outcome a host.
+
+    told: what is known of each host's copy, for the progress that a terminal shows.
+    """
+    allow_open_files(len(errand.hosts))
+    names = errand.names
+
+    def nobody_reads() -> None:
+        runner.tell(SignalReceived(signal.SIGPIPE))
+
+    sinks: list[Sink] = []
+    outlet = Outlet({2: 2}, nobody_reads)
+    if may_draw(os.environ):
+        from dispatcher.output.exec.copy_progress import CopyProgress, CopyTerminal
+
+        progress = CopyProgress(told)
+        sinks.append(progress)
+        outlet = CopyTerminal(progress, 2, nobody_reads)
+    # standard output is the copy's own wire; standard error is for people
+    view = View(lambda node: f"{names[node]}:", terminals=terminals(), mark_errors=False)
+    screen = Screen(view, outlet)
+    with Reach(flags) as reach:
+        runner = ErrandRunner(
+            errand,
+            reach.transport_for,
+            [ErrandNotes(names, screen.say, verbose=flags["verbose"]), screen, *sinks],
+            dialogue=talk,
+            sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
+        )
+        reach.typing = runner.typing
+        return runner.run()
+
+
+def conclude(
+    names: Sequence[str],
+    outcomes: list[Outcome],
+    told: Sequence[Told],
+    seconds: float,
+    verb: str,
+    flags: Mapping[str, Any],
+) -> int:
+    """Say what became of which hosts; the exit code."""
+    for node, (outcome, one) in enumerate(zip(outcomes, told, strict=True)):
+        if isinstance(outcome, Interrupted | TimedOut):
+            continue
+        if one.error is not None:
+            failure = Failure(Kind.PROTOCOL, one.error)
+            outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error)
+        elif is_good(outcome) and one.python and one.sent is None:
+            outcomes[node] = NotCopied("it ended before all was copied")
+    for line in describe(outcomes, names, Advice(flags)):
+        say(line)
+    for line in summary(names, outcomes, told, seconds, verb):
+        say(line)
+    return exit_code(outcomes)

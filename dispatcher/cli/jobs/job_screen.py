@@ -1,0 +1,209 @@
+"""The screen of a job in the background: what attach, stop and logs show of it.
+
+As a run in the foreground shows it, footer and verdict included; what differs is where it comes
+from, a socket and files. Nothing here can hold the job back: who reads slowly is told by
+the launcher what was left out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import Any
+
+from dispatcher.cli.entry import say
+from dispatcher.cli.jobs.homes import ToldHomes
+from dispatcher.cli.options.output_options import Showing
+from dispatcher.cli.run import run_sinks as told
+from dispatcher.cli.run.labels import RankLabels
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.jobs import registry
+from dispatcher.jobs.caller import Call
+from dispatcher.jobs.job_socket import Malformed
+from dispatcher.model.errors import DispatchError
+from dispatcher.model.paths_part import RunPaths
+from dispatcher.output.files.log_reader import MergedLog, RankFolder, Written, rest_of
+from dispatcher.output.monitor.distant import Distant
+from dispatcher.output.terminal.outlet import Outlet
+from dispatcher.output.terminal.screen import Screen
+from dispatcher.remote.protocol.wire import STDERR
+
+#: seconds that the files may be behind the launcher's word (--log-overflow spool)
+BEHIND = 5.0
+#: seconds between two looks at the files
+LOOK = 0.1
+
+
+class Watch:
+    """The screen that shows ``job``; ``notes`` are lines to be said when there is time."""
+
+    def __init__(self, job: registry.Job, showing: Showing) -> None:
+        hosts = [name for name, _, _ in job.hosts]
+        self.job = job
+        self.notes: deque[str] = deque()
+        self.ranks = job.ranks
+        self.has_footer = not showing.quiet and told.may_draw(os.environ)
+        self.distant = Distant(len(hosts), time.monotonic)
+        logs = RunPaths(job.logs or job.folder)
+        self._homes = ToldHomes(logs.journal, hosts)
+        view = told.view_of(showing, RankLabels(showing.label, lambda: self._homes))
+        if self.has_footer:
+            from dispatcher.output.terminal.terminal import Terminal
+
+            outlet: Outlet = Terminal(told.terminals(), STDERR, on_broken=_nobody_reads)
+            draw = told.footer_of(hosts, self.distant.picture)
+            self.screen: Sink = Screen(
+                view, outlet, footer=lambda *what: draw(*what) if self.distant.heard else []
+            )
+        else:
+            self.screen = Screen(view, Outlet(on_broken=_nobody_reads))
+        if showing.only is not None:
+            from dispatcher.output.selection import OnlyRanks
+
+            self.screen = OnlyRanks(self.screen, showing.only)
+
+    def placed(self, world_size: int, restart: int = 0) -> None:
+        """The ranks are about to run, perhaps again."""
+        self.ranks = world_size
+        self._homes.forget()
+        self._happened(ev.RanksPlaced(world_size, "", 0, restart))
+
+    def ended(self, rank: int, stream: int) -> None:
+        """One stream of a rank is complete."""
+        self._happened(ev.OutputEnded(0, rank, stream, 0, 0))
+
+    def _happened(self, event: ev.Event) -> None:
+        self.screen.event(Stamped(0, 0.0, event))
+
+    def tick(self) -> None:
+        """Time has passed."""
+        while self.notes:
+            self.screen.say(self.notes.popleft())
+        self.screen.tick(time.monotonic())
+
+
+def follow(watch: Watch, call: Call, *, from_start: bool = False) -> int:
+    """Show what the launcher says, to the end; the job's exit code.
+
+    from_start: first what the files have of what went before.
+    Raises: DispatchError when the launcher died without a verdict.
+    """
+    screen = watch.screen
+    hello: dict[str, Any] = {}
+    rests: dict[tuple[int, int], bytes] = {}
+    try:
+        for fields, payload in call.frames():
+            watch.tick()
+            match fields:
+                case {"type": "hello"}:
+                    hello = fields
+                    if isinstance(size := hello.get("world_size"), int):
+                        watch.placed(size)
+                    _begin(watch, hello, rests, from_start)
+                case {"type": "rest", "rank": int(rank), "stream": 1 | 2 as stream}:
+                    rests[rank, stream] = payload
+                    _begin(watch, hello, rests, from_start)
+                case {"type": "output", "rank": int(rank), "stream": 1 | 2 as stream} if payload:
+                    screen.output(rank, stream, payload)
+                case {"type": "gap", "missing": missing}:
+                    screen.gap({(rank, stream): size for rank, stream, size in missing})
+                case {"type": "ended", "rank": int(rank), "stream": 1 | 2 as stream}:
+                    watch.ended(rank, stream)
+                case {"type": "placed", "world_size": int(size), "restart": int(restart)}:
+                    watch.placed(size, restart)
+                case {"type": "picture", "picture": dict(picture)}:
+                    watch.distant.hear(picture)
+                case {"type": "say", "line": str(line)}:
+                    screen.say(line)
+                case {"type": "verdict"}:
+                    break
+    except BrokenPipeError:
+        raise  # nobody reads what we show
+    except (OSError, Malformed):
+        pass  # the launcher is gone; the record says what became of it
+    finally:
+        screen.close()
+    return tell_end(registry.find(watch.job.run_id), watch)
+
+
+def _begin(
+    watch: Watch, hello: dict[str, Any], rests: dict[tuple[int, int], bytes], from_start: bool
+) -> None:
+    """Once all is known of what went before the call: show that if it is wanted."""
+    if len(rests) != hello.get("rests", 0):
+        return
+    if from_start:
+        replay(watch.job, watch.screen, hello, rests)
+    for rank, stream in hello.get("ended", ()):
+        watch.ended(rank, stream)
+
+
+def replay(
+    job: registry.Job,
+    sink: Sink,
+    hello: dict[str, Any],
+    rests: dict[tuple[int, int], bytes],
+) -> None:
+    """Give ``sink`` what ``job`` had written by the time of ``hello``, none of it twice.
+
+    Raises: DispatchError if its files are gone.
+    """
+    most = {(rank, stream): count for rank, stream, count in hello["passed"]}
+    reader = written(job, until=hello.get("until"))
+    end = time.monotonic() + BEHIND
+    while True:
+        reader.read(sink, most)
+        if isinstance(reader, MergedLog) and reader.is_trimmed:  # nobody can count here
+            missing = {key: len(rest) for key, rest in rests.items()}
+            break
+        missing = {key: count - reader.taken.get(key, 0) for key, count in most.items()}
+        late = any(count > len(rests.get(key, b"")) for key, count in missing.items())
+        if not late or time.monotonic() > end:
+            break
+        time.sleep(LOOK)
+    for key, count in missing.items():
+        rest = rest_of(rests, key, count)
+        if count > len(rest):
+            sink.gap({key: count - len(rest)})
+        if rest:
+            sink.output(*key, rest)
+
+
+def written(job: registry.Job, only: int | None = None, until: float | None = None) -> Written:
+    """The reader of what ``job`` has written. only: the one rank to read. until: see ``MergedLog``.
+
+    Raises: DispatchError if there are no files.
+    """
+    if job.logs is None:
+        raise DispatchError(f"job {job.run_id}: it keeps no files", hint="--log-dir DIR")
+    if not job.logs.is_dir():
+        raise DispatchError(f"job {job.run_id}: its files are gone: {job.logs}")
+    merged = RunPaths(job.logs).merged
+    if merged.exists() or any(job.logs.glob(f"{merged.name}.*")):
+        return MergedLog(merged, only, until)
+    return RankFolder(job.logs, only)
+
+
+def tell_end(job: registry.Job, watch: Watch | None = None) -> int:
+    """Tell the verdict of the ended ``job``; its exit code. watch: the screen it was shown on.
+
+    Raises: DispatchError if it has none.
+    """
+    if job.end is None:
+        raise registry.not_running(job)
+    lines = [str(line) for line in job.end["verdict"]]
+    code = int(job.end["exit_code"])
+    if watch is not None and watch.has_footer:
+        seconds = float(job.end["ended"]) - job.began
+        told.close_panel(lines, code, len(job.hosts), watch.ranks or 0, seconds)
+    else:
+        for line in lines:
+            say(line)
+    say(f"note: job {job.run_id} ended, exit code {code}")
+    return code
+
+
+def _nobody_reads() -> None:
+    raise BrokenPipeError

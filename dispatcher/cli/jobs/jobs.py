@@ -1,0 +1,110 @@
+"""``dispatch jobs``: the running and recently ended jobs of this user on this machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dispatcher.cli.entry import MIXED, enter
+from dispatcher.jobs import registry
+from dispatcher.model.hostset import fold
+from dispatcher.output.text.sanitize import harmless_text
+
+#: characters of a program and of hosts in a row
+WIDEST = 32
+#: seconds for which an ended job is recent
+RECENT = 7 * 86400
+
+
+EPILOG = """\b
+Examples:
+  dispatch jobs
+  dispatch jobs -a --json | jq -r '.[] | select(.state == "dead").id'
+"""
+
+
+@click.command("jobs", context_settings=MIXED, epilog=EPILOG)
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Also runs of the foreground, and older ones."
+)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+def command(everything: bool, as_json: bool) -> int:
+    """List your jobs on this machine, running and recently ended, the newest last.
+
+    STATE is what it is doing: connecting, starting, running, stopping (its ranks are being
+    ended), restarting (they start again soon), paused (its launcher is, by Ctrl-Z); or ended.
+    A job is dead if its launcher was killed: it has no verdict, and dispatch kill
+    ends what it may have left.
+    """
+    found = [job for job in registry.jobs() if everything or _is_of_interest(job)]
+    if as_json:
+        click.echo(json.dumps([_plain(job) for job in found], indent=2))
+    elif not found:
+        click.echo("no jobs", err=True)
+    else:
+        rows = [("JOB", "STATE", "CODE", "RANKS", "AGE", "HOSTS", "PROGRAM"), *map(_row, found)]
+        wide = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        for row in rows:
+            click.echo("  ".join(word.ljust(w) for word, w in zip(row, wide, strict=True)).rstrip())
+    return 0
+
+
+def _is_of_interest(job: registry.Job) -> bool:
+    if job.state in (registry.ENDED, registry.DEAD) and time.time() - job.began > RECENT:
+        return False
+    return job.detached or job.state == registry.DEAD
+
+
+def _row(job: registry.Job) -> tuple[str, ...]:
+    return (
+        job.run_id,
+        job.phase,
+        "-" if job.exit_code is None else str(job.exit_code),
+        "-" if job.ranks is None else str(job.ranks),
+        age(time.time() - job.began),
+        _short(fold(name for name, _, _ in job.hosts)),
+        _short(harmless_text(shlex.join(job.program))),
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+
+
+def age(seconds: float) -> str:
+    """``59s``, ``12m``, ``3h05m``, ``4d02h``."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def _plain(job: registry.Job) -> dict[str, Any]:
+    return {
+        "id": job.run_id,
+        "state": job.phase,
+        "exit_code": job.exit_code,
+        "ranks": job.ranks,
+        "hosts": fold(name for name, _, _ in job.hosts),
+        "program": list(job.program),
+        "pid": job.launcher.pid,
+        "node": job.node,
+        "began": job.began,
+        "ended": None if job.end is None else job.end["ended"],
+        "logs": None if job.logs is None else str(job.logs),
+        "detached": job.detached,
+    }
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch jobs`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch jobs")

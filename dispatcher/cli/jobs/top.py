@@ -1,0 +1,135 @@
+"""``dispatch top``: the table of all ranks of a job in the background."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import click
+
+from dispatcher.cli.entry import MIXED, enter, say
+from dispatcher.cli.run.overview import is_screen
+from dispatcher.jobs import registry
+from dispatcher.jobs.caller import Call
+from dispatcher.jobs.job_socket import LEAST_EVERY, Malformed
+from dispatcher.model import exitcodes
+from dispatcher.model.errors import DispatchError
+from dispatcher.output.monitor.live_table import Shot
+from dispatcher.output.terminal.alt_screen import Canvas
+from dispatcher.output.terminal.watching import View
+
+#: seconds after which a launcher that shows no table is not waited for
+PATIENCE = 10.0
+
+Shown = Callable[[Shot | None], bool]
+
+
+@click.command("top", context_settings=MIXED)
+@click.argument("job", required=False)
+@click.option(
+    "--sample",
+    metavar="S",
+    type=click.FloatRange(LEAST_EVERY, 3600),
+    default=2.0,
+    help="Seconds between two samples [2]; a job that samples more often goes on with that.",
+)
+def command(job: str | None, sample: float) -> int:
+    """Show what each rank of a job does: state, CPU, memory, GPU, last line, silence.
+
+    JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs. From now
+    on its hosts take samples, also when you have left: q, Ctrl-C. Where standard output is
+    not a terminal the table is printed once.
+    """
+    found = registry.find(job)
+    if found.state == registry.ENDED:
+        raise DispatchError(
+            f"job {found.run_id}: it has ended, exit code {found.exit_code}",
+            hint=f"dispatch logs {found.run_id}",
+        )
+    try:
+        with Call(found) as call:
+            call.order("attach", output=False, table=sample)
+            once = _once(3 * sample + 2)
+            ended = _live(found, call) if is_screen() else _follow(found, call, once)
+    except KeyboardInterrupt:
+        return exitcodes.SIGNAL_BASE + signal.SIGINT
+    if ended is not None:
+        say(f"note: job {found.run_id} ended, exit code {ended}")
+    return 0
+
+
+def _live(job: registry.Job, call: Call) -> int | None:
+    """The table on the whole screen until q, or the end of the job: then its exit code."""
+    latest: list[Shot] = []
+    view = View(Canvas(1), [name for name, _, _ in job.hosts], lambda: latest[-1])
+
+    def show(shot: Shot | None) -> bool:
+        if shot is not None:
+            latest[:] = [shot]
+        return not latest or view.turn(time.monotonic(), ())
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        view.canvas.leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTSTP, stop)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, end)
+    try:
+        return _follow(job, call, show)
+    finally:
+        view.canvas.close()
+
+
+def _once(patience: float) -> Shown:
+    """Prints a table in which every rank has figures, or the first after ``patience`` seconds."""
+    until = time.monotonic() + patience
+
+    def show(shot: Shot | None) -> bool:
+        if shot is None:
+            return True
+        known = all(row.cpu is not None for row in shot.rows if row.alive)
+        if not known and time.monotonic() < until:
+            return True
+        from dispatcher.output.terminal.watch_screen import table
+
+        for line in table(shot.rows, shot.rows):
+            click.echo(line.plain.rstrip())
+        return False
+
+    return show
+
+
+def _follow(job: registry.Job, call: Call, show: Shown) -> int | None:
+    """Give ``show`` each table, and None meanwhile, until it is content or the job has ended.
+
+    Returns: None, or the ended job's exit code.
+    Raises: DispatchError if the launcher does not answer.
+    """
+    heard, until = False, time.monotonic() + PATIENCE
+    try:
+        for fields, _ in call.frames():
+            shot = None
+            match fields:
+                case {"type": "table", "table": dict(table)}:
+                    heard, shot = True, Shot.of_plain(table)
+                case {"type": "verdict", "exit_code": int(code)}:
+                    return code
+            if not show(shot):
+                return None
+            if not heard and time.monotonic() > until:
+                break
+    except (OSError, Malformed, ValueError):
+        pass  # the launcher is gone; the record says what became of it
+    raise registry.not_running(registry.find(job.run_id))
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch top`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch top")

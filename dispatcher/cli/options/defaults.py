@@ -1,0 +1,131 @@
+"""Defaults of options from ``dispatch.toml``: the text to values, each with its origin.
+
+    [all]                      # every command that has such an option
+    user = "ml"
+    [run]
+    hostfile = "hosts"
+    export = ["NCCL_DEBUG=INFO"]
+    [profile.night.run]        # only with --profile night
+    log-dir = "/data/logs"
+
+Keys are the options' long names, with dashes or underscores. What is narrower
+wins: a command's table over ``[all]``, a profile over both, a later file over an
+earlier one. Whether an option exists, takes such a value and may be said by such a
+file is judged where the options are known.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.model.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+EVERY = "all"
+PROFILE = "profile"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value, the place that said so, ``dispatch.toml [run]``, and the name it has there.
+
+    loose: the file merely lies in the current folder.
+    """
+
+    value: Any
+    origin: str
+    name: str
+    loose: bool = False
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """One file: tables by name of the command, or ``profile.NAME.command``; see ``Setting``."""
+
+    source: str
+    tables: Mapping[str, Mapping[str, Any]]
+    profiles: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    text: str = ""
+    loose: bool = False
+
+    def said(self, command: str, profile: str | None) -> Iterator[tuple[str, str, Any]]:
+        """Table, name and value of all it says for ``command``, the narrower ones later."""
+        for tables, where in (
+            (self.tables, ""),
+            ({} if profile is None else self.profiles.get(profile, {}), f"{PROFILE}.{profile}."),
+        ):
+            for name in (EVERY, command):
+                for option, value in tables.get(name, {}).items():
+                    yield where + name, option, value
+
+    def place(self, table: str, name: str) -> str:
+        """``file:line`` of a name, or the file and the table if it is written unusually."""
+        header = ""
+        for number, line in enumerate(self.text.split("\n"), 1):
+            key, equals, _ = line.partition("=")
+            if not equals and line.lstrip().startswith("["):
+                header = _plain(line.partition("]")[0]) + "."
+            elif equals and _plain(f"{table}.{name}.").startswith(f"{header}{_plain(key)}."):
+                return f"{self.source}:{number}"
+        return f"{self.source}: [{table}]"
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"[\s\"'\[]", "", key).replace("_", "-")
+
+
+def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = False) -> Defaults:
+    """The tables of a file; ``loose`` as in ``Setting``.
+
+    Raises: UsageError for bad TOML, an unknown table, a key outside.
+    """
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{source}: {str(error)[:200].lower()}") from None
+    profiles = found.pop(PROFILE, {})
+    if not isinstance(profiles, dict):
+        raise UsageError(f"{source}: {PROFILE} is not a table", hint="[profile.NAME.run]")
+    known = (EVERY, *commands)
+    for tables, where in ((found, ""), *((t, f"profile.{n}.") for n, t in profiles.items())):
+        if not isinstance(tables, dict):
+            raise UsageError(f"{source}: {where[:-1]} is not a table", hint="[profile.NAME.run]")
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise UsageError(
+                    f"{source}: {where}{name} stands outside of any command's table",
+                    hint=f"put it under [{where}run], or [{where}{EVERY}]",
+                )
+            if name not in known:
+                raise UsageError(
+                    f"{source}: [{where}{name}]: no such command", hint=f"known: {', '.join(known)}"
+                )
+    return Defaults(source, found, profiles, text, loose)
+
+
+def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
+    """The settings for ``command``, by their names with dashes; later files win.
+
+    Raises: UsageError when no file has the profile.
+    """
+    found: dict[str, Setting] = {}
+    named: dict[str, Setting] = {}
+    names: set[str] = set()
+    for file in files:
+        names |= set(file.profiles)
+        for table, name, value in file.said(command, profile):
+            into = named if table.startswith(f"{PROFILE}.") else found
+            setting = Setting(value, f"{file.source} [{table}]", name, file.loose)
+            into[name.replace("_", "-")] = setting
+    if profile is not None and profile not in names:
+        known = f"there are: {', '.join(sorted(names))}" if names else "dispatch config --help"
+        raise UsageError(f"--profile {profile}: there is none of that name", hint=known)
+    return {**found, **named}

@@ -1,0 +1,235 @@
+"""Which hosts, and how they are reached: the options that all commands for many hosts share.
+
+``-H`` is the same as for ``run``: a hostfile of any dialect, a list, or ``-``.
+``-w`` takes lists only, as pdsh and clush do, and adds to it; ``-x`` takes away.
+
+Hosts on the command line are the only ones: those of a ``dispatch.toml`` are for when
+none are named. What a file takes away (``exclude``) is gone either way: who keeps a
+broken host out wants it kept out of ``-w 'n[1-9]'`` too, and fewer hosts do less harm.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from dispatcher.cli.options import config_trust
+from dispatcher.cli.options.config_file import WITHOUT, origin, said_by, setting_of, typed
+from dispatcher.model import hostset
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.model.names import BadName, check_user
+from dispatcher.plan.exec_plan import targets
+from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
+from dispatcher.plan.job.request import parse_count
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: of the options that choose hosts: what a file calls them
+NAMES = {"hostfile": "hostfile", "lists": "hosts", "excluded": "exclude"}
+#: the commands that take hosts in this way, as ``hosts`` shows them
+TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
+
+_WHERE = (
+    click.option(
+        "-H", "--hostfile", "hostfile", metavar="FILE|LIST|-",
+        help="Hostfile of any dialect, list of hosts, or - for standard input [default: the hosts "
+        "of the batch job we are in].",
+    ),
+    click.option(
+        "-w", "--hosts", "lists", multiple=True, metavar="LIST",
+        help="Hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'; repeatable.",
+    ),
+    click.option(
+        "-x", "--exclude", "excluded", multiple=True, metavar="LIST|^FILE",
+        help="All but these; repeatable.",
+    ),
+)  # fmt: skip
+_HOW = (
+    click.option("-l", "--user", metavar="NAME", help="Log in as NAME where none is named."),
+    click.option("-p", "--ssh-port", metavar="PORT", help="Port of sshd where none is named."),
+    click.option(
+        "-F", "--ssh-config", metavar="FILE", envvar="DISPATCH_SSH_CONFIG",
+        help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
+    ),
+    click.option(
+        "--transport", type=click.Choice(["auto", "paramiko", "ssh", "slurm"]), default="auto",
+        help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh. slurm: one "
+        "srun step a host.",
+    ),
+    click.option(
+        "--rsh", metavar="CMD",
+        help="Reach hosts by a command of yours: 'kubectl exec -i {host} --', "
+        "'ssh -J gate {host}'.",
+    ),
+    click.option(
+        "--host-keys", type=click.Choice(["strict", "accept-new"]), default=None,
+        help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
+    ),
+)  # fmt: skip
+_WHEN = (
+    click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10]."),
+    click.option(
+        "-u", "--command-timeout", metavar="S", help="Seconds a command may run [no limit]."
+    ),
+    click.option("--deadline", metavar="S", help="Seconds for all of it [no limit]."),
+    click.option(
+        "--grace", metavar="S", help="Seconds from one signal to the next, harder one [5]."
+    ),
+    click.option(
+        "--alive", metavar="S",
+        help="Ask a host that was silent for S seconds whether it lives; three without an answer "
+        "and it is lost [as ServerAliveInterval, else 15; 0: never].",
+    ),
+    click.option("-f", "--fan-out", metavar="N", help="Hosts connecting at once [64]."),
+    click.option("--serial", metavar="N", help="Hosts at work at once: a rolling errand [all]."),
+    click.option("--stop-after", metavar="K", help="Start no further host once K have failed."),
+)  # fmt: skip
+keep_option = click.option(
+    "--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600]."
+)
+
+
+_SUDO = (
+    click.option("--sudo", metavar="[=USER]", help="Run it by sudo; asks for one password."),
+    click.option(
+        "--ask-sudo-password", is_flag=True, help="Ask at once, not when a host wants it."
+    ),
+)
+
+
+_COPY = (
+    click.option(
+        "--checksum", is_flag=True, help="A file is equal if its SHA-256 is, not its size and time."
+    ),
+    click.option(
+        "--no-resume", is_flag=True, help="Neither use nor keep what an interrupted copy left."
+    ),
+    click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error."),
+)
+
+
+def copy_options(function: Function) -> Function:
+    """Add what ``put`` and ``get`` share."""
+    for option in reversed(_COPY):
+        function = option(function)
+    return function
+
+
+def where_options(function: Function) -> Function:
+    """Add ``-H -w -x``."""
+    for option in reversed(_WHERE):
+        function = option(function)
+    return function
+
+
+def how_options(function: Function) -> Function:
+    """Add the options of login and transport."""
+    for option in reversed(_HOW):
+        function = option(function)
+    return function
+
+
+def time_options(function: Function) -> Function:
+    """Add the limits in time and number."""
+    for option in reversed(_WHEN):
+        function = option(function)
+    return function
+
+
+def sudo_options(function: Function) -> Function:
+    """Add ``--sudo --ask-sudo-password``."""
+    for option in reversed(_SUDO):
+        function = option(function)
+    return function
+
+
+def hosts_typed() -> bool:
+    """Whether ``-H`` or ``-w`` stood on the command line, be it with nothing in it."""
+    return typed("hostfile") or typed("lists")
+
+
+def only_typed(flags: Mapping[str, Any], *, elsewhere: bool = False) -> Mapping[str, Any]:
+    """``flags`` less the hosts of a file if the command line names any, by -H, -w or elsewhere."""
+    if not elsewhere and not hosts_typed():
+        return flags
+    untyped = {"hostfile": None, "lists": ()}
+    return {**flags, **{name: none for name, none in untyped.items() if not typed(name)}}
+
+
+def find_hosts(
+    flags: Mapping[str, Any],
+    say: Callable[[str], None],
+    more: tuple[Hostlist, ...] = (),
+    *,
+    slots: bool = False,
+) -> tuple[Host, ...]:
+    """The hosts that the flags name, each once, in written order.
+
+    more: those that the command line names without -H and -w. slots: whether it
+    matters how many each has.
+
+    Raises: UsageError when they name none, or a text is wrong.
+    """
+    flags = only_typed(flags, elsewhere=bool(more))
+    lists: list[Hostlist] = []
+    if flags["hostfile"]:
+        said = said_by("hostfile", "-H")
+        named = read_hosts(flags["hostfile"], sys.stdin.buffer.read, said=said, slots=slots)
+        lists.append(config_trust.hosts(named, setting_of("hostfile")))
+    said = said_by("lists", "-w")
+    lists += [
+        config_trust.hosts(parse_inline(text, said, slots=slots), setting_of("lists"))
+        for text in flags["lists"]
+    ]
+    lists += more
+    if not lists and not hosts_typed():
+        lists += _allocated()
+    if not lists:
+        raise UsageError("no hosts: where?", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
+    for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
+        say(f"note: {notice}")
+    hosts = targets(
+        lists, _excluded(flags["excluded"]), *login(flags),
+        said=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
+    )  # fmt: skip
+    if "transport" in flags:
+        from dispatcher.cli.options.reach import judge
+
+        judge(flags, hosts)
+    return hosts
+
+
+def _allocated() -> list[Hostlist]:
+    from dispatcher.api.surroundings import allocated
+
+    found = allocated()
+    return [] if found is None else [found]
+
+
+def login(flags: Mapping[str, Any]) -> tuple[str | None, int | None]:
+    """User and port for hosts that name none of their own. Raises: UsageError."""
+    user, port = flags.get("user"), flags.get("ssh_port")
+    if user is not None:
+        try:
+            check_user(user)
+        except BadName as bad:
+            raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
+    return user, None if port is None else parse_count(port, "--ssh-port", 65535)
+
+
+def _excluded(texts: tuple[str, ...]) -> list[str]:
+    names: list[str] = []
+    said = said_by("excluded", "-x")
+    for text in texts:
+        if text.startswith("^"):
+            names += [host.name for host in read_hostfile(text[1:], said, slots=False).hosts]
+            continue
+        try:
+            names += hostset.expand(text)
+        except BadName as bad:
+            raise UsageError(f"{said}: {bad.message}", hint=bad.hint) from None
+    return names

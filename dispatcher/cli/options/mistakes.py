@@ -1,0 +1,208 @@
+"""Command lines that cannot be meant as they stand: refused before any host is touched.
+
+Only what is certain is refused. A script need not be on this machine, so a name that is not is
+no mistake by itself; what hosts say about it later is ``advice``'s to explain.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dispatcher.api.here import cwd_of, is_program
+from dispatcher.cli.options import retyped
+from dispatcher.model.errors import UsageError
+from dispatcher.model.names import shown
+
+#: launchers of batch systems, which are not translated: dispatch reads their allocation itself
+_STEPS = ("aprun", "jsrun", "prun", "srun")
+_HOSTS = ("-H", "--hostfile", "--hosts")
+_PYTHON = re.compile(r"python[0-9.]*\Z")
+#: what means something to a shell, and stands in the name of no program
+_SHELL = frozenset(" \t\n;|&*$<>`")
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def script(words: Sequence[str], flags: Mapping[str, Any]) -> None:
+    """Refuse ``words``, a script of Python and its arguments, if the first is surely none."""
+    name, folder = words[0], cwd_of(flags["chdir"])
+    here = os.path.lexists(os.path.join(folder, name))
+    usual = flags["python"] is None and flags["chdir"] is None
+    if here and not (usual and is_program(name)):
+        return
+    _launcher(words, flags)
+    if _PYTHON.match(os.path.basename(name)):
+        why = "no script: dispatch itself starts scripts by Python"
+        raise UsageError(f"{shown(name)}: {why}", hint=_bare(words))
+    _neighbours(words, flags["hosts"])
+    first, *rest = _split(name)
+    path = os.path.join(folder, first)
+    if rest and not here and (os.path.isfile(path) or _ends_in_arguments(name, first)):
+        hint = retyped.line([*retyped.options(), first, *rest, *words[1:]])
+        raise _one_word(name, "script", hint)
+    if here or ("/" not in name and usual and _is_on_path(name)):
+        raise UsageError(
+            f"{shown(name)}: a program, and no script of Python",
+            hint=retyped.line([*retyped.options(), "--no-python", *words]),
+        )
+
+
+def module(words: Sequence[str]) -> None:
+    """Refuse ``words``, a module and its arguments, if the name holds arguments as well."""
+    if _SHELL.intersection(words[0]):
+        hint = retyped.line([*retyped.options(), *_split(words[0]), *words[1:]])
+        raise _one_word(words[0], "module", hint)
+
+
+def command(words: Sequence[str]) -> None:
+    """Refuse ``words``, a program and its arguments, if the first is text for a shell."""
+    if is_shell_text(words[0]):
+        raise _one_word(words[0], "program", apart(words))
+
+
+def errand(words: Sequence[str]) -> None:
+    """Refuse ``words``, what every host is to run, if the first is text for a shell."""
+    if is_shell_text(words[0]):
+        raise _one_word(words[0], "program", as_shell_text(words))
+
+
+def apart(words: Sequence[str]) -> str:
+    """The line of a run whose program ``words`` begin with text for a shell."""
+    plain = not _SHELL.intersection(words[0]).difference(" ") and "=" not in words[0]
+    better = [*_split(words[0]), *words[1:]] if plain else ["sh", "-c", " ".join(words)]
+    return retyped.line([*retyped.options(), *better])
+
+
+def as_shell_text(words: Sequence[str]) -> str:
+    """The line of ``exec`` with ``words`` as pdsh, clush and ssh would take them."""
+    return retyped.line([*retyped.options(), "--shell", " ".join(words)])
+
+
+def is_shell_text(word: str, *, surely: bool = True) -> bool:
+    """Whether ``word`` is no name of a program, but what a shell reads.
+
+    surely: a path may hold anything, so what starts as one is left to the hosts.
+    """
+    return bool(word.strip() and _SHELL.intersection(word)) and not (
+        surely and "/" in _split(word)[0]
+    )
+
+
+def no_hosts(words: Sequence[str]) -> UsageError | None:
+    """What is wrong with ``words`` where nothing says which hosts; None: that alone."""
+    near = near_command(words)
+    if near is not None:
+        return UsageError(f"{shown(words[0])}: no such command, nor a script here", hint=near)
+    for at, word in enumerate(words[:-1]):
+        if at and word in _HOSTS:
+            moved = [*retyped.options(), word, words[at + 1], *words[:at], *words[at + 2 :]]
+            why = f"no hosts: {word} stands behind the program, and so is the program's own"
+            return UsageError(why, hint=retyped.line(moved))
+    return None
+
+
+def near_command(words: Sequence[str]) -> str | None:
+    """The line with the command of ours that the first of ``words`` may be meant for."""
+    if not words or retyped.options() or os.path.lexists(words[0]):
+        return None
+    from difflib import get_close_matches
+
+    from dispatcher.cli import COMMANDS
+
+    near = get_close_matches(words[0], COMMANDS, 1, 0.7)
+    return retyped.line([near[0], *words[1:]]) if near else None
+
+
+def neighbours(words: Sequence[str], listed: str | None) -> list[str]:
+    """The first ``words`` that go on with the hosts ``listed``: a blank for a comma."""
+    typed = retyped.options()
+    if not listed or retyped.spelled(typed, listed, "") == typed or os.path.lexists(listed):
+        return []  # no hosts, those of a default, or of a file
+    series = {_shape(host) for host in re.split(r",(?![^\[]*\])", listed)} - {""}
+    found: list[str] = []
+    for word in words:
+        if _shape(word.strip(",")) not in series or os.path.lexists(word):
+            break
+        found.append(word.strip(","))
+    return found
+
+
+def with_neighbours(words: Sequence[str], more: Sequence[str], listed: str) -> str:
+    """The line in which ``more``, the first of ``words``, are hosts beside those ``listed``."""
+    options = retyped.spelled(retyped.options(), listed, ",".join([listed.strip(","), *more]))
+    return retyped.line([*options, *words[len(more) :]])
+
+
+def _shape(word: str) -> str:
+    """What names of one series have in common: ``n0-0`` for ``n07-1``; "" without a number."""
+    return _NUMBER.sub("0", word) if _NUMBER.search(word) else ""
+
+
+def _neighbours(words: Sequence[str], listed: str | None) -> None:
+    more = neighbours(words, listed)
+    if more and listed is not None:
+        why = "a host and no script: hosts of a list have commas between them"
+        whole = words if len(more) < len(words) else [*words, "train.py"]
+        raise UsageError(f"{shown(words[0])}: {why}", hint=with_neighbours(whole, more, listed))
+
+
+def _launcher(words: Sequence[str], flags: Mapping[str, Any]) -> None:
+    from dispatcher.plan import compat
+
+    step = os.path.basename(words[0]) in _STEPS
+    if not step and not compat.is_known(words):
+        return
+    name = shown(words[0])
+    if flags["per_node"]:
+        hint = retyped.line([*retyped.options(), "--no-python", *words])
+        raise UsageError(f"{name}: a program, and no script of Python", hint=hint)
+    if step:
+        hint = _bare(_behind(words)) + "  # --transport slurm has srun start it"
+    else:
+        hosts = ["-H", flags["hosts"]] if flags["hosts"] else []
+        hint = shlex.join(["dispatch", "import", *hosts, "--", *words])
+        hint += "  # prints the line for dispatch"
+    raise UsageError(f"{name}: a launcher, as dispatch is one itself", hint=hint)
+
+
+def _behind(words: Sequence[str]) -> Sequence[str]:
+    """The program among the words of a batch system's launcher, whose options we do not know."""
+    for at, word in enumerate(words[1:], 1):
+        if _PYTHON.match(os.path.basename(word)) or word.endswith(".py") or os.path.isfile(word):
+            return words[at:]
+    return ["train.py"]
+
+
+def _bare(words: Sequence[str]) -> str:
+    """The line with ``words``, but for the Python that they may start with."""
+    from dispatcher.plan.compat.flag_table import program
+
+    options, rest = ([], list(words)) if words[0].endswith(".py") else program(words, words[0])
+    if options[:1] == ["--python"] and options[1] in ("python", "python3"):
+        options = options[2:]  # the one that the user's shell finds is the one we take
+    return retyped.line([*retyped.options(), *options, *rest])
+
+
+def _ends_in_arguments(word: str, first: str) -> bool:
+    return first.endswith(".py") and not word.endswith(".py")
+
+
+def _is_on_path(name: str) -> bool:
+    import shutil  # which takes its time, and few command lines come here
+
+    return shutil.which(name) is not None
+
+
+def _one_word(word: str, what: str, hint: str) -> UsageError:
+    return UsageError(f"{shown(word)}: one word, so taken for the name of a {what}", hint=hint)
+
+
+def _split(word: str) -> list[str]:
+    """The words that a shell would see in ``word``."""
+    try:
+        return shlex.split(word) or [word]
+    except ValueError:
+        return word.split() or [word]

@@ -1,0 +1,256 @@
+"""How a run is told: the options of the screen and the log files, and what they mean.
+
+``options`` adds them to a command (``line_options`` those for anybody who shows ranks),
+``settings`` reads them; ``cli.run.run_sinks`` acts on them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from dispatcher.model.errors import UsageError
+from dispatcher.model.frozen import Value, value
+
+if TYPE_CHECKING:
+    from dispatcher.output.files.rotation_part import Rotation
+    from dispatcher.output.selection import Ranks
+
+#: bytes of a piece of a log file at least
+SMALLEST = 4096
+
+#: seconds between two samples: with --watch, with --metrics, and at least
+WATCH_EVERY, METRICS_EVERY, LEAST_EVERY = 2.0, 5.0, 0.2
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: about lines: for whoever shows the output of ranks
+_LINES = (
+    click.option(
+        "--label",
+        type=click.Choice(["rank", "host", "none"]),
+        default="rank",
+        help="Label lines [rank], [host:local rank], or not at all.",
+    ),
+    click.option("--timestamps", is_flag=True, help="Time of arrival before each line."),
+    click.option("--only-ranks", metavar="LIST", help="Show only these ranks: 0,3-5, or none."),
+    click.option("--rank0", is_flag=True, help="Show only rank 0."),
+    click.option("--fold", is_flag=True, help="Show equal lines of many ranks once: [0-63] ..."),
+    click.option("--fold-numbers", is_flag=True, help="Fold lines that differ in numbers only."),
+    click.option("--grep", metavar="RE", help="Show only lines in which RE is found."),
+    click.option(
+        "--partial-after",
+        metavar="S",
+        help="Show a line that has no end yet, a prompt or a progress bar, after S seconds, and "
+        "while it goes on every S; 0 never [30; on a terminal 0.2, and bars in the footer].",
+    ),
+)
+#: about the run
+_RUN = (
+    click.option(
+        "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
+    ),
+    click.option(
+        "--step-line",
+        metavar="RE",
+        help="A line that each rank writes once a step; its first group, if any, is the seconds "
+        "its own part took. Who is slower than the others is named, with --watch and at the end.",
+    ),
+    click.option(
+        "--watch",
+        is_flag=True,
+        help="A live table of all ranks on the whole screen; q goes back to lines.",
+    ),
+    click.option(
+        "--sample",
+        metavar="S",
+        help="Every S seconds see what CPU, memory and GPUs the ranks use: for the journal, "
+        "--watch and --metrics; ranks unlike all others are named [2 with --watch, 5 with "
+        "--metrics, else not at all].",
+    ),
+    click.option(
+        "--metrics",
+        metavar="PATH",
+        help="Keep a file of what each rank does, for Prometheus; unix:PATH answers at a socket.",
+    ),
+    click.option(
+        "--screen-overflow",
+        type=click.Choice(["auto", "drop", "block"]),
+        default="auto",
+        help="A paused reader: leave out and count, or hold the ranks back [auto: drop where "
+        "stdout is a terminal or --log-dir keeps all].",
+    ),
+    click.option("--log-dir", metavar="DIR", help="Keep per-rank files, journal and report there."),
+    click.option(
+        "--log-overflow",
+        type=click.Choice(["block", "spool", "drop"]),
+        default="block",
+        help="A slow log disk: hold the ranks back, keep up to 4 GiB in TMPDIR meanwhile, or "
+        "leave out and mark.",
+    ),
+    click.option("--log-merge", is_flag=True, help="One file, merged.log, instead of one a rank."),
+    click.option("--log-size", metavar="SIZE", help="Begin a new file every SIZE bytes (64M, 1G)."),
+    click.option("--log-keep", metavar="N", help="With --log-size: keep the last N full files."),
+    click.option("-q", "--quiet", is_flag=True, help="No notes; only the ranks and the verdict."),
+    click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error."),
+)
+
+#: what an option is where a command does not have it
+_USUAL = {
+    "label": "rank", "timestamps": False, "only_ranks": None, "rank0": False, "fold": False,
+    "fold_numbers": False, "grep": None, "partial_after": None, "stall_after": None, "sample": None,
+    "step_line": None,
+    "watch": False, "metrics": None, "screen_overflow": "auto", "log_dir": None,
+    "log_overflow": "block", "log_merge": False, "log_size": None, "log_keep": None,
+    "quiet": False, "verbose": False,
+}  # fmt: skip
+
+
+def options(command: Command) -> Command:
+    """``command`` with all these options."""
+    return line_options(_with(command, _RUN))
+
+
+def line_options(command: Command) -> Command:
+    """``command`` with those of them that say which lines are shown, and how."""
+    return _with(command, _LINES)
+
+
+def _with(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@value
+class Showing(Value):
+    """The options, checked. partial_after: None for what suits the reader."""
+
+    label: str
+    timestamps: bool
+    only: Ranks | None
+    grep: re.Pattern[bytes] | None
+    fold: bool
+    fold_numbers: bool
+    stall_after: float | None
+    step_line: re.Pattern[bytes] | None
+    sample: float | None
+    watch: bool
+    metrics: str | None
+    partial_after: float | None
+    screen_overflow: str
+    log_overflow: Literal["block", "spool", "drop"]
+    log_merge: bool
+    rotation: Rotation
+    quiet: bool
+    verbose: bool
+
+
+def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
+    """What the flags say; those that are absent are as usual.
+
+    world_size: None if it is not known yet. Raises: UsageError.
+    """
+    flags = {**_USUAL, **flags}
+    from dispatcher.plan.job.request import parse_seconds
+
+    if flags["quiet"] and flags["verbose"]:
+        raise UsageError("--quiet and --verbose exclude each other")
+    if not flags["log_dir"]:
+        _alone(flags)
+    partial, stall = flags["partial_after"], flags["stall_after"]
+    return Showing(
+        label=flags["label"],
+        timestamps=flags["timestamps"],
+        only=_only(flags, world_size),
+        grep=_pattern(flags["grep"]),
+        step_line=_pattern(flags["step_line"], "--step-line"),
+        fold=flags["fold"] or flags["fold_numbers"],
+        fold_numbers=flags["fold_numbers"],
+        stall_after=None if stall is None else parse_seconds(stall, "--stall-after") or None,
+        sample=_sample(flags),
+        watch=flags["watch"],
+        metrics=flags["metrics"],
+        partial_after=None if partial is None else parse_seconds(partial, "--partial-after"),
+        screen_overflow=flags["screen_overflow"],
+        log_overflow=flags["log_overflow"],
+        log_merge=flags["log_merge"],
+        rotation=_rotation(flags),
+        quiet=flags["quiet"],
+        verbose=flags["verbose"],
+    )
+
+
+def _alone(flags: Mapping[str, Any]) -> None:
+    """Raises: UsageError for an option about files without ``--log-dir``."""
+    for name, usual in (
+        ("log_overflow", "block"), ("log_merge", False), ("log_size", None), ("log_keep", None)
+    ):  # fmt: skip
+        if flags[name] != usual:
+            raise UsageError(f"--{name.replace('_', '-')} goes with --log-dir")
+
+
+def _sample(flags: Mapping[str, Any]) -> float | None:
+    """Seconds between two samples; None for none."""
+    if flags["sample"] is None:
+        if flags["watch"]:
+            return WATCH_EVERY
+        return METRICS_EVERY if flags["metrics"] else None
+    from dispatcher.plan.job.request import parse_seconds
+
+    seconds = parse_seconds(flags["sample"], "--sample")
+    if seconds < LEAST_EVERY:
+        raise UsageError(f"--sample: not every {seconds:g} s: it must cost nothing that is noticed")
+    return seconds
+
+
+def _rotation(flags: Mapping[str, Any]) -> Rotation:
+    from dispatcher.output.files.rotation_part import Rotation
+
+    size, keep = flags["log_size"], flags["log_keep"]
+    if keep is not None and size is None:
+        raise UsageError("--log-keep goes with --log-size")
+    if keep is not None and not (keep.isascii() and keep.isdigit() and len(keep) < 7):
+        raise UsageError(f"--log-keep: not a count: {keep!r}", hint="--log-keep 4")
+    return Rotation(
+        None if size is None else parse_size(size, "--log-size"),
+        None if keep is None else int(keep),
+    )
+
+
+def parse_size(text: str, flag: str) -> int:
+    """A number of bytes: ``4096``, ``64K``, ``10M``, ``1G``, ``2T`` (powers of 1024).
+
+    Raises: UsageError.
+    """
+    match = re.fullmatch(r"([0-9]{1,15})([kmgt]?)(?:i?b)?", text.lower(), re.ASCII)
+    size = int(match[1]) << 10 * " kmgt".index(match[2] or " ") if match else 0
+    if size < SMALLEST:
+        raise UsageError(
+            f"{flag}: not a size of at least {SMALLEST} bytes: {text!r}", hint=f"{flag} 64M"
+        )
+    return size
+
+
+def _only(flags: Mapping[str, Any], world_size: int | None) -> Ranks | None:
+    from dispatcher.output.selection import parse_ranks
+
+    if flags["rank0"] and flags["only_ranks"] is not None:
+        raise UsageError("--rank0 and --only-ranks exclude each other")
+    if flags["rank0"]:
+        return parse_ranks("0", "--rank0")
+    if flags["only_ranks"] is not None:
+        return parse_ranks(flags["only_ranks"], "--only-ranks", world_size)
+    return None
+
+
+def _pattern(text: str | None, flag: str = "--grep") -> re.Pattern[bytes] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text.encode("utf-8", "surrogateescape"))
+    except re.error as error:
+        raise UsageError(f"{flag}: {error}: {text!r}") from None

@@ -1,0 +1,248 @@
+"""``--detach``: the launcher puts itself in the background, the foreground waits for the start.
+
+::
+
+    foreground    fork, wait for words on a socket, ask what must be asked, say where the job is
+      child       setsid, fork, exit
+        launcher  no terminal, session of its own, SIGHUP ignored; runs the job
+
+Theory. The second fork makes a process that is no session leader, so no terminal it
+may open ever becomes its controlling one. All that can be wrong with what the user typed
+was said before; what goes wrong until the ranks run is written to ``launcher.log``
+in the run's folder, and the foreground shows that and exits with the job's code.
+Both forks happen before any thread is started: a fork keeps only one.
+
+A passphrase is asked for by the foreground, which has the terminal and waits anyway, at
+the very moment when a host wants that key; the answer goes through the socket to the
+launcher, which keeps the opened key. Once the ranks run nobody can be asked any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dispatcher.cli.entry import say
+from dispatcher.cli.options.output_options import Showing, settings
+from dispatcher.core.events.run_events import RankSpawned, RanksPlaced
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.jobs.registry import private, state_folder
+from dispatcher.model import exitcodes
+from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.paths_part import RunPaths
+from dispatcher.plan.job.job_plan import JobPlan
+
+#: bytes of the launcher's own words that the foreground shows when the start fails
+MOST_SHOWN = 64 << 10
+
+
+def detach(
+    plan: JobPlan,
+    flags: Mapping[str, Any],
+    run: Callable[[JobPlan, Mapping[str, Any], Showing, RunPaths, Word], int],
+) -> int:
+    """``run`` the plan in the background; the exit code of its start.
+
+    Raises: UsageError.
+    """
+    check(flags)
+    log_dir = flags["log_dir"] or str(private(state_folder()))
+    # what the ranks write is in the files; the launcher's own log needs no copy of it
+    quiet = {**flags, "log_dir": log_dir, "only_ranks": "none"}
+    showing = settings(quiet, None if plan.is_open else plan.world_size)
+    paths = RunPaths.create(log_dir, plan.run_id)
+    return background(lambda word: run(plan, quiet, showing, paths, word), paths, plan.run_id)
+
+
+def check(flags: Mapping[str, Any]) -> None:
+    """Raises: UsageError for what cannot be had in the background."""
+    if flags["stdin"] != "none":
+        raise UsageError("--stdin: a job in the background reads no standard input", hint="< FILE")
+    for name in ("only_ranks", "grep", "timestamps", "rank0"):
+        if flags[name]:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is about the screen, and --detach has none",
+                hint="dispatch attach JOB shows every rank; dispatch logs JOB --rank N one",
+            )
+
+
+def background(launcher: Callable[[Word], int], paths: RunPaths, run_id: str) -> int:
+    """Run ``launcher`` in the background; in the foreground, the exit code of the start.
+
+    launcher: is given the way to tell the foreground; returns the job's exit code.
+    """
+    if threading.active_count() != 1:
+        raise DispatchError("cannot detach: threads are running already")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                ours.close()
+                _become_background(paths)
+                _end(launcher, Word(theirs))
+        finally:
+            os._exit(0)
+    theirs.close()
+    os.waitpid(child, 0)
+    with ours:
+        return _Foreground(ours, paths, run_id).wait()
+
+
+class Word(Sink):
+    """Tells the foreground: who we are, that the ranks run, or how it ended; and asks it."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._asking = threading.Lock()
+        self._world_size = 0
+        self._spawned = 0
+        self.tell(pid=os.getpid())
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, RanksPlaced):
+            self._world_size, self._spawned = stamped.event.world_size, 0
+        elif isinstance(stamped.event, RankSpawned):
+            self._spawned += 1
+            if self._spawned == self._world_size:
+                self.tell(running=self._world_size)
+
+    def tell(self, **fields: int | str) -> None:
+        """One line; nobody may be there to read it any more."""
+        with contextlib.suppress(OSError):  # the foreground has left, the job goes on
+            self._link.sendall(json.dumps(fields).encode() + b"\n")
+
+    def ask(self, prompt: str) -> str | None:
+        """What the user types in the foreground; None if nobody is there. From any thread."""
+        with self._asking, contextlib.suppress(OSError, ValueError):
+            self.tell(ask=prompt)
+            with self._link.makefile("rb") as lines:
+                answer = json.loads(lines.readline())["answer"]
+            return None if answer is None else str(answer)
+        return None
+
+
+def _become_background(paths: RunPaths) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(paths.launcher, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
+
+
+def _end(launcher: Callable[[Word], int], word: Word) -> None:
+    """Run the job to its end and leave the process, whatever happens."""
+    code = exitcodes.CLUSTER
+    try:
+        try:
+            code = launcher(word)
+        except DispatchError as error:
+            from dispatcher.cli.entry import complain
+
+            code = complain(error)
+        except KeyboardInterrupt:  # before the loop took signals
+            code = exitcodes.SIGNAL_BASE + signal.SIGINT
+        except BaseException:  # noqa: BLE001 - there is no caller to tell
+            import traceback
+
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        word.tell(ended=code)
+    finally:
+        os._exit(code)
+
+
+class _Foreground:
+    """Waits for the ranks to run, or for the end, and asks the user for the launcher."""
+
+    def __init__(self, link: socket.socket, paths: RunPaths, run_id: str) -> None:
+        self._link = link
+        self._paths = paths
+        self._run_id = run_id
+        self._pid = 0
+        self._unasked = ""  # what could have been asked only at a terminal
+        self._refused = False  # Ctrl-C was the answer
+
+    def wait(self) -> int:
+        """The foreground's exit code. Raises: UsageError for what nobody was there to answer."""
+        with self._link.makefile("rb") as lines:
+            while True:
+                try:
+                    line = lines.readline()
+                except KeyboardInterrupt:
+                    self._interrupt()
+                    continue
+                told = json.loads(line) if line else {"ended": exitcodes.CLUSTER}
+                if "pid" in told:
+                    self._pid = told["pid"]
+                elif "ask" in told:
+                    self._ask(str(told["ask"]))
+                elif "running" in told:
+                    return self._runs(told["running"])
+                elif "ended" in told:
+                    return self._ended(int(told["ended"]))
+
+    def _ask(self, prompt: str) -> None:
+        from dispatcher.cli.options.reach import ask_here
+
+        answer = None
+        try:
+            answer = ask_here(prompt)
+            if answer is None:
+                self._unasked = prompt.rstrip(": ")
+        except KeyboardInterrupt:
+            say("")
+            self._refused = True
+            self._interrupt()
+        with contextlib.suppress(OSError):
+            self._link.sendall(json.dumps({"answer": answer}).encode() + b"\n")
+
+    def _interrupt(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGINT)  # the launcher ends what has begun, and says so
+
+    def _runs(self, ranks: int) -> int:
+        noun = "rank runs" if ranks == 1 else "ranks run"
+        _say([f"job {self._run_id}: {ranks} {noun} (launcher: pid {self._pid})",
+              f"  logs: {self._paths.folder}",
+              f"  dispatch attach {self._run_id}"])  # fmt: skip
+        return 0
+
+    def _ended(self, code: int) -> int:
+        code = _failed(code, self._paths.launcher, self._run_id)
+        if self._unasked and code:
+            raise UsageError(
+                f"--detach: there is no terminal to ask for the {self._unasked}", hint="ssh-add"
+            )
+        return exitcodes.SIGNAL_BASE + signal.SIGINT if self._refused and code else code
+
+
+def _failed(code: int, log: Path, run_id: str) -> int:
+    try:
+        with open(log, "rb") as file:
+            text = file.read()[-MOST_SHOWN:].decode(errors="replace")
+    except OSError as error:
+        text = f"error: {log}: {error.strerror}\n"
+    sys.stderr.write(text or f"note: job {run_id} ended before it was seen to run, code {code}\n")
+    sys.stderr.flush()
+    return code
+
+
+def _say(lines: Sequence[str]) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,190 @@
+"""From flags to an exit code: plan, settings, transports, sinks, runner, verdict."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.api.here import allow_open_files
+from dispatcher.cli.entry import say
+from dispatcher.cli.options.connect_options import fanout
+from dispatcher.cli.options.reach import Reach, judge
+from dispatcher.cli.options.run_options import request
+from dispatcher.cli.run.mpirun_launcher import Handing
+from dispatcher.cli.run.mpirun_launcher import check as check_launcher
+from dispatcher.model.errors import UsageError
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+
+if TYPE_CHECKING:
+    from dispatcher.cli.options.output_options import Showing
+    from dispatcher.cli.run.detach import Word
+    from dispatcher.model.paths_part import RunPaths
+
+
+def launch(flags: Mapping[str, Any]) -> int:
+    """Plan and run what the flags say; the exit code.
+
+    Raises: UsageError before any host is touched.
+    """
+    plan = plan_job(request(flags), _run_id())
+    judge(flags, [node.host for node in (*plan.nodes, *plan.spares)])
+    tree = fanout(flags, [node.host for node in plan.nodes])
+    check_launcher(plan, flags)
+    for notice in plan.notices:
+        say(f"note: {notice}")
+    if flags["dry_run"]:
+        from dispatcher.cli.run.dryrun import show
+
+        show(Handing(plan, flags).plan, tree, as_json=flags["as_json"])
+        return 0
+    if flags["as_json"]:
+        raise UsageError("--json goes with --dry-run")
+    from dispatcher.bootstrap import payload
+    from dispatcher.cli.options.output_options import settings
+    from dispatcher.cli.run.preflight import wants
+    from dispatcher.model.paths_part import RunPaths
+
+    wants(flags)
+    allow_open_files(len(plan.nodes) + len(plan.spares))
+    if flags["agent_python"] is not None:
+        payload.command(first=[flags["agent_python"]])  # judge it while no host is touched
+    if flags["watch"]:
+        from dispatcher.cli.run.overview import check
+
+        check(flags)
+    if flags["detach"]:
+        from dispatcher.cli.run.detach import detach
+
+        return detach(plan, flags, _run)
+    showing = settings(flags, None if plan.is_open else plan.world_size)
+    paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
+    return _run(plan, flags, showing, paths)
+
+
+def _run_id() -> str:
+    from dispatcher.model.paths_part import new_run_id
+
+    return new_run_id()
+
+
+def _run(
+    plan: JobPlan,
+    flags: Mapping[str, Any],
+    showing: Showing,
+    paths: RunPaths | None,
+    word: Word | None = None,
+) -> int:
+    """Carry out the plan; the exit code. word: to the foreground, if we are in the background."""
+    import signal
+
+    from dispatcher.api.files import open_files
+    from dispatcher.api.run_session import Course
+    from dispatcher.cli.hints import Advice
+    from dispatcher.cli.run import run_sinks as told
+    from dispatcher.cli.run.labels import RankLabels
+    from dispatcher.cli.run.monitoring import Seen
+    from dispatcher.cli.run.preflight import preflight
+    from dispatcher.cli.run.registration import Enrolled
+    from dispatcher.core.events.run_events import SignalReceived
+    from dispatcher.core.events.sink import Sink
+    from dispatcher.output.terminal.notes import Notes
+    from dispatcher.runner.inbox import pass_over
+    from dispatcher.runner.run.run_loop import HANDLED
+
+    decision = preflight(plan, flags)
+    handed = Handing(decision.plan, flags)
+    plan = handed.plan
+    if handed.hosts:
+        showing = replace(showing, label="none")  # lines have mpirun's labels
+    for text in () if showing.quiet else (*decision.notes, *handed.notes):
+        say(text)
+    hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
+
+    def nobody_reads() -> None:
+        if paths is None:  # with files the run is worth going on
+            course.tell(SignalReceived(signal.SIGPIPE))
+
+    seen = Seen(plan, showing, hosts, lambda event: course.tell(event))
+    screen, progress = told.open_screen(
+        showing, RankLabels(showing.label, lambda: course), hosts, on_broken=nobody_reads,
+        files_keep_all=told.files_keep_all(showing, paths), over=seen.over,
+    )  # fmt: skip
+    sinks: list[Sink] = [*seen.sinks]
+    if progress is not None:
+        sinks.append(progress)
+    if showing.stall_after is not None:
+        from dispatcher.output.monitor.run_progress import Silence
+
+        sinks.append(Silence(showing.stall_after, lambda event: course.tell(event), time.monotonic))
+    if paths is not None:
+        sinks += open_files(
+            plan, paths, screen.say, merge=showing.log_merge, overflow=showing.log_overflow,
+            rotation=showing.rotation,
+        )  # fmt: skip
+        if not showing.quiet:
+            say(f"note: logs in {paths.folder}")
+    if flags["trace"] is not None:
+        from dispatcher.output.files.trace import Trace
+
+        try:
+            sinks.append(Trace(flags["trace"], hosts, _age(), screen.say))
+        except OSError as error:
+            raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
+    sinks += seen.metrics(screen.say)
+    # from here on nothing is wrong with what the user typed: the run is worth a record
+    enrolled = Enrolled(
+        plan, flags, paths, word, lambda event: course.tell(event), seen.slow, handed.hosts
+    )
+    if not showing.quiet:
+        sinks.append(Notes(hosts, enrolled.also_told(screen.say), verbose=showing.verbose))
+    sinks += [screen, *enrolled.sinks]
+
+    tree = fanout(flags, [node.host for node in plan.nodes], plan.run_id)
+    ask = None if word is None else word.ask
+    heard = (lambda line: None) if showing.quiet else screen.say
+    with enrolled, handed, seen, Reach(flags, ask, tree=tree, say=heard) as reach:
+        course = Course(
+            plan,
+            handed.way(reach.transport_for),
+            sinks,
+            say=say,
+            elsewhere=handed.hosts,
+            paths=paths,
+            excluded=decision.excluded,
+            rdma=decision.rdma,
+            verdict=decision.verdict,
+            check=flags["check"] != "none",
+            agent_python=flags["agent_python"],
+            sample_every=showing.sample,
+            lent=seen.lent,
+            above=None if tree is None else tree.above,
+            advise=Advice(flags),
+            sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
+                f"error: {type(sink).__name__}: {error}"
+            ),
+        )
+        # whoever presses Ctrl-C again while the verdict is being told wants no traceback
+        pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
+        report = course.run(HANDLED)
+    for words in () if showing.quiet else seen.slow():
+        say(f"note: {words}")
+    enrolled.conclude(report.exit_code, report.verdict)
+    if progress is not None:
+        told.close_panel(
+            report.verdict, report.exit_code, len(plan.nodes), report.world_size, report.seconds
+        )
+        return report.exit_code
+    for line in report.verdict:
+        say(line)
+    return report.exit_code
+
+
+def _age() -> float:
+    """Seconds since this process started, to a hundredth: what loading and planning took."""
+    with open("/proc/self/stat") as file:
+        # the command name in parentheses may itself hold spaces and parentheses: proc(5)
+        started = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)

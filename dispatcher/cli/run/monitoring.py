@@ -1,0 +1,100 @@
+"""Whoever looks at the ranks of a run: the table, and what shows it, where either is wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from dispatcher.cli.options.output_options import Showing
+from dispatcher.core.events.run_events import Event
+from dispatcher.core.events.sink import BEAT, Sink
+from dispatcher.model.errors import UsageError
+from dispatcher.output.terminal.screen import Screen
+from dispatcher.plan.job.job_plan import JobPlan
+
+if TYPE_CHECKING:
+    from dispatcher.cli.run.overview import Watched
+    from dispatcher.output.monitor.live_table import Table
+    from dispatcher.output.monitor.outliers import StepLines
+
+
+class Seen:
+    """Nothing, and nothing loaded, unless ``showing`` wants something.
+
+    sinks: who is to be told of the run. tell: takes what they find out. As a context: in the
+    end the terminal is as it was.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        showing: Showing,
+        hosts: Sequence[str],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.sinks: list[Sink] = []
+        self._watched: Watched | None = None
+        self._table: Table | None = None
+        self._showing = showing
+        self._run_id = plan.run_id
+        self._steps: StepLines | None = None
+        pattern = showing.step_line
+        if pattern is not None:
+            from dispatcher.output.monitor.outliers import StepLines
+
+            self._steps = StepLines(pattern, hosts, time.monotonic)
+            self.sinks.append(self._steps)
+        if showing.sample is not None:
+            from dispatcher.output.monitor.apart import SamplesApart
+
+            self.sinks.append(SamplesApart(tell))
+        if showing.watch or showing.metrics is not None:
+            from dispatcher.cli.run.overview import Watched, open_table
+
+            self._table = open_table(plan, self.slow)
+            self.sinks.append(self._table)
+            if showing.watch:
+                self._watched = Watched(hosts, self._table)
+
+    def slow(self) -> tuple[str, ...]:
+        """Ranks that are slower than the others, in words."""
+        return () if self._steps is None else self._steps.words()
+
+    def metrics(self, warn: Callable[[str], None]) -> list[Sink]:
+        """What writes them down, if anything does. Raises: UsageError if that cannot be begun."""
+        table, path = self._table, self._showing.metrics
+        if table is None or path is None:
+            return []
+        from dispatcher.output.buffered import Behind
+        from dispatcher.output.monitor.metrics import Metrics, exposition
+
+        every = self._showing.sample or BEAT
+        try:
+            sink = Metrics(lambda: exposition(table.shot(), self._run_id), warn, every, path)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise UsageError(f"--metrics {path}: {why}") from None
+        return [Behind(sink, "metrics")]  # a slow disk or caller holds nobody
+
+    def over(self, screen: Screen) -> Sink:
+        """What stands before the lines, else the lines."""
+        return screen if self._watched is None else self._watched.over(screen)
+
+    def lent(self) -> AbstractContextManager[None]:
+        """The terminal is the shell's for so long."""
+        return nullcontext() if self._watched is None else self._watched.lent()
+
+    def __enter__(self) -> Seen:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._watched is not None:
+            self._watched.give_back()

@@ -1,0 +1,177 @@
+"""``--launcher``: who starts the ranks, dispatch or an ``mpirun`` of this machine.
+
+mpirun reaches hosts by a script that this writes, for as long as it runs: the command of
+``--rsh`` or ``--transport slurm``, else the system's ssh with the options that concern it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.cli.options.reach import ways
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host_part import Host
+from dispatcher.output.files.files import create, write_all
+from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.transport.base import Transport
+
+if TYPE_CHECKING:
+    from dispatcher.plan.job.mpirun_plan import Launcher
+
+OURS = "dispatch"
+#: seconds to say a version in
+_ANSWER = 20.0
+
+
+class Handing:
+    """plan: what dispatch itself carries out. hosts: those that are left to another launcher.
+
+    notes: what the user should know of that. As a context: the script is there for so long.
+    Raises: UsageError.
+    """
+
+    def __init__(self, plan: JobPlan, flags: Mapping[str, Any]) -> None:
+        self.plan = plan
+        self.hosts: tuple[Host, ...] = ()
+        self.notes: list[str] = []
+        self._script: tuple[Path, str] | None = None
+        if flags["launcher"] == OURS:
+            return
+        from dispatcher.model.hostset import fold
+        from dispatcher.plan.job import mpirun_plan
+
+        launcher = _judged(plan, flags)
+        self.hosts = tuple(node.host for node in plan.nodes)
+        path = _folder() / f"rsh-{plan.run_id}"
+        self._script = path, mpirun_plan.agent_script(self.hosts, _argv_of(flags))
+        words = mpirun_plan.words(
+            plan, launcher, str(path), labels=flags["label"] == "rank", root=os.geteuid() == 0
+        )
+        self.plan = mpirun_plan.delegated(plan, words)
+        where = fold(host.name for host in self.hosts)
+        self.notes.append(
+            f"note: {plan.world_size} ranks on {where} are left to "
+            f"{launcher.program} ({launcher.version}): rank 0 here is mpirun itself"
+        )
+
+    def way(self, transport_for: Callable[[Host], Transport]) -> Callable[[Host], Transport]:
+        """``transport_for``, but for mpirun itself: it is started here."""
+        if not self.hosts:
+            return transport_for
+        from dispatcher.transport.process.local import LocalTransport
+
+        here, local = self.plan.nodes[0].host, LocalTransport()
+        return lambda host: local if host is here else transport_for(host)
+
+    def __enter__(self) -> Handing:
+        if self._script is not None:
+            path, text = self._script
+            try:
+                write_all(fd := create(path), text.encode("utf-8", "surrogateescape"))
+                os.fchmod(fd, 0o700)
+                os.close(fd)
+            except OSError as error:
+                why = (error.strerror or "").lower()
+                raise UsageError(f"--launcher: {path.parent}: {why}") from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._script is not None:
+            self._script[0].unlink(missing_ok=True)
+
+
+def check(plan: JobPlan, flags: Mapping[str, Any]) -> None:
+    """Nothing, if the launcher of ``flags`` is there and can do it. Raises: UsageError."""
+    if flags["launcher"] != OURS:
+        _judged(plan, flags)
+
+
+def _judged(plan: JobPlan, flags: Mapping[str, Any]) -> Launcher:
+    from dispatcher.plan.job import mpirun_plan
+
+    for name in ("only_ranks", "rank0", "fold", "fold_numbers", "watch"):
+        if flags[name]:
+            raise UsageError(
+                f"--{name.replace('_', '-')}: dispatch does not know whose line is whose "
+                "with --launcher"
+            )
+    if flags["label"] == "host":
+        raise UsageError("--label host: mpirun labels by rank", hint="--label none")
+    if flags["fanout_tree"] is not None:
+        raise UsageError("--fanout-tree and --launcher exclude each other")
+    mpirun_plan.judge(plan)
+    return _found(flags["launcher"])
+
+
+def _found(name: str) -> Launcher:
+    """The launcher that the user means. Raises: UsageError if there is none, or of unknown make."""
+    from dispatcher.plan.job.mpirun_plan import Launcher, family
+
+    program = shutil.which(name)
+    if program is None:
+        raise UsageError(f"--launcher {name}: not found on this machine")
+    try:
+        told = subprocess.run(
+            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=_ANSWER, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--launcher {name}: {error}") from None
+    said = told.stdout.decode("utf-8", "replace")
+    kind = family(said)
+    if kind is None:
+        raise UsageError(f"--launcher {name}: neither Open MPI's, MPICH's nor Intel MPI's mpirun")
+    number = re.search(r"[0-9]+(\.[0-9]+)+[^\s,]*", said)
+    who = "Hydra" if kind == "hydra" else "Open MPI"
+    return Launcher(os.path.abspath(program), kind, f"{who} {number[0]}" if number else who)
+
+
+def _argv_of(flags: Mapping[str, Any]) -> Any:
+    """What reaches one host, as words; see ``mpirun.agent_script``."""
+    template = ways(flags).template()
+    if template is not None:
+        from dispatcher.transport.process.command import CommandTransport
+
+        CommandTransport(template).close()  # judges it
+
+    def by_command(host: Host, name: str, command: str) -> Sequence[str]:
+        fields = {"host": name, "user": host.user, "port": host.port, "command": command}
+        return [word.format_map(fields) for word in template or ()]
+
+    def by_ssh(host: Host, name: str, command: str) -> Sequence[str]:
+        from dispatcher.transport.base import Target
+        from dispatcher.transport.process.openssh import SshTransport
+
+        keys, seconds = flags["host_keys"] == "accept-new", float(flags["connect_timeout"] or 10)
+        ssh = SshTransport(config=flags["ssh_config"], accept_new=keys)
+        try:
+            return ssh.argv(Target(name, host.user, host.port), command, seconds)
+        finally:
+            ssh.close()
+
+    return by_command if template is not None else by_ssh
+
+
+def _folder() -> Path:
+    """Where the script lies: ours alone, and seldom mounted noexec. Raises: UsageError."""
+    from dispatcher.jobs.registry import private, state_folder
+
+    folder = private(state_folder())
+    if any(char.isspace() or char in ":,;" for char in str(folder)):  # mpirun takes it apart
+        raise UsageError(
+            f"--launcher: {folder}: mpirun cannot be told of such a path",
+            hint="XDG_STATE_HOME=/a/plain/path",
+        )
+    return folder

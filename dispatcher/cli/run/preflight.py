@@ -1,0 +1,119 @@
+"""The check before a run: ``--check full`` and ``--exclude-unhealthy``.
+
+A run by itself proves what costs nothing (``core.run.start_check``, ``remote.host.host_facts``).
+What is asked for here is ``dispatch check`` on the hosts of the run, and its consequence: a host
+that is not fit gives its seat to a spare; without a spare, nothing is started, or with
+``--exclude-unhealthy`` the run does without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.core.run import policy
+from dispatcher.model import exitcodes
+from dispatcher.model.errors import UsageError
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.hostset import fold
+from dispatcher.output.text.attempts import left_out
+from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.transport.base import Failure, Kind
+
+if TYPE_CHECKING:
+    from dispatcher.checks.ruling import Ruling
+    from dispatcher.plan.job.fitness import Exclusion, Fitness
+
+
+@value
+class Decision(Value):
+    """plan: what will be run. verdict: why nothing is, else None. ruling: None without a check."""
+
+    plan: JobPlan
+    excluded: tuple[Exclusion, ...] = ()
+    verdict: policy.Verdict | None = None
+    ruling: Ruling | None = None
+
+    @property
+    def rdma(self) -> dict[str, str]:
+        """Host -> its ACTIVE RDMA ports in words, as a full check saw them."""
+        found = {} if self.ruling is None else self.ruling.findings
+        return {host: one["rdma"].value for host, one in found.items() if "rdma" in one}
+
+    @property
+    def notes(self) -> list[str]:
+        """For the start: who is left out, and what is not quite right with the others."""
+        if self.ruling is None:
+            return []
+        from dispatcher.checks.finding import Level
+
+        lines = left_out(self.excluded) if self.verdict is None else []
+        return lines + [
+            f"note: {fold(hosts)}: {check}: {harmless_text(one.text)}"
+            for level, check, one, hosts in self.ruling.sections
+            if level == Level.WARN
+        ]
+
+
+def wants(flags: Mapping[str, Any]) -> bool:
+    """Whether the flags ask for a check of its own. Raises: UsageError if they contradict."""
+    if flags["exclude_unhealthy"] and flags["check"] == "none":
+        raise UsageError("--exclude-unhealthy needs a check: --check none is none")
+    if flags["check_timeout"] is not None and not asks(flags):
+        raise UsageError("--check-timeout goes with --check full or --exclude-unhealthy")
+    return asks(flags)
+
+
+def asks(flags: Mapping[str, Any]) -> bool:
+    return flags["check"] == "full" or bool(flags["exclude_unhealthy"])
+
+
+def preflight(plan: JobPlan, flags: Mapping[str, Any]) -> Decision:
+    """Look at the hosts of ``plan``, if that is asked for, and decide. Raises: UsageError."""
+    if not asks(flags):
+        return Decision(plan)
+    from dispatcher.plan.job.fitness import without
+
+    ruling = _examined(plan, flags)
+    places = (*plan.nodes, *plan.spares)
+    unfit = {
+        place.index: ruling.why(name)
+        for place, name in zip(places, ruling.hosts, strict=True)
+        if not ruling.fit(name)
+    }
+    fitness = without(plan, unfit, shrink=bool(flags["exclude_unhealthy"]))
+    verdict = _rejected(plan, fitness, ruling) if fitness.vacant else None
+    return Decision(fitness.plan, fitness.excluded, verdict, ruling)
+
+
+def _examined(plan: JobPlan, flags: Mapping[str, Any]) -> Ruling:
+    from dispatcher.checks.check import Asked
+    from dispatcher.cli.checks import check as health
+
+    full = flags["check"] == "full"
+    script = plan.program.argv[0] if plan.program.kind == "script" else ""
+    seconds = health.limit(flags["check_timeout"], full=full)
+    more = {"xid_table": None, "site_checks": None, **flags}
+    hosts = tuple(place.host for place in (*plan.nodes, *plan.spares))
+    want = health.wanted(
+        hosts, Asked(plan.cwd, script, plan.iface), plan.python, seconds, more, full=full
+    )
+    chosen = health.checks(more, full=full)
+    if plan.program.kind == "command":  # no Python takes part in it
+        chosen = tuple(c for c in chosen if c.name not in ("python", "torch", "nccl"))
+    return health.examined(hosts, want, chosen, more, seconds, plan.master_port)
+
+
+def _rejected(plan: JobPlan, fitness: Fitness, ruling: Ruling) -> policy.Verdict:
+    """The verdict on a run that cannot be started."""
+    names = ruling.hosts
+    failures = {}
+    for node in fitness.vacant:
+        found = ruling.findings[names[node]]
+        worst = max(found.values(), key=lambda one: one.level, default=None)
+        hint = worst.remedy if worst is not None else None
+        failures[node] = Failure(Kind.CHECK, ruling.why(names[node]), hint)
+    return policy.Verdict(
+        policy.Rejected(failures, exitcodes.CLUSTER), exitcodes.CLUSTER, plan.world_size
+    )

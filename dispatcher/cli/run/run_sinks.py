@@ -1,0 +1,194 @@
+"""The sinks of a run, opened as its options say.
+
+Who may hold the ranks back? A rank that cannot write stops computing, so nobody
+should, but then bytes that find no room must be left out somewhere. The rule:
+
+* files (``--log-dir``) never lose a byte, unless ``--log-overflow drop`` allows it;
+* a terminal never holds the ranks back: Ctrl-S, or a slow line, must not cost
+  an hour of a cluster; what it did not show is counted where it is missing;
+* a pipe never loses a byte where it is the only place that gets them, because its
+  reader is a program (``| tee``, ``| grep``) that cannot know better; where
+  files keep everything, it still sets the pace while it reads, but one that has
+  paused (``| less``) is treated as a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from dispatcher.cli.options.output_options import Showing
+from dispatcher.core.events.sink import Sink
+from dispatcher.output.files.files import write_all
+from dispatcher.output.terminal.outlet import Outlet, can_pause, same_file
+from dispatcher.output.terminal.screen import PARTIAL, STATE, Screen, View
+from dispatcher.output.text.fold import Folding
+from dispatcher.remote.protocol.wire import STDERR, STDOUT
+
+if TYPE_CHECKING:
+    from dispatcher.model.paths_part import RunPaths
+    from dispatcher.output.monitor.run_progress import Picture, Progress
+    from dispatcher.output.terminal.footer import Footer
+
+#: seconds after which a program that reads nothing has paused
+PAUSED = 2.0
+
+
+def open_screen(
+    showing: Showing,
+    labels: Labels,
+    hosts: Sequence[str],
+    *,
+    on_broken: Callable[[], None],
+    files_keep_all: bool,
+    over: Callable[[Screen], Sink] = lambda screen: screen,
+) -> tuple[Sink, Progress | None]:
+    """What shows the ranks' output, and what feeds the footer where there is one.
+
+    The first's ``say`` is the run's word to the user. hosts: node -> name.
+    """
+    view = view_of(showing, labels)
+    progress = None
+    if not showing.quiet and may_draw(os.environ):
+        from dispatcher.output.monitor.run_progress import Progress
+        from dispatcher.output.terminal.terminal import Terminal
+
+        progress = Progress(len(hosts), time.monotonic)
+        outlet: Outlet = Terminal(terminals(), STDERR, on_broken=on_broken)
+        screen = Screen(view, outlet, footer=footer_of(hosts, progress.picture))
+    else:
+        outlet = Outlet(on_broken=on_broken)
+        screen = Screen(view, outlet)
+    sink = unhurried(
+        over(screen),
+        outlet,
+        STDOUT,
+        showing.screen_overflow,
+        kept=files_keep_all,
+        draws=progress is not None,
+    )
+    if showing.only is not None:
+        from dispatcher.output.selection import OnlyRanks
+
+        sink = OnlyRanks(sink, showing.only)
+    return sink, progress
+
+
+def unhurried(
+    screen: Sink, outlet: Outlet, fd: int, overflow: str, *, kept: bool, draws: bool = False
+) -> Sink:
+    """``screen`` on a thread of its own where it must not be waited for.
+
+    outlet, fd: by what and to where it writes. overflow: auto, drop or block. kept: whether
+    files get every byte that it is given. draws: whether it wants a thread in any case, to
+    draw in time.
+    """
+    program_reads = overflow == "auto" and not os.isatty(fd)
+    drop = overflow == "drop" or (
+        overflow == "auto" and (os.isatty(fd) or (kept and can_pause(fd)))
+    )
+    if not drop and not draws:
+        return screen
+    from dispatcher.output.buffered import Behind
+
+    patience = PAUSED if program_reads else 0.0
+    return Behind(screen, "screen", drop=drop, patience=patience, pace=lambda: outlet.pace)
+
+
+def view_of(showing: Showing, labels: Labels) -> View:
+    """How lines look, and which are shown, on the standard streams as they are."""
+    streams, after = terminals(), showing.partial_after
+    return View(
+        labels.of,
+        labels.hue,
+        terminals=streams,
+        coloured=frozenset() if os.environ.get("NO_COLOR") else streams,
+        timestamps=showing.timestamps,
+        grep=showing.grep,
+        partial_after=PARTIAL if after is None else after,
+        state_after=STATE if after is None else after,
+        fold=_folding(showing) if showing.fold else None,
+        fold_label=labels.of_many,
+    )
+
+
+def terminals() -> frozenset[int]:
+    """The standard streams that end in one."""
+    return frozenset(stream for stream in (STDOUT, STDERR) if os.isatty(stream))
+
+
+class Labels(Protocol):
+    """What ranks are called on the screen, and what chooses a label's colour."""
+
+    def of(self, rank: int) -> str: ...
+    def of_many(self, ranks: Sequence[int]) -> str: ...
+    def hue(self, rank: int) -> int: ...
+
+
+def may_draw(environ: Mapping[str, str]) -> bool:
+    """Whether a footer may stand below the lines: somebody looks, and nothing else writes there.
+
+    A pipe on standard output may end in the same terminal (``| tee``) and would tear it.
+    """
+    if environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+        return False
+    if environ.get("NO_COLOR") or environ.get("CI") or not os.isatty(STDERR):
+        return False
+    return same_file(STDOUT, STDERR) or (not os.isatty(STDOUT) and not can_pause(STDOUT))
+
+
+def close_panel(
+    lines: Sequence[str], exit_code: int, hosts: int, ranks: int, seconds: float
+) -> None:
+    """Say how the run ended where a footer stood; a short run that went well says nothing."""
+    from dispatcher.output.terminal.terminal import FIRST
+
+    if not lines and seconds < FIRST:
+        return
+    from dispatcher.output.terminal.panel import closing
+
+    try:
+        columns = os.get_terminal_size(STDERR).columns - 1
+    except OSError:
+        columns = 79
+    text = closing(
+        lines, exit_code=exit_code, hosts=hosts, ranks=ranks, seconds=seconds,
+        columns=max(20, columns),
+    )  # fmt: skip
+    with contextlib.suppress(OSError):  # the terminal went away; the exit code tells
+        write_all(STDERR, b"".join(line + b"\n" for line in text))
+
+
+def footer_of(
+    hosts: Sequence[str], picture: Callable[[], Picture]
+) -> Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]]:
+    """What draws the footer of a run on ``hosts``; see ``Screen``."""
+    made: list[Footer] = []
+
+    def draw(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
+        from dispatcher.output.terminal import footer
+
+        if not made:
+            made.append(footer.Footer(hosts))
+        return footer.drawn(made[0].lines(picture(), bars, columns), columns)
+
+    return draw
+
+
+def _folding(showing: Showing) -> Callable[[int], Folding[int]]:
+    def fold(world_size: int) -> Folding[int]:
+        shown = showing.only
+        ranks = range(world_size)
+        speakers = world_size if shown is None else sum(rank in shown for rank in ranks)
+        return Folding(speakers, mask=showing.fold_numbers)
+
+    return fold
+
+
+def files_keep_all(showing: Showing, paths: RunPaths | None) -> bool:
+    """Whether every byte of the ranks will be found in a file."""
+    bounded = showing.log_overflow == "drop" or showing.rotation.keep is not None
+    return paths is not None and not bounded

@@ -1,0 +1,151 @@
+"""``dispatch fold``: equal lines of a labelled stream once, as dshbak and clubak do, streaming.
+
+Reads what launchers and parallel shells print, ``n1: line`` or ``[3] line``, from
+standard input. It needs no host and no plan.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import click
+
+from dispatcher.cli.entry import CONTEXT, enter, say
+from dispatcher.model.hostset import fold
+from dispatcher.output.files.files import write_all
+from dispatcher.output.files.spool import Spill
+from dispatcher.output.text.fold import WINDOW, Folding, fold_numbers, gather
+from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.sanitize import harmless_lines, harmless_pieces
+from dispatcher.plan.job.request import parse_seconds
+
+#: how the label stands before a line: [3], [gpu01:3]!, or n1:
+_LABEL = re.compile(rb"(?:\[([^\[\]\s]{1,255})\](!?) |([^\s:\[\]]{1,255}):(?: |$))")
+#: more speakers than any stream has: a line waits its full time, for nobody knows who will come
+_ANYBODY = 1 << 40
+_RULE = b"-" * 15
+
+
+@click.command("fold", context_settings=CONTEXT)
+@click.option("-b", "--gather", "whole", is_flag=True, help="Whole outputs instead of lines.")
+@click.option("-n", "--numbers", is_flag=True, help="Lines that differ in numbers only are equal.")
+@click.option("--window", metavar="S", help=f"Seconds a line waits for others [{WINDOW}].")
+def command(**flags: Any) -> int:
+    """Show equal lines of a labelled stream once, with all labels that said them.
+
+    \b
+    pdsh -w n[1-8] uname -r | dispatch fold
+    dispatch -H hostfile train.py | dispatch fold --numbers
+    """
+    if flags["whole"]:
+        gathered(_input())
+    else:
+        window = WINDOW if flags["window"] is None else parse_seconds(flags["window"], "--window")
+        stream(window, mask=flags["numbers"])
+    return 0
+
+
+def main(words: Sequence[str]) -> int:
+    """``dispatch fold`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch fold")
+
+
+class Labels:
+    """Takes labels off lines and puts folded ones on, in the notation they came in."""
+
+    def __init__(self) -> None:
+        self._brackets = True
+
+    def off(self, line: bytes) -> tuple[str, int, bytes]:
+        """(label, 2 for standard error or 1, the line); the label "" for a line without one."""
+        match = _LABEL.match(line)
+        if match is None:
+            return "", 1, line
+        self._brackets = match[1] is not None
+        label = (match[1] or match[3]).decode("utf-8", "backslashreplace")
+        return label, 2 if match[2] else 1, line[match.end() :]
+
+    def on(self, labels: Sequence[str], kind: int) -> bytes:
+        """What stands before a line that ``labels`` have said."""
+        text = named(labels)
+        if not text:
+            return b""
+        mark = "!" if kind == 2 else ""
+        return (f"[{text}]{mark} " if self._brackets else f"{text}: ").encode()
+
+
+def named(labels: Iterable[str]) -> str:
+    """``0-3`` or ``n[1-4]``."""
+    labels = list(dict.fromkeys(labels))
+    if all(label.isascii() and label.isdigit() and len(label) < 10 for label in labels):
+        return fold_numbers(map(int, labels))
+    return fold(labels)
+
+
+def stream(window: float, *, mask: bool) -> None:
+    """Fold standard input line by line, until its end."""
+    folding: Folding[str] = Folding(_ANYBODY, window=window, mask=mask)
+    labels, spill = Labels(), Spill()
+
+    def show(groups: Iterable[Any]) -> None:
+        text = b"".join(labels.on(g.speakers, g.kind) + g.line + b"\n" for g in groups)
+        if text:
+            write_all(1, text)
+
+    def long(pieces: Iterator[bytes], end: bytes) -> None:
+        """Pass on a line that is too long to be compared, with its label."""
+        show(folding.finish())
+        for piece in chain(harmless_pieces(pieces), (end,)):
+            write_all(1, piece)
+
+    lines = LineAssembler() if os.isatty(1) else LineAssembler(long, spill)
+    while True:
+        wait = window / 4 if folding.waiting else None
+        ready = select.select([0], [], [], wait)[0]
+        data = os.read(0, 1 << 16) if ready else None
+        block = b"" if data is None else lines.feed(data) if data else lines.finish()
+        for line in harmless_lines(block).split(b"\n")[:-1]:
+            who, kind, text = labels.off(line)
+            show(folding.add(who, text, time.monotonic(), kind))
+        show(folding.due(time.monotonic()))
+        if data == b"":
+            show(folding.finish())
+            for words in spill.words():
+                say(f"note: {words}")
+            return
+
+
+def gathered(chunks: Iterable[bytes]) -> None:
+    """Read all, then show each different output once below the labels that have it."""
+    labels, spill = Labels(), Spill()
+    found: list[bytes] = []  # lines that were put aside
+    assembler = LineAssembler(lambda pieces, end: found.append(b"".join((*pieces, end))), spill)
+    numbers: dict[bytes, int] = {}  # each different line is kept once
+    said: dict[str, array[int]] = {}
+    for chunk in chunks:
+        block = assembler.feed(chunk) if chunk else assembler.finish()
+        block = b"".join((*found, block))
+        found.clear()
+        for line in harmless_lines(block).split(b"\n")[:-1]:
+            who, _, text = labels.off(line)
+            number = numbers.setdefault(text, len(numbers))
+            said.setdefault(who, array("Q")).append(number)
+    texts = list(numbers)
+    for speakers, block in gather((who, said[who].tobytes()) for who in said):
+        content = b"".join(texts[number] + b"\n" for number in array("Q", block))
+        head = f"{named(speakers)} ({len(speakers)})" if speakers != [""] else "no label"
+        write_all(1, b"%s\n%s\n%s\n%s" % (_RULE, head.encode(), _RULE, content))
+
+
+def _input() -> Iterable[bytes]:
+    """Chunks of standard input, and b"" at its end."""
+    while data := os.read(0, 1 << 16):
+        yield data
+    yield b""

@@ -1,0 +1,117 @@
+"""``dispatch hosts``: expand, fold, count and combine host lists; touches no host."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli.options.host_options import (
+    NAMES,
+    TAKERS,
+    find_hosts,
+    hosts_typed,
+    where_options,
+)
+
+EPILOG = """\b
+Examples:
+  dispatch hosts -H hostfile                  one name a line
+  dispatch hosts -f n1 n2 n3                  n[1-3]
+  dispatch hosts -c 'n[1-64]!n7'              63
+  dispatch hosts -f -w 'n[1-9]' -i 'n[5-20]'  n[5-9]
+  squeue -ho %N | dispatch hosts -H - -S ,    names, joined by commas
+  dispatch hosts --for exec                   those of dispatch.toml that exec would take
+Exit code: 0; 2 usage, or no host is left.
+"""
+
+
+@click.command(
+    "hosts", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
+)
+@click.argument("words", nargs=-1, metavar="[LIST]...")
+@where_options
+@click.option(
+    "-i",
+    "--intersect",
+    "common",
+    multiple=True,
+    metavar="LIST",
+    help="Only those in LIST too; repeatable.",
+)
+@click.option(
+    "--for",
+    "taker",
+    type=click.Choice(TAKERS),
+    metavar="COMMAND",
+    help="Those that COMMAND would take, for which dispatch.toml may name others; of a run: "
+    "dispatch --dry-run.",
+)
+@click.option("-f", "--fold", "fold_them", is_flag=True, help="One short text: n[1-3].")
+@click.option("-c", "--count", is_flag=True, help="How many there are.")
+@click.option("-S", "--separator", default="\n", help="Between names [a newline].")
+@click.option("--sort", is_flag=True, help="In the order of names and numbers, not as written.")
+def command(**flags: Any) -> int:
+    """Print the hosts that LISTs, -H and -w name, each once, in written order.
+
+    Lists may hold ranges n[01-16/2], @groups, and , ! & ^ read from left to right.
+    """
+    from dispatcher.cli.entry import say
+    from dispatcher.cli.options.config_file import as_said_to
+    from dispatcher.model import hostset
+    from dispatcher.model.errors import PlanError, UsageError
+    from dispatcher.model.names import BadName
+    from dispatcher.plan.hosts.hostfile import parse_inline
+
+    if flags["fold_them"] and flags["count"]:
+        raise UsageError("-f and -c exclude each other")
+    if flags["taker"]:
+        flags = dict(as_said_to(flags["taker"], flags, NAMES))
+    elif takers := _elsewhere(flags):
+        say(f"note: dispatch.toml has other hosts for {', '.join(takers)}: --for {takers[0]}")
+    words = tuple(parse_inline(text, "", slots=False) for text in flags["words"])
+    hosts = find_hosts(flags, say, words)
+    names = list(dict.fromkeys(host.name for host in hosts))
+    for text in flags["common"]:
+        try:
+            wanted = set(hostset.expand(text))
+        except BadName as bad:
+            raise UsageError(f"-i: {bad.message}", hint=bad.hint) from None
+        names = [name for name in names if name in wanted]
+    if not names:
+        raise PlanError("no host is left after -i")
+    if flags["sort"]:
+        names.sort(key=hostset.natural)
+    if flags["count"]:
+        text = str(len(names))
+    elif flags["fold_them"]:
+        text = hostset.fold(names)
+    else:
+        text = flags["separator"].replace("\\n", "\n").replace("\\t", "\t").join(names)
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+def _elsewhere(flags: Mapping[str, Any]) -> list[str]:
+    """The commands that would not take these hosts, since a file says something else to them."""
+    from dispatcher.cli.options.config_file import said_to, typed
+
+    named = bool(flags["words"]) or hosts_typed()
+    options = [
+        name for flag, name in NAMES.items() if not (typed(flag) if flag == "excluded" else named)
+    ]
+
+    def said(command: str) -> list[Any]:
+        found = said_to(command)
+        return [found[name].value if name in found else None for name in options]
+
+    own = said("hosts")
+    return [taker for taker in TAKERS if said(taker) != own]
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch hosts`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch hosts")

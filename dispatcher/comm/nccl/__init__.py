@@ -1,0 +1,1 @@
+"""NCCL: its library, its unique id, communicators, device memory."""

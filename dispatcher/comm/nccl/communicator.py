@@ -1,0 +1,285 @@
+"""An NCCL communicator: collectives on device memory, with a deadline on every call.
+
+All calls are made without blocking: NCCL answers "in progress", and ``finish`` asks
+for its state until it is done or the deadline passes. So a rank never sits inside
+NCCL: it can abort a communicator from the thread that uses it.
+
+Order the calls alike on all ranks of a communicator, and those of several
+communicators alike too. Do not wait in MPI while a collective runs on the device.
+A collective is queued on a CUDA stream, as a kernel is: the call returns before the
+data is there, ``torch.cuda.synchronize()`` or the stream's order waits for it.
+
+Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol
+
+from dispatcher.comm.errors import NcclError
+from dispatcher.comm.exchange import Pause
+from dispatcher.comm.nccl.buffers import OPERATIONS, Buffer, as_buffer, current_stream
+from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR
+
+
+class Calls(Protocol):
+    """What is needed of ``library.Library``; on_host: it works on CPU memory (a test's)."""
+
+    on_host: bool
+
+    def state(self, handle: ctypes.c_void_p) -> int: ...
+    def split(
+        self, parent: ctypes.c_void_p, color: int, key: int, child: ctypes.c_void_p
+    ) -> int: ...
+    def place(self, handle: ctypes.c_void_p) -> tuple[int, int]: ...
+    def call(self, name: str, *arguments: object) -> int: ...
+    def why(self, code: int) -> str: ...
+
+
+class Communicator:
+    """The ranks of one group. ``rank`` and ``size`` count in it, ``name`` is for messages.
+
+    Every method raises NcclError, naming this rank, when NCCL says no or is not done
+    after ``timeout`` seconds; the communicator is aborted by then.
+    """
+
+    def __init__(
+        self,
+        library: Calls,
+        handle: ctypes.c_void_p,
+        *,
+        who: str,
+        name: str = "world",
+        timeout: float = 600.0,
+    ) -> None:
+        self._library = library
+        self._handle = handle
+        self._who = who
+        self._grouped = 0
+        self.name = name
+        self.timeout = timeout
+        self.rank, self.size = library.place(handle)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"rank {self.rank} of {self.size}"
+        return f"Communicator({self.name}: {state})"
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    # ------------------------------------------------------------------ collectives
+
+    def all_reduce(
+        self, send: Any, receive: Any = None, *, op: str = "sum", stream: int | None = None
+    ) -> None:
+        """receive (send itself if None) = op over the ranks' send; equal counts on all ranks."""
+        source, target = self._pair(send, receive)
+        self._same("all_reduce", source.count, target.count)
+        self._queue(
+            "ncclAllReduce", source, target, source.count, source.code, _code(op), stream=stream
+        )
+
+    def broadcast(
+        self, send: Any, receive: Any = None, *, root: int = 0, stream: int | None = None
+    ) -> None:
+        """receive (send itself if None) = send of rank ``root``."""
+        source, target = self._pair(send, receive)
+        self._same("broadcast", source.count, target.count)
+        self._peer(root)
+        self._queue("ncclBroadcast", source, target, source.count, source.code, root, stream=stream)
+
+    def all_gather(self, send: Any, receive: Any, *, stream: int | None = None) -> None:
+        """receive = all ranks' send, in rank order; it has ``size`` times as many elements."""
+        source, target = self._pair(send, receive)
+        self._same("all_gather", source.count * self.size, target.count)
+        self._queue("ncclAllGather", source, target, source.count, source.code, stream=stream)
+
+    def reduce_scatter(
+        self, send: Any, receive: Any, *, op: str = "sum", stream: int | None = None
+    ) -> None:
+        """receive = this rank's part of op over the ranks' send, which is ``size`` parts long."""
+        source, target = self._pair(send, receive)
+        self._same("reduce_scatter", target.count * self.size, source.count)
+        self._queue(
+            "ncclReduceScatter", source, target, target.count, source.code, _code(op), stream=stream
+        )
+
+    def send(self, data: Any, to: int, *, stream: int | None = None) -> None:
+        """Queue ``data`` for rank ``to``, which must call recv; several at once: ``group()``."""
+        self._point_to_point("ncclSend", data, to, stream)
+
+    def recv(self, data: Any, source: int, *, stream: int | None = None) -> None:
+        """Fill ``data`` with what rank ``source`` sends; the same count and type there."""
+        self._point_to_point("ncclRecv", data, source, stream)
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Calls inside start together at its end, so a ring of sends cannot wait in a circle."""
+        self._check(self._library.call("ncclGroupStart"), "ncclGroupStart")
+        self._grouped += 1
+        try:
+            yield
+        finally:
+            self._grouped -= 1
+            code = self._library.call("ncclGroupEnd")
+            if not self._grouped:
+                self._settle(code, "ncclGroupEnd")
+
+    # ------------------------------------------------------------------ life
+
+    def split(
+        self,
+        color: int | None,
+        key: int = 0,
+        *,
+        name: str = "",
+    ) -> Communicator | None:
+        """The ranks with my color, by key and then rank; None for color None.
+
+        Collective: every rank of this communicator calls it. No id is used.
+        """
+        child = ctypes.c_void_p()
+        number = NO_COLOR if color is None else color
+        code = self._library.split(self._open(), number, key, child)
+        self._settle(code, "ncclCommSplit")
+        if color is None:
+            return None
+        name = name or f"{self.name}/{color}"
+        finish(
+            self._library,
+            child,
+            IN_PROGRESS,
+            f"{self._who}: {name}: ncclCommSplit",
+            self.timeout,
+        )
+        return Communicator(
+            self._library,
+            child,
+            who=self._who,
+            name=name,
+            timeout=self.timeout,
+        )
+
+    def check(self) -> None:
+        """Raises NcclError if the communicator broke since (a peer died, a link went down)."""
+        state = self._library.state(self._open())
+        if state not in (0, IN_PROGRESS):
+            self.abort()
+            self._check(state, "asynchronous error")
+
+    @property
+    def closed(self) -> bool:
+        return not self._handle.value
+
+    def abort(self) -> None:
+        """Free it now, whatever runs on it, on this rank alone; may be called twice."""
+        if not self.closed:
+            handle, self._handle = self._handle, ctypes.c_void_p()
+            self._library.call("ncclCommAbort", handle)
+
+    def close(self) -> None:
+        """Finish what is queued and free it; all its ranks call this. May be called twice."""
+        if self.closed:
+            return
+        self._settle(self._library.call("ncclCommFinalize", self._handle), "ncclCommFinalize")
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        code = self._library.call("ncclCommDestroy", handle)
+        if code != IN_PROGRESS:
+            self._check(code, "ncclCommDestroy")
+
+    # ------------------------------------------------------------------ below
+
+    def _open(self) -> ctypes.c_void_p:
+        if self.closed:
+            raise NcclError(f"{self._who}: {self.name}: the communicator is closed")
+        return self._handle
+
+    def _pair(self, send: Any, receive: Any) -> tuple[Buffer, Buffer]:
+        source = as_buffer(send, on_host=self._library.on_host)
+        target = source if receive is None else as_buffer(receive, on_host=self._library.on_host)
+        if source.dtype != target.dtype:
+            raise TypeError(f"send is {source.dtype}, receive is {target.dtype}")
+        return source, target
+
+    def _same(self, call: str, needed: int, given: int) -> None:
+        if needed != given:
+            raise ValueError(f"{call}: {needed} elements needed for {self.size} ranks, not {given}")
+
+    def _peer(self, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{self.name}: no rank {rank} among {self.size}")
+
+    def _queue(
+        self, call: str, source: Buffer, target: Buffer, *rest: int, stream: int | None
+    ) -> None:
+        where = current_stream(source.device) if stream is None else stream
+        code = self._library.call(call, source.address, target.address, *rest, self._open(), where)
+        self._settle(code, call)
+
+    def _point_to_point(self, call: str, data: Any, peer: int, stream: int | None) -> None:
+        self._peer(peer)
+        buffer = as_buffer(data, on_host=self._library.on_host)
+        where = current_stream(buffer.device) if stream is None else stream
+        code = self._library.call(
+            call, buffer.address, buffer.count, buffer.code, peer, self._open(), where
+        )
+        self._settle(code, call)
+
+    def _settle(self, code: int, call: str) -> None:
+        """Wait until the call is done; inside a group its end does that."""
+        if self._grouped and code in (0, IN_PROGRESS):
+            return
+        what = f"{self._who}: {self.name}: {call}"
+        try:
+            finish(self._library, self._open(), code, what, self.timeout)
+        except Exception:
+            self.abort()
+            raise
+
+    def _check(self, code: int, call: str) -> None:
+        if code:
+            why = self._library.why(code)
+            raise NcclError(f"{self._who}: {self.name}: {call}: {why}", code=code)
+
+
+def finish(
+    library: Calls,
+    handle: ctypes.c_void_p,
+    code: int,
+    what: str,
+    timeout: float,
+) -> None:
+    """Returns when NCCL is no longer "in progress"; NcclError when it failed or took too long."""
+    deadline, pause = time.monotonic() + timeout, Pause()
+    while code == IN_PROGRESS:
+        code = library.state(handle)
+        if code != IN_PROGRESS:
+            break
+        if time.monotonic() > deadline:
+            raise NcclError(f"{what}: not done after {timeout:g} s", code=IN_PROGRESS)
+        pause()
+    if code:
+        raise NcclError(f"{what}: {library.why(code)}", code=code)
+
+
+def _code(op: str) -> int:
+    try:
+        return OPERATIONS[op]
+    except KeyError:
+        raise ValueError(f"no reduction {op!r}: one of {', '.join(OPERATIONS)}") from None

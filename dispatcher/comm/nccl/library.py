@@ -1,0 +1,225 @@
+"""NCCL's C library: ``load()`` finds it and gives its calls with types.
+
+Searched in this order, so that a rank uses the very library torch has or will load
+(two ranks with two versions cannot talk): ``$DISPATCH_NCCL_LIB``; the libnccl this
+process has already mapped; ``nvidia/nccl/lib`` of the installed packages;
+``libnccl.so.2`` as the system's loader finds it.
+
+Only the stable part of the interface is declared, and the configuration struct is
+sent in its first form (2.14), which every later library fills up with its own
+defaults. Needs NCCL >= 2.14. Loads and makes unique ids where there is no GPU.
+Source: nccl.h, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+
+from dispatcher.comm.errors import EnvironmentMissing, NcclError
+from dispatcher.comm.nccl.unique_id import SIZE, UniqueId
+
+IN_PROGRESS = 7
+NO_COLOR = -1
+_OLDEST = 21400
+_SPLIT = 21800
+#: From this version on a communicator can start from several ids.
+SCALABLE = 22300
+
+_Pointer = ctypes.c_void_p
+_Int = ctypes.c_int
+_Size = ctypes.c_size_t
+
+
+class _Id(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_ubyte * SIZE),)
+
+
+class _Config(ctypes.Structure):
+    """ncclConfig_t as of NCCL 2.14; ``size`` says that no later field follows."""
+
+    _fields_ = (
+        ("size", _Size),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", _Int),
+    )
+
+
+def _non_blocking() -> _Config:
+    used = _Config.blocking.offset + ctypes.sizeof(_Int)
+    return _Config(used, 0xCAFEBEEF, _OLDEST, 0)
+
+
+_SIGNATURES: dict[str, tuple[object, ...]] = {
+    "ncclGetVersion": (ctypes.POINTER(_Int),),
+    "ncclGetUniqueId": (ctypes.POINTER(_Id),),
+    "ncclCommInitRankConfig": (_Pointer, _Int, _Id, _Int, _Pointer),
+    "ncclCommInitRankScalable": (_Pointer, _Int, _Int, _Int, ctypes.POINTER(_Id), _Pointer),
+    "ncclCommGetAsyncError": (_Pointer, ctypes.POINTER(_Int)),
+    "ncclCommSplit": (_Pointer, _Int, _Int, _Pointer, _Pointer),
+    "ncclCommCount": (_Pointer, ctypes.POINTER(_Int)),
+    "ncclCommUserRank": (_Pointer, ctypes.POINTER(_Int)),
+    "ncclCommFinalize": (_Pointer,),
+    "ncclCommDestroy": (_Pointer,),
+    "ncclCommAbort": (_Pointer,),
+    "ncclGroupStart": (),
+    "ncclGroupEnd": (),
+    "ncclAllReduce": (_Pointer, _Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
+    "ncclBroadcast": (_Pointer, _Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
+    "ncclAllGather": (_Pointer, _Pointer, _Size, _Int, _Pointer, _Pointer),
+    "ncclReduceScatter": (_Pointer, _Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
+    "ncclSend": (_Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
+    "ncclRecv": (_Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
+}
+_NEWER = ("ncclCommInitRankScalable", "ncclCommSplit")
+
+
+class Library:
+    """The calls of one libnccl; each returns an ncclResult_t unless said otherwise.
+
+    A communicator's handle is a ``ctypes.c_void_p`` that must stay alive while NCCL
+    may still write it, which is until the communicator's asynchronous state is no
+    longer "in progress".
+    """
+
+    on_host = False
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._calls = ctypes.CDLL(path)
+        except OSError as error:
+            raise EnvironmentMissing(f"comm: nccl: {path}: cannot be loaded: {error}") from error
+        for name, arguments in _SIGNATURES.items():
+            try:
+                call = getattr(self._calls, name)
+            except AttributeError:
+                if name in _NEWER:
+                    continue
+                raise EnvironmentMissing(f"comm: nccl: {path}: has no {name}") from None
+            call.argtypes, call.restype = list(arguments), _Int
+        self._calls.ncclGetErrorString.argtypes = [_Int]
+        self._calls.ncclGetErrorString.restype = ctypes.c_char_p
+        self._calls.ncclGetLastError.argtypes = [_Pointer]
+        self._calls.ncclGetLastError.restype = ctypes.c_char_p
+        self.path = path
+        number = _Int()
+        self.check(self._calls.ncclGetVersion(ctypes.byref(number)), "ncclGetVersion")
+        self.version = int(number.value)
+        if self.version < _OLDEST:
+            raise EnvironmentMissing(
+                f"comm: nccl: {path}: is {spell(self.version)}, 2.14 or later is needed",
+                hint="pip install nvidia-nccl-cu13",
+            )
+
+    def unique_id(self) -> UniqueId:
+        """A new id. This process then listens on a port until all ranks have used the id.
+
+        Raises NcclError with NCCL's own reason, as for an interface that is not there.
+        """
+        raw = _Id()
+        self.check(self._calls.ncclGetUniqueId(ctypes.byref(raw)), "ncclGetUniqueId")
+        return UniqueId(bytes(raw.internal))
+
+    def init_rank(
+        self, handle: ctypes.c_void_p, size: int, ids: Iterable[UniqueId], rank: int
+    ) -> int:
+        """Starts a communicator without waiting; several ids need NCCL >= 2.23."""
+        raw = [_Id.from_buffer_copy(bytes(each)) for each in ids]
+        config = _non_blocking()
+        into, how = ctypes.byref(handle), ctypes.byref(config)
+        if len(raw) == 1:
+            return int(self._calls.ncclCommInitRankConfig(into, size, raw[0], rank, how))
+        array = (_Id * len(raw))(*raw)
+        scalable = self._calls.ncclCommInitRankScalable
+        return int(scalable(into, size, rank, len(raw), array, how))
+
+    def split(self, parent: ctypes.c_void_p, color: int, key: int, child: ctypes.c_void_p) -> int:
+        """Starts a split; ``child`` stays null for ``NO_COLOR``. Needs NCCL >= 2.18."""
+        if self.version < _SPLIT:
+            raise EnvironmentMissing(
+                f"nccl: {self.path}: is {spell(self.version)}, groups need 2.18 or later",
+                hint="pip install nvidia-nccl-cu13",
+            )
+        config = _non_blocking()
+        into, how = ctypes.byref(child), ctypes.byref(config)
+        return int(self._calls.ncclCommSplit(parent, color, key, into, how))
+
+    def state(self, handle: ctypes.c_void_p) -> int:
+        """The communicator's asynchronous state: 0 well, ``IN_PROGRESS``, else what broke."""
+        state = _Int()
+        code = int(self._calls.ncclCommGetAsyncError(handle, ctypes.byref(state)))
+        return code or int(state.value)
+
+    def place(self, handle: ctypes.c_void_p) -> tuple[int, int]:
+        """(rank, size) of this process in a communicator that is ready."""
+        rank, size = _Int(), _Int()
+        self.check(self._calls.ncclCommUserRank(handle, ctypes.byref(rank)), "ncclCommUserRank")
+        self.check(self._calls.ncclCommCount(handle, ctypes.byref(size)), "ncclCommCount")
+        return int(rank.value), int(size.value)
+
+    def call(self, name: str, *arguments: object) -> int:
+        """Any call of the table above, by its C name."""
+        return int(getattr(self._calls, name)(*arguments))
+
+    def check(self, code: int, call: str) -> None:
+        """Raises NcclError, in NCCL's own words, unless the code is success."""
+        if code:
+            raise NcclError(f"comm: nccl: {call}: {self.why(code)}", code=code)
+
+    def why(self, code: int) -> str:
+        """NCCL's name for a code and, if it left one, its last error in this process."""
+        name = (self._calls.ncclGetErrorString(code) or b"").decode(errors="replace")
+        last = (self._calls.ncclGetLastError(None) or b"").decode(errors="replace").strip()
+        return f"{name}: {last}" if last else name
+
+
+def spell(version: int) -> str:
+    """``2.30.7`` for 23007."""
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+
+
+def load() -> Library:
+    """The first libnccl of the search; EnvironmentMissing if there is none."""
+    tried: list[str] = []
+    for path in candidates(os.environ, _mapped(), sys.path):
+        tried.append(path)
+        if os.path.sep in path and not os.path.exists(path):
+            continue
+        try:
+            return Library(path)
+        except EnvironmentMissing:
+            if path == os.environ.get("DISPATCH_NCCL_LIB") or os.path.sep in path:
+                raise
+    raise EnvironmentMissing(
+        f"comm: nccl: no libnccl.so.2 found, looked for {', '.join(tried)}",
+        hint="pip install nvidia-nccl-cu13",
+    )
+
+
+def candidates(
+    env: Mapping[str, str], mapped: Iterable[str], roots: Iterable[str]
+) -> Iterator[str]:
+    """The paths to try, best first; a path that was named by the user is the only one."""
+    named = env.get("DISPATCH_NCCL_LIB")
+    if named:
+        yield named
+        return
+    yield from mapped
+    for root in roots:
+        path = os.path.join(root, "nvidia", "nccl", "lib", "libnccl.so.2")
+        if os.path.exists(path):
+            yield path
+    yield "libnccl.so.2"
+
+
+def _mapped() -> Iterator[str]:
+    """Every libnccl this process has mapped already."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
+            paths = [line.split(None, 5)[-1].strip() for line in lines if "libnccl.so" in line]
+    except OSError:
+        return
+    yield from dict.fromkeys(paths)

@@ -1,0 +1,192 @@
+"""What the core orders: frozen requests in the imperative; the runner carries them out.
+
+``node`` counts hosts as the run has them, spares last, which is the plan's order
+until a spare takes a seat. Only ``StartRanks`` and ``SpawnRanks`` mean a node of the plan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dispatcher.model.frozen import Value, value
+
+if TYPE_CHECKING:  # an errand has none of these
+    from dispatcher.core.events.run_events import Event
+    from dispatcher.core.run.policy import Verdict
+    from dispatcher.core.run.spawn_placement import World
+    from dispatcher.plan.job.job_plan import JobPlan
+
+
+@value
+class Action(Value):
+    """Base of all actions."""
+
+
+@value
+class OpenLink(Action):
+    """Reach the node, start its agent, send ``prepare``."""
+
+    node: int
+
+
+@value
+class Prepare(Action):
+    """Let the node's agent, which runs already, look at its host for a further attempt."""
+
+    node: int
+    attempt: int
+
+
+@value
+class Probe(Action):
+    """Let the node's agent try to reach node 0 at each of ``addresses``."""
+
+    node: int
+    addresses: tuple[str, ...]
+    port: int
+    seconds: float
+
+
+@value
+class StartRanks(Action):
+    """Spawn the node's ranks, which will meet at ``master_addr``:``master_port``.
+
+    restart: how often ranks of this run have been started before.
+    """
+
+    plan: JobPlan
+    node: int
+    master_addr: str
+    master_port: int
+    restart: int = 0
+
+
+@value
+class SpawnRanks(Action):
+    """Start the node's part of a world that a rank has spawned."""
+
+    node: int
+    world: World
+
+
+@value
+class SignalRanks(Action):
+    """Send ``signum`` to the process groups of the node's living ``ranks``; None: of all."""
+
+    node: int
+    signum: int
+    ranks: tuple[int, ...] | None = None
+
+
+@value
+class PauseRanks(Action):
+    """Stop the node's ranks until ``ResumeRanks``; its agent outlives our silence."""
+
+    node: int
+
+
+@value
+class ResumeRanks(Action):
+    """Continue the node's ranks; its agent counts on us again."""
+
+    node: int
+
+
+@value
+class Suspend(Action):
+    """Stop dispatch itself, as Ctrl-Z asks; SIGCONT, told as a signal, continues it."""
+
+
+@value
+class Sweep(Action):
+    """Kill everything below the node's agent now."""
+
+    node: int
+
+
+@value
+class ReleaseFence(Action):
+    """Let the members of ``fence`` on ``nodes`` go, with the keys of all of these."""
+
+    nodes: tuple[int, ...]
+    world: int
+    fence: str
+    epoch: int
+    packets: tuple[bytes, ...]
+
+
+@value
+class AnswerRank(Action):
+    """Give the rank the ``line`` that answers its ``PmiAsked`` or ``PmiSpawnAsked``."""
+
+    node: int
+    rank: int
+    line: bytes
+
+
+@value
+class ServePmix(Action):
+    """Have the agent of ``node`` serve PMIx to its ranks, one of which has asked."""
+
+    node: int
+
+
+@value
+class LookInside(Action):
+    """Let the node say who is inside MPI there.
+
+    over: whether to look who has finalized and not said so yet. versions: libraries that are
+    to tell theirs, each with what serves it.
+    """
+
+    node: int
+    over: bool
+    versions: tuple[tuple[str, str], ...]
+
+
+@value
+class AskWaiting(Action):
+    """Let the node say which of its ranks others have awaited for ``seconds`` in ``fence``."""
+
+    node: int
+    world: int
+    fence: str
+    epoch: int
+    seconds: float
+
+
+@value
+class GatherStacks(Action):
+    """Have the node tell within ``seconds`` where its living ranks are: gathering ``number``."""
+
+    node: int
+    number: int
+    seconds: float
+
+
+@value
+class Finish(Action):
+    """The node's part is over: let its agent sweep, answer and exit."""
+
+    node: int
+
+
+@value
+class CloseLink(Action):
+    """Give the node up; its agent ends by itself when it notices."""
+
+    node: int
+
+
+@value
+class Tell(Action):
+    """Put an event of the core's own on the spine, for the sinks."""
+
+    event: Event
+
+
+@value
+class End(Action):
+    """The run is over."""
+
+    verdict: Verdict

@@ -1,0 +1,174 @@
+"""What can happen to one host of an errand, and how it can end: frozen values.
+
+Events of ``core.events.run_events`` that mean the same here are used as they are
+(``NodeConnecting``, ``NodeConnected``, ``NodeBooted``: the command has started,
+``NodeLost``: the host failed, ``SignalReceived``); these are the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dispatcher.core.events.run_events import Event
+from dispatcher.model import exitcodes
+from dispatcher.model.frozen import Value, value
+from dispatcher.transport.base import Failure
+
+
+@value
+class CommandEnded(Event):
+    """The command on the host is over: exit ``code``, or ``signal`` (``KILL``).
+
+    held_open: something it left behind keeps its output open; nothing more is read.
+    """
+
+    node: int
+    code: int | None
+    signal: str | None = None
+    held_open: bool = False
+
+
+@value
+class PasswordAwaited(Event):
+    """sudo on the host wants the user's password."""
+
+    node: int
+
+
+@value
+class PasswordTold(Event):
+    """The user was asked for it, and gave one or not."""
+
+    given: bool
+
+
+@value
+class Typing(Event):
+    """The user has ``began``, or ended, to type a secret that was asked for."""
+
+    began: bool
+
+
+@value
+class StatusAsked(Event):
+    """The user pressed Ctrl-C: these hosts are ``connecting``, these are ``running``."""
+
+    connecting: tuple[int, ...]
+    running: tuple[int, ...]
+    waiting: tuple[int, ...]
+
+
+@value
+class HostDone(Event):
+    """The host's part of the errand is over."""
+
+    node: int
+    outcome: Outcome
+
+
+# -- outcomes ------------------------------------------------------------------------------
+
+
+@value
+class Exited(Value):
+    """The command ended by itself with ``code``."""
+
+    code: int
+
+
+@value
+class Killed(Value):
+    """A signal that we did not send ended the command: ``KILL``, ``SEGV``."""
+
+    signal: str
+
+
+@value
+class Failed(Value):
+    """The host was not reached, or lost while the command ran; see the failure's kind."""
+
+    failure: Failure
+
+
+@value
+class TimedOut(Value):
+    """A limit of ``seconds`` ended it: ``command``, or ``total`` for the whole errand.
+
+    ended: whether the command was seen to end; otherwise it was given up.
+    """
+
+    limit: str
+    seconds: float
+    ended: bool = True
+
+
+@value
+class Interrupted(Value):
+    """dispatch was told to stop by ``signum`` while the host was at work."""
+
+    signum: int
+    ended: bool = True
+
+
+@value
+class NotCopied(Value):
+    """The files of ``put`` or ``get`` could not be taken or given there, and ``why``."""
+
+    why: str
+
+
+@value
+class NotStarted(Value):
+    """The host was never contacted: the errand had been stopped before its turn."""
+
+    why: str
+
+
+Outcome = Exited | Killed | Failed | TimedOut | Interrupted | NotCopied | NotStarted
+
+
+def is_good(outcome: Outcome) -> bool:
+    return outcome == Exited(0)
+
+
+def own_code(outcome: Outcome) -> int:
+    """What one host's outcome is worth with ``-S``: its own code, 128+n, or one of ours."""
+    match outcome:
+        case Exited(code):
+            return code
+        case Killed(signal):
+            return exitcodes.SIGNAL_BASE + _SIGNALS.get(signal, 0)
+        case TimedOut():
+            return exitcodes.TIME_LIMIT
+        case Interrupted(signum):
+            return exitcodes.SIGNAL_BASE + signum
+        case NotStarted() | NotCopied():
+            return 1
+    return exitcodes.CLUSTER
+
+
+def exit_code(outcomes: Iterable[Outcome], *, largest: bool = False) -> int:
+    """What dispatch exits with.
+
+    0 when every command exited 0. Otherwise ``largest``: the largest of the
+    hosts' own codes. Else the gravest kind: 128+n interrupted, 125 a host
+    failed, 124 a time limit, 1 a command failed.
+    """
+    bad = [outcome for outcome in outcomes if not is_good(outcome)]
+    if not bad:
+        return exitcodes.OK
+    stopped = [outcome.signum for outcome in bad if isinstance(outcome, Interrupted)]
+    if stopped:
+        return exitcodes.SIGNAL_BASE + stopped[0]
+    if largest:
+        return max(map(own_code, bad))
+    if any(isinstance(outcome, Failed) for outcome in bad):
+        return exitcodes.CLUSTER
+    return exitcodes.TIME_LIMIT if any(isinstance(o, TimedOut) for o in bad) else 1
+
+
+#: signal(7), x86 and ARM; a host may run another system, so names travel and not numbers
+_SIGNALS = {
+    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9,
+    "USR1": 10, "SEGV": 11, "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15,
+}  # fmt: skip

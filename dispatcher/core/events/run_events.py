@@ -1,0 +1,343 @@
+"""What can happen in a run: frozen facts in the past tense, the spine of everything.
+
+Edges (link threads, signal handlers) make events, the runner numbers and
+stamps them, ``job`` decides on them, sinks tell about them. Output bytes do
+not pass here: only their end and their count do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from dispatcher.core.events.error_file import ErrorFile
+from dispatcher.core.events.facts import Facts as Facts
+from dispatcher.core.run.policy import Cause
+from dispatcher.model.frozen import Value, value
+from dispatcher.transport.base import Ending, Failure
+
+
+@value
+class Event(Value):
+    """Base of all events; ``name`` is what the journal writes: ``rank.exited``."""
+
+    name: ClassVar[str] = "event"
+
+    def __init_subclass__(cls) -> None:
+        # NodeConnected -> node.connected, RankFailedToStart -> rank.failed_to_start
+        first, *rest = re.findall(r"[A-Z][a-z]*", cls.__name__)
+        cls.name = f"{first.lower()}.{'_'.join(rest).lower()}"
+
+    def context(self) -> dict[str, Any]:
+        """The event's fields as plain values, for the journal."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+@value
+class OfAttempt(Event):
+    """What an agent says of one attempt to run the ranks; late words of an old one change nothing.
+
+    attempt: how often the hosts had been gathered before, as the link it came by stood.
+    """
+
+    attempt: int = dataclasses.field(default=0, kw_only=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+@value
+class NodeConnecting(Event):
+    """A link to the node is being opened; ``attempt`` counts from 1."""
+
+    node: int
+    attempt: int = 1
+
+
+@value
+class NodeConnected(Event):
+    """The link is open; ``address`` is the numeric address reached, if there is one.
+
+    steps: (name, seconds) of what it took, as far as the transport knows.
+    """
+
+    node: int
+    address: str | None
+    transport: str
+    steps: tuple[tuple[str, float], ...] = ()
+
+
+@value
+class NodeBooted(Event):
+    """The agent said its sync marker; ``noise`` bytes came before it."""
+
+    node: int
+    noise: int
+
+
+@value
+class NodeReady(OfAttempt):
+    """The agent has looked at its host; ``problems`` are (what, why) pairs."""
+
+    node: int
+    facts: Facts
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+@value
+class NodeProbed(OfAttempt):
+    """The node has tried to reach node 0; ``reached`` are the addresses that answered."""
+
+    node: int
+    reached: tuple[str, ...]
+
+
+@value
+class NodeHeard(Event):
+    """The agent sent its heartbeat, and somebody waits for it."""
+
+    node: int
+
+
+@value
+class NodesHeard(Event):
+    """Heartbeats that came meanwhile; ``ago``: how long before this, in seconds, of each node."""
+
+    nodes: tuple[int, ...]
+    ago: tuple[float, ...]
+
+
+@value
+class NodeDying(Event):
+    """The agent ends its ranks on its own account; what they and the link do next follows."""
+
+    node: int
+    why: str
+
+
+@value
+class NodePaused(Event):
+    """All ranks on the node have been stopped, since the user stops dispatch itself."""
+
+    node: int
+
+
+@value
+class NodeSwept(OfAttempt):
+    """Below the agent nothing lives: ``killed`` leftovers, ``left`` pids that would not die.
+
+    mark: as in ``Facts``, but looked at again. stuck: where the first of ``left`` hang, in words.
+    """
+
+    node: int
+    killed: int
+    left: tuple[int, ...] = ()
+    mark: int | None = None
+    stuck: tuple[str, ...] = ()
+
+
+@value
+class NodeLost(Event):
+    """The node cannot be used (any more); also how a failed connection ends.
+
+    ending: of the process that the link led to, where that was told.
+    """
+
+    node: int
+    failure: Failure
+    ending: Ending | None = None
+
+
+@value
+class NodeNoticed(Event):
+    """The agent has something to say to the user."""
+
+    node: int
+    text: str
+
+
+@value
+class RankSpawned(OfAttempt):
+    """The rank's program is running as process ``pid`` of its host."""
+
+    node: int
+    rank: int
+    pid: int
+
+
+@value
+class RankFailedToStart(OfAttempt):
+    """The rank's program could not be executed; ``errno`` as execve(2) gave it."""
+
+    node: int
+    rank: int
+    errno: int
+    step: str
+    what: str
+
+
+@value
+class RankExited(OfAttempt):
+    """The rank's process was reaped; ``status`` is its exit code, or -n for signal n.
+
+    error: what its error file says; hint: what its host knows besides, "" for nothing. mpi: of
+    one that ended with 0: it ``never`` called MPI_Init, was still ``inside`` MPI, or that is
+    ``open``, since some libraries tell of MPI_Finalize late.
+    """
+
+    node: int
+    rank: int
+    status: int
+    error: ErrorFile | None = None
+    hint: str = ""
+    mpi: str = ""
+
+
+@value
+class RankLeaked(OfAttempt):
+    """The rank ended but another process held its output open; the pipes were cut."""
+
+    node: int
+    rank: int
+
+
+@value
+class OutputEnded(OfAttempt):
+    """One stream of a rank is complete: ``received`` bytes here, ``sent`` by the agent."""
+
+    node: int
+    rank: int
+    stream: int
+    received: int
+    sent: int
+
+
+@value
+class InputClosed(OfAttempt):
+    """The rank reads no more of the input, though there may be more; it has ``taken`` bytes."""
+
+    node: int
+    rank: int
+    taken: int
+
+
+@value
+class InputBroken(Event):
+    """dispatch's own standard input cannot be read, ``why``; the ranks see its end."""
+
+    why: str
+
+
+@value
+class InputLeft(Event):
+    """``ranks`` did not take ``most`` (at most) of the ``total`` bytes read for them."""
+
+    ranks: tuple[int, ...]
+    most: int
+    total: int
+
+
+@value
+class Remark(Event):
+    """What a sink has found out and tells the others; nobody decides on it."""
+
+
+@value
+class RanksStalled(Remark):
+    """Running ranks have written nothing for ``seconds`` (``--stall-after``)."""
+
+    ranks: tuple[int, ...]
+    seconds: float
+
+
+@value
+class SignalReceived(Event):
+    """dispatch itself got signal ``signum``."""
+
+    signum: int
+
+
+@value
+class RanksPlaced(Event):
+    """The plan is final: ``world_size`` ranks meet at ``master_addr``:``master_port``.
+
+    restart: how often ranks of this run have been started before.
+    """
+
+    world_size: int
+    master_addr: str
+    master_port: int
+    restart: int = 0
+
+
+@value
+class JobStopping(Event):
+    """The job is being ended; ``why`` is the cause in words."""
+
+    why: str
+
+
+@value
+class RanksProgressed(OfAttempt):
+    """A rank wrote the line that shows that this attempt came further than the last."""
+
+    node: int
+    rank: int
+
+
+@value
+class RunRestarting(Event):
+    """The ranks will be started again in ``seconds``: restart ``number`` of at most ``most``."""
+
+    cause: Cause
+    number: int
+    most: int
+    seconds: float
+
+
+@value
+class HostReplaced(Event):
+    """Host ``by`` takes the seat of host ``node``, which cannot be used: ``why``; its ranks too."""
+
+    node: int
+    by: int
+    ranks: tuple[int, ...]
+    why: str
+
+
+@value
+class HostLeftOut(Event):
+    """Host ``node`` will not be used (any more): ``why``."""
+
+    node: int
+    why: str
+
+
+@value
+class WorldShrunk(Event):
+    """The run goes on with fewer hosts: ``nodes``, with ``counts`` ranks on each, in order."""
+
+    nodes: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@value
+class RunFinished(Event):
+    """The one last event of every run."""
+
+    exit_code: int
+    why: str

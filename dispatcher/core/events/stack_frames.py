@@ -1,0 +1,157 @@
+"""Stacks of ranks: read from what says them, made alike, grouped, and the odd one named. Pure.
+
+Three say where a process is, the best first: ``py-spy`` (a program), ``faulthandler`` (the
+rank's own, by signal) and ``proc`` (the kernel's view of each thread). What differs from rank
+to rank and means nothing (addresses, pids, ids of threads) is left out, so that ranks which
+wait in the same place have the same stack. The main thread stands for the rank.
+
+Texts come from hosts: at most ``MOST`` frames of ``LONGEST`` characters are kept, and whoever
+shows them makes them harmless.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from dispatcher.core.events.stuck import in_words
+from dispatcher.model.frozen import Value, value
+
+PY_SPY, FAULTHANDLER, PROC = HOW = ("py-spy", "faulthandler", "proc")
+
+MOST, LONGEST = 64, 200
+
+#: functions of Python in which a rank waits for others, whoever it is that they wait for
+WAITS = frozenset({
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all",
+    "all_to_all_single", "barrier", "monitored_barrier", "broadcast", "broadcast_object_list",
+    "gather", "gather_object", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "recv", "send", "batch_isend_irecv", "synchronize", "Allreduce", "Allgather", "Alltoall",
+    "Barrier", "Bcast", "Gather", "Reduce", "Scatter", "Recv", "Send", "Waitall", "allreduce",
+    "allgather", "alltoall", "bcast", "init_process_group", "destroy_process_group",
+})  # fmt: skip
+#: how many of the innermost frames may be on the way from there into the library
+NEAR = 6
+
+_PY_SPY = re.compile(r"\s+(.{1,400}?) \((.{1,400}?)(?::(\d+))?\)\s*$")
+_FAULT = re.compile(r'\s+File "(.{1,400}?)", line (\d+) in (.{1,400})$')
+_LIBRARY = re.compile(r"/lib/python3|/site-packages/|/dist-packages/|^<")
+
+
+@value
+class Frame(Value):
+    """A function, and where in which file; line 0: not known."""
+
+    function: str
+    file: str
+    line: int
+
+    @property
+    def words(self) -> str:
+        """``load_batch at data.py:88``."""
+        name = os.path.basename(self.file)
+        where = f"{name}:{self.line}" if self.line else name
+        return f"{self.function} at {where}" if where else self.function
+
+
+@value
+class Group(Value):
+    """Ranks that are in the same place. frames: innermost first; state: a letter of proc(5).
+
+    odd: the others are elsewhere, and wait, or are far more.
+    """
+
+    ranks: tuple[int, ...]
+    how: str
+    state: str
+    frames: tuple[Frame, ...]
+    odd: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether these ranks wait for others, as far as their stack tells."""
+        return any(frame.function in WAITS for frame in self.frames[:NEAR])
+
+    @property
+    def place(self) -> str:
+        """The one frame that says most: the call that waits, else the user's innermost code."""
+        for frame in self.frames[:NEAR]:
+            if frame.function in WAITS:
+                return frame.words
+        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)]
+        chosen = (own or self.frames)[:1]
+        return chosen[0].words if chosen else "a place that nobody could see"
+
+
+def read(how: str, text: bytes) -> tuple[Frame, ...]:
+    """The main thread's frames in what ``how`` says, innermost first; () if there are none."""
+    lines = text.decode("utf-8", "backslashreplace").splitlines()
+    found = {PY_SPY: _py_spy, FAULTHANDLER: _faulthandler}.get(how, _proc)(lines)
+    return tuple(found[:MOST])
+
+
+def _py_spy(lines: Sequence[str]) -> list[Frame]:
+    """Blocks ``Thread 12 (idle): "MainThread"``, each line ``    function (file:line)``."""
+    blocks: list[tuple[bool, list[Frame]]] = []
+    for line in lines:
+        if line.startswith("Thread "):
+            blocks.append(('"MainThread"' in line, []))
+        elif blocks and (match := _PY_SPY.match(line)):
+            blocks[-1][1].append(_frame(match[1], match[2], match[3]))
+    return next((frames for main, frames in blocks if main), blocks[0][1] if blocks else [])
+
+
+def _faulthandler(lines: Sequence[str]) -> list[Frame]:
+    """Blocks ``Thread 0x7f.. (most recent call first):``, the main thread's last."""
+    blocks: list[list[Frame]] = []
+    for line in lines:
+        if line.startswith(("Thread 0x", "Current thread 0x")):
+            blocks.append([])
+        elif blocks and (match := _FAULT.match(line)):
+            blocks[-1].append(_frame(match[3], match[1], match[2]))
+    return next((frames for frames in reversed(blocks) if frames), [])
+
+
+def _proc(lines: Sequence[str]) -> list[Frame]:
+    """Lines ``state wchan syscall machine command``, of the main thread first."""
+    for line in lines:
+        words = line.split(None, 4)
+        if len(words) == 5 and (where := in_words(" ".join(words[:4]))):
+            return [Frame(f"{where} ({words[4]})"[:LONGEST], "", 0)]
+    return []
+
+
+def _frame(function: str, file: str, line: str | None) -> Frame:
+    number = int(line) if line and len(line) < 9 else 0
+    return Frame(function[:LONGEST], file[-LONGEST:], number)
+
+
+def grouped(stacks: Mapping[int, tuple[str, str, tuple[Frame, ...]]]) -> tuple[Group, ...]:
+    """Ranks of the same frames together, odd ones first, then by size.
+
+    stacks: rank -> how it is known, its process's state, its frames. Odd are those that do not
+    wait where others do; where all do, or none, those that are fewer than half as many as the
+    largest group. A stopped process is always odd unless all are.
+    """
+    by_place: dict[tuple[bool, tuple[Frame, ...]], list[int]] = {}
+    for rank, (_, state, frames) in sorted(stacks.items()):
+        by_place.setdefault((state in "Tt", frames), []).append(rank)
+    groups = []
+    for ranks in by_place.values():
+        how, state, frames = stacks[ranks[0]]
+        groups.append(Group(tuple(ranks), how, state, frames))
+    most = max((len(group.ranks) for group in groups), default=0)
+    waiting = sum(len(group.ranks) for group in groups if group.waits and group.state not in "Tt")
+    found = []
+    for group in groups:
+        if len(groups) < 2:
+            odd = False
+        elif any(other.state in "Tt" for other in groups):
+            odd = group.state in "Tt"
+        elif 0 < waiting < len(stacks):
+            odd = not group.waits
+        else:
+            odd = 2 * len(group.ranks) < most
+        found.append(Group(group.ranks, group.how, group.state, group.frames, odd))
+    return tuple(sorted(found, key=lambda g: (not g.odd, -len(g.ranks), g.ranks)))

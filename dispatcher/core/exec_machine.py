@@ -1,0 +1,392 @@
+"""An errand as one pure machine: ``handle(event, now) -> [Action]``.
+
+Each host goes its own way::
+
+    waiting --its turn--> connecting --started--> running --over--> done
+       ^                      |                      |
+       +--dropped, try again--+        stopping: a signal, grace, a harder one, given up
+
+Rules (their ids appear in the tests):
+
+* E-1  a host is contacted only if nothing has stopped the errand before its turn
+* E-2  never more than ``fan_out`` hosts connect, never more than ``serial`` are at work
+* E-3  every host ends with exactly one outcome, and its first one stands
+* E-4  a dropped connection is tried again, later each time, until the connect limit
+* E-5  the errand ends in bounded time after it was stopped, whatever the hosts do
+* E-6  the user is asked for sudo's password once, and typing it costs no host its time
+* E-7  nor does typing the passphrase of a key
+
+sshd's MaxStartups drops connections at random when too many come at once (all
+hosts of a site may sit behind one). So each drop halves the fan-out and each
+host reached adds one, as TCP does with its window.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import Action, Tell
+from dispatcher.model.errors import InternalError
+from dispatcher.model.frozen import value
+from dispatcher.plan.exec_plan import Errand
+from dispatcher.transport.base import Failure, Kind
+
+WAITING, CONNECTING, RUNNING, DONE = "waiting", "connecting", "running", "done"
+
+#: seconds before the second attempt; doubled each time, times a random 0.5 to 1.5
+FIRST_PAUSE = 0.1
+#: seconds a killed command may take to end before its host is given up
+LAST_WAIT = 2.0
+#: seconds over the connect limit after which a transport is not waited for any more
+CONNECT_SLACK = 2.0
+
+#: names, since a signal's number differs between systems
+_LADDERS = {signal.SIGINT: ("INT", "TERM", "KILL")}
+_ENDING = ("TERM", "KILL")
+
+
+@value
+class Visit(Action):
+    """Connect to the host and start the command; give up ``seconds`` from now."""
+
+    node: int
+    attempt: int
+    seconds: float
+
+
+@value
+class SignalCommand(Action):
+    """Send ``name`` to the process group of the host's command."""
+
+    node: int
+    name: str
+
+
+@value
+class AskPassword(Action):
+    """Ask the user for the password that sudo wants; ordered once."""
+
+
+@value
+class Answer(Action):
+    """Tell the host the password; give up ``seconds`` from now."""
+
+    node: int
+    seconds: float
+
+
+@value
+class Leave(Action):
+    """Close what there is to the host; nothing from it counts any more."""
+
+    node: int
+
+
+@value
+class Finished(Action):
+    """The errand is over."""
+
+    outcomes: tuple[vi.Outcome, ...]
+
+
+@dataclass
+class _Host:
+    state: str = WAITING
+    attempt: int = 0
+    until: float | None = None  # the connect limit, from the first attempt on
+    rungs: list[str] = field(default_factory=list)
+    why: vi.TimedOut | vi.Interrupted | None = None  # why it is being stopped
+    outcome: vi.Outcome | None = None
+
+
+class Rounds:
+    """The state of one errand. random: numbers from 0 to 1, for the pauses between attempts."""
+
+    def __init__(self, errand: Errand, random: Callable[[], float]) -> None:
+        self._limits = errand.limits
+        self._random = random
+        self._hosts = [_Host() for _ in errand.hosts]
+        self._queue = deque(range(len(self._hosts)))
+        self._window = float(errand.limits.fan_out)
+        self._at = {WAITING: len(self._hosts), CONNECTING: 0, RUNNING: 0, DONE: 0}
+        self._failures = 0
+        self._signals = 0
+        self._password: bool | None = None  # whether there is one; None: not known
+        self._awaiting: list[int] = []
+        self._typing = 0  # secrets that are being typed
+        self._typing_since = 0.0
+        self._stopped = False
+        self._over = False
+        self.deadlines: dict[Hashable, float] = {}
+
+    # -- the doors -----------------------------------------------------------------
+
+    def begin(self, now: float) -> list[Action]:
+        """The first actions."""
+        if self._limits.total is not None:
+            self.deadlines["total"] = now + self._limits.total
+        return self._go_on(now)
+
+    def handle(self, event: ev.Event, now: float) -> list[Action]:
+        """The actions that ``event``, observed at ``now``, calls for."""
+        if self._over:
+            return []
+        match event:
+            case ev.NodeConnecting() | ev.NodeConnected() | ev.OutputEnded():
+                return []
+            case ev.NodeBooted(node):
+                return self._started(node, now)
+            case ev.NodeLost(node, failure):
+                return self._lost(node, failure, now)
+            case vi.CommandEnded(node, code, name):
+                return self._ended(node, code, name, now)
+            case ev.SignalReceived(signum):
+                return self._signalled(signum, now)
+            case vi.PasswordAwaited(node):
+                return self._await_password(node, now)
+            case vi.PasswordTold(given):
+                self._password = given
+                waiting, self._awaiting = self._awaiting, []
+                return [action for node in waiting for action in self._answer(node, now)]
+            case vi.Typing(began):
+                self._typed(began, now)
+                return []
+        raise InternalError(f"rounds: no rule for {event!r}")
+
+    def tick(self, now: float) -> list[Action]:
+        """The actions that are due at ``now``."""
+        actions: list[Action] = []
+        for key, when in sorted(self.deadlines.items(), key=lambda item: item[1]):
+            due = when <= now and self.deadlines.get(key) == when and self._runs(key)
+            if due and not self._over:
+                del self.deadlines[key]
+                actions += self._due(key, now)
+        return actions
+
+    def next_deadline(self) -> float | None:
+        return min((when for key, when in self.deadlines.items() if self._runs(key)), default=None)
+
+    def _runs(self, key: Hashable) -> bool:
+        """Whether the time until the deadline ``key`` runs (E-7)."""
+        return not (self._typing and isinstance(key, tuple) and key[0] == "connect")
+
+    def _typed(self, began: bool, now: float) -> None:
+        if not self._typing:
+            self._typing_since = now
+        self._typing = max(0, self._typing + (1 if began else -1))
+        if self._typing or began:
+            return
+        pause = now - self._typing_since
+        for node, host in enumerate(self._hosts):
+            if host.until is not None:
+                host.until += pause
+            if ("connect", node) in self.deadlines:
+                self.deadlines["connect", node] += pause
+
+    # -- hosts come and go -------------------------------------------------------------
+
+    def _go_on(self, now: float) -> list[Action]:
+        """Start whose turn it is (E-2); end the errand when all are done."""
+        actions: list[Action] = []
+        most = self._limits.serial or len(self._hosts)
+        while (
+            self._queue
+            and not self._stopped
+            and self._at[CONNECTING] < max(1, int(self._window))
+            and self._at[CONNECTING] + self._at[RUNNING] < most
+        ):
+            actions.append(self._visit(self._queue.popleft(), now))
+        if self._at[DONE] == len(self._hosts) and not self._over:
+            self._over = True
+            self.deadlines.clear()
+            actions.append(Finished(tuple(self._outcome_of(host) for host in self._hosts)))
+        return actions
+
+    def _visit(self, node: int, now: float) -> Action:
+        host = self._hosts[node]
+        if host.until is None:
+            host.until = now + self._limits.connect
+        host.attempt += 1
+        self._move(node, CONNECTING)
+        self.deadlines["connect", node] = host.until + CONNECT_SLACK
+        return Visit(node, host.attempt, host.until - now)
+
+    def _started(self, node: int, now: float) -> list[Action]:
+        host = self._hosts[node]
+        if host.state != CONNECTING:
+            return []
+        self._move(node, RUNNING)
+        self.deadlines.pop(("connect", node), None)
+        self._window = min(self._window + 1, self._limits.fan_out)
+        if self._limits.command is not None:
+            self.deadlines["command", node] = now + self._limits.command
+        return self._go_on(now)
+
+    def _lost(self, node: int, failure: Failure, now: float) -> list[Action]:
+        host = self._hosts[node]
+        if host.state not in (CONNECTING, RUNNING):
+            return []
+        if host.state == CONNECTING and failure.retryable and host.until is not None:  # E-4
+            self._window = max(1.0, self._window / 2)
+            pause = FIRST_PAUSE * 2 ** (host.attempt - 1) * (0.5 + self._random())
+            if now + pause < host.until:
+                self._move(node, WAITING)
+                self.deadlines.pop(("connect", node), None)
+                self.deadlines["again", node] = now + pause
+                return self._go_on(now)
+        return self._finish(node, host.why or vi.Failed(failure), now)
+
+    def _await_password(self, node: int, now: float) -> list[Action]:
+        """The host waits for the user, so it has no limit until the answer is there (E-6)."""
+        if self._hosts[node].state != CONNECTING:
+            return []
+        self.deadlines.pop(("connect", node), None)
+        if self._password is not None:
+            return self._answer(node, now)
+        self._awaiting.append(node)
+        return [AskPassword()] if len(self._awaiting) == 1 else []
+
+    def _answer(self, node: int, now: float) -> list[Action]:
+        if self._hosts[node].state != CONNECTING:
+            return []
+        if not self._password:
+            return self._finish(node, vi.Failed(Failure(Kind.SUDO, "no password was given")), now)
+        seconds = self._limits.connect
+        self.deadlines["connect", node] = now + seconds + CONNECT_SLACK
+        return [Answer(node, seconds)]
+
+    def _ended(self, node: int, code: int | None, name: str | None, now: float) -> list[Action]:
+        host = self._hosts[node]
+        if host.state not in (CONNECTING, RUNNING):
+            return []
+        if code == 0 or host.why is None:
+            outcome = vi.Killed(name) if name is not None else vi.Exited(code or 0)
+            return self._finish(node, outcome, now)
+        return self._finish(node, host.why, now)
+
+    def _finish(self, node: int, outcome: vi.Outcome, now: float) -> list[Action]:
+        host = self._hosts[node]
+        if host.state == DONE:  # E-3
+            return []
+        self._move(node, DONE)
+        host.outcome = outcome
+        for key in ("connect", "command", "rung", "again"):
+            self.deadlines.pop((key, node), None)
+        told: list[Action] = [Tell(vi.HostDone(node, outcome)), Leave(node)]
+        if not vi.is_good(outcome):
+            self._failures += 1
+            if self._failures == self._limits.stop_after:
+                told += self._leave_out(f"stopped after {self._failures} failed")
+        return told + self._go_on(now)
+
+    def _move(self, node: int, state: str) -> None:
+        host = self._hosts[node]
+        self._at[host.state] -= 1
+        self._at[state] += 1
+        host.state = state
+
+    @staticmethod
+    def _outcome_of(host: _Host) -> vi.Outcome:
+        return host.outcome or vi.NotStarted("never")
+
+    # -- stopping ------------------------------------------------------------------------
+
+    def _due(self, key: Hashable, now: float) -> list[Action]:
+        match key:
+            case "total":
+                seconds = self._limits.total or 0.0
+                return self._stop_all(vi.TimedOut("total", seconds), "time was up", now)
+            case ("again", int(node)):
+                self._queue.appendleft(node)
+                return self._go_on(now)
+            case ("command", int(node)):
+                seconds = self._limits.command or 0.0
+                return self._stop(node, vi.TimedOut("command", seconds), _ENDING, now)
+            case ("rung", int(node)):
+                return self._climb(node, now)
+            case ("connect", int(node)):
+                seconds = self._limits.connect
+                late = Failure(Kind.TIMEOUT, f"not ready within {seconds:.0f} s")
+                return self._finish(node, self._hosts[node].why or vi.Failed(late), now)
+        raise InternalError(f"rounds: no rule for deadline {key!r}")
+
+    def _signalled(self, signum: int, now: float) -> list[Action]:
+        self._signals += 1
+        if self._signals > 2:  # leave at once; the hosts see the end of the connection
+            return self._abandon(vi.Interrupted(signum, ended=False), now)
+        busy = [node for node, host in enumerate(self._hosts) if host.state == RUNNING]
+        if self._signals == 2:
+            actions: list[Action] = []
+            for node in busy:
+                self._hosts[node].rungs = ["KILL"]
+                actions += self._climb(node, now)
+            return actions
+        status = vi.StatusAsked(
+            tuple(n for n, host in enumerate(self._hosts) if host.state == CONNECTING),
+            tuple(busy),
+            tuple(n for n, host in enumerate(self._hosts) if host.state == WAITING),
+        )
+        return [Tell(status), *self._stop_all(vi.Interrupted(signum), "interrupted", now)]
+
+    def _stop_all(
+        self, why: vi.TimedOut | vi.Interrupted, unstarted: str, now: float
+    ) -> list[Action]:
+        """End what runs, give up what connects, leave out what waits (E-1)."""
+        signum = why.signum if isinstance(why, vi.Interrupted) else None
+        ladder = _LADDERS.get(signal.Signals(signum), _ENDING) if signum else _ENDING
+        actions = self._leave_out(unstarted)
+        self._stopped = True
+        for node, host in enumerate(self._hosts):
+            if host.state == RUNNING:
+                actions += self._stop(node, why, ladder, now)
+            elif host.state in (CONNECTING, WAITING):  # waiting: to be tried again
+                actions += self._finish(node, why, now)
+        return actions + self._go_on(now)
+
+    def _stop(
+        self, node: int, why: vi.TimedOut | vi.Interrupted, ladder: tuple[str, ...], now: float
+    ) -> list[Action]:
+        host = self._hosts[node]
+        host.why = host.why or why
+        host.rungs = list(ladder)
+        return self._climb(node, now)
+
+    def _climb(self, node: int, now: float) -> list[Action]:
+        """The next signal; after the last one the host is given up (E-5)."""
+        host = self._hosts[node]
+        self.deadlines.pop(("command", node), None)
+        if not host.rungs:
+            why = host.why
+            assert why is not None
+            lost = (
+                vi.TimedOut(why.limit, why.seconds, ended=False)
+                if isinstance(why, vi.TimedOut)
+                else vi.Interrupted(why.signum, ended=False)
+            )
+            return self._finish(node, lost, now)
+        name = host.rungs.pop(0)
+        self.deadlines["rung", node] = now + (self._limits.grace if host.rungs else LAST_WAIT)
+        return [SignalCommand(node, name)]
+
+    def _leave_out(self, why: str) -> list[Action]:
+        """End hosts that were never contacted; one to be tried again keeps its turn."""
+        actions: list[Action] = []
+        for node, host in enumerate(self._hosts):
+            if host.state == WAITING and host.attempt == 0:
+                self._queue.remove(node)
+                self._move(node, DONE)
+                host.outcome = vi.NotStarted(why)
+                actions.append(Tell(vi.HostDone(node, host.outcome)))
+        return actions
+
+    def _abandon(self, why: vi.Interrupted, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for node, host in enumerate(self._hosts):
+            if host.state != DONE:
+                actions += self._finish(node, why, now)
+        return actions + self._go_on(now)

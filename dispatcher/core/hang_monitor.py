@@ -1,0 +1,205 @@
+"""Watches over running ranks: sees that they hang, asks all hosts where they are, tells. Pure.
+
+::
+
+    watching -- ranks hang, or somebody asks --> gathering -- all told, or time is up --+
+        ^                                                                               |
+        +---- the answer is told; of a hang that lasts, also a cause to end the job ----+
+
+Rules, with their ids:
+
+* V-1  whoever asks while a gathering is under way gets its answer
+* V-2  before a hang is told every host is asked, and ``GATHER`` seconds are the most it waits
+* V-3  a sign of life that comes meanwhile undoes the hang, not the answer
+* V-4  a hang is told once an attempt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import stack_frames
+from dispatcher.core.events.actions import Action, GatherStacks, Tell
+from dispatcher.core.events.monitor_events import NodeSampled, RanksHung, RanksWait, StacksWanted
+from dispatcher.core.events.stacks import NodeStacks, OutputSeen, RankStack, StacksGathered
+from dispatcher.core.hang_rule import Hang, every
+from dispatcher.core.run.policy import Hung
+
+#: seconds for the hosts to tell where the ranks are, and of them for one to find it out
+GATHER, LOOK = 10.0, 6.0
+
+
+class Vigil:
+    """hang_timeout: seconds, 0 for a job that may hang. shows_progress: see ``Hang``.
+
+    attempt, living (rank -> host): what is known already. hung: the cause to end the attempt
+    with, once there is one, for who ends it to take away.
+    """
+
+    #: events that are nobody else's business
+    OWN = (NodeSampled, NodeStacks, OutputSeen, StacksWanted)
+
+    def __init__(
+        self,
+        hang_timeout: float,
+        *,
+        shows_progress: bool,
+        attempt: int = -1,
+        living: Mapping[int, int] | None = None,
+    ) -> None:
+        self.hung: Hung | None = None
+        self._told = False  # a hang of this attempt
+        self._excused = False
+        self._doubted: float | None = None  # the same time, told of as well
+        self._judged: float | None = None  # a time when a hang was due and was not found
+        self._timeout = hang_timeout
+        self._shows_progress = shows_progress
+        self._attempt = attempt
+        self._hang: Hang | None = None
+        self._living = dict(living or {})  # rank -> host
+        self._number = 0
+        self._awaited: set[int] = set()  # hosts asked and not yet heard
+        self._until: float | None = None  # when the gathering ends at the latest
+        self._stacks: dict[int, RankStack] = {}
+        self._hung_since: float | None = None  # the gathering is about a hang that began then
+
+    def handle(self, event: ev.Event, now: float) -> list[Action]:
+        """What ``event`` calls for; an old attempt's calls for nothing."""
+        self._wake(now)
+        attempt = getattr(event, "attempt", self._attempt)
+        if isinstance(event, ev.OfAttempt) and attempt != self._attempt:
+            if attempt < self._attempt or not isinstance(event, ev.RankSpawned):
+                return []
+            self._begin(attempt, now)
+        match event:
+            case ev.RankSpawned(node, rank):
+                self._living[rank] = node
+                if self._hang is not None:
+                    self._hang.began(rank, node, now)
+            case ev.RankExited(_, rank):
+                self._end([rank], now)
+            case ev.NodeLost(node):
+                self._end([rank for rank, host in self._living.items() if host == node], now)
+                return self._heard(node, now)
+            case OutputSeen(ago, progress) if self._hang is not None:
+                self._hang.wrote(now - ago, progress=progress)
+            case NodeSampled() if self._hang is not None:
+                self._hang.sampled(event, now)
+                return self._judge(now)
+            case ev.NodePaused() if self._hang is not None:
+                self._hang.anew(now)
+            case StacksWanted():
+                return self._gather(now)
+            case NodeStacks(node, number, ranks) if number == self._number and self._awaited:
+                known = {s.rank: s for s in ranks if self._living.get(s.rank) == node}
+                self._stacks.update(known)
+                return self._heard(node, now)
+        return []
+
+    def tick(self, now: float) -> list[Action]:
+        self._wake(now)
+        if self._until is not None and self._until <= now:
+            return self._conclude(now)
+        return self._judge(now)
+
+    def next_deadline(self) -> float | None:
+        if self._until is not None:
+            return self._until
+        return None if self._due == self._judged else self._due
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether it is of use to know of output that was seen: else the job is judged wrongly."""
+        return self._hung_since is not None or (self._due is not None and self._due <= now)
+
+    def excuse(self, seconds: float) -> None:
+        """The launcher itself was stopped for ``seconds``, until the next it hears or does."""
+        self._excused = True
+        if self._until is not None:
+            self._until += seconds
+
+    def _wake(self, now: float) -> None:
+        if self._excused and self._hang is not None:
+            self._hang.anew(now)
+        self._excused = False
+
+    # -- a hang ---------------------------------------------------------------------------
+
+    def _begin(self, attempt: int, now: float) -> None:
+        self._attempt = attempt
+        self._living.clear()
+        self._forget()
+        self.hung, self._told = None, False
+        if self._timeout:
+            self._hang = Hang(self._timeout, now, shows_progress=self._shows_progress)
+
+    def _end(self, ranks: list[int], now: float) -> None:
+        for rank in ranks:
+            self._living.pop(rank, None)
+            if self._hang is not None:
+                self._hang.ended(rank, now)
+
+    @property
+    def _due(self) -> float | None:
+        """When a hang may be told at the earliest, while it can be."""
+        return None if self._hang is None or self._told else self._hang.due
+
+    def _judge(self, now: float) -> list[Action]:
+        due = self._due
+        if self._hang is None or due is None or self._hung_since is not None:
+            return []
+        if not self._hang.hangs(now):
+            self._judged = due if due <= now else None  # the next sample may show it
+            settled = due + 2 * every(self._timeout) <= now  # the samples are of the whole time
+            return self._doubt(due, now) if settled else []
+        self._hung_since = due - self._timeout
+        return [Tell(RanksHung(now - self._hung_since)), *self._gather(now)]
+
+    def _doubt(self, due: float, now: float) -> list[Action]:
+        """Say once in a silence that some ranks do nothing while others keep the job alive."""
+        busy = [] if self._hang is None else self._hang.busy(now)
+        still = sorted(self._living.keys() - set(busy))
+        if not busy or not still or self._doubted == due:
+            return []
+        self._doubted = due
+        return [Tell(RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
+
+    # -- where the ranks are ----------------------------------------------------------------
+
+    def _gather(self, now: float) -> list[Action]:
+        if self._awaited:
+            return []  # V-1
+        self._number += 1
+        self._stacks.clear()
+        self._awaited = set(self._living.values())
+        self._until = now + GATHER
+        asked: list[Action] = [GatherStacks(h, self._number, LOOK) for h in sorted(self._awaited)]
+        return asked or self._conclude(now)
+
+    def _heard(self, host: int, now: float) -> list[Action]:
+        """``host`` has told, or never will."""
+        if host not in self._awaited:
+            return []
+        self._awaited.discard(host)
+        return [] if self._awaited else self._conclude(now)
+
+    def _conclude(self, now: float) -> list[Action]:
+        groups = stack_frames.grouped(
+            {
+                s.rank: (s.how, s.state, stack_frames.read(s.how, s.text))
+                for s in self._stacks.values()
+            }
+        )
+        late, since = tuple(sorted(self._awaited)), self._hung_since
+        told: list[Action] = [Tell(StacksGathered(self._number, groups, late))]
+        self._forget()
+        if since is not None and self._due == since + self._timeout:  # V-3
+            self._told = True  # V-4
+            odd = [rank for group in groups if group.odd for rank in group.ranks]
+            self.hung = Hung(now - since, groups, rank=odd[0] if len(odd) == 1 else None)
+        return told
+
+    def _forget(self) -> None:
+        self._awaited.clear()
+        self._stacks.clear()
+        self._until = self._hung_since = None

@@ -1,0 +1,209 @@
+"""When a job hangs: a pure rule over output, CPU time, GPUs and, if there is any, progress.
+
+No single sign is enough. A job may compute for an hour without a word; ranks that wait for
+others may sleep, or spin at 100 % of a CPU, and a GPU whose kernel waits shows 100 % as well.
+
+The rule. A job *hangs* when for ``seconds`` on end
+
+* H-1  no rank has written anything, and nothing of what it wrote waited here to be read, and
+* H-2  every living rank was *still*: with all its processes it used less than ``IDLE`` of one CPU,
+  or all GPUs of its own *waited*: what its CPU does is waiting too, and
+* H-3  no GPU that the ranks may use was at work.
+
+A GPU that is used ``WAITING`` % or more while its memory is left alone (``TRAFFIC``) waits if it
+draws less than ``POWER`` of the watts that it was itself seen to draw at work, or less than ``LOW``
+of those that it may draw at all: so also before it has ever worked. A kernel that waits for
+another GPU looks at a few words that its caches hold; one that computes, at however few watts,
+reads and writes. Beside ranks that wait in a collective one whose GPU does nothing may prepare
+data or write a checkpoint: its CPU keeps the job alive.
+
+Where the user says what progress is (``--progress-line``, ``--progress-file``), from the first
+of it on only progress counts:
+
+* H-4  none for ``seconds`` is a hang, whatever the ranks write or compute.
+
+Whoever spins is taken for one who computes unless its GPU or H-4 tells otherwise: from outside, a
+CPU in a spinning wait looks like one at work, and ending a job that works is the worse
+mistake. For the same reason a rank of which nothing is known is not still: one whose host
+sends no samples, or has sent them for less than ``seconds``. Ctrl-Z begins everything anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dispatcher.core.events.monitor_events import GpuSample, NodeSampled
+
+#: share of one CPU that threads which only look at the clock may take
+IDLE = 0.02
+#: % of a GPU's time from which it is at work, and from which it may only wait
+WORKING, WAITING = 5.0, 95.0
+#: share of the most power seen at work, and of the enforced limit, below which a busy GPU waits
+POWER, LOW = 0.5, 0.35
+#: % of the time in which a GPU that waits touches its memory at most; NVML tells whole numbers
+TRAFFIC = 1.0
+#: samples of one period, and periods that the last one may be old
+SAMPLES, FRESH = 10, 3.0
+#: seconds between two samples at least
+LEAST = 0.25
+
+#: node and index of a GPU; indices of a rank's GPUs
+Gpu = tuple[int, int]
+Indices = tuple[int, ...] | None
+
+
+def every(seconds: float) -> float:
+    """Seconds between two samples that the rule needs."""
+    return max(LEAST, seconds / SAMPLES)
+
+
+class Hang:
+    """Judges the ranks of one attempt. since: when they were started."""
+
+    def __init__(self, seconds: float, since: float, *, shows_progress: bool = False) -> None:
+        self.seconds = seconds
+        self._shows_progress = shows_progress
+        self._nodes: dict[int, int] = {}  # living rank -> node
+        self._sign = since  # of life, the last
+        self._progress: float | None = None  # the last
+        self._mark: int | None = None
+        #: rank -> (here, there, CPU seconds) of samples, the first ``seconds`` old or older
+        self._used: dict[int, deque[tuple[float, float, float]]] = {}
+        self._most_watts: dict[Gpu, float] = {}
+        self._at_work: dict[Gpu, float] = {}  # when it was last seen to work
+        self._waits: dict[Gpu, float] = {}  # since when it does nothing else
+        self._looked: dict[int, float] = {}  # node -> when its GPUs were last seen
+        #: rank -> the GPUs that it is taken to use, and those that it may use; None: not known
+        self._gpus: dict[int, tuple[Indices, Indices]] = {}
+
+    # -- what is seen -------------------------------------------------------------------
+
+    def began(self, rank: int, node: int, now: float) -> None:
+        self._nodes[rank] = node
+        self._used.pop(rank, None)
+        self._gpus.pop(rank, None)
+        self._sign = max(self._sign, now)
+
+    def ended(self, rank: int, now: float) -> None:
+        """Something has happened: the others may be about to do what it was waited for."""
+        if self._nodes.pop(rank, None) is not None:
+            self._used.pop(rank, None)
+            self._sign = max(self._sign, now)
+
+    def wrote(self, when: float, *, progress: bool = False) -> None:
+        self._sign = max(self._sign, when)
+        if progress and self._shows_progress:
+            self._progress = max(self._progress or when, when)
+
+    def sampled(self, sample: NodeSampled, now: float) -> None:
+        if sample.mark is not None and sample.mark != self._mark:
+            if self._mark is not None:
+                self.wrote(now, progress=True)
+            self._mark = sample.mark
+        for rank in sample.ranks:
+            if rank.rank in self._nodes:
+                self._keep(rank.rank, (now, sample.at, rank.cpu))
+                self._gpus[rank.rank] = rank.own, rank.gpus
+        self._look(sample.node, sample.gpus, now)
+
+    def _keep(self, rank: int, one: tuple[float, float, float]) -> None:
+        kept = self._used.setdefault(rank, deque())
+        if len(kept) > 1 and kept[-1][1] - kept[-2][1] < every(self.seconds) * 0.9:
+            kept.pop()  # somebody wants samples more often than is needed here
+        kept.append(one)
+        while len(kept) > 1 and kept[1][1] <= one[1] - self.seconds:
+            kept.popleft()
+
+    def _look(self, node: int, gpus: tuple[GpuSample, ...], now: float) -> None:
+        seen_before = self._looked.get(node, now)
+        waited = {gpu: when for gpu, when in self._waits.items() if gpu[0] == node}
+        for key in waited:
+            del self._waits[key]
+        if not gpus:
+            return  # they do not answer
+        self._looked[node] = now
+        if now - seen_before > self._old:
+            waited = {}  # nobody knows what they did meanwhile
+        for gpu in gpus:
+            key, used = (node, gpu.index), gpu.utilisation or 0.0
+            if used < WORKING:
+                continue
+            if used >= WAITING and _is_low(gpu, self._most_watts.get(key, 0.0)):
+                self._waits[key] = waited.get(key, now)
+                continue
+            self._most_watts[key] = max(self._most_watts.get(key, 0.0), gpu.watts or 0.0)
+            self._at_work[key] = now
+
+    @property
+    def _old(self) -> float:
+        """Seconds after which the last sample says nothing of now."""
+        return FRESH * every(self.seconds) + 1.0
+
+    def anew(self, now: float) -> None:
+        """The ranks, or we, have been stopped: what was seen before says nothing."""
+        self._sign = now
+        self._progress = None if self._progress is None else now
+        self._used.clear()
+        self._waits.clear()
+        self._looked.clear()
+
+    # -- what it means --------------------------------------------------------------------
+
+    @property
+    def due(self) -> float | None:
+        """Before this no hang can be told; None while no rank lives."""
+        if not self._nodes:
+            return None
+        return (self._sign if self._progress is None else self._progress) + self.seconds
+
+    def hangs(self, now: float) -> bool:
+        """Whether the ranks hang, by what was seen until ``now``."""
+        due = self.due
+        if due is None or now < due:
+            return False
+        if self._progress is not None:
+            return True  # H-4
+        return not self._gpu_works(now) and not self.busy(now)
+
+    def busy(self, now: float) -> list[int]:
+        """The ranks that are not still, or of which nothing is known."""
+        return sorted(rank for rank in self._nodes if not self._is_still(rank, now))
+
+    def _gpu_works(self, now: float) -> bool:
+        """Whether one works that ranks may use; on a host where that is not known, any."""
+        for (node, index), when in self._at_work.items():
+            if now - when < self.seconds:
+                used = [
+                    self._gpus.get(r, (None, None))[1] for r, n in self._nodes.items() if n == node
+                ]
+                if any(gpus is None or index in gpus for gpus in used):
+                    return True
+        return False
+
+    def _waits_for_others(self, rank: int, now: float) -> bool:
+        """Whether all that the rank's own GPUs do is waiting."""
+        node, (own, _) = self._nodes[rank], self._gpus.get(rank, (None, None))
+        if not own or now - self._looked.get(node, now) > self._old:
+            return False
+        return all(now - self._waits.get((node, index), now) >= self.seconds for index in own)
+
+    def _is_still(self, rank: int, now: float) -> bool:
+        kept = self._used.get(rank)
+        if not kept or now - kept[-1][0] > self._old:
+            return False
+        _, first, before = kept[0]
+        _, last, after = kept[-1]
+        # the first sample comes a moment after the start, so the window may lack a part of a period
+        if last - first < self.seconds - every(self.seconds):
+            return False
+        return after - before < IDLE * (last - first) or self._waits_for_others(rank, now)
+
+
+def _is_low(gpu: GpuSample, most: float) -> bool:
+    """Whether a busy GPU, which drew ``most`` watts at work, only waits."""
+    if gpu.watts is None or (gpu.traffic is not None and gpu.traffic > TRAFFIC):
+        return False
+    if gpu.watts < POWER * most:
+        return True
+    known = gpu.traffic is not None and gpu.limit is not None
+    return known and gpu.watts < LOW * (gpu.limit or 0.0)

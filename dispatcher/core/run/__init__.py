@@ -1,0 +1,1 @@
+"""A run as machines over events: attempts, tables, policy."""

@@ -1,0 +1,494 @@
+"""The run as one pure machine: ``handle(event, now) -> [Action]``.
+
+It stays one file: the states share most of their transitions. What is judged
+before the start is in ``check``, who lives where in ``roll``, MPI's fences and
+spawns are in ``mpi``, the rules of an ending in ``policy``.
+
+::
+
+    connecting --all ready--> probing --all reach node 0--> running --all ranks done--+
+        |                        |                             |                      |
+        |                        |                    first failure or signal         |
+        |                        |                             v                      v
+        |                        |                          stopping --all done--> finishing
+        |                        |                                                    |
+        +------- a node failed, or a signal ------------------------------------------+--> over
+
+Rules (their ids appear in tests and in comments):
+
+* J-1  no rank starts unless every node is ready and every node reaches node 0
+* J-2  no rank starts after the job has begun to stop
+* J-3  the first failure is the cause; it never changes
+* J-4  a rank is done when it exited and both its streams ended, or its node was lost
+* J-5  the run ends with exactly one ``End``; nothing is ordered after it
+* J-6  exit code 0 only if every planned rank exited 0 and every byte arrived
+* J-7  the run ends in bounded time after it began to stop, whatever the hosts do,
+  unless their output is still being read
+* J-8  a rank that called MPI_Init and ended with 0 is waited for by no MPI barrier; MPI_Abort
+  ends the job at once, and is a failure whatever its code
+* J-9  a spawned rank counts like a planned one, unless its world could not be started: then
+  the rank that asked is told so, and nothing of that world is a failure
+* J-10 a rank that leaves MPI half-way ends the job, if others are left in it (``leaving``); a
+  failure waits until it is known whether ranks use different MPIs
+
+Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from dispatcher.core.events import mpi_events, pmix
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import (
+    Action,
+    CloseLink,
+    End,
+    Finish,
+    OpenLink,
+    Probe,
+    SignalRanks,
+    StartRanks,
+    Sweep,
+    Tell,
+)
+from dispatcher.core.run import policy
+from dispatcher.core.run.half_finalized import Leaving
+from dispatcher.core.run.kvs import FenceError
+from dispatcher.core.run.mpi_manager import Mpi
+from dispatcher.core.run.roll import Roll
+from dispatcher.core.run.start_check import Answer, Ask, Check, Go
+from dispatcher.model.errors import InternalError
+from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.transport.base import Failure, Kind
+
+CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
+    "connecting", "probing", "running", "stopping", "finishing", "over",
+)  # fmt: skip
+
+#: seconds that the answer to a probe may take longer than the probe itself
+PROBE_SLACK = 10.0
+#: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
+SWEEP_LIMIT = 8.0
+
+#: seconds that a failure waits for what hosts say of the MPIs in use
+DOUBT_LIMIT = 5.0
+
+#: signals that end the run, and those that are only passed on
+ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
+
+class Job:
+    """The state of one run of ``plan``.
+
+    check: prove before a start that the hosts are different machines and reach node 0;
+    else its first address is taken.
+    """
+
+    def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
+        self.plan = plan
+        self.state = CONNECTING
+        self.cause: policy.Cause | None = None
+        self.deadlines: dict[Hashable, float] = {}
+        self.n_signals = 0
+        self._check = Check(plan, prove=check)
+        self._live = {node.index for node in plan.nodes}  # a link is open or being opened
+        self._waiting: set[int] = set()  # nodes whose last word is awaited
+        self._lost: dict[int, Failure] = {}
+        self._roll = Roll()
+        self._sweeps: dict[int, ev.NodeSwept] = {}  # the last that found something
+        self._rungs: list[policy.Rung] = []
+        self._mpi: Mpi | None = None  # once the ranks are placed
+        self._leaving = Leaving(self._roll)
+        self._doubted: policy.Cause | None = None  # the first failure, which may be a consequence
+
+    # -- the three doors --------------------------------------------------------
+
+    def begin(self) -> list[Action]:
+        """The first actions."""
+        return [OpenLink(node.index) for node in self.plan.nodes]
+
+    def handle(self, event: ev.Event, now: float) -> list[Action]:
+        """The actions that ``event``, observed at ``now``, calls for."""
+        if self.state == OVER:
+            return []  # J-5
+        handler = _HANDLERS.get(type(event))
+        if handler is None:
+            raise InternalError(f"job: no rule for {event!r}")
+        return handler(self, event, now)
+
+    def tick(self, now: float) -> list[Action]:
+        """The actions that are due at ``now``."""
+        actions: list[Action] = []
+        late = [(when, key) for key, when in self.deadlines.items() if when <= now]
+        for when, key in sorted(late, key=lambda item: item[0]):
+            if self.deadlines.get(key) == when and self.state != OVER:
+                del self.deadlines[key]
+                actions += self._due(key, now)
+        return actions
+
+    def next_deadline(self) -> float | None:
+        return min(self.deadlines.values(), default=None)
+
+    def excuse(self, seconds: float) -> None:
+        """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
+        for key in self.deadlines:
+            self.deadlines[key] += seconds
+
+    def node_of(self, rank: int) -> int:
+        """Where ``rank``, planned or spawned, was started."""
+        return self._roll.nodes[rank]
+
+    # -- before the start: ``check`` judges, this carries on ------------------------
+
+    def _on_node_ready(self, event: ev.NodeReady, now: float) -> list[Action]:
+        self._hear(event.node, now)
+        return self._go_on(self._check.ready(event), now) if self.state == CONNECTING else []
+
+    def _on_node_probed(self, event: ev.NodeProbed, now: float) -> list[Action]:
+        self._hear(event.node, now)
+        return self._go_on(self._check.probed(event), now) if self.state == PROBING else []
+
+    def _go_on(self, answer: Answer, now: float) -> list[Action]:
+        """Do what the check's answer means (J-1)."""
+        match answer:
+            case None:
+                return []
+            case Ask(nodes, addresses, port, seconds):
+                self.state = PROBING
+                self.deadlines["probe"] = now + seconds + PROBE_SLACK
+                return [Probe(node, addresses, port, seconds) for node in nodes]
+            case Go(plan, address, port):
+                odd = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.doubts]
+                return odd + self._start(plan, address, port)
+        return self.stop(answer, now)
+
+    def _start(self, plan: JobPlan, address: str, port: int) -> list[Action]:
+        self.state = RUNNING
+        self.deadlines.pop("probe", None)
+        surplus = range(len(plan.nodes), len(self.plan.nodes))  # an open plan may need fewer
+        for node in surplus:
+            self._live.discard(node)
+            self.deadlines.pop(("silent", node), None)
+        self.plan = plan
+        for rank in plan.ranks:
+            self._roll.call(rank.rank, rank.node)
+        self._mpi = Mpi(plan, self._roll, self._check.hostnames)
+        return [
+            *(CloseLink(node) for node in surplus),
+            Tell(ev.RanksPlaced(len(plan.ranks), address, port)),
+            *(StartRanks(plan, node.index, address, port) for node in plan.nodes),
+        ]
+
+    # -- while ranks run -----------------------------------------------------------
+
+    def _on_rank_spawned(self, event: ev.RankSpawned, now: float) -> list[Action]:
+        return [] if self._mpi is None else self._mpi.started(event.rank)
+
+    def _on_rank_failed_to_start(self, event: ev.RankFailedToStart, now: float) -> list[Action]:
+        if self._mpi is None or not self._roll.absent(event.rank, event.node):
+            return []
+        refused = self._mpi.not_started(event)
+        if refused is not None:  # J-9
+            return refused + self._conclude(now)
+        cause = policy.RankNotStarted(event.node, event.rank, event.errno, event.step, event.what)
+        return self.stop(cause, now)
+
+    def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
+        if self._mpi is None or not self._roll.exited(event.rank, event.node, event.status):
+            return []
+        freed = self._mpi.ended(event.rank, event.status, event.mpi)
+        if event.status != 0 and freed is not None:  # J-9
+            return self._failed(
+                policy.RankFailed(event.node, event.rank, event.status, event.error, event.hint),
+                now,
+            )
+        if self.state == RUNNING:
+            self._leaving.exited(event.rank, event.mpi, now)
+            self._set_look()
+        return (freed or []) + self._conclude(now)
+
+    def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:
+        if not self._roll.stream_ended(event.rank):
+            return []
+        if event.received != event.sent:
+            return self.stop(
+                policy.OutputLost(event.node, event.rank, event.received, event.sent), now
+            )
+        return self._conclude(now)
+
+    def _on_node_lost(self, event: ev.NodeLost, now: float) -> list[Action]:
+        node = event.node
+        if node not in self._live:
+            return []
+        self._live.discard(node)
+        self.deadlines.pop(("silent", node), None)
+        if self.state == CONNECTING:
+            return self._go_on(self._check.lost(node, event.failure), now)
+        if self.state == FINISHING and node in self._waiting:
+            # its ranks had all ended; without its answer nobody knows what it left behind
+            self._lost.setdefault(node, event.failure)
+            self._waiting.discard(node)
+            return [CloseLink(node), *self._conclude(now)]
+        self._lost.setdefault(node, event.failure)
+        self._roll.lose(node)
+        self._waiting.discard(node)
+        return [CloseLink(node), *self.stop(policy.NodeFailed(node, event.failure), now)]
+
+    def _on_node_dying(self, event: ev.NodeDying, now: float) -> list[Action]:
+        failure = Failure(Kind.LOST, event.why)
+        if self.state not in (RUNNING, STOPPING):
+            return self._on_node_lost(ev.NodeLost(event.node, failure), now)
+        if event.node not in self._live:
+            return []
+        self._lost.setdefault(event.node, failure)  # the link's end will say less
+        return self.stop(policy.NodeFailed(event.node, failure), now)
+
+    def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
+        if event.signum in PASSED_SIGNALS:
+            return self._signal_all(event.signum) if self.state in (RUNNING, STOPPING) else []
+        self.n_signals += 1
+        if self.n_signals == 1:
+            return self.stop(policy.Interrupted(event.signum), now)
+        if self.n_signals == 2 and self.state == STOPPING:
+            self._rungs = []
+            return self._climb(now)
+        return self._over()  # the third: leave at once, lifelines clean up
+
+    def _on_node_heard(self, event: ev.NodeHeard, now: float) -> list[Action]:
+        self._hear(event.node, now)
+        return []
+
+    def _on_nothing(self, event: ev.Event, now: float) -> list[Action]:
+        return []
+
+    def _hear(self, node: int, now: float) -> None:
+        if node in self._live:
+            limits, key = self.plan.limits, ("silent", node)
+            until = now + limits.heartbeat * limits.beats_lost
+            self.deadlines[key] = max(until, self.deadlines.get(key, until))  # beats are told late
+
+    # -- MPI ---------------------------------------------------------------------------
+
+    def _on_pmi_committed(self, event: mpi_events.PmiCommitted, now: float) -> list[Action]:
+        if self._mpi is None or self.state != RUNNING:
+            return []
+        try:
+            actions = self._mpi.commit(event)
+        except FenceError as error:
+            lost = ev.NodeLost(event.node, Failure(Kind.PROTOCOL, f"MPI: {error}"))
+            return self._on_node_lost(lost, now)
+        key = ("fence", event.world, event.fence, event.epoch)
+        if actions:
+            self.deadlines.pop(key, None)
+        elif key not in self.deadlines:
+            self.deadlines[key] = now + self.plan.limits.mpi_patience
+        return actions
+
+    def _on_pmi_aborted(self, event: mpi_events.PmiAborted, now: float) -> list[Action]:
+        if not self._roll.is_alive(event.rank, event.node):
+            return []
+        cause = policy.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
+        return self._failed(cause, now)
+
+    def _on_pmi_asked(self, event: mpi_events.PmiAsked, now: float) -> list[Action]:
+        return [] if self._mpi is None or self.state != RUNNING else self._mpi.ask(event)
+
+    def _on_pmi_spawn_asked(self, event: mpi_events.PmiSpawnAsked, now: float) -> list[Action]:
+        return [] if self._mpi is None or self.state != RUNNING else self._mpi.spawn(event)  # J-2
+
+    def _on_mpi_found(self, event: pmix.MpiFound, now: float) -> list[Action]:
+        if self.state == RUNNING:
+            self._leaving.found(event, now)
+            self._set_look()
+        return []
+
+    def _on_mpi_inside(self, event: mpi_events.MpiInside, now: float) -> list[Action]:
+        if self.state != RUNNING:
+            return []
+        cause = self._leaving.answer(event)
+        self._set_look()
+        if cause is None and not self._leaving.is_in_doubt:
+            cause, self._doubted = self._doubted, None
+        return [] if cause is None else self.stop(cause, now)
+
+    def _set_look(self) -> None:
+        self.deadlines.pop("look", None)
+        if self._leaving.due is not None:
+            self.deadlines["look"] = self._leaving.due
+
+    def _failed(self, cause: policy.Cause, now: float) -> list[Action]:
+        """A rank failed, perhaps because of what another did before (J-10)."""
+        if self.state != RUNNING or not self._leaving.is_in_doubt:
+            return self.stop(self._leaving.instead(cause), now)
+        if self._doubted is None:
+            self._doubted = cause
+            self.deadlines["doubt"] = now + DOUBT_LIMIT
+        return self._conclude(now)
+
+    def _on_pmix_wanted(self, event: pmix.PmixWanted, now: float) -> list[Action]:
+        return [] if self._mpi is None or self.state != RUNNING else self._mpi.serve(event.node)
+
+    def _on_pmix_failed(self, event: pmix.PmixFailed, now: float) -> list[Action]:
+        if self.state != RUNNING:
+            return []
+        return self.stop(policy.NodeFailed(event.node, pmix.failure(event)), now)
+
+    # -- the end ---------------------------------------------------------------------
+
+    def stop(self, cause: policy.Cause, now: float) -> list[Action]:
+        """Note the cause (J-3) and begin to end the job, unless that is under way."""
+        actions: list[Action] = []
+        if self.cause is None:
+            if self._doubted is not None and not isinstance(cause, policy.MpisDiffer):
+                cause = self._doubted
+            self.deadlines.pop("look", None)
+            self.deadlines.pop("doubt", None)
+            self.cause = cause
+            actions.append(Tell(ev.JobStopping(type(cause).__name__)))
+        if self.state in (CONNECTING, PROBING):  # J-1, J-2: no rank has been started
+            self.state = STOPPING
+            return actions + self._conclude(now)
+        if self.state == RUNNING:
+            self.state = STOPPING
+            self._rungs = list(policy.ladder(self.cause, self.plan.limits.grace))
+            if self._roll.living():
+                actions += self._climb(now)
+        return actions + self._conclude(now)
+
+    def _climb(self, now: float) -> list[Action]:
+        """The next rung of the kill ladder; after the last one, kill everything."""
+        if self._rungs:
+            rung = self._rungs.pop(0)
+            self.deadlines["rung"] = now + rung.grace
+            actions = self._signal_all(rung.signum)
+            # a stopped rank acts on no signal but KILL until it is continued
+            return actions + self._signal_all(signal.SIGCONT)
+        self.deadlines.pop("rung", None)
+        self.deadlines["sweep"] = now + SWEEP_LIMIT
+        return [Sweep(node) for node in self._roll.living()]
+
+    def _signal_all(self, signum: int) -> list[Action]:
+        return [SignalRanks(node, signum) for node in self._roll.living()]
+
+    def _conclude(self, now: float) -> list[Action]:
+        """Go on to the end when every rank is done (J-4)."""
+        if self.state in (RUNNING, STOPPING):
+            if not self._roll.is_done:
+                return []
+            if self.cause is None:
+                cause = self._doubted or self._leaving.at_the_end()
+                if cause is not None:
+                    return self.stop(cause, now)
+            self.state = FINISHING
+            self.deadlines.pop("look", None)
+            self.deadlines.pop("rung", None)
+            self.deadlines.pop("sweep", None)
+            self._waiting = self._live & self._check.ready_nodes
+            self.deadlines["finish"] = now + SWEEP_LIMIT
+            actions: list[Action] = [Finish(node) for node in sorted(self._waiting)]
+            actions += [CloseLink(node) for node in sorted(self._live - self._waiting)]
+            self._live = set(self._waiting)
+            return actions + self._conclude(now)
+        if self.state == FINISHING and not self._waiting:
+            return self._over()
+        return []
+
+    def _on_node_swept(self, event: ev.NodeSwept, now: float) -> list[Action]:
+        if event.left or event.killed:
+            self._sweeps[event.node] = event
+        if self.state == STOPPING and event.left:  # J-7: nobody can wait for these ranks
+            self._roll.give_up(event.node)
+            return self._conclude(now)
+        if self.state != FINISHING:
+            return []
+        self._waiting.discard(event.node)
+        self._live.discard(event.node)
+        self.deadlines.pop(("silent", event.node), None)
+        return [CloseLink(event.node), *self._conclude(now)]
+
+    def _over(self) -> list[Action]:
+        cause = self.cause
+        if cause is None and self._lost:
+            node, failure = next(iter(self._lost.items()))
+            cause = policy.NodeFailed(node, failure)
+        if cause is None and any(r.rank not in self._roll.statuses for r in self.plan.ranks):  # J-6
+            raise InternalError("job: ended without a cause and without all ranks' statuses")
+        self.state = OVER
+        self.deadlines.clear()
+        verdict = policy.Verdict(
+            cause=cause,
+            exit_code=policy.exit_code(cause),
+            world_size=len(self.plan.ranks),
+            statuses=dict(self._roll.statuses),
+            lost=dict(self._lost),
+            unkillable={n: sweep.left for n, sweep in self._sweeps.items() if sweep.left},
+            stuck={n: sweep.stuck for n, sweep in self._sweeps.items() if sweep.stuck},
+            swept={n: sweep.killed for n, sweep in self._sweeps.items() if sweep.killed},
+        )
+        return [*(CloseLink(node) for node in sorted(self._live)), End(verdict)]
+
+    def _due(self, key: Hashable, now: float) -> list[Action]:
+        if key == "rung":
+            return self._climb(now)
+        if key == "look":
+            actions = self._leaving.look(now)
+            self._set_look()
+            return actions
+        if key == "doubt" and self._doubted is not None:
+            return self.stop(self._doubted, now)
+        if key == "probe":
+            return self._give_up(self._check.waiting, "no answer to the check in time", now)
+        if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
+            late = self._waiting if key == "finish" else set(self._roll.living())
+            return self._give_up(late, f"no answer for {SWEEP_LIMIT:.0f} s while ending", now)
+        if isinstance(key, tuple) and key[0] == "fence":
+            if self._mpi is None or self.state != RUNNING:
+                return []
+            _, world, fence, epoch = key
+            return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_patience)
+        if isinstance(key, tuple) and key[0] == "silent":
+            limits = self.plan.limits
+            seconds = limits.heartbeat * limits.beats_lost
+            return self._give_up({key[1]}, f"nothing heard for {seconds:.0f} s", now)
+        return []
+
+    def _give_up(self, nodes: set[int], why: str, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for node in sorted(nodes):
+            actions += self._on_node_lost(ev.NodeLost(node, Failure(Kind.LOST, why)), now)
+        return actions
+
+
+_HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
+    ev.NodeConnecting: Job._on_nothing,
+    ev.NodeConnected: Job._on_nothing,
+    ev.NodeBooted: Job._on_nothing,
+    ev.NodeNoticed: Job._on_nothing,
+    ev.RankLeaked: Job._on_nothing,
+    ev.InputClosed: Job._on_nothing,
+    ev.InputBroken: Job._on_nothing,
+    ev.NodeReady: Job._on_node_ready,
+    ev.NodeProbed: Job._on_node_probed,
+    ev.NodeHeard: Job._on_node_heard,
+    ev.NodeDying: Job._on_node_dying,
+    ev.NodeSwept: Job._on_node_swept,
+    ev.NodeLost: Job._on_node_lost,
+    ev.RankSpawned: Job._on_rank_spawned,
+    ev.RankFailedToStart: Job._on_rank_failed_to_start,
+    ev.RankExited: Job._on_rank_exited,
+    ev.OutputEnded: Job._on_output_ended,
+    mpi_events.PmiCommitted: Job._on_pmi_committed,
+    mpi_events.PmiAborted: Job._on_pmi_aborted,
+    mpi_events.PmiAsked: Job._on_pmi_asked,
+    mpi_events.PmiSpawnAsked: Job._on_pmi_spawn_asked,
+    mpi_events.PmiWaiting: Job._on_nothing,
+    pmix.PmixWanted: Job._on_pmix_wanted,
+    pmix.PmixFailed: Job._on_pmix_failed,
+    pmix.MpiFound: Job._on_mpi_found,
+    mpi_events.MpiInside: Job._on_mpi_inside,
+    ev.SignalReceived: Job._on_signal,
+}

@@ -1,0 +1,188 @@
+"""Ranks that leave MPI half-way, and ranks that use different MPIs: named before the job hangs.
+
+::
+
+    exit with 0, MPI_Init never called --+         others are inside MPI ----------> LeftMpi
+    exit with 0 without MPI_Finalize ----+-> look: certain, or others are inside --> LeftMpi
+    ranks have loaded different files ---+         they are different MPIs --------> MpisDiffer
+                                                   none of it -----> look again, or forget
+
+To *look* is to ask all nodes with living ranks who is inside MPI there. Where they wait nobody
+can tell from outside: MPICH meets in shared memory, Open MPI in libpmix. But "if one process
+calls init, then all processes must call init prior to termination", as mpirun has it, since
+MPI_Init waits for all. A rank that never calls it harms nobody as long as nobody else does;
+that may come at any time, so those inside are asked for again. Who leaves without MPI_Finalize
+has failed, as under mpirun; a moment later it is known who is left. But with MPICH 5 it may
+have finalized, so there it counts only if others are left.
+
+Pure, no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dispatcher.core.events.actions import Action, LookInside
+from dispatcher.core.events.mpi_events import MpiInside
+from dispatcher.core.events.pmix import MpiFound
+from dispatcher.core.run import policy
+from dispatcher.core.run.roll import Roll
+from dispatcher.plan.job import worlds
+
+#: seconds from an exit to the look, and between two looks
+MOMENT, AGAIN = 1.0, 2.0
+
+PMI1 = "PMI-1"
+#: what a library calls itself, up to the second number: patches of one release go together
+_RELEASE = re.compile(r"(.*?)v?(\d+\.\d+)")
+
+
+class Leaving:
+    """What is known of it in one job. due: when to ``look``, or None."""
+
+    def __init__(self, roll: Roll) -> None:
+        self.due: float | None = None
+        self._roll = roll
+        self._never: list[int] = []  # ranks that are gone, in order
+        self._unfinished: list[int] = []
+        self._open: list[int] = []  # those that may have finalized
+        self._found: dict[tuple[str, str, int], MpiFound] = {}  # one of each MPI and size
+        self._suspect = False  # whether these may be different MPIs
+        self._awaited: set[int] = set()  # nodes that are yet to answer
+        self._answers: list[MpiInside] = []
+
+    def exited(self, rank: int, mpi: str, now: float) -> None:
+        """``rank`` exited with 0; mpi: see ``events.RankExited``."""
+        gone = {"never": self._never, "inside": self._unfinished, "open": self._open}.get(mpi)
+        if gone is not None and len(self._roll.nodes) > 1:  # nobody waits for one that is alone
+            gone.append(rank)
+            self._plan(now + MOMENT)
+
+    def found(self, event: MpiFound, now: float) -> None:
+        """Ranks use this MPI."""
+        key = (event.served, event.library, event.size)
+        known = self._found
+        if worlds.place(event.rank)[0] == 0 and key not in known:
+            self._suspect |= any(_may_differ(event, other) for other in known.values())
+        known.setdefault(key, event)
+        self._plan(now + MOMENT)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether ranks may use different MPIs, and what fails may fail by that."""
+        return self._suspect
+
+    def look(self, now: float) -> list[Action]:
+        """Ask who is inside; those who have not answered the last time are not waited for."""
+        self.due = None
+        nodes = self._roll.living()
+        if not self._is_asked() or not nodes:
+            return []
+        self._answers = []
+        self._awaited = set(nodes)
+        self.due = now + AGAIN
+        over = bool(self._unfinished or self._open)
+        return [LookInside(node, over, self._versions(node)) for node in nodes]
+
+    def answer(self, event: MpiInside) -> policy.Cause | None:
+        """What a node says; the cause to end the job for, if all have answered and there is one."""
+        if event.node not in self._awaited:
+            return None
+        self._awaited.discard(event.node)
+        self._answers.append(event)
+        return None if self._awaited & set(self._roll.living()) else self._judge()
+
+    def instead(self, cause: policy.Cause) -> policy.Cause:
+        """The cause, where ``cause`` came: ranks that lose a partner fail in their turn."""
+        came = isinstance(cause, (policy.RankFailed, policy.MpiAborted))
+        gone = (*self._unfinished, *self._open)
+        return self._left(gone, (), never=False) if came and gone else cause
+
+    def at_the_end(self) -> policy.Cause | None:
+        """All ranks have ended, with 0: the failure that this is all the same."""
+        gone = tuple(self._unfinished)
+        return self._left(gone, (), never=False) if gone else None
+
+    # -- the judgement ----------------------------------------------------------------
+
+    def _plan(self, when: float) -> None:
+        if self._is_asked() and not self._awaited:
+            self.due = when if self.due is None else min(self.due, when)
+
+    def _is_asked(self) -> bool:
+        gone = self._never or self._unfinished or self._open
+        return bool(self._found and (gone or self._suspect))
+
+    def _versions(self, node: int) -> tuple[tuple[str, str], ...]:
+        if not self._suspect:
+            return ()
+        own = [e for e in self._found.values() if self._roll.nodes.get(e.rank) == node]
+        return tuple((event.served, event.library) for event in own if event.library)
+
+    def _judge(self) -> policy.Cause | None:
+        answers, self._answers = self._answers, []
+        if self._suspect:
+            self._suspect = False  # a look tells, once and for all
+            groups = self._groups(answers)
+            if groups:
+                return policy.MpisDiffer(groups)
+        inside = {rank for answer in answers for rank in answer.inside}
+        for rank in self._never:
+            gone, waiting = _of_world(rank, self._never), _of_world(rank, inside)
+            if waiting:
+                return self._left(gone, waiting, never=True)
+        inside.difference_update(*(answer.over for answer in answers))
+        if self._unfinished or (self._open and inside):
+            gone = (*self._unfinished, *self._open)
+            return self._left(gone, tuple(sorted(inside)), never=False)
+        self._open.clear()
+        if not self._is_asked():
+            self.due = None
+        return None
+
+    def _left(
+        self, gone: tuple[int, ...], waiting: tuple[int, ...], *, never: bool
+    ) -> policy.LeftMpi:
+        first = gone[0]
+        ranks = tuple(sorted(gone))
+        return policy.LeftMpi(self._roll.nodes[first], first, never, ranks, waiting)
+
+    def _groups(self, answers: list[MpiInside]) -> tuple[policy.UsedMpi, ...]:
+        """The MPIs that are certainly different ones, with their ranks; () if there is one."""
+        uses = {e.rank: (e.served, e.library) for e in self._found.values()}
+        for answer in answers:
+            uses.update(answer.inside)
+        known = {key: words for answer in answers for key, words in answer.versions.items()}
+        groups: dict[tuple[str, str], tuple[str, str, str, list[int]]] = {}
+        for rank, (served, path) in sorted(uses.items()):
+            if worlds.place(rank)[0] == 0:
+                words = known.get((served, path), "")
+                match = _RELEASE.match(words)
+                key = (way(served), "".join(match.groups()) if match else "")
+                groups.setdefault(key, (words, path, way(served), []))[3].append(rank)
+        ways = {key[0] for key in groups}
+        releases = {key[1] for key in groups if key[1]}
+        if len(ways) < 2 and len(releases) < 2:
+            return ()
+        return tuple(
+            policy.UsedMpi(words, path, by, tuple(ranks))
+            for words, path, by, ranks in groups.values()
+        )
+
+
+def _of_world(rank: int, ranks: Iterable[int]) -> tuple[int, ...]:
+    """Those of ``ranks`` that were started together with ``rank``, in order."""
+    world = worlds.place(rank)[0]
+    return tuple(sorted(other for other in ranks if worlds.place(other)[0] == world))
+
+
+def way(served: str) -> str:
+    """By what ranks find each other: PMI-1, or PMIx of whatever version."""
+    return PMI1 if served == PMI1 else "PMIx"
+
+
+def _may_differ(one: MpiFound, other: MpiFound) -> bool:
+    same = (one.library, one.size) == (other.library, other.size)
+    unknown = not one.library or not other.library
+    return way(one.served) != way(other.served) or not (same or unknown)

@@ -1,0 +1,70 @@
+"""Ctrl-Z: every host stops its ranks, then dispatch stops itself; SIGCONT undoes both. Pure.
+
+Rules, with their ids:
+
+* Z-1  dispatch is stopped only after every host has stopped its ranks, or ``LIMIT`` seconds
+* Z-2  whoever was told to pause is told to go on, whatever happened meanwhile
+* Z-3  while hosts are being reached dispatch goes on, unless it is asked again: stopped, it
+  would miss what it waits for, and agents would die of its silence
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dispatcher.core.events.actions import Action, PauseRanks, ResumeRanks, Suspend
+
+#: seconds that hosts may take to stop their ranks
+LIMIT = 2.0
+
+
+class Pause:
+    """deadline: when dispatch stops at the latest, None while nothing is under way."""
+
+    def __init__(self) -> None:
+        self.deadline: float | None = None
+        self._awaited: set[int] = set()
+        self._told: set[int] = set()
+        self._wanted = False  # as soon as all hosts have answered
+
+    def begin(self, hosts: Collection[int], now: float, *, reaching: bool = False) -> list[Action]:
+        """The user pressed Ctrl-Z while ``hosts`` have an agent that answers.
+
+        reaching: others do not yet, but will in a bounded time, or be given up.
+        """
+        if self.deadline is not None:
+            return []
+        self._wanted = reaching and not self._wanted  # Z-3
+        if self._wanted:
+            return []
+        self._awaited, self._told = set(hosts), set(hosts)
+        if not hosts:
+            return [Suspend()]
+        self.deadline = now + LIMIT
+        return [PauseRanks(host) for host in sorted(hosts)]
+
+    def stopped(self, host: int) -> list[Action]:
+        """``host`` has stopped its ranks, or is gone."""
+        self._awaited.discard(host)
+        return self._suspend() if self.deadline is not None and not self._awaited else []
+
+    def tick(self, hosts: Collection[int], now: float, *, reaching: bool = False) -> list[Action]:
+        """What is due, with ``hosts`` and ``reaching`` as for ``begin``."""
+        if self._wanted and not reaching:
+            self._wanted = False
+            return self.begin(hosts, now)
+        return self._suspend() if self.deadline is not None and self.deadline <= now else []
+
+    def end(self, hosts: Collection[int]) -> list[Action]:
+        """We go on; ``hosts`` are those whose agents answer now (Z-2)."""
+        self._wanted = False
+        told, self._told = self._told.intersection(hosts), set()
+        return [ResumeRanks(host) for host in sorted(told)]
+
+    def excuse(self, seconds: float) -> None:
+        if self.deadline is not None:
+            self.deadline += seconds
+
+    def _suspend(self) -> list[Action]:
+        self.deadline = None
+        return [Suspend()]

@@ -1,0 +1,152 @@
+"""Where a spawned world goes: a rank's request and the hosts' load in, a ``World`` out. Pure.
+
+A world may use all hosts of the job. Each of its segments takes free slots first,
+host by host, so that ranks which talk most share a host; what is left when all
+slots are taken is dealt out one a host in turn, beginning with the least loaded,
+never above a host's ``max_slots``. MPI has no word for "wait until there is room".
+
+Of the info keys ``host`` (or ``hosts``: names with commas between), ``wdir`` and
+``path`` are honoured. Keys that would choose other hosts are refused, since to
+ignore them would be a silent lie; all others are hints, which MPI lets us ignore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.hostset import fold
+from dispatcher.plan.job import placement, worlds
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan
+
+#: bytes of all arguments of all ranks of one world
+MOST_WORDS = 4 << 20
+
+HOSTS = frozenset({b"host", b"hosts"})
+REFUSED = frozenset({b"hostfile", b"add-host", b"add-hostfile", b"arch", b"file"})
+
+
+class Refused(ValueError):
+    """This world cannot be; the text says why."""
+
+
+@value
+class World(Value):
+    """A spawned world: ``nodes`` has the node of each rank; ``by`` is the rank that asked."""
+
+    index: int
+    by: int
+    segments: tuple[Segment, ...]
+    preput: tuple[tuple[bytes, bytes], ...]
+    nodes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+    def number(self, rank: int) -> int:
+        """The number in the job of the world's ``rank``."""
+        return worlds.number(self.index, rank)
+
+    def segment(self, rank: int) -> Segment:
+        """The segment that the world's ``rank`` belongs to."""
+        for segment in self.segments:
+            if rank < segment.nprocs:
+                return segment
+            rank -= segment.nprocs
+        raise IndexError(rank)
+
+    def ranks_of(self) -> dict[int, tuple[int, ...]]:
+        """node -> the world's ranks there, in order."""
+        found: dict[int, list[int]] = {}
+        for rank, node in enumerate(self.nodes):
+            found.setdefault(node, []).append(rank)
+        return {node: tuple(ranks) for node, ranks in found.items()}
+
+
+def place(
+    event: PmiSpawnAsked,
+    index: int,
+    plan: JobPlan,
+    load: Mapping[int, int],
+    spawned: int = 0,
+    hostnames: Mapping[int, str] | None = None,
+) -> World:
+    """The world that ``event`` asks for, as number ``index``.
+
+    load: living ranks of each node. spawned: how many of all are spawned ones.
+    hostnames: node -> what the host calls itself, good in ``host`` like the plan's name.
+
+    Raises: Refused.
+    """
+    wanted = sum(segment.nprocs for segment in event.segments)
+    if index > worlds.MOST_WORLDS:
+        raise Refused(f"this job has spawned {worlds.MOST_WORLDS} times, which is the most")
+    if wanted + spawned > worlds.MOST_SPAWNED:
+        living = f" and {spawned} live" if spawned else ""
+        raise Refused(
+            f"{wanted} processes wanted{living}: at most {worlds.MOST_SPAWNED} at the same time"
+        )
+    words = sum(len(word) * s.nprocs for s in event.segments for word in s.argv)
+    if words > MOST_WORDS:
+        raise Refused(f"arguments of {words} bytes: at most {MOST_WORDS} for all processes")
+    taken = {node.index: load.get(node.index, 0) for node in plan.nodes}
+    nodes: list[int] = []
+    for segment in event.segments:
+        if not segment.argv or not segment.argv[0]:
+            raise Refused("no program is named")
+        chosen = _chosen(segment, plan, hostnames or {})
+        for node, count in _shares(segment.nprocs, chosen, taken):
+            nodes += [node] * count
+            taken[node] += count
+    return World(index, event.rank, event.segments, event.preput, tuple(nodes))
+
+
+def _chosen(segment: Segment, plan: JobPlan, hostnames: Mapping[int, str]) -> Sequence[NodePlan]:
+    """The nodes that the segment may use, in the order they are named."""
+    named: Sequence[NodePlan] = plan.nodes
+    for key, text in segment.info:
+        if key in REFUSED:
+            raise Refused(f"the info key {key.decode()} is not supported, use host")
+        if key not in HOSTS:
+            continue
+        found: dict[int, NodePlan] = {}
+        for word in text.decode("utf-8", "backslashreplace").split(","):
+            name = word.strip()
+            nodes = [node for node in plan.nodes if node.host.name == name] or [
+                node for node in plan.nodes if hostnames.get(node.index) == name
+            ]
+            if not nodes:
+                known = fold(node.host.name for node in plan.nodes)
+                raise Refused(
+                    f"{name[:80] or 'no name'}: not a host of this job, which has {known}"
+                )
+            found.update({node.index: node for node in nodes})
+        named = tuple(found.values())
+    return named
+
+
+def _shares(
+    wanted: int, nodes: Sequence[NodePlan], taken: Mapping[int, int]
+) -> list[tuple[int, int]]:
+    """(node, ranks) for ``wanted`` ranks: free slots first, then in turn."""
+
+    def room(node: NodePlan) -> int:
+        return (len(node.slots) or len(node.ranks)) - taken[node.index]
+
+    # all nodes with free slots are equal, and the sort is stable
+    order = sorted(nodes, key=lambda node: max(0, -room(node)))
+    most = [
+        None if node.host.max_slots is None else max(0, node.host.max_slots - taken[node.index])
+        for node in order
+    ]
+    free = [max(0, room(node)) for node in order]
+    try:
+        counts = placement.shares(free, wanted, most=most, oversubscribe=True)
+    except placement.NoRoom as full:
+        names = fold(node.host.name for node in nodes)
+        raise Refused(
+            f"{wanted} processes wanted: {names} take {full.most} more (max_slots)"
+        ) from None
+    return [(node.index, count) for node, count in zip(order, counts, strict=True) if count]

@@ -1,0 +1,194 @@
+"""Everything that is judged before the first rank starts: hosts ready, distinct, within reach.
+
+``Job`` hands over what the nodes say and gets back what it means: nothing yet,
+``Ask`` them to probe, ``Go``, or the cause why nothing can start. Pure.
+
+1. Every node is ready or has failed; all failures are told together.
+2. No two nodes are one machine.
+3. A plan that was open is closed with the number of GPUs counted.
+4. Every other node reaches node 0 at the address it was itself reached by, or,
+   asked again, at one common address of all that node 0 has.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.run import policy
+from dispatcher.core.run.doubts import doubts
+from dispatcher.model.errors import UsageError
+from dispatcher.model.frozen import Value, value
+from dispatcher.plan.job import devices
+from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.transport.base import Failure, Kind
+
+#: seconds for the first probe (the address ssh used) and for the second (all addresses)
+FIRST_PROBE, SECOND_PROBE = 1.0, 3.0
+
+
+@value
+class Ask(Value):
+    """``nodes`` have to try ``addresses``:``port`` for ``seconds`` and answer."""
+
+    nodes: tuple[int, ...]
+    addresses: tuple[str, ...]
+    port: int
+    seconds: float
+
+
+@value
+class Go(Value):
+    """The closed ``plan`` can start; its ranks meet at ``address``:``port``."""
+
+    plan: JobPlan
+    address: str
+    port: int
+
+
+Answer = Ask | Go | policy.Cause | None
+
+
+class Check:
+    """The judgement on the nodes of ``plan``.
+
+    prove: judge what is provable (different machines, node 0 within reach);
+    else take node 0's first address. waiting: nodes whose word is still awaited.
+    """
+
+    def __init__(self, plan: JobPlan, *, prove: bool) -> None:
+        self.waiting = {node.index for node in plan.nodes}
+        self._plan = plan
+        self._prove = prove
+        self._facts: dict[int, ev.Facts] = {}
+        self._failures: dict[int, Failure] = {}
+        self._problems: dict[int, frozenset[str]] = {}
+        self._chosen: list[tuple[int, str]] = []  # what may not be expected of GPUs
+        self._candidates: tuple[str, ...] = ()
+        self._asked: tuple[str, ...] = ()  # the addresses of the latest probe
+        self._reached: dict[int, tuple[str, ...]] = {}
+
+    @property
+    def ready_nodes(self) -> frozenset[int]:
+        """Nodes whose agent has answered: those that can be told to finish."""
+        return frozenset(self._facts)
+
+    @property
+    def hostnames(self) -> dict[int, str]:
+        """node -> what the host calls itself, of all that have answered."""
+        return {node: facts.hostname for node, facts in self._facts.items()}
+
+    @property
+    def doubts(self) -> list[tuple[int, str]]:
+        """(node, what is odd about it) of hosts that are good enough to start on."""
+        return (doubts(self._facts) if self._prove else []) + self._chosen
+
+    def ready(self, event: ev.NodeReady) -> Answer:
+        """A node's agent has looked at its host."""
+        node = event.node
+        if self._asked or node not in self.waiting:
+            return None
+        self._facts[node] = event.facts
+        if event.problems:
+            self._problems[node] = frozenset(what for what, _ in event.problems)
+            why = "; ".join(why for _, why in event.problems)
+            self._failures[node] = Failure(Kind.CHECK, why, _hint(self._problems[node]))
+        return self._settle(node)
+
+    def lost(self, node: int, failure: Failure) -> Answer:
+        """A node cannot be used, as was found before any was asked to probe."""
+        self._failures[node] = failure
+        self._facts.pop(node, None)
+        return self._settle(node)
+
+    def probed(self, event: ev.NodeProbed) -> Answer:
+        """A node has tried the addresses it was asked about; others it names do not count."""
+        if not self._asked or event.node not in self.waiting:
+            return None
+        self.waiting.discard(event.node)
+        self._reached[event.node] = tuple(a for a in event.reached if a in self._asked)
+        if self.waiting:
+            return None
+        for address in self._asked:
+            if all(address in reached for reached in self._reached.values()):
+                return Go(self._plan, address, self._port)
+        if len(self._asked) < len(self._candidates):
+            return self._ask(self._candidates, SECOND_PROBE)
+        counts = {a: sum(a in r for r in self._reached.values()) for a in self._candidates}
+        best = max(self._candidates, key=lambda address: counts[address])
+        return policy.Rejected(
+            {
+                node: policy.unreachable_master(self._candidates, reached)
+                for node, reached in sorted(self._reached.items())
+                if best not in reached
+            }
+        )
+
+    def _settle(self, node: int) -> Answer:
+        """One more node has answered or failed; judge when all have."""
+        self.waiting.discard(node)
+        if self.waiting:
+            return None
+        if not self._failures and self._prove:
+            self._failures.update(self._same_machine())
+        if self._failures:
+            return policy.rejection(self._failures, self._problems)
+        try:
+            counts = {node: facts.gpus for node, facts in self._facts.items()}
+            said = {node: facts.visible for node, facts in self._facts.items()}
+            self._plan = self._plan.resolved(counts, said)
+            self._chosen = devices.odd(self._plan, counts, said)
+        except UsageError as error:
+            return policy.Impossible(error.message, error.hint)
+        return self._meet()
+
+    def _same_machine(self) -> dict[int, Failure]:
+        """Two names for one machine would put two agents, and twice the ranks, on it."""
+        first: dict[str, int] = {}
+        failures = {}
+        for node, facts in sorted(self._facts.items()):
+            other = first.setdefault(facts.machine, node)
+            if other != node:
+                name = self._plan.nodes[other].host.name
+                failures[node] = Failure(
+                    Kind.CHECK,
+                    f"is the same machine as {name}",
+                    hint="keep one of the two names and add their slots, "
+                    "or skip this with --check none",
+                )
+        return failures
+
+    def _meet(self) -> Answer:
+        plan, head = self._plan, self._facts[0]
+        if plan.master_addr is not None:
+            return Go(plan, plan.master_addr, self._port)
+        if len(plan.nodes) == 1 and plan.nodes[0].host.name == "localhost":
+            return Go(plan, "127.0.0.1", self._port)
+        if not head.addresses:  # a name is nothing to probe: looking it up could hang the agents
+            return Go(plan, head.hostname, self._port)
+        self._candidates = head.addresses
+        if len(plan.nodes) == 1 or not self._prove or head.port is None:
+            return Go(plan, head.addresses[0], self._port)
+        return self._ask(self._candidates[:1], FIRST_PROBE)
+
+    def _ask(self, addresses: tuple[str, ...], seconds: float) -> Ask:
+        self._asked = addresses
+        self.waiting = {node.index for node in self._plan.nodes[1:]}
+        return Ask(tuple(sorted(self.waiting)), addresses, self._port, seconds)
+
+    @property
+    def _port(self) -> int:
+        """MASTER_PORT: the one node 0 keeps free, which is the user's where there is one."""
+        return self._facts[0].port or self._plan.master_port or 0
+
+
+def _hint(problems: frozenset[str]) -> str | None:
+    if problems & {"cwd", "no script"}:
+        return "copy the folder there with dispatch put, or name one every host has with --chdir"
+    if problems & {"missing", "not executable"}:
+        return "install it there; for a Python elsewhere: --python, or python= in the hostfile"
+    if "open mpi" in problems:
+        return "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet"
+    if "iface" in problems:
+        return "name one that every host has with --iface, or leave the choice to the libraries"
+    if "port" in problems:
+        return "name a free port with --master-port, or leave the choice to dispatch"
+    return None

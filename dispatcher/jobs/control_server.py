@@ -1,0 +1,325 @@
+"""The launcher's side of the socket: attached callers hear the stream, orders become events.
+
+Theory. Nobody who looks on may hold the job back. So the sinks' thread only puts
+frames into a bounded queue of each caller, and a thread of its own (``control``)
+does all reading and writing, never blocking. A caller that is too slow (a paused
+terminal, a stopped process) loses output, exactly counted and told where it is
+missing. Who may call: the socket lies in a folder of mode 0700, is itself 0600, and
+the kernel is asked for the caller's uid all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
+from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.jobs import job_socket
+from dispatcher.jobs.job_socket import frame
+from dispatcher.jobs.listening import MOST_CALLERS, is_ours, listen
+from dispatcher.jobs.standing import Standing
+
+#: bytes that may wait for one caller; notes that a newcomer is told
+LIMIT = 4 << 20
+MOST_NOTES = 20
+#: seconds that callers get to read the rest and the verdict
+FLUSH = 5.0
+#: seconds between two pictures of the run, for callers that draw a footer
+PICTURE = 0.25
+#: pictures to one table, which is larger
+TABLE = 2
+
+
+class Caller:
+    """One connection; all but ``fd`` is guarded by the lock of ``Control``."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.heard = bytearray()
+        self.wants_output = False
+        self.wants_picture = False
+        self.wants_table = False
+        self.wants_stacks = False
+        self.attached = False
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._missing: dict[tuple[int, int], int] = {}
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue and not self._missing
+
+    def put(self, data: bytes) -> None:
+        self._queue.append(data)
+        self._size += len(data)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Queue the output or, where there is no room, count it."""
+        # a gap that has begun lasts until there is room again for a good deal
+        room = LIMIT // 2 if self._missing else LIMIT
+        if self._size + len(data) > room:
+            self._missing[rank, stream] = self._missing.get((rank, stream), 0) + len(data)
+            return
+        self.tell_gap()
+        self.put(frame(data, type="output", rank=rank, stream=stream, size=len(data)))
+
+    def gap(self, missing: Counts) -> None:
+        for key, count in missing.items():
+            self._missing[key] = self._missing.get(key, 0) + count
+
+    def tell_gap(self) -> None:
+        """Queue the word of what is missing here."""
+        if self._missing:
+            missing = [[rank, stream, count] for (rank, stream), count in self._missing.items()]
+            self._missing = {}
+            self.put(frame(type="gap", missing=missing))
+
+    def take(self) -> bytes | None:
+        """What is to be written next; a gap is told as soon as all before it was."""
+        if not self._queue:
+            self.tell_gap()
+        return self._queue[0] if self._queue else None
+
+    def written(self, count: int) -> None:
+        first = self._queue.popleft()
+        self._size -= count
+        if count < len(first):
+            self._queue.appendleft(first[count:])
+
+
+class Control(Sink):
+    """Listens at ``folder``/control. stop: called with "stop" or "kill" when a caller orders it.
+
+    picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
+    what each rank does. sample: called with seconds when somebody wants samples every so often.
+    gather: called when somebody wants to know where the ranks are; ``stacks`` takes the answer.
+    heads: see ``Standing``.
+    Raises: OSError if the socket cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        stop: Callable[[str], None],
+        picture: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        heads: bool = False,
+        *,
+        table: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        sample: Callable[[float], None] = lambda seconds: None,
+        gather: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._folder = folder
+        self._stop = stop
+        self._picture = picture
+        self._table = table
+        self._sample = sample
+        self._gather = gather
+        self._next_picture = 0.0
+        self._turns = 0
+        self._lock = threading.Lock()
+        self._callers: list[Caller] = []
+        self._standing = Standing(heads)
+        self._notes: deque[str] = deque(maxlen=MOST_NOTES)
+        self._leave_at: float | None = None
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._listener = listen(folder)
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread.start()
+
+    # -- on the sinks' thread -----------------------------------------------------------
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        with self._lock:
+            self._standing.output(rank, stream, data)
+            for caller in self._callers:
+                if caller.wants_output:
+                    caller.output(rank, stream, data)
+        self._wake()
+
+    def event(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case RanksPlaced(world_size, restart=restart):
+                with self._lock:
+                    self._standing.placed(world_size)
+                    self._tell_all(frame(type="placed", world_size=world_size, restart=restart))
+            case OutputEnded(_, rank, stream):
+                with self._lock:
+                    self._standing.ended(rank, stream)
+                    self._tell_all(frame(type="ended", rank=rank, stream=stream))
+            case _:
+                return
+        self._wake()
+
+    def say(self, line: str) -> None:
+        """A note of dispatch itself, for everybody attached and for newcomers."""
+        with self._lock:
+            self._notes.append(line)
+            self._tell_all(frame(type="say", line=line))
+        self._wake()
+
+    def stacks(self, number: int, lines: list[str]) -> None:
+        """Where the ranks are, in words, for who has asked."""
+        with self._lock:
+            asked = [caller for caller in self._callers if caller.wants_stacks]
+            for caller in asked:
+                caller.put(frame(type="stacks", number=number, lines=lines))
+        self._wake()
+
+    # -- on the main thread ----------------------------------------------------------------
+
+    def finish(self, exit_code: int, lines: Sequence[str]) -> None:
+        """Tell the verdict to all callers, give them ``FLUSH`` seconds to read, and leave."""
+        with self._lock:
+            self._tell_all(frame(type="verdict", exit_code=exit_code, lines=list(lines)))
+            self._leave_at = time.monotonic() + FLUSH
+        self._wake()
+        self._thread.join(timeout=FLUSH + 1)
+        (self._folder / "control").unlink(missing_ok=True)
+
+    def _tell_all(self, data: bytes) -> None:
+        for caller in self._callers:
+            if caller.attached:
+                caller.tell_gap()
+                caller.put(data)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"\0")
+        except BlockingIOError:
+            pass  # it has been woken already
+
+    # -- on the thread of its own ---------------------------------------------------------
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._listener, selectors.EVENT_READ)
+            waiting.register(self._wake_read, selectors.EVENT_READ)
+            while not self._over():
+                for caller in self._callers:
+                    with self._lock:
+                        write = selectors.EVENT_WRITE if not caller.idle else 0
+                    waiting.modify(caller.link, selectors.EVENT_READ | write, caller)
+                for key, mask in waiting.select(self._patience()):
+                    if key.fileobj is self._listener:
+                        self._accept(waiting)
+                    elif key.data is None:
+                        os.read(self._wake_read, 4096)
+                    elif not self._serve(key.data, mask):
+                        waiting.unregister(key.data.link)
+                        with self._lock:
+                            self._callers.remove(key.data)
+                        key.data.link.close()
+                self._show()
+        self._listener.close()
+        for caller in self._callers:
+            caller.link.close()
+
+    def _patience(self) -> float | None:
+        """Seconds for which nothing is to be done unless somebody calls; None for ever."""
+        if self._leave_at is not None:
+            return 0.1
+        with self._lock:
+            looks = any(caller.wants_picture or caller.wants_table for caller in self._callers)
+        return max(0.0, self._next_picture - time.monotonic()) if looks else None
+
+    def _show(self) -> None:
+        """Tell those who look on how far the run is; who still reads the last picture waits."""
+        now = time.monotonic()
+        if now < self._next_picture:
+            return
+        self._next_picture = now + PICTURE
+        self._turns += 1
+        with self._lock:
+            pictures = [one for one in self._callers if one.wants_picture and one.idle]
+            tables = [one for one in self._callers if one.wants_table and one.idle]
+        if pictures and (picture := self._picture()) is not None:
+            self._put(pictures, frame(type="picture", picture=picture))
+        if tables and self._turns % TABLE == 0 and (table := self._table()) is not None:
+            self._put(tables, frame(type="table", table=table))
+
+    def _put(self, callers: Sequence[Caller], data: bytes) -> None:
+        with self._lock:
+            for caller in callers:
+                caller.put(data)
+
+    def _over(self) -> bool:
+        if self._leave_at is None:
+            return False
+        with self._lock:
+            unread = any(not caller.idle for caller in self._callers)
+        return not unread or time.monotonic() > self._leave_at
+
+    def _accept(self, waiting: selectors.BaseSelector) -> None:
+        try:
+            link, _ = self._listener.accept()
+        except OSError:
+            return
+        if not is_ours(link) or len(self._callers) >= MOST_CALLERS:
+            link.close()
+            return
+        link.setblocking(False)
+        caller = Caller(link)
+        with self._lock:
+            self._callers.append(caller)
+        waiting.register(link, selectors.EVENT_READ, caller)
+
+    def _serve(self, caller: Caller, mask: int) -> bool:
+        """Read and write what can be; whether the caller is still there."""
+        try:
+            if mask & selectors.EVENT_READ and not self._hear(caller):
+                return False
+            if mask & selectors.EVENT_WRITE:
+                with self._lock:
+                    data = caller.take()
+                if data is not None:
+                    count = caller.link.send(data)
+                    with self._lock:
+                        caller.written(count)
+        except BlockingIOError:
+            pass
+        except (OSError, job_socket.Malformed):
+            return False
+        return True
+
+    def _hear(self, caller: Caller) -> bool:
+        data = caller.link.recv(job_socket.LONGEST_ORDER)
+        if not data:
+            return False
+        caller.heard += data
+        if len(caller.heard) > job_socket.LONGEST_ORDER:
+            return False
+        while (end := caller.heard.find(b"\n")) >= 0:
+            order = job_socket.parse_order(bytes(caller.heard[:end]))
+            del caller.heard[: end + 1]
+            if not caller.attached:
+                self._greet(caller, order)
+            if order["order"] == "stacks":
+                with self._lock:
+                    caller.wants_stacks = True
+                self._gather()
+            if order["order"] == "stop":
+                self._stop("kill" if order.get("now") is True else "stop")
+        return True
+
+    def _greet(self, caller: Caller, order: Mapping[str, Any]) -> None:
+        output, every = job_socket.wants_output(order), job_socket.wants_table(order)
+        if every is not None:
+            self._sample(every)
+        with self._lock:
+            caller.attached, caller.wants_output = True, output
+            caller.wants_picture = order.get("picture") is True
+            caller.wants_table = every is not None
+            rests = self._standing.rests() if order.get("rests") is True else []
+            caller.put(frame(type="hello", **self._standing.hello(), rests=len(rests)))
+            for rank, stream, data in rests:
+                caller.put(frame(data, type="rest", rank=rank, stream=stream, size=len(data)))
+            for note in self._notes if output else ():
+                caller.put(frame(type="say", line=note))

@@ -1,0 +1,104 @@
+"""What passes through a job's socket; pure.
+
+A caller sends one line, its order::
+
+    {"order": "attach", "output": true}    output and notes from now on, then the verdict;
+                                       "rests": also lines begun before; "picture": pictures;
+                                       "table": 2.0: tables, and samples every so many seconds
+    {"order": "stop", "now": false}    as Ctrl-C, or as its second; then as attach, no output
+    {"order": "stacks"}                where the ranks are, once; then as attach, no output
+
+The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it says so::
+
+    {"type": "hello", "world_size": 8, "passed": [[rank, stream, bytes], ...],
+     "ended": [[rank, stream], ...], "until": seconds, "rests": 1}    what went before, its
+                                       last time, and how many frames of this type follow:
+    {"type": "rest", "rank": 3, "stream": 1, "size": 9}  the head of a line that is not whole yet
+    {"type": "output", "rank": 3, "stream": 1, "size": 512}
+    {"type": "gap", "missing": [[3, 1, 4096]]}     not sent: the caller was too slow
+    {"type": "ended", "rank": 3, "stream": 1}
+    {"type": "placed", "world_size": 8, "restart": 0}    also when the ranks are started again
+    {"type": "picture", "picture": {...}}       for a footer; see ``output.monitor.run_progress``
+    {"type": "table", "table": {...}}           see ``output.monitor.live_table``
+    {"type": "stacks", "number": 1, "lines": []}    in words; 1 is the number of its file
+    {"type": "say", "line": "note: ..."}
+    {"type": "verdict", "exit_code": 0, "lines": []}
+
+Both sides treat what they read as data: lines and sizes are bounded, unknown
+types are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+#: bytes of an order, and of a frame's line and payload, at most
+LONGEST_ORDER = 4096
+LONGEST_LINE = 64 << 20
+LARGEST = 64 << 20
+
+#: seconds between two samples
+LEAST_EVERY, MOST_EVERY = 0.2, 3600.0
+
+ORDERS = ("attach", "stop", "stacks")
+
+
+class Malformed(ValueError):
+    """What was read is not of this protocol."""
+
+
+def frame(payload: bytes = b"", **fields: Any) -> bytes:
+    """One frame; ``fields`` are its line."""
+    return json.dumps(fields).encode() + b"\n" + payload
+
+
+def parse_order(line: bytes) -> Mapping[str, Any]:
+    """The order in ``line``. Raises: Malformed."""
+    try:
+        order = json.loads(line) if len(line) <= LONGEST_ORDER else None
+    except (ValueError, RecursionError):
+        order = None
+    if not isinstance(order, dict) or order.get("order") not in ORDERS:
+        raise Malformed("not an order")
+    return order
+
+
+def wants_output(order: Mapping[str, Any]) -> bool:
+    """Whether the caller wants to see what the ranks write."""
+    return order["order"] == "attach" and order.get("output") is not False
+
+
+def wants_table(order: Mapping[str, Any]) -> float | None:
+    """Seconds between the samples that the caller wants to see in a table; None for no table."""
+    seconds = order.get("table")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        return None
+    return float(seconds) if LEAST_EVERY <= seconds <= MOST_EVERY else None
+
+
+class Frames:
+    """Bytes in, frames out: ``feed`` gives (line's fields, payload) of each that is complete."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Raises: Malformed."""
+        self._rest += data
+        while (end := self._rest.find(b"\n")) >= 0:
+            try:
+                fields = json.loads(self._rest[:end])
+                size = int(fields.get("size", 0))
+            except (ValueError, AttributeError, TypeError, RecursionError):
+                raise Malformed("not a frame") from None
+            if not 0 <= size <= LARGEST:
+                raise Malformed("too large a frame")
+            if len(self._rest) < end + 1 + size:
+                return
+            payload = bytes(self._rest[end + 1 : end + 1 + size])
+            del self._rest[: end + 1 + size]
+            yield fields, payload
+        if len(self._rest) > LONGEST_LINE:
+            raise Malformed("too long a line")

@@ -1,0 +1,344 @@
+"""What a job leaves on its login node, so that another shell of the same user finds it.
+
+::
+
+    $XDG_STATE_HOME/dispatch/             mode 0700; else ~/.local/state/dispatch
+        jobs/20260131-142501-k3f9x2/      mode 0700, one for each job
+            job.json                      what it is, and which process is its launcher
+            control                       the launcher's socket: ``control``, or ``hatch``
+            phase.json                    what it is doing; see ``phase``
+            end.json                      how it ended: exit code and verdict
+
+Theory. A pid alone names nobody for long, so a launcher is known by its pid, the
+clock tick in which it started and the machine's boot id: when all three agree it
+lives; otherwise it is gone, and a job without ``end.json`` is dead. Nothing has
+to be cleaned for that to be right, so ``kill -9`` and a power cut are no special
+cases; a socket that is left over is removed by whoever notices.
+
+Folders that are not ours alone are refused: what is in them could be a trap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.frozen import Value, value
+
+#: ended jobs that are kept at most
+MOST_KEPT = 100
+#: bytes of a record that are read at most
+LARGEST = 8 << 20
+
+#: seconds from the end of a killed process's socket to its own
+DYING = 2.0
+
+_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9]{6}")
+
+RUNNING, ENDED, DEAD, ELSEWHERE = "running", "ended", "dead", "elsewhere"
+#: what a running job may be doing; and that its launcher has been stopped (Ctrl-Z, SIGSTOP)
+PHASES = ("connecting", "starting", "running", "stopping", "restarting")
+PAUSED = "paused"
+
+
+def is_run_id(text: str) -> bool:
+    """Whether ``text`` has the form of a run id, and so may be part of a path or a script."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+def state_folder() -> Path:
+    """The folder of all that dispatch keeps for this user."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):  # the standard says to ignore a relative one
+        base = os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base, "dispatch")
+
+
+def private(folder: Path) -> Path:
+    """``folder``, made with mode 0700 where it is missing.
+
+    Raises: UsageError if it cannot be made, or belongs to others or is open to them.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise UsageError(f"{folder}: {(error.strerror or '').lower()}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise UsageError(f"{folder}: is not a folder of yours")
+    if found.st_mode & 0o022:
+        raise UsageError(f"{folder}: others may write there", hint=f"chmod 700 {folder}")
+    return folder
+
+
+@value
+class Process(Value):
+    """One process of one boot of one machine: never mistaken for another."""
+
+    pid: int
+    started: int  # clock ticks since the boot
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has ``pid`` now; None if there is none."""
+        try:
+            words = _stat(pid)
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return None
+        return None if words[0] in "ZX" else cls(pid, int(words[19]), boot)
+
+    @property
+    def lives(self) -> bool:
+        return Process.of(self.pid) == self
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it does nothing until a SIGCONT."""
+        try:
+            return _stat(self.pid)[0] == "T"
+        except OSError:
+            return False
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on. Raises: OSError."""
+    # the command name in parentheses may hold spaces and parentheses: proc(5)
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+@value
+class Job(Value):
+    """A job as its folder tells of it. ``folder``: of the record; ``logs``: None if it keeps none.
+
+    hosts: (name, user, port). reach: the flags that say how hosts are reached.
+    end: None while there is no ``end.json``. doing: one of ``PHASES``, as it last said.
+    """
+
+    folder: Path
+    run_id: str
+    node: str
+    launcher: Process
+    program: tuple[str, ...]
+    hosts: tuple[tuple[str, str | None, int | None], ...]
+    ranks: int | None
+    began: float
+    logs: Path | None
+    detached: bool
+    reach: Mapping[str, Any]
+    end: Mapping[str, Any] | None
+    doing: str = RUNNING
+
+    @property
+    def state(self) -> str:
+        """``running``, ``ended``, ``dead``, or ``elsewhere`` for another machine's."""
+        if self.end is not None:
+            return ENDED
+        if self.node != socket.gethostname():
+            return ELSEWHERE
+        return RUNNING if self.launcher.lives else DEAD
+
+    @property
+    def phase(self) -> str:
+        """``state``, but what it is doing in place of ``running``: one of ``PHASES`` or paused."""
+        if self.state != RUNNING:
+            return self.state
+        return PAUSED if self.launcher.is_stopped else self.doing
+
+    @property
+    def exit_code(self) -> int | None:
+        """The job's exit code; None while it has none, and for ever if its launcher died."""
+        return None if self.end is None else int(self.end["exit_code"])
+
+
+def enroll(
+    run_id: str,
+    *,
+    program: Sequence[str],
+    hosts: Sequence[tuple[str, str | None, int | None]],
+    ranks: int | None,
+    logs: Path | None,
+    detached: bool,
+    reach: Mapping[str, Any],
+) -> Path:
+    """Write down that this process is the launcher of ``run_id``; the folder of the record.
+
+    Raises: UsageError, OSError.
+    """
+    private(state_folder())
+    base = private(state_folder() / "jobs")
+    _forget(base)
+    folder = base / run_id
+    folder.mkdir(mode=0o700)
+    launcher = Process.of(os.getpid())
+    assert launcher is not None
+    _write(
+        folder / "job.json",
+        {
+            "run_id": run_id,
+            "node": socket.gethostname(),
+            "launcher": [launcher.pid, launcher.started, launcher.boot],
+            "program": [_text(word) for word in program],
+            "hosts": [list(host) for host in hosts],
+            "ranks": ranks,
+            "began": time.time(),
+            "logs": None if logs is None else _text(os.path.abspath(logs)),
+            "detached": detached,
+            "reach": dict(reach),
+        },
+    )
+    return folder
+
+
+def note_phase(folder: Path, phase: str) -> None:
+    """Write down what the job is doing now. Raises: OSError."""
+    _write(folder / "phase.json", {"phase": phase})
+
+
+def conclude(folder: Path, exit_code: int, lines: Sequence[str]) -> None:
+    """Write down how the job ended; ``lines`` are its verdict. Raises: OSError."""
+    _write(
+        folder / "end.json",
+        {"exit_code": exit_code, "verdict": [_text(x) for x in lines], "ended": time.time()},
+    )
+
+
+def jobs() -> list[Job]:
+    """The jobs on record, the newest last. Stale sockets of dead ones are removed."""
+    base = state_folder() / "jobs"
+    try:
+        names = sorted(name for name in os.listdir(base) if is_run_id(name))
+    except OSError:
+        return []
+    private(base)
+    found = [job for name in names if (job := _read(base / name)) is not None]
+    found.sort(key=lambda job: job.began)  # ids of one second are in no order
+    for job in found:
+        if job.state in (DEAD, ENDED):
+            with contextlib.suppress(OSError):
+                (job.folder / "control").unlink()
+    return found
+
+
+def find(name: str | None, *, foreground: bool = False) -> Job:
+    """The job that ``name`` means: the start of its id or of its last part, or ``latest``.
+
+    None is the only one that runs, or the only one there is; foreground: those count, too.
+
+    Raises: UsageError when that is none, or several.
+    """
+    known = jobs()
+    if not known:
+        raise UsageError("no job is on record here", hint="dispatch run --detach -H hostfile ...")
+    if name == "latest":
+        return known[-1]
+    if name is None:
+        running = [
+            job for job in known if job.state == RUNNING and (job.detached or foreground)
+        ] or known
+        if len(running) == 1:
+            return running[0]
+        raise UsageError(f"which of {len(running)} jobs?", hint="dispatch jobs, or: latest")
+    fits = [job for job in known if job.run_id.startswith(name)]
+    fits = fits or [job for job in known if name and job.run_id.split("-")[-1].startswith(name)]
+    if not fits:
+        raise UsageError(f"no job {name!r} is on record here", hint="dispatch jobs")
+    if len(fits) > 1:
+        raise UsageError(
+            f"{name!r} could be any of {len(fits)} jobs",
+            hint=", ".join(job.run_id for job in fits[-3:]),
+        )
+    return fits[0]
+
+
+def _read(folder: Path) -> Job | None:
+    """The record in ``folder``; None while it is being written, or if it is no record."""
+    try:
+        told = _load(folder / "job.json")
+        end = _load(folder / "end.json") if (folder / "end.json").exists() else None
+        pid, started, boot = told["launcher"]
+        return Job(
+            folder=folder,
+            run_id=folder.name,
+            node=told["node"],
+            launcher=Process(pid, started, boot),
+            program=tuple(told["program"]),
+            hosts=tuple((name, user, port) for name, user, port in told["hosts"]),
+            ranks=told["ranks"],
+            began=float(told["began"]),
+            logs=None if told["logs"] is None else Path(told["logs"]),
+            detached=bool(told["detached"]),
+            reach=dict(told["reach"]),
+            end=end,
+            doing=_doing(folder),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _doing(folder: Path) -> str:
+    """What the job said last that it is doing."""
+    try:
+        phase = _load(folder / "phase.json")["phase"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return RUNNING  # it says nothing: an older dispatch, a full disk
+    return phase if phase in PHASES else RUNNING
+
+
+def _load(path: Path) -> Any:
+    with open(path, "rb") as file:
+        return json.loads(file.read(LARGEST))
+
+
+def _write(path: Path, value: Any) -> None:
+    """Put ``value`` there at once or not at all: somebody may be reading."""
+    part = path.with_suffix(".part")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+    os.replace(part, path)
+
+
+def _forget(base: Path) -> None:
+    """Remove the oldest records, so that ``MOST_KEPT`` stay; never that of a running job."""
+    names = sorted(name for name in os.listdir(base) if is_run_id(name))
+    if len(names) <= MOST_KEPT:
+        return
+    import shutil  # every start would pay for it
+
+    for name in names[: len(names) - MOST_KEPT]:
+        job = _read(base / name)
+        if job is None or job.state in (ENDED, DEAD):
+            shutil.rmtree(base / name, ignore_errors=True)
+
+
+def _text(text: str) -> str:
+    """``text`` with bytes that are not UTF-8 shown: a record is for eyes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def not_running(job: Job) -> DispatchError:
+    """Why nobody answers for ``job``; a launcher that is being killed is given time to be dead."""
+    until = time.monotonic() + DYING
+    while job.detached and job.state == RUNNING and time.monotonic() < until:
+        time.sleep(0.02)  # the kernel closes its socket before it is gone
+    if job.state == DEAD:
+        return DispatchError(
+            f"job {job.run_id}: its launcher (pid {job.launcher.pid}) was killed: no verdict",
+            hint=f"dispatch kill {job.run_id}  # ends what it may have left on its hosts",
+        )
+    if job.state == ELSEWHERE:
+        return DispatchError(f"job {job.run_id}: it belongs to {job.node}", hint=f"ssh {job.node}")
+    if not job.detached:
+        return DispatchError(f"job {job.run_id}: not in the background; its terminal has it")
+    return DispatchError(f"job {job.run_id}: its launcher does not answer")

@@ -1,0 +1,100 @@
+"""The socket of a run in the foreground: through it another shell may ask where the ranks are.
+
+Theory. The terminal has such a run, so nobody attaches to it and nobody else stops it; but who
+sees it hang wants to look without ending it, mostly from a second shell. One thread waits in
+``accept`` and serves one caller after the other; nothing else is begun, or loaded, before
+somebody asks. Who may call is the same as for ``control``. Whoever orders anything else is
+hung up on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.jobs import job_socket
+from dispatcher.jobs.job_socket import frame
+from dispatcher.jobs.listening import is_ours, listen
+
+#: seconds that a caller has to say what it wants, and to read the answer; and that the answer has
+PATIENCE, ANSWER = 5.0, 20.0
+
+#: hears of an answer: its number and its words
+Told = Callable[[int, list[str]], None]
+
+
+class Hatch(Sink):
+    """Listens at ``folder``/control. ask: has the hosts asked where the ranks are.
+
+    listener: the sink that finds the answer among the events; made when somebody asks.
+    Raises: OSError if the socket cannot be made.
+    """
+
+    def __init__(
+        self, folder: Path, ask: Callable[[], None], listener: Callable[[Told], Sink]
+    ) -> None:
+        self._folder = folder
+        self._ask = ask
+        self._listener = listener
+        self._hears: Sink | None = None
+        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self._door = listen(folder)
+        self._door.setblocking(True)
+        self._thread = threading.Thread(target=self._run, name="hatch", daemon=True)
+
+    def event(self, stamped: Stamped) -> None:
+        if self._thread.ident is None:
+            self._thread.start()  # the run has begun, so there is somebody to ask
+        if self._hears is not None:
+            self._hears.event(stamped)
+
+    def finish(self, exit_code: int) -> None:
+        """The run has ended: whoever still waits is told so, and nobody can ask any more."""
+        self._over.set()
+        self._answers.put(frame(type="verdict", exit_code=exit_code, lines=[]))
+        with contextlib.suppress(OSError):
+            self._door.shutdown(socket.SHUT_RDWR)  # wakes accept
+        if self._thread.ident is not None:
+            self._thread.join(timeout=PATIENCE)
+        (self._folder / "control").unlink(missing_ok=True)
+
+    def _told(self, number: int, lines: list[str]) -> None:
+        self._answers.put(frame(type="stacks", number=number, lines=lines))
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                link, _ = self._door.accept()
+            except OSError:
+                break  # shut down
+            with link, contextlib.suppress(OSError, job_socket.Malformed, queue.Empty):
+                link.settimeout(PATIENCE)
+                if is_ours(link) and _order(link) == "stacks":
+                    link.sendall(self._answer())
+        self._door.close()
+
+    def _answer(self) -> bytes:
+        """Ask, and wait for the answer. Raises: queue.Empty if there is none."""
+        if self._hears is None:
+            self._hears = self._listener(self._told)
+        while not self._over.is_set() and not self._answers.empty():
+            self._answers.get()  # it came too late for who had asked
+        self._ask()
+        return self._answers.get(timeout=ANSWER)
+
+
+def _order(link: socket.socket) -> str:
+    """What the caller wants. Raises: OSError, Malformed."""
+    heard = b""
+    while b"\n" not in heard:
+        data = link.recv(job_socket.LONGEST_ORDER)
+        heard += data
+        if not data or len(heard) > job_socket.LONGEST_ORDER:
+            raise job_socket.Malformed("not an order")
+    return str(job_socket.parse_order(heard.partition(b"\n")[0])["order"])

@@ -1,0 +1,61 @@
+"""The value of ``gpus=``: ``0,1``, ``4-7``, ``GPU-...`` and ``MIG-...`` names; and CUDA's variable.
+
+The names go to ``CUDA_VISIBLE_DEVICES`` as they are. Whether such a GPU exists
+is for the host to say.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dispatcher.model.names import BadName, shown
+
+_GPU = re.compile(r"(?:[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,99})\Z")
+#: as CUDA takes them, a unique beginning is enough
+_NAME = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,99}\Z", re.ASCII)
+_GPU_RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})\Z")
+
+
+def parse_gpus(value: str, most: int) -> tuple[str, ...]:
+    """GPU names in the order given: numbers in plain decimal, or UUIDs as they stand.
+
+    Raises: BadName for a word that is no GPU, one named twice, numbers mixed with
+    names (CUDA takes only one kind), or more than ``most``.
+    """
+    gpus: list[str] = []
+    for name in value.split(","):
+        span = _GPU_RANGE.match(name)
+        if span and int(span[1]) <= int(span[2]):
+            gpus += [str(number) for number in range(int(span[1]), int(span[2]) + 1)]
+        elif _GPU.match(name) and name.isascii():
+            gpus.append(str(int(name)) if name.isdigit() else name)
+        else:
+            raise BadName(
+                f"gpus: not a GPU: {shown(name)}",
+                0,
+                "write numbers (0,1 or 0-3), or names as nvidia-smi -L shows them",
+            )
+    if len(set(gpus)) < len(gpus):
+        raise BadName(f"gpus: a GPU twice: {shown(value)}")
+    if len({gpu.isdigit() for gpu in gpus}) > 1:
+        raise BadName("gpus: numbers and names do not mix")
+    if len(gpus) > most:
+        raise BadName(f"gpus: {len(gpus)} of them (at most {most})")
+    return tuple(gpus)
+
+
+def visible(text: str, count: int) -> tuple[str, ...]:
+    """The devices of ``count`` that ``CUDA_VISIBLE_DEVICES=text`` leaves, in its order.
+
+    As CUDA reads it: up to the first word that is no device (``-1``, and what batch
+    systems write for none), and none at all where one is named twice.
+    """
+    found: list[str] = []
+    for word in map(str.strip, text.split(",") if count else ()):
+        if word.isascii() and word.isdigit() and len(word) < 5 and int(word) < count:
+            found.append(str(int(word)))
+        elif _NAME.match(word):
+            found.append(word)
+        else:
+            break
+    return tuple(found) if len(set(found)) == len(found) else ()

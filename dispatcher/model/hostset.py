@@ -1,0 +1,355 @@
+"""Host expressions: ``n[01-16,20]`` to names, and names back to the short form.
+
+Theory. The grammar is ClusterShell's (and Slurm's and pdsh's, where they agree)::
+
+    list    = operand *( ("," / "!" / "&" / "^") operand )     read left to right
+    operand = "@" group / 1*( text / "[" range *("," range) "]" )
+    range   = number [ "-" number [ "/" step ] ]               ASCII digits only
+
+``,`` adds, ``!`` removes, ``&`` keeps the common, ``^`` keeps what only one side
+has. Everything is counted before anything is allocated, so an expression cannot
+ask for more memory than ``limit`` names take.
+
+Names come in written order (rank 0 lives on the first host written), numbers
+within brackets in rising order as Slurm prints them, duplicates once. A leading
+zero on the left bound sets the width: ``[01-3]`` is 01 02 03, ``[09-100]`` is 09
+to 100; a zero that only the right bound has (``[1-03]``) is refused.
+
+ClusterShell answers for groups and folds names for display; it is imported only
+then. Ranges are expanded here, because its parser reads ``node[1-2-3]`` as six
+hosts and ``node1[9-10]`` as 92 (1.9 and 1.10), takes any Unicode digit, and
+forgets the written order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import BadName, check_host, shown
+
+LIMIT = 65536  # hosts; far above what one login node can drive
+LONGEST_TEXT = 1 << 20
+_OPERATORS = ",!&^"
+_NUMBER = re.compile(r"[0-9]+")
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]*)([^0-9]*)\Z", re.S)
+_MOST_DIGITS = 18
+_MOST_AXES_FOLDED = 256
+_SAFE_TO_FOLD = re.compile(r"[A-Za-z0-9_.:-]+\Z")
+_GROUP = re.compile(r"@(?:[A-Za-z0-9_.-]+:)?(?:[A-Za-z0-9_.-]+|\*)\Z")
+
+Resolve = Callable[[str], Sequence[str]]
+
+
+class HostsetError(BadName):
+    """A bad host expression: message, ``offset`` of the culprit in the text, hint."""
+
+
+@value
+class _Span(Value):
+    """Numbers ``first, first+step, ... last`` written at least ``width`` digits wide."""
+
+    first: int
+    last: int
+    step: int
+    width: int
+
+    def __len__(self) -> int:
+        return (self.last - self.first) // self.step + 1
+
+    def __iter__(self) -> Iterator[tuple[int, int, str]]:
+        """Sort key (width, number) and text of each number."""
+        for number in range(self.first, self.last + 1, self.step):
+            yield self.width, number, str(number).zfill(self.width)
+
+
+@value
+class _Operand(Value):
+    """One name template: literal texts and brackets in turn, and where it stood."""
+
+    operator: str
+    offset: int
+    pieces: tuple[str | tuple[_Span, ...], ...]
+
+    def count(self) -> int:
+        return math.prod(
+            sum(map(len, piece)) for piece in self.pieces if not isinstance(piece, str)
+        )
+
+    def names(self) -> Iterator[str]:
+        axes: list[Sequence[str]] = []
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                axes.append((piece,))
+            else:
+                numbers = sorted(itertools.chain.from_iterable(piece))
+                axes.append(list(dict.fromkeys(text for _, _, text in numbers)))
+        return map("".join, itertools.product(*axes))
+
+
+def expand(text: str, limit: int = LIMIT, resolve: Resolve | None = None) -> list[str]:
+    """The host names that ``text`` stands for, in written order, each once, never none.
+
+    limit: most names the operands may add up to. resolve: group text such as
+    ``@rack1`` or ``@slurm:gpu`` to names; default ClusterShell's groups.
+
+    Raises: HostsetError when the text is not of the grammar above, asks for more
+    than ``limit`` names, names an unknown group, makes a name no host can have,
+    or when set algebra leaves nothing.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise HostsetError(f"host list of {len(text)} characters (at most {LONGEST_TEXT})")
+    operands = _parse(text)
+    room = limit
+    for operand in operands:
+        wanted = operand.count()
+        if wanted > room:
+            raise HostsetError(
+                f"too many hosts: {wanted} in {shown(text)}, room for {room}",
+                operand.offset,
+                "check the bounds of the range",
+            )
+        room -= wanted
+    chosen: dict[str, None] = {}
+    for operand in operands:
+        names = dict.fromkeys(_checked(operand, resolve or groups, limit))
+        if operand.operator == ",":
+            chosen |= names
+        elif operand.operator == "!":
+            chosen = {name: None for name in chosen if name not in names}
+        elif operand.operator == "&":
+            chosen = {name: None for name in chosen if name in names}
+        else:
+            only = {name: None for name in names if name not in chosen}
+            chosen = {name: None for name in chosen if name not in names} | only
+        if len(chosen) > limit:
+            raise HostsetError(f"too many hosts: more than {limit}", operand.offset)
+    if not chosen:
+        raise HostsetError(f"no host is left: {shown(text)}")
+    return list(chosen)
+
+
+def _checked(operand: _Operand, resolve: Resolve, limit: int) -> Iterator[str]:
+    """Names of one operand, each fit to be a host; groups resolved."""
+    for name in operand.names():
+        if not name.startswith("@"):
+            try:
+                yield check_host(name)
+            except BadName as bad:
+                shift = min(bad.offset, _literal_head(operand))
+                raise HostsetError(bad.message, operand.offset + shift, bad.hint) from None
+            continue
+        if not _GROUP.match(name):
+            raise HostsetError(f"not a group name: {shown(name)}", operand.offset)
+        members = resolve(name)
+        if not members:
+            raise HostsetError(
+                f"group {shown(name)} is unknown or empty",
+                operand.offset,
+                "list the groups with: cluset -L",
+            )
+        if len(members) > limit:
+            raise HostsetError(f"group {shown(name)} has more than {limit} hosts", operand.offset)
+        for member in members:
+            try:
+                yield check_host(member)
+            except BadName as bad:
+                message = f"group {shown(name)}: {bad.message}"
+                raise HostsetError(message, operand.offset, bad.hint) from None
+
+
+def _literal_head(operand: _Operand) -> int:
+    first = operand.pieces[0]
+    return len(first) if isinstance(first, str) else 0
+
+
+def _parse(text: str) -> list[_Operand]:
+    """The operands of a whole expression, checked but not expanded."""
+    if not text.strip(" "):
+        raise HostsetError("empty host list", hint="name a host, a range n[1-4], or a group @rack1")
+    operands = []
+    operator, start = ",", 0
+    for end in [*_outside(text, _OPERATORS), len(text)]:
+        raw = text[start:end]
+        stripped = raw.strip(" ")
+        offset = start + len(raw) - len(raw.lstrip(" "))
+        if not stripped:
+            where = f"before {text[end]!r}" if end < len(text) else f"after {operator!r}"
+            raise HostsetError(f"a host is missing {where}", min(end, len(text) - 1))
+        operands.append(_Operand(operator, offset, _pieces(stripped, offset)))
+        if end < len(text):
+            operator, start = text[end], end + 1
+    return operands
+
+
+def _outside(text: str, wanted: str) -> list[int]:
+    """Offsets of the ``wanted`` characters that stand outside brackets."""
+    found, opened = [], -1
+    for match in re.finditer(r"[\[\]" + re.escape(wanted) + "]", text):
+        char, offset = match[0], match.start()
+        if char == "[":
+            if opened >= 0:
+                raise HostsetError("a '[' inside brackets", offset, "brackets do not nest")
+            opened = offset
+        elif char == "]":
+            if opened < 0:
+                raise HostsetError("']' without its '['", offset)
+            opened = -1
+        elif opened < 0:
+            found.append(offset)
+    if opened >= 0:
+        raise HostsetError("'[' without its ']'", opened)
+    return found
+
+
+def _pieces(text: str, offset: int) -> tuple[str | tuple[_Span, ...], ...]:
+    """Literal texts and ranges of one operand; brackets are known to be balanced."""
+    pieces: list[str | tuple[_Span, ...]] = []
+    at = 0
+    for part in re.split(r"(\[[^\]]*\])", text):
+        if part.startswith("["):
+            pieces.append(_spans(part[1:-1], offset + at + 1))
+        elif part:
+            blank = re.search(r"[ \t]", part)
+            if blank:
+                hint = "separate hosts by commas"
+                raise HostsetError("a blank inside a name", offset + at + blank.start(), hint)
+            pieces.append(part)
+        elif pieces and not isinstance(pieces[-1], str) and at < len(text):
+            raise HostsetError("two ranges with nothing between", offset + at)
+        at += len(part)
+    for i in range(1, len(pieces)):
+        before, here = pieces[i - 1], pieces[i]
+        if isinstance(before, str) or not isinstance(here, str) or not here[:1].isdigit():
+            continue
+        at_here = offset + text.index("]") + 1
+        if any(span.step > 1 for span in before):
+            raise HostsetError("digits after a range with a step", at_here)
+        if here.isdigit() and i + 1 < len(pieces):
+            raise HostsetError("only digits between two ranges", at_here)
+    return tuple(pieces)
+
+
+def _spans(inside: str, offset: int) -> tuple[_Span, ...]:
+    """The ranges between one pair of brackets."""
+    spans, at = [], offset
+    for item in inside.split(","):
+        spans.append(_span(item, at))
+        at += len(item) + 1
+    return tuple(spans)
+
+
+def _span(item: str, offset: int) -> _Span:
+    bare = re.sub(r" *([-/]) *", r"\1", item.strip(" "))
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?", bare)
+    if not match:
+        raise HostsetError(
+            "an empty range" if not bare else f"not a range: {shown(item.strip())}",
+            offset,
+            "a range is 1-16 or 0-14/2; several are separated by commas",
+        )
+    first, last, step = match[1], match[2] or match[1], match[3] or "1"
+    if max(len(first), len(last), len(step)) > _MOST_DIGITS:
+        raise HostsetError(f"a number of more than {_MOST_DIGITS} digits", offset)
+    padded = len(first) > 1 and first.startswith("0")
+    if len(last) > 1 and last.startswith("0") and len(last) != len(first):
+        raise HostsetError(
+            f"the bounds disagree on leading zeros: {bare}",
+            offset,
+            f"write [{first.zfill(len(last))}-{last}]",
+        )
+    if int(step) == 0:
+        raise HostsetError("a step of 0", offset)
+    if int(first) > int(last):
+        raise HostsetError(f"a range that runs backwards: {bare}", offset)
+    return _Span(int(first), int(last), int(step), len(first) if padded else 1)
+
+
+def split_list(text: str) -> list[tuple[str, int]]:
+    """The comma-separated items of ``text`` with their offsets; commas in brackets do not split.
+
+    Raises: HostsetError when brackets are unbalanced or an item is empty.
+    """
+    items, start = [], 0
+    for end in [*_outside(text, ","), len(text)]:
+        raw = text[start:end]
+        item = raw.strip(" ")
+        if not item:
+            raise HostsetError("a host is missing beside ','", max(0, min(end, len(text) - 1)))
+        items.append((item, start + len(raw) - len(raw.lstrip(" "))))
+        start = end + 1
+    return items
+
+
+def has_algebra(text: str) -> bool:
+    """Whether ``!``, ``&`` or ``^`` stands outside brackets.
+
+    Raises: HostsetError when brackets are unbalanced.
+    """
+    return bool(_outside(text, "!&^"))
+
+
+def groups(text: str) -> list[str]:
+    """Members of a ClusterShell group (``@rack1``, ``@source:name``), empty when unknown.
+
+    Reads the site's and the user's groups.conf, which may run their commands.
+    Raises: HostsetError when ClusterShell cannot answer.
+    """
+    from ClusterShell.NodeSet import NodeSet
+
+    try:
+        return list(NodeSet(text))
+    except Exception as error:
+        raise HostsetError(f"group {shown(text)}: {error}", hint="see: cluset -L") from error
+
+
+def natural(name: str) -> tuple[tuple[str, int, int], ...]:
+    """A key that sorts names by their text and, within it, by their numbers: n2, n10."""
+    parts = re.findall(r"([^0-9]*)([0-9]*)", name)
+    return tuple((text, int(number[:_MOST_DIGITS] or -1), len(number)) for text, number in parts)
+
+
+def fold(names: Iterable[str]) -> str:
+    """Short text for many names, ``n[03-07],login``; for display, so it never fails.
+
+    Names that only look like syntax stand as they are, after the others. Many
+    names of several numbers each fold by their last number only: folding all
+    axes of 4096 random ones takes ClusterShell seconds.
+    """
+    wanted = list(dict.fromkeys(names))
+    plain = [name for name in wanted if _is_foldable(name)]
+    odd = [name for name in wanted if not _is_foldable(name)]
+    if len(plain) < 2:
+        return ",".join(wanted)
+    if len(plain) > _MOST_AXES_FOLDED and any(len(_NUMBER.findall(name)) > 1 for name in plain):
+        return ",".join([*_folded_by_last_number(plain), *odd])
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    try:
+        short = str(NodeSet.fromlist(plain, resolver=RESOLVER_NOGROUP))
+    except Exception:  # noqa: BLE001 - display must not fail; the long form is right too
+        short = ",".join(plain)
+    return ",".join([short, *odd])
+
+
+def _is_foldable(name: str) -> bool:
+    numbers = _NUMBER.findall(name)
+    return bool(_SAFE_TO_FOLD.match(name)) and all(len(n) <= _MOST_DIGITS for n in numbers)
+
+
+def _folded_by_last_number(names: Iterable[str]) -> list[str]:
+    from ClusterShell.RangeSet import RangeSet
+
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        head, number, tail = _LAST_NUMBER.match(name).groups()  # type: ignore[union-attr]
+        groups.setdefault((head, tail), []).append(number)
+    return [
+        f"{head}[{RangeSet.fromlist(numbers)}]{tail}"
+        if len(numbers) > 1
+        else head + numbers[0] + tail
+        for (head, tail), numbers in sorted(groups.items())
+    ]

@@ -1,0 +1,208 @@
+"""A sink on a thread of its own, so that a slow one holds nobody back.
+
+The sinks' thread must go on, since the ranks get new credit only when every sink
+has taken their bytes. ``Behind`` takes at once and lets ``sink`` follow at its own
+pace. What waits for it is bounded; beyond the bound the bytes are left out and
+counted exactly, and ``sink.gap`` is told where and how many; or, with a spool, they
+go to a file, and only when that is full as well the sinks' thread waits. Without
+``drop`` it waits at once: then the thread serves only to draw in time.
+
+Events are never left out, but those that nobody shows are not kept.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.core.events.monitor_events import NodeSampled
+from dispatcher.core.events.run_events import NodeHeard
+from dispatcher.core.events.sink import BEAT, Sink, Stamped
+from dispatcher.output.files.spool_part import Spool
+
+#: bytes that may wait in memory, and what a chunk costs beside its bytes
+LIMIT = 4 << 20
+OVERHEAD = 256
+#: lines of dispatch itself that may wait, and chunks whose bytes are in the spool
+MOST_LINES = 1000
+MOST_WAITING = 100_000
+
+
+class Behind(Sink):
+    """``sink``, followed from a thread called ``name``.
+
+    drop: leave out what is too much, or else wait. patience: leave nothing out while the
+    sink goes on, however slowly; only when it has stood still for this many seconds.
+    pace: a number that changes while it goes on in a single call.
+    spool: where to keep what is too much instead.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        name: str,
+        *,
+        limit: int = LIMIT,
+        drop: bool = True,
+        patience: float = 0.0,
+        pace: Callable[[], int] = lambda: 0,
+        spool: Spool | None = None,
+    ) -> None:
+        self._sink = sink
+        self._limit = limit
+        self._drop = drop
+        self._patience = patience
+        self._pace = pace
+        self._seen = 0
+        self._moved = time.monotonic()  # when the sink last took something, or was done with it
+        self._spool = spool
+        self._cond = threading.Condition()
+        #: (method of ``sink``, its arguments), in order; "spooled" stands for output in the spool
+        self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
+        self._size = 0
+        self._lines = 0
+        self._lines_lost = 0
+        self._gap: dict[tuple[int, int], int] | None = None
+        self._error: Exception | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    # -- on the sinks' thread -----------------------------------------------------------
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        cost = len(data) + OVERHEAD
+        with self._cond:
+            self._raise()
+            # a gap that has begun lasts until there is room again for a good deal
+            room = self._limit if self._gap is None else self._limit // 2
+            if self._spool is not None:
+                self._put_or_spool(rank, stream, data, cost)
+            elif not self._drop:
+                while self._size + cost > self._limit and self._size:
+                    self._cond.wait()
+                    self._raise()
+                self._put("output", (rank, stream, data), cost)
+            elif self._size + cost <= room or self._finds_room(cost):
+                self._gap = None
+                self._put("output", (rank, stream, data), cost)
+            else:
+                if self._gap is None:
+                    self._gap = {}
+                    self._put("gap", (self._gap,))
+                self._gap[rank, stream] = self._gap.get((rank, stream), 0) + len(data)
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, (NodeHeard, NodeSampled)):
+            return
+        with self._cond:
+            self._raise()
+            self._put("event", (stamped,))
+
+    def say(self, line: str) -> None:
+        with self._cond:
+            if self._lines < MOST_LINES:
+                self._lines += 1
+                self._put("say", (line,))
+            else:
+                self._lines_lost += 1
+
+    def close(self) -> None:
+        with self._cond:
+            self._closed = True
+            self._cond.notify()
+        self._thread.join()
+        if self._spool is not None:
+            self._spool.close()
+        self._raise()
+
+    def _put_or_spool(self, rank: int, stream: int, data: bytes, cost: int) -> None:
+        spool = self._spool
+        assert spool is not None
+        while not spool.empty or self._size + cost > self._limit:
+            if len(self._waiting) < MOST_WAITING and spool.put(data):
+                self._put("spooled", (rank, stream, len(data)))
+                return
+            self._cond.wait()  # the spool is full too: now the ranks are held back
+            self._raise()
+        self._put("output", (rank, stream, data), cost)
+
+    def _finds_room(self, cost: int) -> bool:
+        """Wait for a sink that is slow; False when it stands still, or there is a gap already."""
+        while self._gap is None and self._size + cost > self._limit:
+            seen, self._seen = self._seen, self._pace()
+            if self._seen != seen:
+                self._moved = time.monotonic()
+            left = self._moved + self._patience - time.monotonic()
+            if left <= 0:
+                return False
+            self._cond.wait(timeout=left)
+            self._raise()
+        return self._gap is None
+
+    def _put(self, method: str, arguments: tuple[Any, ...], cost: int = 0) -> None:
+        self._waiting.append((method, arguments))
+        self._size += cost
+        self._cond.notify()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # -- on the thread of its own ---------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+            self._sink.close()
+        except Exception as error:  # noqa: BLE001 - told on the sinks' thread
+            with self._cond:
+                self._error = error
+                self._waiting.clear()
+                self._cond.notify()
+
+    def _follow(self) -> None:
+        beat, ticking = 0.0, True
+        while True:
+            now = time.monotonic()
+            if now >= beat:
+                ticking, beat = self._sink.tick(now), now + BEAT
+            with self._cond:
+                if not self._waiting and not self._closed:
+                    self._cond.wait(timeout=max(0.0, beat - now) if ticking else None)
+                if not self._waiting:
+                    if self._closed:
+                        return
+                    continue
+                method, arguments = self._take()
+                self._moved = time.monotonic()
+            ticking = True
+            getattr(self._sink, method)(*arguments)
+            if method == "output":
+                with self._cond:
+                    self._size -= len(arguments[2]) + OVERHEAD
+                    self._moved = time.monotonic()
+                    self._cond.notify()
+
+    def _take(self) -> tuple[str, tuple[Any, ...]]:
+        """The next thing for the sink, under the lock."""
+        method, arguments = self._waiting.popleft()
+        if method == "spooled":
+            assert self._spool is not None
+            rank, stream, size = arguments
+            data = self._spool.take(size)
+            self._size += size + OVERHEAD
+            return "output", (rank, stream, data)
+        if method == "gap":
+            if arguments[0] is self._gap:
+                self._gap = None
+        elif method == "say":
+            self._lines -= 1
+            if self._lines == 0 and self._lines_lost:
+                lost, self._lines_lost = self._lines_lost, 0
+                self._lines += 1
+                self._put("say", (f"... {lost:,} more notes not shown",))
+        return method, arguments

@@ -1,0 +1,1 @@
+"""A fan-out command or a copy, in words."""

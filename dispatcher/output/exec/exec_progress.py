@@ -1,0 +1,90 @@
+"""How far an errand is, below the lines of a terminal: hosts done, failed, at work, and the slow.
+
+rich is loaded when the first picture is drawn: a quick errand shows none.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.model.hostset import fold
+from dispatcher.output.text.counted import plural
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+#: seconds after which those that are not done are named
+SLOW = 5.0
+_BAR = 20
+
+
+class ErrandProgress(Sink):
+    """names: node -> name. Told on the sinks' thread, asked on the screen's.
+
+    Nothing is drawn before a host was reached: a passphrase may be asked for until then.
+    """
+
+    def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._names = names
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()
+        self._connecting: set[int] = set()
+        self._running: set[int] = set()
+        self._done: set[int] = set()
+        self._failed = 0
+        self._reached = False
+
+    def event(self, stamped: Stamped) -> None:
+        with self._lock:
+            match stamped.event:
+                case ev.NodeConnecting(node):
+                    self._connecting.add(node)
+                case ev.NodeConnected():
+                    self._reached = True
+                case ev.NodeBooted(node):
+                    self._connecting.discard(node)
+                    self._running.add(node)
+                case ev.NodeLost(node):
+                    self._connecting.discard(node)
+                case vi.HostDone(node, outcome):
+                    self._connecting.discard(node)
+                    self._running.discard(node)
+                    self._done.add(node)
+                    self._failed += not vi.is_good(outcome)
+
+    def lines(self, columns: int) -> list[tuple[bytes, int]]:
+        """What to draw: one line, no wider than ``columns``, or none."""
+        with self._lock:
+            if not self._reached:
+                return []
+            line = self._line()
+        from dispatcher.output.terminal.footer import drawn
+
+        line.truncate(columns, overflow="ellipsis")
+        return drawn([line], columns)
+
+    def _line(self) -> Text:
+        from rich.text import Text
+
+        from dispatcher.output.terminal.footer import clock
+
+        seconds = self._clock() - self._began
+        line = Text(f"{len(self._done)} of {plural(len(self._names), 'host')} ")
+        if self._failed:
+            line.append(f"({self._failed} failed) ", style="red")
+        full = len(self._done) * _BAR // max(1, len(self._names))
+        line.append("\N{BOX DRAWINGS HEAVY HORIZONTAL}" * full, style="green")
+        line.append("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (_BAR - full), style="dim")
+        for nodes, word in ((self._running, "running"), (self._connecting, "connecting")):
+            if nodes:
+                named = f": {fold(self._names[n] for n in nodes)}" if seconds >= SLOW else ""
+                line.append(f" {len(nodes)} {word}{named}")
+        line.append(f" {clock(seconds)}")
+        return line

@@ -1,0 +1,161 @@
+"""What whole hosts said, kept until they are done: gathered blocks, differences, JSON.
+
+Memory is bounded: of one stream of one host ``MOST`` bytes are kept; what is
+beyond is counted, and the count is told with the block.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.model.hostset import fold
+from dispatcher.output.text.fold import gather
+from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.sanitize import harmless_lines
+
+#: bytes kept of one stream of one host
+MOST = 4 << 20
+#: lines of a block above which a difference is only stated, since finding it is quadratic
+MOST_LINES = 5000
+
+_RULE = b"-" * 15
+
+
+class Kept(Sink):
+    """Keeps what each host wrote to ``streams``, and when it was done."""
+
+    def __init__(self, streams: frozenset[int]) -> None:
+        self._streams = streams
+        self._said: dict[tuple[int, int], bytearray] = {}
+        self._dropped: dict[tuple[int, int], int] = {}
+        self.seconds: dict[int, float] = {}
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if stream not in self._streams:
+            return
+        said = self._said.setdefault((rank, stream), bytearray())
+        room = max(0, MOST - len(said))
+        said += data[:room]
+        if len(data) > room:
+            key = (rank, stream)
+            self._dropped[key] = self._dropped.get(key, 0) + len(data) - room
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, vi.HostDone):
+            self.seconds[stamped.event.node] = stamped.t
+
+    def block(self, node: int, stream: int) -> bytes:
+        """What the host wrote, and a line that says how much is missing, if any is."""
+        said = bytes(self._said.get((node, stream), b""))
+        dropped = self._dropped.get((node, stream), 0)
+        return said + (b"\n[%d bytes more]\n" % dropped if dropped else b"")
+
+    def dropped(self, node: int, stream: int) -> int:
+        """Bytes of the host's stream that were not kept."""
+        return self._dropped.get((node, stream), 0)
+
+
+def gathered(
+    blocks: Mapping[str, bytes],
+    *,
+    label: bool = True,
+    what: str = "",
+    shown: tuple[bytes, frozenset[str]] | None = None,
+) -> Iterator[bytes]:
+    """Each different block once, below the folded names of its hosts; most hosts first.
+
+    blocks: host name -> what it said. Hosts that said nothing are left out. what: is
+    said behind the names. shown: the block that stands there already, and whose it is.
+    """
+    for names, block in _by_size(blocks):
+        if shown is not None and block == shown[0]:
+            late = [name for name in names if name not in shown[1]]
+            if late and label:
+                yield headed(late, b"as above\n")
+            continue
+        yield headed(names, block, label=label, what=what)
+
+
+def headed(
+    names: Sequence[str], block: bytes, *, label: bool = True, what: str = "", of: int | None = None
+) -> bytes:
+    """``block`` below the names of its hosts, harmless for a terminal. of: how many there are."""
+    count = f"{len(names)} of {of}" if of is not None else str(len(names))
+    head = f"{_RULE.decode()}\n{fold(names)} ({count}){what}\n{_RULE.decode()}\n" if label else ""
+    return head.encode() + b"".join(line + b"\n" for line in _lines(block))
+
+
+def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
+    """How the other blocks differ from that of most hosts, as unified diffs."""
+    groups = _by_size(blocks)
+    if len(groups) < 2:
+        return
+    import difflib  # for what few ask for
+
+    usual, *others = groups
+    before, usual_name = _shown(usual[1]), fold(usual[0])
+    for names, block in others:
+        after, name = _shown(block), fold(names)
+        if max(len(before), len(after)) > MOST_LINES:
+            yield f"{name} and {usual_name} differ\n".encode()
+            continue
+        found = difflib.unified_diff(before, after, usual_name, name, lineterm="")
+        yield "".join(line.rstrip("\n") + "\n" for line in found).encode()
+
+
+def _by_size(blocks: Mapping[str, bytes]) -> list[tuple[list[str], bytes]]:
+    groups = gather((name, block) for name, block in blocks.items() if block)
+    return sorted(groups, key=lambda group: -len(group[0]))
+
+
+def _shown(block: bytes) -> list[str]:
+    return [line.decode("utf-8", "replace") for line in _lines(block)]
+
+
+def _lines(block: bytes) -> list[bytes]:
+    """The block's lines, harmless for a terminal."""
+    assembler = LineAssembler(limit=len(block))
+    return harmless_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
+
+
+def record(name: str, index: int, outcome: vi.Outcome, kept: Kept, words: str) -> dict[str, Any]:
+    """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
+    found: dict[str, Any] = {
+        "host": name,
+        "index": index,
+        "ok": vi.is_good(outcome),
+        "outcome": _KINDS[type(outcome)],
+        "code": outcome.code if isinstance(outcome, vi.Exited) else None,
+        "signal": outcome.signal if isinstance(outcome, vi.Killed) else None,
+        "kind": outcome.failure.kind.value if isinstance(outcome, vi.Failed) else None,
+        "words": words,
+        "seconds": round(kept.seconds.get(index, 0.0), 3),
+    }
+    for stream, title in ((1, "stdout"), (2, "stderr")):
+        data = kept.block(index, stream)[:MOST]
+        try:
+            found[title] = data.decode()
+        except UnicodeDecodeError:
+            found[f"{title}_base64"] = base64.b64encode(data).decode()
+        if kept.dropped(index, stream):
+            found[f"{title}_dropped"] = kept.dropped(index, stream)
+    return found
+
+
+_KINDS: Mapping[type, str] = {
+    vi.Exited: "exited",
+    vi.Killed: "killed",
+    vi.Failed: "failed",
+    vi.TimedOut: "timeout",
+    vi.Interrupted: "interrupted",
+    vi.NotStarted: "not started",
+}
+
+
+def blocks_of(kept: Kept, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:
+    """Host name -> what it wrote to ``stream``."""
+    return {name: kept.block(node, stream) for node, name in enumerate(names)}

@@ -1,0 +1,145 @@
+"""``merged.log``: the lines of all ranks in one file, from which each rank's bytes can be had.
+
+One line of the file is one line of a rank, as container runtimes write it (CRI)::
+
+    2026-01-31T14:25:01.123456Z 12 out F loss 2.31
+
+Time of arrival of its end (UTC), rank, stream, then ``F`` for a whole line, or ``P`` for a
+part, which goes on in the next line of that rank and stream: where a stream ended without a
+line end, bytes were left out, or there was no room for a long line to wait in (``spill``).
+So the rank's bytes are the contents in order, with a line end behind each ``F``. ``X`` is a
+word of dispatch about bytes that were left out. No line stands in another.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
+from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.output.files.rotation_part import LogFile, Rotation
+from dispatcher.output.files.spool import LongLine, Spill
+from dispatcher.plan.job.worlds import name
+from dispatcher.remote.protocol.wire import STDOUT
+
+#: bytes of a line that wait in memory for its end
+PART = 64 << 10
+
+
+class Merged(Sink):
+    """Writes the new file ``path``, mode 0600; ``warn`` hears once of a disk that refuses.
+
+    Raises: OSError if the file cannot be created.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        warn: Callable[[str], None],
+        rotation: Rotation | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = LogFile(path, rotation or Rotation())
+        self._path = path
+        self._warn = warn
+        self._clock = clock
+        self._spill = Spill()
+        self._heads: dict[tuple[int, int], LongLine] = {}  # of lines longer than ``PART``
+        self._broken: set[tuple[int, int]] = set()  # whose line is in parts for want of room
+        self._rest: dict[tuple[int, int], bytes] = {}
+        self.missing = 0  # bytes that could not be written
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        key = (rank, stream)
+        text = self._rest.pop(key, b"") + data
+        end = text.rfind(b"\n") + 1
+        whole, rest = text[:end], text[end:]
+        if whole and key in self._heads:
+            last, _, whole = whole.partition(b"\n")
+            self._write_long(key, b"F", last)
+        if end:
+            self._broken.discard(key)
+        if whole:
+            full = self._prefix(key, b"F")
+            self._write(full + whole[:-1].replace(b"\n", b"\n" + full) + b"\n", len(whole))
+        if len(rest) >= PART:
+            rest = self._put_aside(key, rest)
+        if rest:
+            self._rest[key] = rest
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, OutputEnded):
+            self._finish((stamped.event.rank, stamped.event.stream))
+        elif isinstance(stamped.event, RanksPlaced):
+            self._finish_all()  # of a host that was lost; the ranks are started again
+
+    def gap(self, missing: Counts) -> None:
+        for (rank, stream), count in missing.items():
+            self._finish((rank, stream))
+            text = f"... {count:,} bytes of rank {name(rank)} left out".encode()
+            self._write(self._prefix((rank, stream), b"X") + text + b"\n", 0)
+            self.missing += count
+
+    def close(self) -> None:
+        self._finish_all()
+        self._file.close()
+        self._spill.close()
+        for words in self._spill.words():
+            self._warn(f"{self._path}: {words}")
+        if self.missing:
+            self._warn(f"{self._path}: {self.missing:,} bytes of output are missing")
+
+    def _finish_all(self) -> None:
+        for key in {**self._heads, **self._rest}:
+            self._finish(key)
+
+    def _finish(self, key: tuple[int, int]) -> None:
+        rest = self._rest.pop(key, b"")
+        if key in self._heads:
+            self._write_long(key, b"P", rest)
+        elif rest:
+            self._write(self._prefix(key, b"P") + rest + b"\n", len(rest))
+
+    def _put_aside(self, key: tuple[int, int], text: bytes) -> bytes:
+        """Keep a long line elsewhere until its end; what is held of ``text``."""
+        head = self._heads.get(key) or self._heads.setdefault(key, LongLine(self._spill))
+        rest = head.take(text)
+        if rest is not None:
+            return rest
+        self._spill.broken += key not in self._broken
+        self._broken.add(key)
+        self._write_long(key, b"P", text)
+        return b""
+
+    def _write_long(self, key: tuple[int, int], tag: bytes, last: bytes) -> None:
+        """Write a long line, or the part of it that there is; ``last`` is its end."""
+        head, prefix = self._heads.pop(key), self._prefix(key, tag)
+        self._write(prefix, 0, room=len(prefix) + len(head) + len(last) + 1)
+        for piece in head.pieces():
+            self._write(piece, len(piece))
+        self._write(last + b"\n", len(last))
+        head.drop()
+
+    def _write(self, lines: bytes, nbytes: int, room: int = 0) -> None:
+        """Write ``lines``, ``nbytes`` of them a rank's. room: bytes of the line they begin."""
+        try:
+            self._file.make_room(room)
+            self._file.write(lines)
+        except OSError as error:
+            if not self.missing:
+                self._warn(f"{self._path}: cannot be written: {os.strerror(error.errno or 5)}")
+            self.missing += nbytes
+
+    def _prefix(self, key: tuple[int, int], tag: bytes) -> bytes:
+        rank, stream = key
+        side = "out" if stream == STDOUT else "err"
+        return f"{stamp(self._clock())} {name(rank)} {side} ".encode() + tag + b" "
+
+
+def stamp(seconds: float) -> str:
+    """The time of arrival (since the epoch) as it stands before a line; sorts as the times do."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{when}.{int(seconds % 1 * 1e6):06d}Z"

@@ -1,0 +1,178 @@
+"""``--trace FILE``: where the time of a run went, for chrome://tracing or ui.perfetto.dev.
+
+Each host is a process of the picture. Its line ``link`` has what it took to reach
+it (the transport's steps), to start the agent (boot), to look at the host (check)
+to wait for the others and to start the ranks (spawn); then one line for each rank: until its
+first output (start), until its exit (run) and until its last byte arrived (drain).
+A span is written when it ends, so memory holds only what is under way; whatever is
+open at the end of the run ends there.
+
+Format: "Trace Event Format" of the Chromium project; times in microseconds since
+the process started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.output.files.files import write_all
+from dispatcher.plan.job import worlds
+
+#: the picture's process of the launcher itself; host n is n + 1
+LAUNCHER = 0
+#: the line of a host's link; rank r is on line r + 1
+LINK = 0
+
+
+class Trace(Sink):
+    """Writes to ``path``, anew, mode 0600; ``warn`` hears once of a disk that refuses.
+
+    hosts: names of the nodes. before: seconds from the start of the process to the start
+    of the run. Raises: OSError if the file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        hosts: Sequence[str],
+        before: float,
+        warn: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._warn = warn
+        self._clock = clock
+        self._before = before
+        self._began: float | None = None  # by the clock
+        self._spans: dict[tuple[int, int], tuple[str, float]] = {}  # line -> (name, since)
+        self._places: dict[int, tuple[int, int]] = {}  # rank -> its line
+        self._open_streams: dict[int, int] = {}
+        self._silent: set[int] = set()  # ranks whose first byte has not come
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._lines = 0
+        self._name(LAUNCHER, "dispatch")
+        for node, host in enumerate(hosts):
+            self._name(node + 1, host)
+            self._name(node + 1, "link", LINK)
+        self._complete((LAUNCHER, LINK), "load and plan", -before, 0.0)
+
+    def event(self, stamped: Stamped) -> None:
+        event, now = stamped.event, stamped.t
+        if self._began is None:
+            self._began = self._clock() - now
+        match event:
+            case ev.NodeConnecting(node):
+                self._turn((node + 1, LINK), "connect", now)
+            case ev.NodeConnected(node, steps=steps):
+                at = now - sum(seconds for _, seconds in steps)
+                for name, seconds in steps:
+                    self._complete((node + 1, LINK), name, at, at + seconds)
+                    at += seconds
+                self._turn((node + 1, LINK), "boot", now)
+            case ev.NodeBooted(node):
+                self._turn((node + 1, LINK), "check", now)
+            case ev.NodeReady(node):
+                self._turn((node + 1, LINK), "wait for others", now)
+            case ev.NodeProbed(node):
+                self._instant((node + 1, LINK), "probed", now)
+            case ev.RanksPlaced():
+                for line in [line for line in self._spans if line[1] == LINK]:
+                    self._turn(line, "spawn", now)
+                self._instant((LAUNCHER, LINK), event.name, now)
+            case ev.RankSpawned(node, rank):
+                if self._spans.get((node + 1, LINK), ("",))[0] == "spawn":
+                    self._turn((node + 1, LINK), "ranks", now)
+                self._places[rank] = (node + 1, rank + 1)
+                self._name(node + 1, f"rank {worlds.name(rank)}", rank + 1)
+                self._open_streams[rank] = 2
+                self._silent.add(rank)
+                self._turn(self._places[rank], "start", now)
+            case ev.RankExited(rank=rank, status=status) if rank in self._places:
+                self._turn(self._places[rank], "drain", now, {"status": status})
+            case ev.OutputEnded(rank=rank) if rank in self._places:
+                self._open_streams[rank] -= 1
+                if self._open_streams[rank] == 0:
+                    self._end(self._places.pop(rank), now)
+            case ev.NodeSwept(node) | ev.NodeLost(node):
+                self._end((node + 1, LINK), now)
+                self._instant((node + 1, LINK), event.name, now)
+            case ev.NodeNoticed(node, text):
+                self._instant((node + 1, LINK), text, now)
+            case mpi_events.PmiCommitted(node, fence=fence):
+                self._instant((node + 1, LINK), f"MPI barrier {fence}", now)
+            case ev.JobStopping() | ev.SignalReceived() | ev.RunFinished():
+                self._instant((LAUNCHER, LINK), event.name, now, event.context())
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if rank in self._silent and self._began is not None:
+            self._silent.remove(rank)
+            if rank in self._places:
+                self._turn(self._places[rank], "run", self._clock() - self._began)
+
+    def close(self) -> None:
+        if self._began is not None:
+            for line in list(self._spans):
+                self._end(line, self._clock() - self._began)
+        self._write(None)
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    # -- spans ------------------------------------------------------------------
+
+    def _turn(
+        self, line: tuple[int, int], name: str, now: float, details: dict[str, Any] | None = None
+    ) -> None:
+        """What was under way on ``line`` is over; ``name`` begins."""
+        self._end(line, now, details)
+        self._spans[line] = (name, now)
+
+    def _end(
+        self, line: tuple[int, int], now: float, details: dict[str, Any] | None = None
+    ) -> None:
+        if line in self._spans:
+            name, since = self._spans.pop(line)
+            self._complete(line, name, since, now, details)
+
+    def _complete(
+        self,
+        line: tuple[int, int],
+        name: str,
+        since: float,
+        until: float,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        span = {"ph": "X", "name": name, **self._at(line, since)}
+        self._write(span | {"dur": round(max(0.0, until - since) * 1e6), "args": details or {}})
+
+    def _instant(
+        self, line: tuple[int, int], name: str, now: float, details: dict[str, Any] | None = None
+    ) -> None:
+        point = {"ph": "i", "s": "p", "name": name, **self._at(line, now)}
+        self._write(point | {"args": details or {}})
+
+    def _name(self, process: int, name: str, line: int | None = None) -> None:
+        about = {"pid": process, "tid": line or 0, "args": {"name": name}}
+        self._write({"ph": "M", "name": "process_name" if line is None else "thread_name"} | about)
+
+    def _at(self, line: tuple[int, int], when: float) -> dict[str, Any]:
+        return {"pid": line[0], "tid": line[1], "ts": round((when + self._before) * 1e6)}
+
+    def _write(self, record: dict[str, Any] | None) -> None:
+        """One element of the array; None ends it."""
+        start = ",\n" if self._lines else "[\n"
+        text = "\n]\n" if record is None else start + json.dumps(record)
+        self._lines += 1
+        try:
+            if self._fd >= 0:
+                write_all(self._fd, text.encode())
+        except OSError as error:
+            os.close(self._fd)
+            self._fd = -1
+            self._warn(f"{self._path}: trace cannot be written: {(error.strerror or '').lower()}")

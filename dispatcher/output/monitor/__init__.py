@@ -1,0 +1,1 @@
+"""What the ranks do now, and which of them is unlike the others."""

@@ -1,0 +1,229 @@
+"""What each rank does now: a fold over events, samples and output. Draws nothing.
+
+Told on the sinks' thread, asked on another; a lock stands between them. Its size is
+bounded by the ranks: of their output only the last line stays, cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.output.monitor.distant import packed, unpacked
+from dispatcher.output.monitor.run_progress import Picture, Progress
+from dispatcher.output.monitor.shares import Shares
+from dispatcher.output.text.sanitize import harmless
+from dispatcher.plan.job.worlds import place
+
+#: bytes kept of what a rank wrote last
+LAST = 512
+
+#: the letters of proc(5) in words
+STATES = {
+    "R": "runs", "S": "sleeps", "D": "in disk wait", "T": "stopped", "t": "traced",
+    "Z": "zombie", "I": "idle",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rank. cpu: % of one CPU; rss: bytes; silence: seconds; None: not (yet) known.
+
+    state: a word for eyes. gpu: % used, bytes used, watts of the rank's GPU. last: its last
+    line, harmless.
+    """
+
+    rank: int
+    host: str
+    local: int
+    pid: int | None
+    state: str
+    cpu: float | None = None
+    rss: int | None = None
+    gpu: tuple[float | None, float | None, float | None] | None = None
+    silence: float | None = None
+    last: str = ""
+    alive: bool = False
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One moment of a run. late: hosts whose GPUs do not answer. slow: of ranks, in words."""
+
+    picture: Picture
+    rows: tuple[Row, ...]
+    late: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """As values of JSON, for ``of_plain``."""
+        rows = [dataclasses.astuple(row) for row in self.rows]
+        return {"picture": packed(self.picture), "rows": rows, "late": self.late,
+                "slow": self.slow}  # fmt: skip
+
+    @staticmethod
+    def of_plain(told: Mapping[str, Any]) -> Shot:
+        """What ``plain`` gave, through JSON. Raises: ValueError for anything else."""
+        try:
+            picture = unpacked(told["picture"])
+            rows = tuple(_row(*values) for values in told["rows"])
+            late, slow = (tuple(map(str, told[name])) for name in ("late", "slow"))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"not a table: {error}") from None
+        if picture is None:
+            raise ValueError("not a table: no picture")
+        return Shot(picture, rows, late, slow)
+
+
+def _row(
+    rank: int, host: str, local: int, pid: int | None, state: str, cpu: float | None,
+    rss: int | None, gpu: Sequence[float | None] | None, silence: float | None, last: str,
+    alive: bool,
+) -> Row:  # fmt: skip
+    """A row whose values came from somewhere else. Raises: TypeError, ValueError."""
+    figures = None if gpu is None else tuple(_number(value) for value in gpu)
+    if figures is not None and len(figures) != 3:
+        raise ValueError("gpu")
+    size = _number(rss)
+    return Row(
+        int(rank), str(host), int(local), None if pid is None else int(pid), str(state),
+        _number(cpu), None if size is None else int(size), figures, _number(silence),
+        harmless(str(last).encode("utf-8", "surrogateescape")).decode(), bool(alive),
+    )  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+@dataclass
+class _Rank:
+    node: int
+    pid: int | None
+    since: float  # when it was heard last
+    state: str = "starts"
+    alive: bool = True
+    sample: RankSample | None = None
+
+
+@dataclass
+class _Hosts:
+    names: Sequence[str]
+    gpus: dict[int, dict[int, GpuSample]] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
+
+
+class Table(Sink):
+    """hosts: node -> name. slow: tells of slow ranks, in words."""
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        clock: Callable[[], float],
+        slow: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
+        self._slow = slow
+        self._hosts = _Hosts(hosts)
+        self._clock = clock
+        self._ranks: dict[int, _Rank] = {}
+        self._tails: dict[int, tuple[int, bytes]] = {}  # rank -> its last stream, and what it said
+        self._shares = Shares()
+        self._lock = threading.Lock()
+        self._progress = Progress(len(hosts), clock)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        self._progress.output(rank, stream, data)
+        with self._lock:  # the first words of a rank may be here before the news of its start
+            last, before = self._tails.get(rank, (stream, b""))
+            if last != stream:
+                before = b""  # a bar on one, a line on the other: they are not one line
+            self._tails[rank] = (stream, (before + data)[-LAST:])
+            if rank in self._ranks:
+                self._ranks[rank].since = self._clock()
+
+    def event(self, stamped: Stamped) -> None:
+        self._progress.event(stamped)
+        with self._lock:
+            self._fold(stamped.event)
+
+    def _fold(self, event: ev.Event) -> None:
+        match event:
+            case ev.RanksPlaced():  # also after a restart
+                self._ranks.clear()
+                self._tails.clear()
+            case ev.RankSpawned(node, rank, pid):
+                self._shares.forget(rank)
+                self._ranks[rank] = _Rank(node, pid, self._clock())
+            case ev.RankFailedToStart(node, rank):
+                self._ranks[rank] = _Rank(node, None, self._clock(), "not started", alive=False)
+            case ev.RankExited(_, rank, status) if rank in self._ranks:
+                known = self._ranks[rank]
+                known.alive, known.sample = False, None
+                known.state = f"signal {-status}" if status < 0 else f"exit {status}"
+                if status == 0:
+                    known.state = "done"
+                self._shares.forget(rank)
+            case ev.NodeLost(node):
+                for known in self._ranks.values():
+                    if known.node == node and known.alive:
+                        known.alive, known.sample, known.state = False, None, "lost"
+            case NodeSampled():
+                self._shares.take(event)
+                for sample in event.ranks:
+                    if sample.rank in self._ranks and self._ranks[sample.rank].alive:
+                        self._ranks[sample.rank].sample = sample
+                self._hosts.gpus[event.node] = {gpu.index: gpu for gpu in event.gpus}
+                (self._hosts.late.add if event.late else self._hosts.late.discard)(event.node)
+
+    def picture(self) -> Picture:
+        """How far the run is; from any thread."""
+        return self._progress.picture()
+
+    def shot(self) -> Shot:
+        """The run as it stands now; from any thread."""
+        picture = self._progress.picture()
+        with self._lock:
+            now = self._clock()
+            seats: dict[tuple[int, int], int] = {}  # (node, world) -> ranks so far
+            rows = []
+            for rank, known in sorted(self._ranks.items()):
+                seat = (known.node, place(rank)[0])
+                local = seats.get(seat, 0)
+                seats[seat] = local + 1
+                rows.append(self._row(rank, known, local, now))
+            late = tuple(self._hosts.names[node] for node in sorted(self._hosts.late))
+            return Shot(picture, tuple(rows), late, self._slow())
+
+    def _row(self, rank: int, known: _Rank, local: int, now: float) -> Row:
+        sample = known.sample
+        state = STATES.get(sample.state, sample.state) if sample is not None else known.state
+        return Row(
+            rank, self._hosts.names[known.node], local, known.pid, state,
+            cpu=self._shares.of.get(rank),
+            rss=None if sample is None else sample.rss,
+            gpu=self._gpu(known.node, sample) if known.alive else None,
+            silence=now - known.since if known.alive else None,
+            last=_last_line(self._tails.get(rank, (0, b""))[1]),
+            alive=known.alive,
+        )  # fmt: skip
+
+    def _gpu(
+        self, node: int, sample: RankSample | None
+    ) -> tuple[float | None, float | None, float | None] | None:
+        if sample is None or not sample.own:
+            return None
+        found = self._hosts.gpus.get(node, {}).get(sample.own[0])
+        return None if found is None else (found.utilisation, found.used, found.watts)
+
+
+def _last_line(tail: bytes) -> str:
+    """The last line in ``tail``, or the last state of one that rewrites itself; harmless."""
+    text = tail.rstrip(b"\r\n \t")
+    line = text[max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 :]
+    return harmless(line).decode()

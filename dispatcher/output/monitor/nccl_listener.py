@@ -1,0 +1,146 @@
+"""Listens to what NCCL says of the network it uses (NCCL_DEBUG=INFO), and tells who is odd.
+
+Theory. NCCL's words come in the midst of the ranks' output, so all of it would have to be
+searched; a job that does not let NCCL speak shall not pay for that. Whose settings do not ask
+NCCL to speak is listened to for its first ``FIRST`` bytes only: a program may ask by itself.
+Who does ask is searched for four letters, a block at a time, until every host has named its
+network and ``SETTLED`` seconds brought nothing new. Where some hosts stay silent, what the others
+said is judged after ``PATIENCE`` seconds.
+
+What is judged is ``checks.nccl.nccl_log``; it is loaded when the first such line comes. With
+NCCL_DEBUG_FILE nothing is heard here, and nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from dispatcher.core.events.networks import NetworksDiffer
+from dispatcher.core.events.run_events import Event, RankSpawned, RanksPlaced
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.model.hostset import fold
+from dispatcher.output.text.sanitize import harmless_text
+
+if TYPE_CHECKING:
+    from dispatcher.checks.nccl.nccl_log import Networks
+    from dispatcher.checks.nccl.nccl_log_part import Said
+
+NEEDLE = b"NCCL "
+#: bytes of a rank that are searched where nobody asked NCCL to speak; of an unfinished line
+FIRST, MOST_LINE = 64 << 10, 4096
+#: seconds without news after which all, or some hosts only, have said what they use
+SETTLED, PATIENCE = 2.0, 15.0
+#: values of NCCL_DEBUG with which it says what it uses
+SPEAKS = ("INFO", "TRACE")
+
+
+class NcclWords(Sink):
+    """settings: of each host, what its ranks are given. clock: seconds, monotonic.
+
+    active: see ``Networks``.
+    tell: takes the event, once for what is odd; it comes back on the spine.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[Mapping[str, str]],
+        tell: Callable[[Event], None],
+        clock: Callable[[], float],
+        active: Mapping[int, str] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._active = active or {}
+        self._tell = tell
+        self._clock = clock
+        self._asked = any(one.get("NCCL_DEBUG", "").upper() in SPEAKS for one in settings)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._networks: Networks | None = None
+        self._nodes: dict[int, int] = {}
+        self._looked: dict[int, int] = {}  # rank -> bytes, where nobody asked
+        self._rests: dict[tuple[int, int], bytes] = {}
+        self._news: float | None = None  # when the last of it came; None when it is judged
+        self._all: bool | None = None  # whether every host has named its network; None: not known
+        self._told: set[int] = set()
+        self._deaf = False
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if self._deaf:
+            return
+        if not self._asked:
+            looked = self._looked.get(rank, 0)
+            if looked >= FIRST:
+                return
+            self._looked[rank] = looked + len(data)
+        rest = self._rests.pop((rank, stream), None)
+        if rest is not None:
+            data = rest + data
+        end = data.rfind(b"\n") + 1
+        if end < len(data):
+            self._rests[rank, stream] = data[end : end + MOST_LINE]
+        if data.find(NEEDLE, 0, end) >= 0:
+            self._hear(rank, data[:end])
+
+    def _hear(self, rank: int, block: bytes) -> None:
+        if self._networks is None:
+            from dispatcher.checks.nccl.nccl_log import Networks
+
+            self._networks = Networks(self._settings, self._active)
+            for known, node in self._nodes.items():
+                self._networks.place(known, node)
+        for line in block.split(b"\n"):
+            if NEEDLE in line and self._networks.take(
+                rank, line[:MOST_LINE].decode("utf-8", "replace")
+            ):
+                self._asked = True
+                self._news = self._clock()
+
+    def event(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case RanksPlaced():  # also after a restart
+                self._begin()
+            case RankSpawned(node, rank):  # what it said first may have come before
+                self._nodes[rank] = node
+                if self._networks is not None:
+                    self._networks.place(rank, node)
+
+    def tick(self, now: float) -> bool:
+        if self._news is None or self._networks is None:
+            return False
+        silence = self._clock() - self._news
+        if silence < SETTLED:
+            self._all = None
+            return True
+        if self._all is None:  # asked once in a silence: there may be many ranks
+            self._all = self._networks.everybody
+        if not self._all and silence < PATIENCE:
+            return True
+        self._news = None
+        self._deaf = self._all
+        for odd in self._networks.odd():
+            if not self._told.issuperset(odd.nodes):
+                self._told.update(odd.nodes)
+                self._tell(NetworksDiffer(odd.nodes, odd.what))
+        return False
+
+    def said(self) -> Mapping[int, Said]:
+        """Host -> what NCCL said it uses there."""
+        return {} if self._networks is None else self._networks.hosts()
+
+    def lines(self, hosts: Sequence[str]) -> list[str]:
+        """What is odd, for the verdict. hosts: number -> name."""
+        odd = [] if self._networks is None else self._networks.odd()
+        found = []
+        for one in odd:
+            note, hint = words(NetworksDiffer(one.nodes, one.what), hosts)
+            found += [f"note: {note}", f"  hint: {hint}"]
+        return found
+
+
+def words(event: NetworksDiffer, hosts: Sequence[str]) -> tuple[str, str]:
+    """What is odd about which hosts, and what to type to find out more. hosts: number -> name."""
+    where = fold(hosts[node] for node in event.nodes)
+    return f"NCCL: {where} {harmless_text(event.what)}", f"dispatch check --nccl -H {quote(where)}"

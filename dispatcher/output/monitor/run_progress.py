@@ -1,0 +1,161 @@
+"""How far a run is: hosts and ranks by state, lines, silence. A fold; draws nothing.
+
+Told on the sinks' thread, asked on the screen's; a lock stands between them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import NodeSampled
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.output.monitor.shares import Shares
+
+#: states of a host, in the order in which they are passed
+WAITING, CONNECTING, CONNECTED, CHECKED, RUNNING, ENDED, LOST = range(7)
+STATES = ("waiting", "connecting", "connected", "checked", "running", "ended", "lost")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One moment. hosts: state -> hosts in it; pending: hosts that are not yet checked.
+
+    ranks: ``running``, ``done`` and ``failed`` -> count. silent: ranks that have been
+    reported as stalled and said nothing since, and for how many seconds the report said.
+    idle: those of them that were seen to use no CPU.
+    """
+
+    hosts: dict[int, int]
+    pending: tuple[int, ...]
+    ranks: dict[str, int]
+    lines: int
+    seconds: float
+    since_line: float | None
+    silent: tuple[int, ...] = ()
+    silent_for: float = 0.0
+    stopping: str | None = None
+    idle: tuple[int, ...] = ()
+
+
+@dataclass
+class _Run:
+    nodes: list[int]
+    ranks: dict[int, str] = field(default_factory=dict)
+    lines: int = 0
+    last: float | None = None
+    silent: dict[int, float] = field(default_factory=dict)
+    stopping: str | None = None
+    shares: Shares = field(default_factory=Shares)
+
+
+class Progress(Sink):
+    """Follows a run on ``count`` hosts. clock: seconds, monotonic."""
+
+    def __init__(self, count: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()
+        self._run = _Run([WAITING] * count)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        with self._lock:
+            self._run.lines += data.count(b"\n")
+            self._run.last = self._clock()
+            self._run.silent.pop(rank, None)
+
+    def event(self, stamped: Stamped) -> None:
+        with self._lock:
+            self._fold(stamped.event)
+
+    def _fold(self, event: ev.Event) -> None:
+        run = self._run
+        match event:
+            case ev.NodeConnecting(node):
+                run.nodes[node] = CONNECTING
+            case ev.NodeConnected(node):
+                run.nodes[node] = CONNECTED
+            case ev.NodeReady(node):
+                run.nodes[node] = CHECKED
+            case ev.NodeSwept(node):
+                run.nodes[node] = ENDED
+            case ev.NodeLost(node):
+                run.nodes[node] = LOST
+            case NodeSampled():
+                run.shares.take(event)
+            case ev.RankSpawned(node, rank):
+                run.shares.forget(rank)
+                run.nodes[node] = RUNNING
+                run.ranks[rank] = "running"
+            case ev.RankFailedToStart(_, rank):
+                run.ranks[rank] = "failed"
+            case ev.RankExited(_, rank, status):
+                run.ranks[rank] = "failed" if status else "done"
+                run.silent.pop(rank, None)
+            case ev.RanksStalled(ranks, seconds):
+                run.silent.update(dict.fromkeys(ranks, seconds))
+            case ev.RanksPlaced():  # also after a restart, with what there is then
+                run.stopping = None
+                run.ranks.clear()
+                run.silent.clear()
+            case ev.JobStopping(why):
+                run.stopping = why
+
+    def picture(self) -> Picture:
+        """The run as it stands now; from any thread."""
+        with self._lock:
+            run, now = self._run, self._clock()
+            silent = tuple(sorted(run.silent))
+            return Picture(
+                hosts=dict(Counter(run.nodes)),
+                pending=tuple(n for n, state in enumerate(run.nodes) if state < CHECKED),
+                ranks=dict(Counter(run.ranks.values())),
+                lines=run.lines,
+                seconds=now - self._began,
+                since_line=None if run.last is None else now - run.last,
+                silent=silent,
+                silent_for=min(run.silent.values(), default=0.0),
+                stopping=run.stopping,
+                idle=tuple(rank for rank in silent if run.shares.is_idle(rank)),
+            )
+
+
+class Silence(Sink):
+    """Reports ranks that have written nothing for ``after`` seconds, once for each silence.
+
+    tell: takes the event; it comes back on the spine, to the journal and the notes.
+    """
+
+    def __init__(
+        self, after: float, tell: Callable[[ev.Event], None], clock: Callable[[], float]
+    ) -> None:
+        self._after = after
+        self._tell = tell
+        self._clock = clock
+        self._last: dict[int, float] = {}  # rank -> when it last wrote; reported ones are out
+        self._running: set[int] = set()
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if rank in self._running:
+            self._last[rank] = self._clock()
+
+    def event(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case ev.RankSpawned(_, rank):
+                self._running.add(rank)
+                self._last[rank] = self._clock()
+            case ev.RankExited(_, rank):
+                self._running.discard(rank)
+                self._last.pop(rank, None)
+
+    def tick(self, now: float) -> bool:
+        due = self._clock() - self._after
+        silent = tuple(sorted(rank for rank, last in self._last.items() if last <= due))
+        if silent:
+            for rank in silent:
+                del self._last[rank]
+            self._tell(ev.RanksStalled(silent, self._after))
+        return bool(self._last)

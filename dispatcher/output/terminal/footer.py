@@ -1,0 +1,144 @@
+"""The live footer in words and colours, drawn with rich. Pure: a picture in, lines out.
+
+Loaded when the first footer is drawn, not before: rich takes longer to load than
+a short run takes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from dispatcher.model.hostset import fold
+from dispatcher.output.monitor.run_progress import CHECKED, LOST, RUNNING, STATES, Picture
+from dispatcher.output.text.counted import plural
+from dispatcher.output.text.sanitize import harmless, harmless_text
+from dispatcher.output.text.verdict_text import fold_ranks
+
+#: progress bars of ranks shown at once
+MOST_BARS = 8
+#: seconds over which the rate of lines is measured
+RATE = 3.0
+#: cells of the bar of hosts
+BAR = 20
+
+
+class Footer:
+    """hosts: node -> name. Remembers a few seconds, to know how fast lines come."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._hosts = hosts
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def lines(
+        self, picture: Picture, bars: Sequence[tuple[str, bytes]], columns: int
+    ) -> list[Text]:
+        """The footer, top first, none wider than ``columns``. bars: (label, state)."""
+        lines = []
+        for label, state in bars[:MOST_BARS]:
+            line = Text()
+            line.append(f"{label} ", style="dim")
+            line.append_text(Text.from_ansi(harmless(state).decode()))
+            line.expand_tabs(8)
+            lines.append(line)
+        if len(bars) > MOST_BARS:
+            more = len(bars) - MOST_BARS
+            lines.append(Text(f"and {plural(more, 'more bar')}", style="dim"))
+        if picture.silent:
+            text = f"no output for {duration(picture.silent_for)}: {fold_ranks(picture.silent)}"
+            if picture.idle:
+                everyone = picture.idle == picture.silent
+                text += ", no CPU" if everyone else f"; no CPU: {fold_ranks(picture.idle)}"
+            lines.append(Text(text, style="yellow"))
+        if picture.pending and picture.stopping is None:
+            names = harmless_text(fold(self._hosts[node] for node in picture.pending))
+            lines.append(Text(f"waiting for {names}", style="dim"))
+        lines.append(self._status(picture))
+        for line in lines:
+            line.truncate(columns, overflow="ellipsis")
+            line.no_wrap = True
+        return lines
+
+    def _status(self, picture: Picture) -> Text:
+        parts = [] if picture.stopping is None else [Text("ending", style="bold red")]
+        parts.append(self._about_hosts(picture))
+        if picture.ranks:
+            parts.append(_about_ranks(picture))
+        parts.append(Text(clock(picture.seconds)))
+        if picture.since_line is not None:
+            parts.append(Text(f"{self._rate(picture):,.0f} lines/s"))
+            if picture.since_line >= 2:
+                parts.append(Text(f"last line {duration(picture.since_line)} ago"))
+        status = Text()
+        status.append("\N{BLACK RIGHT-POINTING SMALL TRIANGLE}", style="bold cyan")
+        for at, part in enumerate(parts):
+            status.append(" \N{MIDDLE DOT} " if at else " ", style="dim")
+            status.append_text(part)
+        return status
+
+    def _about_hosts(self, picture: Picture) -> Text:
+        total = len(self._hosts)
+        states = sorted(picture.hosts.items(), reverse=True)
+        if picture.pending and picture.stopping is None:
+            done = BAR * (total - len(picture.pending)) // total
+            text = Text()
+            text.append("\N{BOX DRAWINGS HEAVY HORIZONTAL}" * done, style="green")
+            text.append("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (BAR - done), style="dim")
+            text.append(f" {plural(total, 'host')}: ")
+        else:
+            text = Text(f"{plural(total, 'host')}: ")
+            states = [(state, count) for state, count in states if state >= CHECKED]
+        for at, (state, count) in enumerate(states):
+            style = {LOST: "red", RUNNING: "green"}.get(state, "")
+            text.append(", " if at else "")
+            text.append(f"{count} {STATES[state]}", style=style)
+        return text
+
+    def _rate(self, picture: Picture) -> float:
+        self._seen.append((picture.seconds, picture.lines))
+        while len(self._seen) > 2 and self._seen[1][0] <= picture.seconds - RATE:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        span = picture.seconds - then
+        return (picture.lines - before) / span if span > 0 else 0.0
+
+
+def _about_ranks(picture: Picture) -> Text:
+    text = Text(f"{plural(sum(picture.ranks.values()), 'rank')}: ")
+    shown = [(word, picture.ranks[word]) for word in ("running", "done", "failed")
+             if word in picture.ranks]  # fmt: skip
+    for at, (word, count) in enumerate(shown):
+        text.append(", " if at else "")
+        text.append(f"{count} {word}", style={"failed": "bold red"}.get(word, ""))
+    return text
+
+
+def drawn(lines: Sequence[Text], columns: int) -> list[tuple[bytes, int]]:
+    """Each line as bytes for a terminal, and how many columns it takes."""
+    console = Console(
+        file=io.StringIO(), width=columns, force_terminal=True, color_system="standard",
+        highlight=False, markup=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
+    found = []
+    for line in lines:
+        with console.capture() as captured:
+            console.print(line, no_wrap=True, crop=True, end="")
+        found.append((captured.get().rstrip("\n").encode(), line.cell_len))
+    return found
+
+
+def clock(seconds: float) -> str:
+    """``0:12:34``."""
+    minutes, second = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+
+
+def duration(seconds: float) -> str:
+    """``5 s``, ``3 min``, ``2 h``."""
+    if seconds < 120:
+        return f"{seconds:.3g} s" if seconds < 1 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

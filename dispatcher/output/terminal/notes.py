@@ -1,0 +1,120 @@
+"""Short notes to the user on standard error while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import RanksApart, RanksHung, RanksWait
+from dispatcher.core.events.networks import NetworksDiffer
+from dispatcher.core.events.pmix import MpiFound
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.model.hostset import fold
+from dispatcher.output.text import attempts
+from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.verdict_text import fold_ranks, status_words
+from dispatcher.plan.job.worlds import name
+
+
+class Notes(Sink):
+    """Says what the user should know at once; with ``verbose``, every step of every host.
+
+    hosts: node -> name. say: writes one line.
+    """
+
+    def __init__(self, hosts: Sequence[str], say: Callable[[str], None], *, verbose: bool) -> None:
+        self._hosts = hosts
+        self._say = say
+        self._verbose = verbose
+
+    def event(self, stamped: Stamped) -> None:
+        text = self._always(stamped.event)
+        if text is None and self._verbose:
+            text = self._detail(stamped.event)
+            if text is not None:
+                text = f"{stamped.t:.3f} s: {text}"
+        if text is not None:
+            self._say(f"note: {text}")
+        if isinstance(stamped.event, NetworksDiffer):
+            from dispatcher.output.monitor.nccl_listener import words
+
+            note, hint = words(stamped.event, self._hosts)
+            self._say(f"note: {note}")
+            self._say(f"  hint: {hint}")
+
+    def _always(self, event: ev.Event) -> str | None:
+        match event:
+            case ev.NodeNoticed(node, text):
+                return f"{self._hosts[node]}: {harmless_text(text)}"
+            case ev.RankLeaked(node, rank):
+                return (
+                    f"rank {name(rank)} on {self._hosts[node]} ended, but a process it started "
+                    "held its output open; what that process writes is not shown"
+                )
+            case ev.InputLeft(ranks, most, total):
+                return (
+                    f"{fold_ranks(ranks)} did not take all of standard input: "
+                    f"{most} of {total} bytes were left"
+                )
+            case ev.InputBroken(why):
+                return f"standard input: {why}; the ranks saw its end there"
+            case mpi_events.PmiWaiting(node, never, absent, seconds, some):
+                where = self._hosts[node]
+                parts = [f"{fold_ranks(never)} on {where} (never called MPI_Init)"] if never else []
+                these = "some of " if some else ""
+                parts += [f"{these}{fold_ranks(absent)} on {where}"] if absent else []
+                return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
+            case ev.RanksStalled(ranks, seconds):
+                return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
+            case RanksApart():
+                from dispatcher.output.monitor.apart import words
+
+                return words(event, self._hosts)
+            case RanksHung(seconds):
+                return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
+            case RanksWait(seconds, still, busy):
+                return (
+                    f"no output for {seconds:.0f} s; {fold_ranks(still)}: no CPU; "
+                    f"{fold_ranks(busy)}: busy, which may be a wait that spins (--progress-line "
+                    "tells), so the job is not ended"
+                )
+            case mpi_events.SpawnRefused(node, rank, why):
+                who = f"rank {name(rank)} on {self._hosts[node]}"
+                return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"
+            case ev.NodeConnecting(node, attempt) if attempt > 1:
+                return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
+        return attempts.note(event, self._hosts)
+
+    def _detail(self, event: ev.Event) -> str | None:
+        match event:
+            case ev.NodeConnected(node, address, transport, _):
+                return f"{self._hosts[node]}: connected to {address or 'it'} by {transport}"
+            case ev.NodeBooted(node, noise):
+                return f"{self._hosts[node]}: agent is up" + (
+                    f" after {noise} bytes of noise" if noise else ""
+                )
+            case ev.NodeReady(node, facts):
+                return (
+                    f"{self._hosts[node]}: {facts.hostname}, python {facts.python}, "
+                    f"{facts.cores} cores, {facts.gpus} GPUs"
+                )
+            case ev.RanksPlaced(size, addr, port):
+                return f"{size} ranks start, meeting at {addr}:{port}"
+            case mpi_events.WorldPlaced(world, by, _, nodes):
+                where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
+                return f"rank {name(by)} spawns world {world}: {len(nodes)} ranks on {where}"
+            case MpiFound(node, library, served):
+                what = harmless_text(library) or "not told by what the rank has loaded"
+                return f"{self._hosts[node]}: MPI is {what}, served by {harmless_text(served)}"
+            case ev.RankSpawned(node, rank, pid):
+                return f"rank {name(rank)} on {self._hosts[node]}: started, pid {pid}"
+            case ev.RankExited(node, rank, status):
+                return f"rank {name(rank)} on {self._hosts[node]}: {status_words(status)}"
+            case ev.NodeLost(node, failure):
+                return f"{self._hosts[node]}: {failure.kind.value}: {harmless_text(failure.why)}"
+            case ev.NodeDying(node, why):
+                return f"{self._hosts[node]}: {harmless_text(why)}"
+            case ev.JobStopping(why):
+                return f"ending the job: {why}"
+        return None

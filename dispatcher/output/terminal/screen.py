@@ -1,0 +1,267 @@
+"""The ranks' lines on standard output and standard error, labelled, each in one piece."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+
+from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
+from dispatcher.core.events.sink import BEAT, Counts, Sink, Stamped
+from dispatcher.model.frozen import Value, value
+from dispatcher.output.files.spool import Spill
+from dispatcher.output.terminal.outlet import Outlet
+from dispatcher.output.text.fold import Folded, Folding
+from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.sanitize import harmless_lines, harmless_pieces
+from dispatcher.remote.protocol.wire import STDERR
+
+#: SGR foreground colours that can be told apart on dark and light backgrounds
+COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+
+#: seconds until an unfinished line is shown where a person looks on, and between two looks at
+#: one that goes on, as a progress bar does, where nobody may
+PARTIAL, STATE = 0.2, 30.0
+
+#: bytes of a long line in which ``grep`` looks
+GREPPED = 16 << 20
+
+
+@value
+class View(Value):
+    """How lines look, and which are shown.
+
+    label: rank -> text, "" for none. hue: rank -> a number that chooses its colour.
+    terminals: streams that end in one: a line that is too long, or rests for ``partial_after``
+    seconds before its end, is cut there, and marked. Elsewhere every line is whole, and one that
+    has no end for ``state_after`` seconds is shown as it stands, marked, each time it went on
+    for so long; so is a bar everywhere, unless a footer shows it. 0 for never.
+    coloured: streams whose labels have a colour. timestamps: put the time of arrival
+    before each line. grep: show only lines in which this is found. mark_errors: put ``!``
+    behind the label of standard error where both streams end in the same place.
+    fold: world size -> where equal lines of many ranks become one; None to show each.
+    fold_label: ranks -> their label.
+    """
+
+    label: Callable[[int], str]
+    hue: Callable[[int], int] = lambda rank: rank
+    terminals: frozenset[int] = frozenset()
+    coloured: frozenset[int] = frozenset()
+    timestamps: bool = False
+    grep: re.Pattern[bytes] | None = None
+    partial_after: float = PARTIAL
+    state_after: float = STATE
+    mark_errors: bool = True
+    fold: Callable[[int], Folding[int]] | None = None
+    fold_label: Callable[[Sequence[int]], str] = lambda ranks: f"[{len(ranks)} ranks]"
+
+
+class Screen(Sink):
+    """Writes ``label line\\n`` for every line of every rank, a chunk's lines at once.
+
+    footer: (states of bars with their labels, columns) -> what is drawn below the lines
+    where the outlet can; see ``terminal``.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        outlet: Outlet,
+        *,
+        footer: Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._view = view
+        self._outlet = outlet
+        self._footer = footer
+        self._clock = clock
+        self._folding: Folding[int] | None = None
+        self._lines: dict[tuple[int, int], LineAssembler] = {}
+        self._prefixes: dict[tuple[int, int], bytes] = {}
+        self._spill = Spill()
+        #: streams with an unfinished line to be shown -> since when: it rests where it will be cut
+        #: then, else it has begun, or gone on after it was shown
+        self._unfinished: dict[tuple[int, int], float] = {}
+        # Time that the screen itself was stuck in a write does not count as silence of a
+        # rank, so this clock moves by little more than a beat a tick.
+        self._quiet_clock = 0.0
+        self._last_tick = 0.0
+        self._not_shown = 0
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        key = (rank, stream)
+        lines = self._lines.get(key) or self._begin(key)
+        block = lines.feed(data)
+        if block:
+            self._show(rank, stream, block)
+        if not self._patience(key, lines):
+            self._unfinished.pop(key, None)
+        elif block or self._is_cut(key, lines) or b"\n" in data:
+            self._unfinished[key] = self._quiet_clock
+        else:
+            self._unfinished.setdefault(key, self._quiet_clock)
+
+    def event(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case OutputEnded(_, rank, stream):
+                self._finish(rank, stream)
+            case RanksPlaced(world_size):
+                for key in list(self._lines):  # of a host that was lost; they are started again
+                    self._finish(*key)
+                if self._folding is not None:
+                    self._show_folded(self._folding.finish())
+                self._folding = None if self._view.fold is None else self._view.fold(world_size)
+
+    def gap(self, missing: Counts) -> None:
+        for key in missing:
+            if key in self._lines:
+                self._show(*key, self._lines[key].flush())
+        for stream in sorted({stream for _, stream in missing}):
+            counts = {rank: n for (rank, one), n in missing.items() if one == stream}
+            total = sum(counts.values())
+            self._not_shown += total
+            who = f"rank {min(counts)}" if len(counts) == 1 else f"{len(counts)} ranks"
+            self._write(stream, f"... {total:,} bytes of {who} not shown\n".encode())
+
+    def say(self, line: str) -> None:
+        self._write(STDERR, line.encode("utf-8", "backslashreplace") + b"\n")
+
+    def tick(self, now: float) -> bool:
+        self._quiet_clock += min(now - self._last_tick, 2 * BEAT)
+        self._last_tick = now
+        for key, since in list(self._unfinished.items()):
+            lines = self._lines[key]
+            if self._quiet_clock - since >= self._patience(key, lines):
+                del self._unfinished[key]
+                is_cut = self._is_cut(key, lines)
+                self._show(*key, lines.flush() if is_cut else lines.state())
+        again = bool(self._unfinished)
+        if self._folding is not None:
+            self._show_folded(self._folding.due(self._quiet_clock))
+            again = again or self._folding.waiting > 0
+        return self._outlet.refresh(now, self._live) or again
+
+    def hide(self) -> None:
+        """Take away what is drawn below the lines, until the next ``tick``."""
+        self._outlet.close()
+
+    def close(self) -> None:
+        for key in list(self._lines):
+            self._finish(*key)
+        if self._folding is not None:
+            self._show_folded(self._folding.finish())
+        if self._not_shown:
+            self.say(f"note: {self._not_shown:,} bytes of output were not shown, as marked above")
+        for words in self._spill.words():
+            self.say(f"note: {words}")
+        self._spill.close()
+        self._outlet.close()
+
+    def _begin(self, key: tuple[int, int]) -> LineAssembler:
+        if key[1] in self._view.terminals:
+            lines = LineAssembler()
+        else:
+            lines = LineAssembler(partial(self._show_long, *key), self._spill)
+        self._lines[key] = lines
+        return lines
+
+    def _is_cut(self, key: tuple[int, int], lines: LineAssembler) -> bool:
+        """Whether the unfinished line is cut when it is shown before its end."""
+        return not lines.is_bar and key[1] in self._view.terminals
+
+    def _patience(self, key: tuple[int, int], lines: LineAssembler) -> float:
+        """Seconds until the unfinished line is shown; 0 if there is none, or it never is."""
+        if not lines.rest:
+            return 0.0
+        if key[1] not in self._view.terminals:
+            return self._view.state_after
+        if not lines.is_bar:
+            return self._view.partial_after
+        return 0.0 if self._footer is not None else self._view.state_after
+
+    def _finish(self, rank: int, stream: int) -> None:
+        lines = self._lines.pop((rank, stream), None)
+        self._unfinished.pop((rank, stream), None)
+        if lines is not None:
+            self._show(rank, stream, lines.finish())
+        if self._folding is not None and not {(rank, 1), (rank, 2)} & self._lines.keys():
+            self._folding.leave()
+
+    def _show(self, rank: int, stream: int, block: bytes) -> None:
+        """Show ``block``, whole lines of one stream."""
+        block = harmless_lines(block)
+        if self._view.grep is not None:
+            found = self._view.grep.search
+            block = b"".join(line for line in block.splitlines(keepends=True) if found(line[:-1]))
+        if not block:
+            return
+        if self._folding is not None:
+            for line in block[:-1].split(b"\n"):
+                self._show_folded(self._folding.add(rank, line, self._quiet_clock, stream))
+            return
+        prefix = self._prefix(rank, stream)
+        if self._view.timestamps:
+            prefix = self._stamp() + prefix
+        if prefix:
+            block = block.replace(b"\n", b"\n" + prefix)  # one too many, at the end
+            block = b"".join((prefix, memoryview(block)[: -len(prefix)]))
+        self._write(stream, block)
+
+    def _show_long(self, rank: int, stream: int, pieces: Iterator[bytes], end: bytes) -> None:
+        """Show a line that is too long to be held. It is not folded, but keeps its place."""
+        pieces = harmless_pieces(pieces)
+        if self._view.grep is not None:
+            head = bytearray()
+            while len(head) < GREPPED and (piece := next(pieces, None)) is not None:
+                head += piece
+            if not self._view.grep.search(head):
+                return
+            pieces = chain((bytes(head),), pieces)
+        if self._folding is not None:
+            self._show_folded(self._folding.finish())
+        stamp = self._stamp() if self._view.timestamps else b""
+        self._write(stream, stamp + self._prefix(rank, stream) + next(pieces))
+        for piece in pieces:
+            self._write(stream, piece)
+        self._write(stream, end)
+
+    def _show_folded(self, groups: list[Folded[int]]) -> None:
+        for group in groups:
+            if len(group.speakers) == 1:
+                prefix = self._prefix(group.speakers[0], group.kind)
+            else:
+                label = self._view.fold_label(group.speakers)
+                prefix = f"{label} ".encode() if label else b""
+            stamp = self._stamp() if self._view.timestamps else b""
+            self._write(group.kind, stamp + prefix + group.line + b"\n")
+
+    def _live(self, columns: int) -> list[tuple[bytes, int]]:
+        if self._footer is None:
+            return []
+        bars = [
+            (self._view.label(rank), lines.rest)
+            for (rank, _), lines in sorted(self._lines.items())
+            if lines.is_bar and lines.rest.strip()
+        ]
+        return self._footer(bars, columns)
+
+    def _write(self, stream: int, batch: bytes) -> None:
+        self._outlet.write(stream, batch)
+
+    def _stamp(self) -> bytes:
+        now = self._clock()
+        return time.strftime("%H:%M:%S", time.localtime(now)).encode() + b".%03d " % (now % 1 * 1e3)
+
+    def _prefix(self, rank: int, stream: int) -> bytes:
+        prefix = self._prefixes.get((rank, stream))
+        if prefix is None:
+            label = self._view.label(rank)
+            if label and stream == STDERR and self._view.mark_errors and self._outlet.together:
+                label += "!"
+            if label and stream in self._view.coloured:
+                colour = COLOURS[self._view.hue(rank) % len(COLOURS)]
+                label = f"\x1b[{colour}m{label}\x1b[0m"
+            prefix = self._prefixes[rank, stream] = f"{label} ".encode() if label else b""
+        return prefix

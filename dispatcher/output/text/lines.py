@@ -1,0 +1,197 @@
+r"""Whole lines out of chunks; pure, but for what is put aside.
+
+A line ends at LF or CR LF. What stands before a lone CR is overwritten by what
+follows, as on a terminal: of ``10%\r20%\r30%\n`` the line is ``30%``, and until
+its end comes ``20%`` is its *state*, as progress bars want it. Files get the bytes
+elsewhere, exactly.
+
+Memory stays bounded, whatever a line's length. For a person, on a terminal, a line longer than
+the limit comes in pieces, each but the last with ``CONTINUED`` behind it. For a program it must
+stay whole: then its beginning is put aside (``spill``), and it comes at its end, as pieces to be
+written one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from dispatcher.output.files.spool import LongLine, Spill
+from dispatcher.output.text.sanitize import character_edge
+
+LINE_LIMIT = 64 << 10
+CONTINUED = " \N{LEFTWARDS ARROW WITH HOOK}".encode()
+
+#: takes a line longer than the limit: its pieces, and what is to stand behind them
+Long = Callable[[Iterator[bytes], bytes], None]
+
+
+class LineAssembler:
+    """The lines of one stream of one rank. All results are whole lines, each ended by LF.
+
+    limit: bytes at which a line is cut. Or, instead, ``long``: is given each line longer than
+    that, before the results in which it would else be, and ``spill`` keeps it until then.
+    """
+
+    def __init__(
+        self, long: Long | None = None, spill: Spill | None = None, *, limit: int = LINE_LIMIT
+    ) -> None:
+        self._limit = limit
+        self._long = long
+        self._spill = spill
+        self._head = None if spill is None else LongLine(spill)
+        self._rest = b""
+        self._is_cut = self._redrawn = False
+        #: whether the unfinished line is one that rewrites itself
+        self.is_bar = False
+
+    @property
+    def rest(self) -> bytes:
+        """The unfinished line, or the state of a bar; b"" if there is none."""
+        rest = self._rest.removesuffix(b"\r")
+        return _wiped(rest) if self.is_bar else rest
+
+    def feed(self, data: bytes) -> bytes:
+        """The lines that ``data`` completes, b"" if none."""
+        end = data.rfind(b"\n") + 1
+        if not end:
+            return self._keep(self._rest + data)
+        block = b"".join((self._rest, memoryview(data)[:end]))
+        if self._head:
+            block = self._ended(block)
+        if self._redrawn or b"\r" in block:
+            block = _overwritten(block, self._redrawn)
+        self.is_bar = self._is_cut = self._redrawn = False
+        if self._head is None and _has_long(block, self._limit):
+            block = _split(block, self._limit)
+        return block + self._keep(data[end:])
+
+    def state(self) -> bytes:
+        """The unfinished line as it stands, marked, to be seen before its end; b"" of a long one.
+
+        It comes whole all the same, when it ends.
+        """
+        text = b"" if self._head else self.rest
+        text = text[: character_edge(text, len(text))]
+        return text + CONTINUED + b"\n" if text.strip() else b""
+
+    def flush(self) -> bytes:
+        """The unfinished line as it stands, marked; what comes later is a line of its own."""
+        edge = character_edge(self._rest, len(self._rest))
+        text, self._rest = self._rest[:edge], self._rest[edge:]
+        if self._head:
+            self._tell(text, CONTINUED + b"\n")
+            return b""
+        return text + CONTINUED + b"\n" if text else b""
+
+    def finish(self) -> bytes:
+        """The last line, when the stream ended without a line end."""
+        text, self._rest = self.rest, b""
+        if self._head:
+            self._tell(text, b"\n")
+            return b""
+        if self.is_bar and not text.strip():
+            return b""  # a bar that wiped itself out
+        return text + b"\n" if text else b""
+
+    def _ended(self, block: bytes) -> bytes:
+        """Of ``block``, that begins with the end of the long line, what does not belong to it."""
+        assert self._head is not None
+        end, _, lines = block.partition(b"\n")
+        end = end.rstrip(b"\r")
+        if b"\r" in end:
+            self._head.drop()
+            return block
+        self._tell(end, b"\n")
+        self._redrawn = False
+        return lines
+
+    def _tell(self, text: bytes, end: bytes) -> None:
+        """Give away the long line, of which ``text`` is the last that is known."""
+        assert self._long is not None
+        assert self._head is not None
+        self._long(chain(self._head.pieces(), (text,)), end)
+        self._head.drop()
+
+    def _keep(self, text: bytes) -> bytes:
+        """Hold the unfinished line ``text``; what of it must leave because it is too long."""
+        if b"\r" in text:
+            # a CR at the very end waits: an LF may follow and belong to it
+            state = text.rstrip(b"\r")
+            start = state.rfind(b"\r") + 1
+            self.is_bar = True
+            self._redrawn |= start > 0
+            if start and self._head:
+                self._head.drop()
+            text = state[start:] + (b"\r" if len(state) < len(text) else b"")
+        pieces = b""
+        if len(text) > self._limit:
+            text, pieces = self._put_aside(text)
+        self._rest = text
+        return pieces
+
+    def _put_aside(self, text: bytes) -> tuple[bytes, bytes]:
+        """(what is held of ``text``, the pieces that must leave)."""
+        if self._head is not None:
+            body = text.rstrip(b"\r")
+            rest = self._head.take(body)
+            if rest is not None:
+                return rest + text[len(body) :], b""
+            if self._head:
+                self._tell(b"", CONTINUED + b"\n")
+            assert self._spill is not None
+            self._spill.broken += not self._is_cut
+            self._is_cut = True
+        pieces = b""
+        while len(text) > self._limit:
+            edge = character_edge(text, self._limit)
+            pieces += text[:edge] + CONTINUED + b"\n"
+            text = text[edge:]
+        return text, pieces
+
+
+def _overwritten(block: bytes, redrawn: bool) -> bytes:
+    """``block`` with only the last state of each line that holds a lone CR.
+
+    redrawn: whether the first line is the last state of one.
+    """
+    block = block.replace(b"\r\n", b"\n")
+    if not redrawn and b"\r" not in block:
+        return block
+    lines = block.split(b"\n")
+    for at, line in enumerate(lines):
+        if b"\r" in line or (redrawn and at == 0):
+            state = next((part for part in reversed(line.split(b"\r")) if part), b"")
+            state = _wiped(state)
+            lines[at] = state if state.strip() else b""
+    return b"\n".join(lines)
+
+
+def _wiped(state: bytes) -> bytes:
+    """What is to be seen of a bar that wipes its line before it draws, or the rest of it after."""
+    return state.rpartition(b"\x1b[2K")[2].replace(b"\x1b[K", b"").replace(b"\x1b[0K", b"")
+
+
+def _has_long(block: bytes, limit: int) -> bool:
+    """Whether a line of ``block`` is longer than ``limit``; looks at few of its bytes."""
+    at = 0
+    while len(block) - at > limit:
+        end = block.rfind(b"\n", at, at + limit + 1)
+        if end < 0:
+            return True
+        at = end + 1
+    return False
+
+
+def _split(block: bytes, limit: int) -> bytes:
+    """``block`` with its overlong lines in marked pieces."""
+    lines = block.split(b"\n")
+    for at, line in enumerate(lines):
+        pieces = []
+        while len(line) > limit:
+            edge = character_edge(line, limit)
+            pieces.append(line[:edge] + CONTINUED)
+            line = line[edge:]
+        if pieces:
+            lines[at] = b"\n".join([*pieces, line])
+    return b"\n".join(lines)

@@ -1,0 +1,119 @@
+"""Where the ranks are, in words and in files.
+
+``words`` is short, for the verdict and for who asks; the file ``stacks-N.txt`` has every group's
+frames and every rank's text as it came. What NCCL and torch said goes to files beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.stack_frames import Group
+from dispatcher.core.events.stacks import NodeStacks, RankStack, StacksGathered
+from dispatcher.model.hostset import fold
+from dispatcher.output.files.files import create, write_all
+from dispatcher.output.text.counted import plural
+from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.verdict_text import fold_ranks
+from dispatcher.plan.job.worlds import name
+
+#: groups that are told in words, and frames of the odd one
+MOST_GROUPS, MOST_FRAMES = 6, 8
+
+
+def words(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[str]:
+    """``rank 21 on n3 is in load_batch at data.py:88`` and its stack, then the others."""
+    lines = []
+    for group in groups[:MOST_GROUPS]:
+        where = fold(dict.fromkeys(host_of(rank) for rank in group.ranks[:4096]))
+        stopped = " (stopped)" if group.state in ("T", "t") else ""
+        verb = "is" if len(group.ranks) == 1 else "are"
+        place = harmless_text(group.place)
+        lines.append(f"{fold_ranks(group.ranks)} on {where} {verb} in {place}{stopped}")
+        if group.odd and len(group.frames) > 1:
+            lines += ["  " + harmless_text(f.words) for f in group.frames[:MOST_FRAMES]]
+    if len(groups) > MOST_GROUPS:
+        rest = sum(len(group.ranks) for group in groups[MOST_GROUPS:])
+        lines.append(f"{plural(rest, 'rank')} elsewhere, in {len(groups) - MOST_GROUPS} places")
+    return lines
+
+
+class Stacks(Sink):
+    """Files in ``folder`` (None: none) of each gathering; its number and its words to ``told``.
+
+    hosts: number -> name. warn: hears of a disk that refuses.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        folder: Path | None,
+        told: Callable[[int, list[str]], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._hosts = hosts
+        self._folder = folder
+        self._told = told
+        self._warn = warn
+        self._seen: list[NodeStacks] = []
+
+    def event(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case NodeStacks() as stacks:
+                self._seen.append(stacks)
+            case StacksGathered(number, groups, late):
+                seen = [one for one in self._seen if one.number == number]
+                self._seen.clear()
+                homes = {stack.rank: one.node for one in seen for stack in one.ranks}
+                lines = words(groups, lambda rank: self._hosts[homes[rank]])
+                if late:
+                    names = fold(self._hosts[node] for node in late)
+                    lines.append(f"{names}: no answer in time")
+                if not groups and not late:
+                    lines.append("no rank runs")
+                try:
+                    self._write(number, lines, groups, seen)
+                except OSError as error:
+                    self._warn(f"{self._folder}: stacks cannot be written: {error.strerror}")
+                self._told(number, lines)
+
+    def _write(
+        self, number: int, lines: list[str], groups: Sequence[Group], seen: list[NodeStacks]
+    ) -> None:
+        if self._folder is None:
+            return
+        text = [*lines, ""]
+        for group in groups:
+            text += [f"== {fold_ranks(group.ranks)}, by {group.how}, state {group.state}"]
+            text += ["  " + harmless_text(frame.words) for frame in group.frames] + [""]
+        body = "\n".join(text).encode()
+        for one in seen:
+            for stack in one.ranks:
+                body += self._heading(one.node, stack).encode() + stack.text.rstrip() + b"\n\n"
+            for flight in one.flights:
+                where = f"{self._hosts[one.node]}:{harmless_text(flight.path)}"
+                size = plural(flight.size, "byte")
+                body += (
+                    f"-- flight recorder of rank {name(flight.rank)}: {where}, {size}\n".encode()
+                )
+                if flight.data:
+                    self._file(f"flight-{number}-rank-{flight.rank:05d}.bin", flight.data)
+        ras = next((one.ras for one in seen if one.ras), b"")
+        if ras:
+            self._file(f"ras-{number}.txt", ras)
+        self._file(f"stacks-{number}.txt", body)
+
+    def _heading(self, node: int, stack: RankStack) -> str:
+        where = f"rank {name(stack.rank)} on {self._hosts[node]}, pid {stack.pid}"
+        return f"-- {where}, state {stack.state}, by {stack.how}\n"
+
+    def _file(self, called: str, data: bytes) -> None:
+        assert self._folder is not None
+        fd = create(self._folder / called)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)

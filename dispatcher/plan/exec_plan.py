@@ -1,0 +1,120 @@
+"""``Errand``: one command for many hosts, as planned; frozen before any host is touched.
+
+A run (``plan.job.job_plan``) makes one job of all its ranks; an errand is the same command
+once on every host, each for itself: no ranks, no agent, no common environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+
+from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.host_part import Host, Hostlist
+
+LONGEST = 10**7  # seconds; four months
+
+
+@dataclass(frozen=True)
+class ErrandLimits:
+    """How long to wait (seconds; None: for ever), and how many hosts at once (None: all).
+
+    connect: one host's name, TCP, key exchange, login and start of the command.
+    command: from that start to its end. total: the whole errand. grace: from a
+    signal to the next, harder one. fan_out: hosts being connected. serial:
+    hosts being connected or running. stop_after: failed hosts after which no
+    further one is started.
+    """
+
+    connect: float = 10.0
+    command: float | None = None
+    total: float | None = None
+    grace: float = 5.0
+    fan_out: int = 64
+    serial: int | None = None
+    stop_after: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None:
+                continue
+            least = 1 if field.name in ("fan_out", "serial", "stop_after") else 0
+            if not (least <= value < LONGEST and (value > 0 or field.name == "grace")):
+                raise UsageError(f"{field.name}: {value} is not a sensible limit")
+
+
+@dataclass(frozen=True)
+class Errand:
+    """``words`` (an argv, never empty) once on each of ``hosts``.
+
+    stdin: each command reads a copy of our standard input; otherwise it has none.
+    tails: words for each host alone, behind the common ones. sudo: the user that
+    sudo makes it there. terminal: (columns, rows) of the terminal it gets there.
+    """
+
+    hosts: tuple[Host, ...]
+    words: tuple[str, ...]
+    stdin: bool = False
+    limits: ErrandLimits = ErrandLimits()
+    tails: tuple[tuple[str, ...], ...] = ()
+    sudo: str | None = None
+    terminal: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.words or not self.words[0]:
+            raise UsageError("no command: what should the hosts run?")
+        for word in (*self.words, *(word for tail in self.tails for word in tail)):
+            if "\0" in word:
+                raise UsageError("a NUL byte in the command: no program can be given one")
+
+    @property
+    def names(self) -> list[str]:
+        """A name per host for labels: with its port where only that tells two hosts apart."""
+        plain = [host.name for host in self.hosts]
+        return (
+            [
+                f"{host.name}:{host.port}" if plain.count(host.name) > 1 else host.name
+                for host in self.hosts
+            ]
+            if len(set(plain)) < len(plain)
+            else plain
+        )
+
+    def words_for(self, node: int) -> tuple[str, ...]:
+        """The argv of host ``node``."""
+        return self.words + self.tails[node] if self.tails else self.words
+
+    def environment(self, node: int) -> tuple[tuple[str, str], ...]:
+        """What the command on host ``node`` can know about its place."""
+        return (
+            ("DISPATCH_HOST", self.hosts[node].name),
+            ("DISPATCH_INDEX", str(node)),
+            ("DISPATCH_COUNT", str(len(self.hosts))),
+        )
+
+
+def targets(
+    lists: Iterable[Hostlist],
+    excluded: Iterable[str],
+    user: str | None = None,
+    port: int | None = None,
+    *,
+    said: str = "-x",
+    hint: str | None = None,
+) -> tuple[Host, ...]:
+    """The hosts of all lists in written order, each place once, less the ``excluded`` names.
+
+    user, port: hold for hosts that name none of their own. said: who excludes, and hint
+    what to do about it.
+    Raises: PlanError when no host is left.
+    """
+    places: dict[tuple[str, int | None], Host] = {}
+    for hostlist in lists:
+        for host in hostlist.hosts:
+            places.setdefault(host.place, host)
+    gone = frozenset(excluded)
+    left = [host for host in places.values() if host.name not in gone]
+    if not left:
+        raise PlanError(f"no host is left after {said}" if gone else "no hosts", hint=hint)
+    return tuple(replace(host, user=host.user or user, port=host.port or port) for host in left)

@@ -1,0 +1,1 @@
+"""From ``-H``, filters and allocations to hosts."""

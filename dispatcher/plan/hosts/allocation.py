@@ -1,0 +1,310 @@
+"""What each batch system says about the hosts it gave us: one function a system.
+
+Each looks at the surroundings and answers None (not in such a job) or a
+``Grant``: hosts with their slots and the words that said so. The variables are
+those that the systems document: sbatch(1) "OUTPUT ENVIRONMENT VARIABLES";
+``qsub`` of PBS ("PBS_NODEFILE"); the LSF reference ("Environment variables set
+for job execution"); sge_pe(5); flux-getattr(1), RFC 29; Kubeflow's mpi-operator
+v2beta1 (``/etc/mpi``); DeepSpeed's default hostfile.
+
+Of GPUs they tell the script where it runs: Slurm by ``SLURM_STEP_GPUS`` and ``SLURM_JOB_GPUS``
+(sbatch(1)), which are the node's numbers also where a cgroup renumbers them for the script, PBS and
+LSF by ``CUDA_VISIBLE_DEVICES`` there.
+
+A batch system counts *tasks* and most users ask for one a node and start more
+from there. One task a node everywhere is therefore no slot count: the GPUs of
+the allocation count, and where none are told, the agent counts them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host import parse_gpus
+from dispatcher.model.host_part import Host
+from dispatcher.model.hostset import LIMIT, expand
+from dispatcher.model.names import BadName, shown
+from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_hostfile
+from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
+
+#: where the mpi-operator of Kubeflow and DeepSpeed's images put their hostfiles
+MPI_OPERATOR = "/etc/mpi/hostfile"
+MPI_OPERATOR_SCRIPT = "/etc/mpi/discover_hosts.sh"
+DEEPSPEED = "/job/hostfile"
+
+#: variables by which MPI launchers are given a hostfile
+HOSTFILE_VARIABLES = (
+    "OMPI_MCA_orte_default_hostfile",
+    "PRTE_MCA_prte_default_hostfile",
+    "HYDRA_HOST_FILE",
+    "I_MPI_HYDRA_HOST_FILE",
+)
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,60}\Z")
+_COUNT = re.compile(r"([0-9]{1,7})(?:\(x([0-9]{1,7})\))?\Z")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where we were started.
+
+    environ: our environment. read: a file's bytes, raises OSError. ask: the
+    standard output of a program, raises OSError when it could not be had.
+    """
+
+    environ: Mapping[str, str]
+    read: Callable[[str], bytes]
+    ask: Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Hosts one source speaks of, never none.
+
+    who: the source for people, "Slurm job 4711". words: what said so, a variable
+    or a file. counted: what the slots come from, "" where they are not said.
+    """
+
+    who: str
+    words: str
+    hosts: tuple[Host, ...]
+    counted: str = ""
+    notices: tuple[str, ...] = ()
+
+
+def slurm(place: Surroundings) -> Grant | None:
+    """The job's nodes, or the step's when srun started us as the one task of a step."""
+    say = place.environ.get
+    if not (say("SLURM_JOB_ID") or say("SLURM_JOBID")):
+        return None
+    who = _job(place, "Slurm", "SLURM_JOB_ID" if say("SLURM_JOB_ID") else "SLURM_JOBID")
+    if _number(say("SLURM_STEP_NUM_TASKS")) > 1 and say("SLURM_PROCID") is not None:
+        raise UsageError(
+            f"{who}: srun started dispatch {say('SLURM_STEP_NUM_TASKS')} times: once is enough",
+            hint="call dispatch from the batch script itself, without srun",
+        )
+    groups = _number(say("SLURM_HET_SIZE"))
+    if groups > 1:
+        parts = [f"_HET_GROUP_{group}" for group in range(min(groups, 4096))]
+    else:
+        parts = [""]
+    hosts: list[Host] = []
+    counted = ""
+    words = "SLURM_JOB_NODELIST"
+    for part in parts:
+        words = f"SLURM_JOB_NODELIST{part}"
+        nodes = say(words)
+        if nodes is None:
+            words, nodes = "SLURM_NODELIST", say("SLURM_NODELIST")
+        if not nodes:
+            raise UsageError(
+                f"{who}: SLURM_JOB_NODELIST{part} is not set",
+                hint='name the hosts: -H "$(squeue -h -j $SLURM_JOB_ID -o %N)"',
+            )
+        names = _expanded(who, words, nodes)
+        tasks = _tasks(who, say(f"SLURM_TASKS_PER_NODE{part}"), len(names))
+        gpus = _number(say("SLURM_GPUS_ON_NODE"))
+        slots: list[int | None]
+        if tasks and max(tasks) > 1:
+            slots, counted = list(tasks), f"SLURM_TASKS_PER_NODE{part}"
+        elif gpus:
+            slots, counted = [gpus] * len(names), "SLURM_GPUS_ON_NODE"
+        else:
+            slots = [None] * len(names)
+        hosts += [Host(n, slots=s, origin=words) for n, s in zip(names, slots, strict=True)]
+    own = say("SLURMD_NODENAME")
+    given = _gpus(say("SLURM_STEP_GPUS") or say("SLURM_JOB_GPUS"))
+    hosts = [replace(h, granted=given) if h.name == own else h for h in hosts]
+    return Grant(who, words, _once(hosts), counted)
+
+
+def pbs(place: Surroundings) -> Grant | None:
+    """PBS and Torque: a file with a line a slot."""
+    return _from_file(place, "PBS", "PBS_NODEFILE", "PBS_JOBID")
+
+
+def lsf_file(place: Surroundings) -> Grant | None:
+    """LSF: a file with a line a slot."""
+    return _from_file(place, "LSF", "LSB_DJOB_HOSTFILE", "LSB_JOBID")
+
+
+def lsf(place: Surroundings) -> Grant | None:
+    """LSF: ``hostA 8 hostB 8``."""
+    text = place.environ.get("LSB_MCPU_HOSTS")
+    if not text or not text.strip():
+        return None
+    who, words = _job(place, "LSF", "LSB_JOBID"), text.split()
+    lines = [f"{name} slots={count}" for name, count in zip(words[::2], words[1::2], strict=False)]
+    if len(words) % 2 or not all(count.isdigit() for count in words[1::2]):
+        raise UsageError(f"{who}: LSB_MCPU_HOSTS: not names and numbers in turn: {shown(text)}")
+    return _first_given(place, _parsed(who, "LSB_MCPU_HOSTS", "\n".join(lines).encode()))
+
+
+def sge(place: Surroundings) -> Grant | None:
+    """Grid Engine: a file of ``host slots queue processors`` lines."""
+    path = place.environ.get("PE_HOSTFILE")
+    if not path:
+        return None
+    who = _job(place, "Grid Engine", "JOB_ID")
+    lines = []
+    for line in _contents(place, who, "PE_HOSTFILE", path).decode("utf-8", "replace").splitlines():
+        name, *rest = line.split() or [""]
+        lines.append(f"{name} slots={rest[0] if rest else ''}" if name else "")
+    return _parsed(who, path, "\n".join(lines).encode())
+
+
+def flux(place: Surroundings) -> Grant | None:
+    """Flux: the hosts of the instance we run in."""
+    if not place.environ.get("FLUX_URI"):
+        return None
+    words = "flux getattr hostlist"
+    try:
+        nodes = place.ask(words.split()).strip()
+    except OSError as error:
+        raise UsageError(
+            f"Flux: FLUX_URI is set, but {words}: {error.strerror or error}",
+            hint="name the hosts with -H, or: env -u FLUX_URI dispatch ...",
+        ) from None
+    names = _expanded("Flux", words, nodes)
+    return Grant("Flux", words, tuple(Host(name, origin=words) for name in names))
+
+
+def mpi_operator(place: Surroundings) -> Grant | None:
+    """Kubernetes MPIJobs: ``/etc/mpi``; the script lists the pods that run by now."""
+    if place.environ.get("K_MPI_JOB_ROLE") == "worker":
+        return None
+    who = "Kubernetes MPIJob"
+    try:
+        text = place.read(MPI_OPERATOR)
+    except OSError:
+        text = b""
+    if text.strip():
+        return _parsed(who, MPI_OPERATOR, text)
+    if place.environ.get("K_MPI_JOB_ROLE") is None:
+        return None
+    try:
+        told = place.ask([MPI_OPERATOR_SCRIPT])
+    except OSError as error:
+        raise UsageError(
+            f"{who}: neither {MPI_OPERATOR} nor {MPI_OPERATOR_SCRIPT} names a host: "
+            f"{error.strerror or error}"
+        ) from None
+    return _parsed(who, MPI_OPERATOR_SCRIPT, told.encode())
+
+
+def variable(name: str) -> Callable[[Surroundings], Grant | None]:
+    """The function for a hostfile that the variable ``name`` points at."""
+
+    def find(place: Surroundings) -> Grant | None:
+        path = place.environ.get(name)
+        if not path or os.path.normpath(path) == MPI_OPERATOR:  # ``mpi_operator`` reads that
+            return None
+        return _parsed(name, path, _contents(place, "hostfile", name, path))
+
+    return find
+
+
+def deepspeed(place: Surroundings) -> Grant | None:
+    """DeepSpeed's default hostfile, where there is one."""
+    try:
+        text = place.read(DEEPSPEED)
+    except OSError:
+        return None
+    return _parsed("DeepSpeed's default hostfile", DEEPSPEED, text)
+
+
+def _job(place: Surroundings, system: str, variable: str) -> str:
+    number = place.environ.get(variable)
+    if not number:
+        return system
+    return f"{system} job {number if _PLAIN.match(number) else shown(number)}"
+
+
+def _from_file(place: Surroundings, system: str, variable: str, job: str) -> Grant | None:
+    path = place.environ.get(variable)
+    if not path:
+        return None
+    who = _job(place, system, job)
+    return _first_given(place, _parsed(who, path, _contents(place, who, variable, path)))
+
+
+def _first_given(place: Surroundings, grant: Grant) -> Grant:
+    """``grant``, its first host, where these systems run the script, with the script's GPUs."""
+    given = _gpus(place.environ.get("CUDA_VISIBLE_DEVICES"))
+    return replace(grant, hosts=(replace(grant.hosts[0], granted=given), *grant.hosts[1:]))
+
+
+def _gpus(text: str | None) -> tuple[str, ...] | None:
+    """The GPUs that a batch system's variable names; None where it says nothing of use."""
+    try:
+        return parse_gpus(text, MOST_SLOTS) if text else None
+    except BadName:
+        return None
+
+
+def _contents(place: Surroundings, who: str, variable: str, path: str) -> bytes:
+    try:
+        text = place.read(path)
+    except OSError as error:
+        raise UsageError(
+            f"{who}: {variable}: {shown(path)}: {error.strerror or error}",
+            hint=f"name the hosts with -H, or: env -u {variable} dispatch ...",
+        ) from None
+    if len(text) > MOST_BYTES:
+        raise UsageError(f"{who}: {shown(path)}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
+    return text
+
+
+def _parsed(who: str, words: str, text: bytes) -> Grant:
+    """The hosts of a hostfile's text; one slot everywhere is no slot count."""
+    found = parse_hostfile(text, words)
+    hosts = found.hosts
+    if {host.slots for host in hosts} == {1}:
+        hosts = tuple(replace(host, slots=None) for host in hosts)
+    counted = words if any(host.slots is not None for host in hosts) else ""
+    notices = tuple(n for n in found.notices if "each line counts one slot" not in n)
+    return Grant(who, words, hosts, counted, notices)
+
+
+def _expanded(who: str, words: str, nodes: str) -> list[str]:
+    try:
+        return expand(nodes)
+    except BadName as bad:
+        raise UsageError(f"{who}: {words}: {bad.message}", hint=bad.hint) from None
+
+
+def _tasks(who: str, text: str | None, nodes: int) -> list[int]:
+    """``8(x3),4`` as ``[8, 8, 8, 4]``; empty when not said."""
+    if not text:
+        return []
+    counts: list[int] = []
+    for piece in text.split(","):
+        match = _COUNT.match(piece)
+        times = int(match[2] or 1) if match else 0
+        if match is None or times > LIMIT:
+            raise UsageError(f"{who}: SLURM_TASKS_PER_NODE: not of the form 8(x3),4: {shown(text)}")
+        counts += [int(match[1])] * times
+    if len(counts) != nodes:
+        raise UsageError(
+            f"{who}: SLURM_TASKS_PER_NODE is for {len(counts)} nodes, the node list has {nodes}",
+            hint='name the hosts with their slots: -H "$SLURM_JOB_NODELIST:8"',
+        )
+    return counts
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else 0
+
+
+def _once(hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """Each host once; a host in two groups of one job has the slots of both."""
+    found: dict[str, Host] = {}
+    for host in hosts:
+        first = found.get(host.name)
+        if first is not None and first.slots is not None and host.slots is not None:
+            host = replace(first, slots=first.slots + host.slots)
+        found[host.name] = host
+    return tuple(found.values())

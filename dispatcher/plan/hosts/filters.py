@@ -1,0 +1,209 @@
+"""``--include`` and ``--exclude``: which hosts, and which of their slots.
+
+The grammar is DeepSpeed's, as its manual states it::
+
+    filter = spec *( "@" spec )
+    spec   = host [ ":" slot *( "," slot ) ]     host may be a range: n[01-04]
+    slot   = number [ "-" number ]  /  a GPU's name (GPU-..., MIG-...)
+
+``worker-0@worker-1:0,2`` is all of worker-0 and slots 0 and 2 of worker-1. The
+order of the hostfile wins over the order of the filter; slots come sorted. A
+host or a slot that does not exist is an error, in both directions. Both filters
+together leave what the first lets in and the second does not take away.
+
+A slot is named by its GPU: its number, or its UUID where the hostfile gives
+``gpus=GPU-...`` (then a number counts positions). Without ``gpus=`` the slots
+are 0 to slots-1. ``@group`` cannot be used here, since ``@`` separates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dispatcher.model import hostset
+from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.host_part import Host
+from dispatcher.model.names import BadName, is_ipv6, shown
+from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
+
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?\Z")
+_NAMED = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}\Z")
+
+
+@value
+class Choice(Value):
+    """A host that takes part, with the slots it offers; None: all, number not yet known.
+
+    named: the user has named these GPUs, else they are only counted.
+    """
+
+    host: Host
+    slots: tuple[str, ...] | None
+    named: bool = False
+
+
+def slots_of(host: Host) -> tuple[str, ...] | None:
+    """Names of a host's slots in order, or None while their number is not known."""
+    if host.gpus is not None:
+        return host.gpus
+    return None if host.slots is None else tuple(map(str, range(host.slots)))
+
+
+def choose(
+    hosts: Sequence[Host], include: str | None = None, exclude: str | None = None
+) -> tuple[Choice, ...]:
+    """The hosts and slots that the filters leave, in the hosts' order; may be empty.
+
+    Raises: UsageError for a malformed filter; PlanError for an unknown host or
+    slot (the message names the known ones), or when slots of a host are excluded
+    whose number nobody has said.
+    """
+    chosen = [Choice(host, slots_of(host), host.gpus is not None) for host in hosts]
+    if include is not None:
+        wanted = _parsed(include, "--include", hosts)
+        chosen = [
+            Choice(
+                host,
+                _included(host, wanted[host.name]),
+                host.gpus is not None or wanted[host.name] is not None,
+            )
+            for host in hosts
+            if host.name in wanted
+        ]
+    unwanted = _parsed(exclude, "--exclude", hosts) if exclude is not None else {}
+    kept = []
+    for host, slots, named in ((one.host, one.slots, one.named) for one in chosen):
+        if host.name in unwanted:
+            ids = unwanted[host.name]
+            if ids is None:
+                continue
+            if slots is None:
+                raise PlanError(
+                    f"--exclude: {host.name}: its slots are not known",
+                    hint=f"say how many in the hostfile: {host.name} slots=8",
+                )
+            known = slots_of(host)
+            gone = ids if known is None else {_slot(host, known, name) for name in ids}
+            slots = tuple(slot for slot in slots if slot not in gone)
+            if not slots:
+                continue
+            named = True
+        kept.append(Choice(host, slots, named))
+    return tuple(kept)
+
+
+def fitting(text: str, hosts: Sequence[Host], said: str, *, strict: bool) -> str | None:
+    """The filter ``text`` of a file, as far as it is about ``hosts``; None: not at all.
+
+    said: the place that has it. strict: no other host may be in it; hosts typed on
+    the command line are not those it was written for.
+    Raises: UsageError for a malformed filter, PlanError for an unknown host.
+    """
+    names = {host.name for host in hosts}
+    found = _parsed(text, said, hosts, strict=strict)
+    specs = [
+        name if ids is None else f"{f'[{name}]' if is_ipv6(name) else name}:{','.join(sorted(ids))}"
+        for name, ids in found.items()
+        if name in names
+    ]
+    return "@".join(specs) or None
+
+
+def _included(host: Host, ids: set[str] | None) -> tuple[str, ...] | None:
+    slots = slots_of(host)
+    if ids is None:
+        return slots
+    if slots is None:
+        return tuple(sorted(ids, key=lambda name: (len(name), name)))
+    chosen = {_slot(host, slots, name) for name in ids}
+    return tuple(slot for slot in slots if slot in chosen)
+
+
+def _slot(host: Host, slots: tuple[str, ...], name: str) -> str:
+    """The slot of ``host`` that the user called ``name``."""
+    if name in slots:
+        return name
+    if name.isdigit() and not slots[0].isdigit() and int(name) < len(slots):
+        return slots[int(name)]
+    known = ",".join(slots) if len(slots) < 9 else f"{slots[0]} to {slots[-1]}"
+    raise PlanError(f"{host.name}: no slot {shown(name)} (it has {known})")
+
+
+def _parsed(
+    text: str, flag: str, hosts: Sequence[Host], *, strict: bool = True
+) -> dict[str, set[str] | None]:
+    """Slots by host name as the filter says; None: the whole host. strict: hosts are known."""
+    if not text:
+        raise UsageError(f"{flag}: empty filter", hint=f"leave it out, or: {flag} host:0,1")
+    known = {host.name for host in hosts}
+    found: dict[str, set[str] | None] = {}
+    for spec in text.split("@"):
+        name, slots = _split(spec, flag)
+        if slots is not None and "," in re.sub(r"\[[^\]]*\]", "", name):
+            raise UsageError(
+                f"{flag}: {shown(spec)}: several hosts before ':'", hint="join specs by @"
+            )
+        ids = None if slots is None else _ids(slots, spec, flag)
+        try:
+            names = [name] if is_ipv6(name) else hostset.expand(name)
+        except BadName as bad:
+            raise UsageError(f"{flag}: {shown(spec)}: {bad.message}", hint=bad.hint) from None
+        for host in names:
+            if strict and host not in known:
+                raise _unknown(host, known, flag)
+            before = found.get(host, set())
+            found[host] = None if ids is None or before is None else before | ids
+    return found
+
+
+def _split(spec: str, flag: str) -> tuple[str, str | None]:
+    """Host part and slot part of one spec; the latter None when there is no ``:``."""
+    if not spec:
+        raise UsageError(f"{flag}: a host is missing beside '@'")
+    if re.search(r"\s", spec):
+        raise UsageError(f"{flag}: {shown(spec)}: a blank inside", hint="write host:0,1@host2")
+    inside, bracket, tail = spec[1:].partition("]")
+    if spec.startswith("[") and bracket and ":" in inside:
+        if tail and not tail.startswith(":"):
+            raise UsageError(f"{flag}: {shown(spec)}: text after the bracketed address")
+        return inside, tail[1:] if tail else None
+    if is_ipv6(spec):
+        return spec, None
+    name, colon, slots = spec.partition(":")
+    return name, slots if colon else None
+
+
+def _ids(text: str, spec: str, flag: str) -> set[str]:
+    ids: set[str] = set()
+    for item in text.split(","):
+        span = _RANGE.match(item)
+        if span and item.isascii():
+            first, last = int(span[1]), int(span[2] or span[1])
+            if first <= last <= MOST_SLOTS:
+                ids |= {str(number) for number in range(first, last + 1)}
+                continue
+        elif _NAMED.match(item):
+            ids.add(item)
+            continue
+        raise UsageError(
+            f"{flag}: {shown(spec)}: not a slot: {shown(item)}",
+            hint=f"slots are numbers or GPU names: {flag} host:0,2",
+        )
+    return ids
+
+
+def _unknown(name: str, known: set[str], flag: str) -> PlanError:
+    import difflib  # for a mistake only
+
+    near = difflib.get_close_matches(name, known, n=1) if len(known) <= 1000 else []
+    return PlanError(
+        f"{flag}: no host {shown(name)} (known: {_brief(sorted(known))})",
+        hint=f"did you mean {near[0]}?" if near else None,
+    )
+
+
+def _brief(names: Sequence[str]) -> str:
+    text = hostset.fold(names)
+    return text if len(text) <= 300 else text[:300] + "..."

@@ -1,0 +1,241 @@
+"""``-H`` to hosts: a hostfile in any dialect, a list on the command line, or standard input.
+
+One parser for all of them (a list on the command line is a hostfile of one
+line); the grammar of a line is in ``hostline``, its names in ``hostset``.
+
+Repeated hosts. A line without a slot count means *one slot* as soon as any host
+is repeated without one (PBS node files, MVAPICH, Open MPI); in a list where
+every host stands once it means *not said*, which later becomes one per GPU. A
+host that has a slot count may stand only once, and repeated mentions must agree
+on everything else. Two ports of one name are two hosts.
+
+What knows no slots (``slots=False``: one command a host) takes repeated hosts as
+one, whatever counts they have.
+
+All mistakes of a text are reported together. The texts are arguments; only
+``read_hosts`` and ``read_hostfile`` open a file. A missing file is never a
+reason to run locally.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+
+from dispatcher.model.errors import HostfileError, Problem, UsageError
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.model.hostset import LIMIT, Resolve, fold
+from dispatcher.model.names import BadName, shown
+from dispatcher.model.text import MOST_PROBLEMS, decoded, display, lines, problem
+from dispatcher.plan.hosts.hostfile_line import parse_line
+
+__all__ = ["Host", "Hostlist", "parse_hostfile", "parse_inline", "read_hostfile", "read_hosts"]
+
+MOST_BYTES = 16 << 20
+_FILE_ENDINGS = (".txt", ".hosts", ".hostfile", ".lst", ".list", ".conf", ".cfg", ".nodes", ".csv")
+_FILE_NAMES = ("hostfile", "hosts", "machinefile", "nodefile", "hostlist", "hostfiles")
+
+
+@value
+class _Mention(Value):
+    """One host on one line, with what a message about it needs."""
+
+    host: Host
+    line: int
+    column: int
+    text: str
+
+
+def parse_hostfile(
+    text: bytes | str, source: str, resolve: Resolve | None = None, *, slots: bool = True
+) -> Hostlist:
+    """Hosts of a hostfile's text, in written order, each place once.
+
+    source names the text in messages (``hostfile:3:1: ...``); resolve answers
+    for ``@group`` (default: ClusterShell); slots: whether anybody asks for them.
+
+    Raises: HostfileError with every mistake, also when there is no host at all.
+    """
+    return _parsed(text, source, resolve, slots, typed=False)
+
+
+def _parsed(
+    text: bytes | str, source: str, resolve: Resolve | None, slots: bool, *, typed: bool
+) -> Hostlist:
+    """typed: the text is one line of a command, which has no number."""
+    problems, notices, mentions = _read(text, source, resolve, slots, typed)
+    hosts = _merged(mentions, source, problems, notices, slots)
+    if problems:
+        problems.sort(key=lambda one: (one.line, one.column))
+        raise HostfileError(problems[:MOST_PROBLEMS])
+    if not hosts:
+        why = "no host in it" if decoded(text).strip() else "empty"
+        hint = "one host a line: n1 slots=8"
+        raise HostfileError([Problem(source, 0 if typed else 1, 1, "", why, hint)])
+    return Hostlist(tuple(hosts), tuple(dict.fromkeys(notices)))
+
+
+def parse_inline(
+    text: str, source: str = "-H", resolve: Resolve | None = None, *, slots: bool = True
+) -> Hostlist:
+    """Hosts of ``-H 'n[001-004]:2,login'``; the same grammar as a line of a hostfile.
+
+    source: the option, as it is called in messages; "" where the text says enough itself.
+
+    Raises: HostfileError with every mistake.
+    """
+    return _parsed(text, source, resolve, slots, typed="\n" not in text.strip())
+
+
+def read_hosts(
+    spec: str,
+    stdin: Callable[[], bytes],
+    resolve: Resolve | None = None,
+    *,
+    said: str = "-H",
+    slots: bool = True,
+) -> Hostlist:
+    """Hosts named by the value of ``-H``: ``-`` (standard input), a file, or a list.
+
+    An existing file is read as a hostfile. A text that can only be a path, yet
+    is none, is an error: a mistyped file name must not become a host. said: who
+    has the value, if that is not ``-H``.
+
+    Raises: UsageError when the file cannot be read or is too large;
+    HostfileError when its text is wrong.
+    """
+    if spec == "-":
+        text = _bounded(stdin(), "standard input", said)
+        return parse_hostfile(text, "<stdin>", resolve, slots=slots)
+    if "\0" in spec:
+        raise UsageError(f"{said}: a NUL byte in the value")
+    if os.path.isdir(spec):
+        raise UsageError(
+            f"{said}: {shown(spec)} is a directory",
+            hint=f"name the file in it; to mean a host of that name, write {spec}:SLOTS",
+        )
+    if os.path.lexists(spec) or (not spec.startswith("-") and _looks_like_path(spec)):
+        return read_hostfile(spec, said, resolve, slots=slots)
+    return parse_inline(spec, said, resolve, slots=slots)
+
+
+def read_hostfile(
+    path: str, said: str, resolve: Resolve | None = None, *, slots: bool = True
+) -> Hostlist:
+    """Hosts of the file at ``path``. said: the option that names it.
+
+    Raises: UsageError when it cannot be read; HostfileError when its text is wrong.
+    """
+    if not os.path.lexists(path):
+        raise UsageError(
+            f"{said}: {shown(path)}: no such file",
+            hint=f"look in its folder: ls {_folder(path)}" if len(path) < 200 else None,
+        )
+    text = _contents(path, said)
+    return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots)
+
+
+def _contents(path: str, said: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return _bounded(file.read(MOST_BYTES + 1), shown(path), said)
+    except OSError as error:
+        raise UsageError(f"{said}: {shown(path)}: {error.strerror or error}") from error
+
+
+def _bounded(found: bytes, source: str, said: str) -> bytes:
+    if len(found) > MOST_BYTES:
+        raise UsageError(f"{said}: {source}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
+    return found
+
+
+def _looks_like_path(spec: str) -> bool:
+    """Whether the text can only be a path; a ``/`` in brackets is a step, ``n[0-14/2]``."""
+    spec = re.sub(r"\[[^\]]*\]?", "", spec)
+    lower = spec.lower()
+    return (
+        "/" in spec
+        or spec.startswith((".", "~"))
+        or lower.endswith(_FILE_ENDINGS)
+        or lower in _FILE_NAMES
+    )
+
+
+def _folder(spec: str) -> str:
+    return shlex.quote(os.path.dirname(spec) or ".")
+
+
+def _read(
+    text: bytes | str, source: str, resolve: Resolve | None, slots: bool, typed: bool
+) -> tuple[list[Problem], list[str], list[_Mention]]:
+    """What each line says, and what is wrong with it; lines are not compared yet."""
+    problems: list[Problem] = []
+    notices: list[str] = []
+    mentions: list[_Mention] = []
+    if isinstance(text, bytes) and text[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        hint = "save it as UTF-8"
+        return [Problem(source, 1, 1, "", "the text is UTF-16", hint)], notices, mentions
+    for number, line in lines(decoded(text)):
+        number = 0 if typed else number
+        found = parse_line(line, LIMIT - len(mentions), resolve, slots=slots)
+        for bad in found.mistakes:
+            problems.append(problem(source, number, line, bad))
+        if len(problems) >= MOST_PROBLEMS:
+            message = f"more than {MOST_PROBLEMS} mistakes: stopped reading here"
+            problems[MOST_PROBLEMS - 1 :] = [Problem(source, number, 1, display(line), message)]
+            break
+        where = source if typed else f"{source}:{number}"
+        notices += [f"{where}: {notice}" if where else notice for notice in found.notices]
+        for host, offset in zip(found.hosts, found.offsets, strict=True):
+            mentions.append(_Mention(replace(host, origin=where), number, offset + 1, line))
+    return problems, notices, mentions
+
+
+def _merged(
+    mentions: list[_Mention],
+    source: str,
+    problems: list[Problem],
+    notices: list[str],
+    slots: bool,
+) -> list[Host]:
+    """One host per place; contradictions are added to ``problems``."""
+    places: dict[tuple[str, int | None], list[_Mention]] = {}
+    for mention in mentions:
+        places.setdefault(mention.host.place, []).append(mention)
+    counted = False
+    for repeated in places.values():
+        first = repeated[0]
+        for again in repeated[1:]:
+            clash = _contradiction(first, again, source)
+            if clash:
+                problems.append(clash)
+            else:
+                counted = True
+    if not counted or problems or not slots:
+        return [repeated[0].host for repeated in places.values()]
+    many = [group[0].host.name for group in places.values() if len(group) > 1]
+    notices.append(f"{source}: hosts are repeated, so each line counts one slot: {fold(many)}")
+    return [
+        replace(group[0].host, slots=len(group)) if group[0].host.slots is None else group[0].host
+        for group in places.values()
+    ]
+
+
+def _contradiction(first: _Mention, again: _Mention, source: str) -> Problem | None:
+    """Why two mentions of one place cannot both hold, or None."""
+    name = first.host.name
+    there = f"on line {first.line}" if first.line else "in the list"
+    if first.host.slots is not None or again.host.slots is not None:
+        message = f"{name} is already {there}, and one of them has a slot count"
+        hint = f"keep one line; the other reads: {display(first.text, 80).strip()}"
+    elif replace(first.host, origin="") != replace(again.host, origin=""):
+        message = f"{name} is already {there}, with other options"
+        hint = f"make them equal; the other reads: {display(first.text, 80).strip()}"
+    else:
+        return None
+    bad = BadName(message, again.column - 1, hint)
+    return problem(source, again.line, again.text, bad, len(name))

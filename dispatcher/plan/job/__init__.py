@@ -1,0 +1,1 @@
+"""From a request and hosts to the frozen plan of a job."""

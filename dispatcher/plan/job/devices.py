@@ -1,0 +1,128 @@
+"""Which GPUs ranks find: those that somebody has chosen for them, else those of their slots. Pure.
+
+Somebody is, the first of these that has said anything:
+
+* the user, by ``CUDA_VISIBLE_DEVICES`` in ``-x``, ``--env-file`` or ``env=`` of the hostfile
+* the user, by naming GPUs: ``gpus=`` of the hostfile, ``--include host:0,2``, ``--exclude host:0``;
+  these are the host's own numbers, whatever its environment says, as deepspeed has it
+* the user, by ``--devices node``: all GPUs of the host
+* the host: the ``CUDA_VISIBLE_DEVICES`` of the environment that the agent finds there, which is the
+  caller's own on localhost, a step's under ``srun``, and else what login gives
+* the batch system, by what it told the launcher of the host that this runs on (``Host.granted``)
+
+Slots that are only counted are positions among the chosen ones: two slots beside
+``CUDA_VISIBLE_DEVICES=4,5,6,7`` are GPUs 4 and 5. What hides all GPUs stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dispatcher.model.errors import PlanError
+from dispatcher.model.host import visible
+from dispatcher.model.names import shown
+
+if TYPE_CHECKING:
+    from dispatcher.plan.job.job_plan import JobPlan, NodePlan
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: auto: all chosen GPUs of the node. node: all of the node. rank: a chosen one each. none: nothing
+POLICIES = ("auto", "node", "rank", "none")
+
+
+def chosen(plan: JobPlan, counts: Mapping[int, int], said: Mapping[int, str | None]) -> JobPlan:
+    """``plan``, its nodes with the GPUs that were chosen on them (``NodePlan.gpus``).
+
+    counts: GPUs of each node, by its index. said: ``CUDA_VISIBLE_DEVICES`` there.
+    """
+    nodes = tuple(
+        replace(node, gpus=_of(plan, node, counts.get(node.index), said.get(node.index)))
+        for node in plan.nodes
+    )
+    return plan if nodes == plan.nodes else replace(plan, nodes=nodes)
+
+
+def _of(
+    plan: JobPlan, node: NodePlan, count: int | None, said: str | None
+) -> tuple[str, ...] | None:
+    """Names of the chosen GPUs; () where none is to be seen; None where nobody has chosen."""
+    typed = _typed(plan, node)
+    if count is None or (typed is None and (node.named or plan.devices == "node")):
+        return None
+    text = said if typed is None else typed
+    if text is not None:
+        return visible(text, count)
+    granted = node.host.granted
+    if granted is None:
+        return None
+    if len(granted) == count and all(name.isdigit() for name in granted):
+        return tuple(map(str, range(count)))  # the others cannot be opened: these begin at 0
+    return visible(",".join(granted), count) or None
+
+
+def value(policy: str, node: NodePlan, local_rank: int) -> str | None:
+    """The value of ``CUDA_VISIBLE_DEVICES`` of a rank on ``node``, or None to leave it alone.
+
+    auto, node: the same for each rank of the node, as torchrun and DeepSpeed scripts
+    expect who index by LOCAL_RANK. rank: one each; where there are more ranks they share in
+    turn. Slots that nobody named (a host without GPUs, or a bare --nproc-per-node)
+    restrict nothing under ``auto`` and ``node``.
+    """
+    if policy == "none" or node.gpus == ():
+        return None
+    names = node.slots if node.gpus is None else node.gpus[: len(node.slots) or None]
+    if policy == "rank":
+        return names[local_rank % len(names)] if names else str(local_rank)
+    return ",".join(names) if names else None
+
+
+def judge(plan: JobPlan) -> None:
+    """Nothing, if ``--devices rank`` can give each rank a GPU. Raises: PlanError."""
+    if plan.devices != "rank" or plan.oversubscribe:
+        return
+    for node in plan.nodes:
+        if node.gpus and len(node.ranks) > len(node.gpus):
+            names = ",".join(node.gpus)
+            raise PlanError(
+                f"{node.host.name}: --devices rank: {len(node.ranks)} ranks, "
+                f"but only GPUs {names} are chosen there",
+                hint=f"--nproc-per-node {len(node.gpus)}, or --oversubscribe to share",
+            )
+
+
+def odd(
+    plan: JobPlan, counts: Mapping[int, int], said: Mapping[int, str | None]
+) -> list[tuple[int, str]]:
+    """(node, what its users may not expect of its GPUs). plan: as ``chosen`` made it."""
+    found = []
+    for node in plan.nodes:
+        text, count = said.get(node.index), counts.get(node.index, 0)
+        if not text or not count or plan.devices == "none" or _typed(plan, node) is not None:
+            continue
+        there, names = f"{VARIABLE}={shown(text)} there", visible(text, count)
+        if node.named and names and set(names) != set(node.slots):
+            found.append(
+                (node.index, f"{there} is not used: GPUs {','.join(node.slots)} are named")
+            )
+        elif node.gpus == () and _is_list(text):
+            found.append((node.index, f"{there} leaves none of its {count} GPUs"))
+        elif node.gpus and node.gpus == names and len(node.ranks) > len(names):
+            found.append((node.index, f"{len(node.ranks)} ranks share what {there} leaves"))
+    return found
+
+
+def _typed(plan: JobPlan, node: NodePlan) -> str | None:
+    """The variable's value by ``-x`` and its like."""
+    return {**dict(plan.exports), **dict(node.host.env)}.get(VARIABLE)
+
+
+def _is_list(text: str) -> bool:
+    """Whether somebody meant GPUs by ``text``, and not to hide them."""
+    return text.strip()[:1].isalnum() and text.strip() != "NoDevFiles"
+
+
+def hidden(nodes: Sequence[NodePlan]) -> bool:
+    """Whether GPUs are missing on these since somebody hides them."""
+    return any(node.gpus == () for node in nodes)

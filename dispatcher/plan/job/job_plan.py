@@ -1,0 +1,367 @@
+"""The frozen plan of a run: ``plan_job(request, run_id) -> JobPlan``.
+
+Order of decisions: filters, ``--nnodes``, room on each node, placement,
+environment. Nothing is looked up on a host; where the number of GPUs is needed
+and nobody has said it, the plan is *open*: it has nodes but no ranks, the agents
+count, and ``resolved`` closes it, as purely as it was made.
+
+Room on a node, by ``--nproc-per-node``:
+
+===========  ==================================================================
+not given    the hostfile's slots; where it says none, one per GPU; 1 without GPUs
+``auto``     the same
+``gpu``      one per GPU (of those chosen); no GPU is an error
+N            N, whatever the slots; more than slots is over-subscription
+===========  ==================================================================
+
+Nodes that get no rank are left out of the plan, with a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from dispatcher.model.errors import InternalError, PlanError
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.host_part import Host
+from dispatcher.model.hostset import fold
+from dispatcher.plan.hosts.filters import choose
+from dispatcher.plan.job import devices, placement
+from dispatcher.plan.job.rank_environment import exported
+from dispatcher.plan.job.request import (
+    Limits,
+    Nproc,
+    Program,
+    Request,
+    Stdin,
+    check,
+    parse_count,
+    parse_nproc,
+    parse_stdin,
+)
+from dispatcher.plan.job.restarts import Restarts
+from dispatcher.plan.job.spares import divide
+
+if TYPE_CHECKING:
+    from typing import Any
+
+#: characters of DISPATCH_HOSTS at most
+MOST_SEATING = 16 << 10
+
+__all__ = [
+    "JobPlan", "Limits", "NodePlan", "Nproc", "Program", "RankPlan", "Request",
+    "Stdin", "parse_count", "parse_nproc", "parse_stdin", "plan_job",
+]  # fmt: skip
+
+
+@value
+class NodePlan(Value):
+    """A host within the plan: its index (GROUP_RANK), chosen slots, and ranks by local rank.
+
+    slots () means: not said by anybody, and not (yet) counted. named: they name GPUs; else
+    they are positions among ``gpus``, which ``devices`` explains.
+    """
+
+    index: int
+    host: Host
+    slots: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+    named: bool = False
+    gpus: tuple[str, ...] | None = None
+
+
+@value
+class RankPlan(Value):
+    """Where one rank runs: index of its node, and its number there."""
+
+    rank: int
+    node: int
+    local_rank: int
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """All that will happen, before it does. Open (no ranks) until GPUs are counted, if need be."""
+
+    run_id: str
+    nodes: tuple[NodePlan, ...]
+    program: Program
+    python: str
+    cwd: str
+    exports: tuple[tuple[str, str], ...] = ()
+    np: int | None = None
+    nproc_per_node: Nproc | None = None
+    map_by: str = "block"
+    oversubscribe: bool = False
+    devices: str = "auto"
+    omp: int | Literal["auto", "keep"] = "auto"
+    master_addr: str | None = None
+    master_port: int | None = None
+    iface: str | None = None
+    mpi: Literal["auto", "pmi1", "none"] = "auto"
+    pmi_port: bool = False
+    stdin: Stdin = "none"
+    send_equal_once: bool = False  # what ranks of a host write alike crosses its link once
+    limits: Limits = field(default_factory=Limits)
+    restarts: Restarts = field(default_factory=Restarts)
+    spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
+    local_rank_arg: str | None = None  # its first argument is this and =LOCAL_RANK
+    per_node: bool = False  # one process a node; its words have placeholders, see ``per_node``
+    notices: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether GPUs must be counted before the world size is known."""
+        return not any(node.ranks for node in self.nodes)
+
+    @cached_property
+    def ranks(self) -> tuple[RankPlan, ...]:
+        """Every rank, in order; empty while the plan is open."""
+        found = [
+            RankPlan(rank, node.index, local)
+            for node in self.nodes
+            for local, rank in enumerate(node.ranks)
+        ]
+        return tuple(sorted(found, key=lambda place: place.rank))
+
+    @cached_property
+    def seating(self) -> str | None:
+        """``n1:8,n2:8``: hosts and numbers of consecutive ranks, in rank order.
+
+        None where it would be too long for an environment variable; a bound well
+        below execve(2)'s 128 KiB leaves room for the others.
+        """
+        runs: list[tuple[int, int]] = []  # (node, ranks)
+        for place in self.ranks:
+            if runs and runs[-1][0] == place.node:
+                runs[-1] = (place.node, runs[-1][1] + 1)
+            else:
+                runs.append((place.node, 1))
+        text = ",".join(f"{self.nodes[node].host.name}:{count}" for node, count in runs)
+        return text if len(text) <= MOST_SEATING else None
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks; 0 while the plan is open."""
+        return sum(len(node.ranks) for node in self.nodes)
+
+    def reads_stdin(self, rank: int) -> bool:
+        """Whether ``rank`` is given the launcher's standard input."""
+        return self.stdin in ("all", rank)
+
+    def argv(self, rank: int) -> tuple[str, ...]:
+        """The exact argument list of ``rank``; on a host with its own Python, that one."""
+        words = self.program.argv
+        if self.local_rank_arg is not None:
+            local = f"{self.local_rank_arg}={self.ranks[rank].local_rank}"
+            words = (words[0], local, *words[1:])
+        if self.program.kind == "command":
+            return words
+        python = self.nodes[self.ranks[rank].node].host.python or self.python
+        module = ("-m",) if self.program.kind == "module" else ()
+        return (python, "-u", *module, *words)
+
+    def resolved(
+        self, gpu_counts: Mapping[int, int], visible: Mapping[int, str | None] | None = None
+    ) -> JobPlan:
+        """The closed plan, given the number of GPUs of each node by its index here.
+
+        visible: what their ``CUDA_VISIBLE_DEVICES`` says. Nodes of an open plan that are left
+        without ranks drop out and the others are numbered anew, in the same order.
+
+        Raises: PlanError when the ranks do not fit, a chosen GPU does not exist,
+        or ``gpu`` was asked for on a host that has none.
+        """
+        plan = devices.chosen(self, gpu_counts, visible or {})
+        plan = _placed(plan, gpu_counts) if plan.is_open else plan
+        devices.judge(plan)
+        return plan
+
+    def to_json(self) -> str:
+        """The whole plan as JSON text, secrets included: for programs, not for eyes."""
+        from dispatcher.plan.job.plan_record import to_json
+
+        return to_json(self)
+
+    @staticmethod
+    def from_json(text: str) -> JobPlan:
+        """The plan that ``to_json`` wrote. Raises: PlanError for any other text."""
+        from dispatcher.plan.job.plan_record import from_json
+
+        return from_json(text)
+
+    def describe(self) -> dict[str, Any]:
+        """The plan for eyes: secrets hidden, placeholders for what only the hosts know."""
+        from dispatcher.plan.job.plan_record import describe
+
+        return describe(self)
+
+
+def plan_job(request: Request, run_id: str) -> JobPlan:
+    """The plan for ``request``; open if GPUs must be counted first.
+
+    Raises: UsageError for a value no cluster could honour; PlanError when these
+    hosts cannot.
+    """
+    check(request, run_id)
+    choices = choose(request.hosts.hosts, request.include, request.exclude)
+    if not choices:
+        filters = {"--include": request.include, "--exclude": request.exclude}
+        flags = " and ".join(flag for flag, text in filters.items() if text is not None)
+        raise PlanError(f"no host is left after {flags}")
+    choices, spares = divide(choices, request.nnodes, request.spares)
+    least = request.restarts.min_nodes
+    if least is not None and least > len(choices):
+        raise PlanError(f"--min-nodes {least}: only {_plural(len(choices), 'host')} to start on")
+    plan = JobPlan(
+        run_id=run_id,
+        nodes=tuple(
+            NodePlan(
+                index, _completed(choice.host, request), choice.slots or (), named=choice.named
+            )
+            for index, choice in enumerate(choices)
+        ),
+        restarts=request.restarts,
+        spares=tuple(
+            NodePlan(
+                index, _completed(choice.host, request), choice.slots or (), named=choice.named
+            )
+            for index, choice in enumerate(spares, len(choices))
+        ),
+        program=request.program,
+        python=request.python,
+        cwd=request.cwd,
+        exports=tuple(exported(request.environ, request.exports, request.env_files).items()),
+        np=request.np,
+        nproc_per_node=request.nproc_per_node,
+        map_by=request.map_by,
+        oversubscribe=request.oversubscribe,
+        devices=request.devices,
+        omp=request.omp,
+        master_addr=request.master_addr,
+        master_port=request.master_port,
+        iface=request.iface,
+        mpi=request.mpi,
+        pmi_port=request.pmi_port,
+        stdin=request.stdin,
+        send_equal_once=request.send_equal_once,
+        local_rank_arg=request.local_rank_arg,
+        per_node=request.per_node,
+        limits=request.limits,
+        notices=request.hosts.notices,
+    )
+    unsaid = request.nproc_per_node in (None, "auto") and any(not n.slots for n in plan.nodes)
+    if unsaid or request.nproc_per_node == "gpu":
+        return plan
+    return _placed(plan, {})
+
+
+def _completed(host: Host, request: Request) -> Host:
+    """``host`` with the run's user and port where it names none."""
+    return replace(host, user=host.user or request.user, port=host.port or request.port)
+
+
+def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
+    """``plan`` with ranks; every node's room must be known or counted."""
+    nodes = _counted(plan, gpu_counts)
+    room = _room(plan, nodes)
+    most = [node.host.max_slots for node in nodes]
+    n_ranks = sum(room) if plan.np is None else plan.np
+    if isinstance(plan.stdin, int) and plan.stdin >= n_ranks:
+        raise PlanError(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
+    if n_ranks > placement.MOST_RANKS:
+        raise PlanError(f"{n_ranks} ranks: at most {placement.MOST_RANKS} can be placed")
+    try:
+        counts = placement.shares(
+            room, n_ranks, map_by=plan.map_by, most=most, oversubscribe=plan.oversubscribe
+        )
+    except placement.NoRoom as full:
+        raise _no_room(full, plan.oversubscribe, nodes) from None
+    used = [(node, count) for node, count in zip(nodes, counts, strict=True) if count]
+    ranks = placement.ranks_of([count for _, count in used], plan.map_by)
+    notices = plan.notices
+    if len(used) < len(nodes):
+        idle = fold(n.host.name for n, count in zip(nodes, counts, strict=True) if not count)
+        notices += (f"{idle}: left out: --np {n_ranks} needs only {_plural(len(used), 'node')}",)
+    return replace(
+        plan,
+        nodes=tuple(
+            replace(node, index=index, ranks=ranks[index]) for index, (node, _) in enumerate(used)
+        ),
+        spares=tuple(
+            replace(spare, index=index) for index, spare in enumerate(plan.spares, len(used))
+        ),
+        notices=notices,
+    )
+
+
+def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
+    """The nodes with slots taken from, or judged against, the GPUs that were counted."""
+    per_gpu = plan.nproc_per_node == "gpu"
+    without = []
+    nodes = []
+    for node in plan.nodes:
+        unsaid = not node.slots and not isinstance(plan.nproc_per_node, int)
+        count = gpu_counts.get(node.index) if node.gpus is None else len(node.gpus)
+        if count is None:
+            if unsaid or per_gpu:
+                raise InternalError(f"{node.host.name}: its GPUs were not counted")
+        elif unsaid:
+            most = node.host.max_slots if node.host.max_slots is not None else count
+            node = replace(node, slots=tuple(map(str, range(min(count, most)))))
+        elif per_gpu or node.host.slots is None:
+            missing = [slot for slot in node.slots if slot.isdigit() and int(slot) >= count]
+            if missing and count:
+                raise PlanError(
+                    f"{node.host.name}: no GPU {missing[0]}: it has {_plural(count, 'GPU')}"
+                )
+        if per_gpu and count == 0:
+            without.append(node.host.name)
+        nodes.append(node)
+    if without:
+        raise PlanError(
+            f"--nproc-per-node gpu: no GPU on {fold(without)}",
+            hint="CUDA_VISIBLE_DEVICES there hides them; give it another value with -x"
+            if devices.hidden(nodes)
+            else "leave them out, or say how many ranks: --nproc-per-node 1",
+        )
+    return nodes
+
+
+def _room(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
+    """Ranks each node has room for, by the table above."""
+    if not isinstance(plan.nproc_per_node, int):
+        return [len(node.slots) or 1 for node in nodes]
+    wanted = plan.nproc_per_node
+    for node in nodes:
+        most = node.host.max_slots
+        if most is not None and wanted > most:
+            raise PlanError(f"--nproc-per-node {wanted}: {node.host.name} takes at most {most}")
+    full = [node for node in nodes if node.slots and wanted > len(node.slots)]
+    if full and not plan.oversubscribe:
+        slots = sorted({len(node.slots) for node in full})
+        names = fold(node.host.name for node in full)
+        raise PlanError(
+            f"--nproc-per-node {wanted}: {names}: only {_plural(slots[0], 'slot')}",
+            hint=f"--oversubscribe, or --nproc-per-node {slots[0]}",
+        )
+    return [wanted] * len(nodes)
+
+
+def _no_room(full: placement.NoRoom, asked: bool, nodes: Sequence[NodePlan]) -> PlanError:
+    names = fold(node.host.name for node in nodes)
+    if asked:
+        return PlanError(
+            f"{_plural(full.asked, 'rank')} but {names} take at most {full.most} (max_slots)"
+        )
+    return PlanError(
+        f"{_plural(full.asked, 'rank')} but only {_plural(full.room, 'slot')} on {names}",
+        hint=f"--oversubscribe, or --np {full.room}",
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,221 @@
+"""What a rank finds in its environment: the user's variables, then ours.
+
+Lowest first, a later one wins::
+
+    interface    --iface: the variables by which MPI, NCCL and gloo choose one
+    exported     the login node's variables on the allow-list (variables.CROSSING_*)
+    env files    --env-file, .deepspeed_env
+    -x           NAME (the login node's value) or NAME=VALUE
+    per host     env=NAME=VALUE in the hostfile
+    rank         RANK, WORLD_SIZE, MASTER_ADDR ...; a user's value for one is an error
+
+All of it goes on top of the host's own environment, from which the agent has
+removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` (see ``devices``,
+where also the host's own counts) and ``OMP_NUM_THREADS``, when any of the levels above gives them.
+
+``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: the agent adds them,
+which has the server behind them. ``PMI_HOSTNAME`` says by which address MPICH
+should be reached. A spawned rank gets the same, without what would lie to it (see
+``spawned_environment``). Reads no
+``os.environ``: the environment is an argument.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from dispatcher.model.errors import UsageError
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import BadName
+from dispatcher.plan.envfile import parse_env_file
+from dispatcher.plan.job import devices
+from dispatcher.plan.variables import (
+    SCRUB_NAMES,
+    SCRUB_PREFIXES,
+    check_value,
+    check_variable,
+    crosses,
+    is_reserved,
+    is_scrubbed,
+    redacted,
+)
+
+if TYPE_CHECKING:
+    from dispatcher.plan.job.job_plan import JobPlan
+
+__all__ = [
+    "SCRUB_NAMES", "SCRUB_PREFIXES", "Bound", "exported", "is_reserved", "is_scrubbed",
+    "omp_threads", "parse_env_file", "rank_environment", "redacted", "spawned_environment",
+]  # fmt: skip
+
+
+@value
+class Bound(Value):
+    """What only the hosts can say, known once they are up.
+
+    master_addr: address of node 0 that the other nodes reach. master_port: free
+    there. omp_threads: ``omp_threads(cores, local ranks)`` of this rank's host,
+    or None to leave the variable alone. error_file: where torch writes the
+    rank's exception, or None for no such variable. hostname: an address of the
+    rank's host by which MPI there may be reached, or None if it has none. gpus: how many
+    its ranks may use.
+    """
+
+    master_addr: str
+    master_port: int
+    omp_threads: int | None = None
+    error_file: str | None = None
+    hostname: str | None = None
+    gpus: int = 0
+
+
+def exported(
+    environ: Mapping[str, str],
+    extra: Iterable[str] = (),
+    files: Iterable[tuple[str, bytes | str]] = (),
+) -> dict[str, str]:
+    """What crosses from the login node: allow-list, then env files, then ``-x``.
+
+    environ: the login node's environment. extra: values of ``-x``. files: source
+    and text of each ``--env-file``, in the order given.
+
+    Raises: UsageError for a bad or reserved name, a NUL, or ``-x NAME`` of a
+    variable that is not set here; EnvFileError for bad lines.
+    """
+    found = {name: environ[name] for name in sorted(environ) if crosses(name)}
+    for source, text in files:
+        found.update(parse_env_file(text, source))
+    for item in extra:
+        name, equals, text = item.partition("=")
+        try:
+            check_variable(name)
+            if not equals:
+                if name not in environ:
+                    raise UsageError(
+                        f"-x {name}: not set in this environment", hint=f"give it: -x {name}=VALUE"
+                    )
+                text = environ[name]
+            found[name] = check_value(name, text)
+        except BadName as bad:
+            raise UsageError(f"-x: {bad.message}", hint=bad.hint) from None
+    return found
+
+
+def omp_threads(cores: int, local_ranks: int) -> int:
+    """Threads for each rank so that a node's ranks share its cores; at least 1."""
+    return max(1, cores // max(1, local_ranks))
+
+
+def interface(name: str | None) -> dict[str, str]:
+    """Variables that keep every library of a rank on the network interface ``name``.
+
+    NCCL's ``=`` asks for exactly this name (eth1 would take eth10, too). MPICH and
+    Intel MPI have no variable of their own for it: libfabric and UCX below them do.
+    """
+    if name is None:
+        return {}
+    return {
+        "NCCL_SOCKET_IFNAME": f"={name}",
+        "GLOO_SOCKET_IFNAME": name,
+        "TP_SOCKET_IFNAME": name,
+        "FI_TCP_IFACE": name,
+        "FI_SOCKETS_IFACE": name,
+        "UCX_NET_DEVICES": name,
+        "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": name,
+    }
+
+
+def rank_environment(
+    plan: JobPlan, rank: int, bound: Bound | None = None, *, restart: int = 0
+) -> dict[str, str]:
+    """Every variable set for ``rank``, user's and ours; the host's own come below these.
+
+    bound None shows placeholders ``<...>`` for what only the hosts know: for
+    display, never to be run.
+    """
+    place = plan.ranks[rank]
+    node = plan.nodes[place.node]
+    env = _shared(plan, place.node, place.local_rank, len(node.ranks), bound)
+    env |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(len(node.ranks)),
+        "NODE_RANK": str(node.index),
+        "GROUP_RANK": str(node.index),
+        "GROUP_WORLD_SIZE": str(len(plan.nodes)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(plan.world_size),
+        "TORCHELASTIC_RUN_ID": plan.run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(restart),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts.most),
+    }
+    if plan.seating is not None:
+        env["DISPATCH_HOSTS"] = plan.seating
+    if bound is None:
+        first = plan.nodes[0].host.name
+        env["MASTER_ADDR"] = plan.master_addr or f"<address of {first}>"
+        env["MASTER_PORT"] = str(plan.master_port or f"<free port on {first}>")
+        env["TORCHELASTIC_ERROR_FILE"] = "<chosen on the host>"
+    else:
+        env["MASTER_ADDR"] = bound.master_addr
+        env["MASTER_PORT"] = str(bound.master_port)
+        if bound.error_file is not None:
+            env["TORCHELASTIC_ERROR_FILE"] = bound.error_file
+            if plan.limits.hang_timeout:
+                env["DISPATCH_STACKS"] = posixpath.dirname(bound.error_file)
+    return env
+
+
+def spawned_environment(
+    plan: JobPlan, node: int, local_rank: int, local_size: int, bound: Bound
+) -> dict[str, str]:
+    """Every variable set for a rank that another one spawned on ``node``.
+
+    It is the ``local_rank``-th of the ``local_size`` ranks of its world there. It
+    has what the plan gives programs on that host, but no RANK, WORLD_SIZE,
+    MASTER_ADDR and their like: they speak of the planned world, and a spawned rank
+    that believed them would join its parents' process group. MPI tells it who it is.
+    """
+    return _shared(plan, node, local_rank, local_size, bound)
+
+
+def _shared(
+    plan: JobPlan, index: int, local_rank: int, local_size: int, bound: Bound | None
+) -> dict[str, str]:
+    """What planned and spawned ranks have in common."""
+    node = plan.nodes[index]
+    env = {**interface(plan.iface), **dict(plan.exports), **dict(node.host.env)}
+    gpus = devices.value(plan.devices, node, local_rank)
+    if gpus is not None:
+        if bound is None and not node.named and plan.devices != "node":
+            gpus = f"<{gpus}, unless {node.host.name} has chosen others>"
+        env.setdefault(devices.VARIABLE, gpus)
+    threads = _threads(plan, bound)
+    if threads is not None:
+        env.setdefault("OMP_NUM_THREADS", threads)
+    env |= {
+        "MPI_LOCALRANKID": str(local_rank),
+        "MPI_LOCALNRANKS": str(local_size),
+        "DISPATCH_RUN_ID": plan.run_id,
+        "DISPATCH_HOST": node.host.name,
+    }
+    if bound is not None and bound.gpus:
+        env["DISPATCH_GPUS"] = str(bound.gpus)
+    if bound is not None and plan.mpi != "none" and bound.hostname is not None:
+        env["PMI_HOSTNAME"] = bound.hostname
+    return env
+
+
+def _threads(plan: JobPlan, bound: Bound | None) -> str | None:
+    """The value of ``OMP_NUM_THREADS`` by policy, or None to leave it alone."""
+    if isinstance(plan.omp, int):
+        return str(plan.omp)
+    if plan.omp == "keep":
+        return None
+    if bound is None:
+        return "<cores / local ranks>"
+    return None if bound.omp_threads is None else str(bound.omp_threads)

@@ -1,0 +1,217 @@
+"""What the user asked for: program, numbers, limits; checked alone, before the hosts are looked at.
+
+Numbers that arrive as text become numbers here (``parse_count``,
+``parse_nproc``, ``parse_seconds``), by plain ASCII digits only. Whether the hosts can satisfy a
+request is ``job``'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Literal
+
+from dispatcher.model.errors import UsageError
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.host_part import Hostlist
+from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
+from dispatcher.plan.job import placement
+from dispatcher.plan.job.devices import POLICIES as DEVICE_POLICIES
+from dispatcher.plan.job.restarts import Restarts
+
+Nproc = int | Literal["auto", "gpu"]
+Stdin = int | Literal["none", "all"]
+
+
+LONGEST = 10**7  # seconds; four months
+SHORTEST_HANG = 1.0  # seconds
+
+
+@value
+class Program(Value):
+    """What each rank runs: a Python script, a module (``-m``), or any command.
+
+    argv[0] is the script, the module's name, or the program; the rest are its
+    arguments, passed on byte for byte.
+    """
+
+    kind: Literal["script", "module", "command"]
+    argv: tuple[str, ...]
+
+
+@value
+class Limits(Value):
+    """Every duration in seconds that a run waits, and how many links open at once."""
+
+    connect_timeout: float = 10.0  # name, TCP, key exchange and login of one host together
+    boot_timeout: float = 30.0  # from command sent to the agent's hello
+    heartbeat: float = 5.0  # between two beats of an agent
+    beats_lost: int = 3  # missing beats that make a host lost
+    lease: float = 30.0  # an agent without its master kills its ranks after this
+    grace: float = 10.0  # TERM to KILL
+    lifeline_grace: float = 1.0  # TERM to KILL when the master is gone
+    mpi_patience: float = 30.0  # ranks awaited by others in MPI are named after this
+    hang_timeout: float = 0.0  # ranks without a sign of life are ended after this; 0 never
+    connect_window: int = 64  # hosts being connected at once
+
+    def __post_init__(self) -> None:
+        for name, seconds in vars(self).items():
+            least = 1 if name in ("beats_lost", "connect_window") else 0
+            positive = seconds > 0 or name in ("grace", "lifeline_grace", "hang_timeout")
+            if not (least <= seconds < LONGEST and positive):  # also refuses nan
+                raise UsageError(f"{name}: {seconds} is not a sensible limit")
+        if 0 < self.hang_timeout < SHORTEST_HANG:
+            raise UsageError(
+                f"hang_timeout: {self.hang_timeout:g} s: every job is silent for so long",
+                hint="--hang-timeout 600",
+            )
+        if self.lease * (1 + 1e-9) < self.heartbeat * self.beats_lost:  # 3 x 0.2 is above 0.6
+            raise UsageError(
+                f"lease of {self.lease} s is shorter than {self.beats_lost} heartbeats"
+                f" of {self.heartbeat} s: ranks would be killed before their host is lost"
+            )
+
+
+@value
+class Request(Value):
+    """Everything the flags say, not yet judged against the hosts.
+
+    environ is the login node's environment; exports the values of ``-x``;
+    env_files source and text of each file; user and port hold for hosts that
+    name none.
+    """
+
+    hosts: Hostlist
+    program: Program
+    cwd: str
+    np: int | None = None
+    nnodes: int | None = None
+    nproc_per_node: Nproc | None = None
+    include: str | None = None
+    exclude: str | None = None
+    map_by: str = "block"
+    oversubscribe: bool = False
+    python: str = "python3"
+    user: str | None = None
+    port: int | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    exports: tuple[str, ...] = ()
+    env_files: tuple[tuple[str, bytes | str], ...] = ()
+    devices: str = "auto"
+    omp: int | Literal["auto", "keep"] = "auto"
+    master_addr: str | None = None
+    master_port: int | None = None
+    iface: str | None = None
+    mpi: Literal["auto", "pmi1", "none"] = "auto"
+    pmi_port: bool = False
+    stdin: Stdin = "none"
+    send_equal_once: bool = False
+    limits: Limits = field(default_factory=Limits)
+    restarts: Restarts = field(default_factory=Restarts)
+    spares: int | None = None
+    local_rank_arg: str | None = None
+    per_node: bool = False
+
+
+def parse_count(text: str, flag: str, high: int = placement.MOST_RANKS) -> int:
+    """The whole number >= 1 written in ``text``. Raises: UsageError naming ``flag``."""
+    try:
+        return digits(text, flag, 1, high)
+    except BadName as bad:
+        raise UsageError(bad.message, hint=f"{flag} takes a whole number from 1") from None
+
+
+def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
+    """The value of ``--nproc-per-node``: ``auto``, ``gpu``, or a number. Raises: UsageError."""
+    if text == "auto":
+        return "auto"
+    if text == "gpu":
+        return "gpu"
+    try:
+        return digits(text, flag, 1, placement.MOST_RANKS)
+    except BadName as bad:
+        raise UsageError(bad.message, hint=f"{flag} takes a number, gpu or auto") from None
+
+
+def parse_seconds(text: str, flag: str) -> float:
+    """The value of a duration ``flag``, in seconds. Raises: UsageError."""
+    try:
+        value = float(text) if text.isascii() and "_" not in text else float("nan")
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value < LONGEST:
+        raise UsageError(f"{flag}: not a number of seconds: {text!r}", hint=f"{flag} 10")
+    return value
+
+
+def parse_stdin(text: str, flag: str = "--stdin") -> Stdin:
+    """The value of ``--stdin``: ``none``, ``all``, or a rank. Raises: UsageError."""
+    if text == "none":
+        return "none"
+    if text == "all":
+        return "all"
+    try:
+        return digits(text, flag, 0, placement.MOST_RANKS - 1)
+    except BadName as bad:
+        raise UsageError(
+            bad.message, hint=f"{flag} takes none, all or the number of a rank"
+        ) from None
+
+
+def check(request: Request, run_id: str) -> None:
+    """Nothing, if every value could be honoured by some hosts.
+
+    Raises: UsageError for the first value that none could.
+    """
+    if not run_id or not all(
+        char.isascii() and (char.isalnum() or char in "-_.") for char in run_id
+    ):
+        raise UsageError(f"run id: letters, digits and -_. only: {shown(run_id)}")
+    program = request.program
+    if not program.argv or not program.argv[0]:
+        raise UsageError("no program to run", hint="dispatch -H hostfile train.py")
+    for text in (*program.argv, request.python, request.cwd):
+        if "\0" in text:
+            raise UsageError(f"a NUL byte in {shown(text)}: no program can be given one")
+    if not request.python or request.python.startswith("-"):
+        raise UsageError(f"--python: not a program: {shown(request.python)}")
+    if request.stdin != "none" and request.restarts.most:
+        raise UsageError(
+            f"--stdin {request.stdin}: input is read once, so ranks cannot be started again",
+            hint="leave out --max-restarts, or have the ranks read a file",
+        )
+    for flag, number, high in (
+        ("--np", request.np, placement.MOST_RANKS),
+        ("--nnodes", request.nnodes, placement.MOST_RANKS),
+        ("--spares", request.spares, placement.MOST_RANKS),
+        ("--min-nodes", request.restarts.min_nodes, placement.MOST_RANKS),
+        ("--host-faults", request.restarts.host_faults, placement.MOST_RANKS),
+        ("--nproc-per-node", request.nproc_per_node, placement.MOST_RANKS),
+        ("--omp-threads", request.omp, 1 << 16),
+        ("--port", request.port, 65535),
+        ("--master-port", request.master_port, 65535),
+    ):
+        if isinstance(number, int) and not 1 <= number <= high:
+            raise UsageError(f"{flag}: {number} is not between 1 and {high}")
+    nproc, omp = request.nproc_per_node, request.omp
+    words: tuple[tuple[str, str | None, tuple[str | None, ...]], ...] = (
+        ("--nproc-per-node", "auto" if isinstance(nproc, int) else nproc, (None, "auto", "gpu")),
+        ("--omp-threads", "auto" if isinstance(omp, int) else omp, ("auto", "keep")),
+        ("--map-by", request.map_by, placement.MAPPINGS),
+        ("--devices", request.devices, DEVICE_POLICIES),
+    )
+    for flag, word, known in words:
+        if word not in known:
+            choice = ", ".join(name for name in known if name)
+            raise UsageError(f"{flag}: {shown(str(word))} is not one of {choice}")
+    named: tuple[tuple[str, str | None, Callable[[str], str]], ...] = (
+        ("--user", request.user, check_user),
+        ("--master-addr", request.master_addr, check_host),
+        ("--iface", request.iface, check_interface),
+    )
+    for flag, name, judge in named:
+        if name is not None:
+            try:
+                judge(name)
+            except BadName as bad:
+                raise UsageError(f"{flag}: {bad.message}", hint=bad.hint) from None

@@ -1,0 +1,1 @@
+"""The agent: the process on every host that starts, watches and ends the ranks."""

@@ -1,0 +1,564 @@
+"""The agent's one loop: bytes in and out, ranks reaped, deadlines kept.
+
+Two lanes lead out: control frames always go before output frames, and output
+is read from the ranks only while there is credit and the lane is short. So a
+slow launcher holds the ranks back through their own pipes, memory stays
+bounded, and a kill or a heartbeat never waits behind output.
+
+Longer than other modules: every descriptor and every action of the agent meets here.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from _collections import deque  # type: ignore[import-not-found]
+from _signal import (  # type: ignore[import-not-found]
+    SIG_IGN,
+    SIG_SETMASK,
+    SIGCHLD,
+    SIGCONT,
+    SIGHUP,
+    SIGINT,
+    SIGKILL,
+    SIGPIPE,
+    SIGSTOP,
+    SIGTERM,
+    SIGUSR1,
+    SIGUSR2,
+    pthread_sigmask,
+    set_wakeup_fd,
+    signal,
+)
+from errno import EIO
+from time import monotonic
+
+from dispatcher.remote.agent.node import Node
+from dispatcher.remote.host import folder, host_facts, process, proctree
+from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.packing import PackError, unpack
+from dispatcher.remote.protocol.wire import (
+    CONTROL,
+    COUNT,
+    ENDED,
+    INPUT,
+    OUTPUT,
+    OUTPUT_LIMIT,
+    TAKEN,
+    Decoder,
+    WireError,
+    encode,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from dispatcher.remote.agent.guarded import Guarded
+    from dispatcher.remote.agent.node import Action
+    from dispatcher.remote.agent.rank_stdin import Stdin
+    from dispatcher.remote.agent.rendezvous_port import Meeting
+    from dispatcher.remote.host.process import Process
+    from dispatcher.remote.pmi.pmi_connections import Wireup
+    from dispatcher.remote.probe.sampler import Sampler
+
+#: bytes of output that may wait for the link before the ranks' pipes are left unread
+LANE_LIMIT = 256 << 10
+#: what a pipe can hold at most (pipe-max-size of pipe(7))
+PIPE_LIMIT = 1 << 20
+#: what one write takes from the lanes
+BURST = 64 << 10
+
+
+class Loop:
+    """Joins the link (two descriptors), the ranks and the ``Node`` that decides."""
+
+    def __init__(self, link_in: int, link_out: int, guarded: Guarded) -> None:
+        self.link_in = link_in
+        self.link_out = link_out
+        self.guarded = guarded
+        self.node = Node(monotonic())
+        self.decoder = Decoder()
+        self.first: deque[bytes] = deque()  # control frames
+        self.second: deque[bytes] = deque()  # output frames
+        self.second_size = 0
+        self.sending = b""  # the rest of a frame that is half written
+        self.credit = 0
+        self.ranks: dict[int, Process] = {}  # rank -> Process
+        self.by_pid: dict[int, Process] = {}
+        # the ranks' pipes: fd -> (Process, stream)
+        self.readable: dict[int, tuple[Process, int]] = {}
+        self.encode: Callable[[int, bytes, int, int], bytes] = encode  # of output
+        self.reading = True
+        self.cwd = b"/"
+        self.error_folder: str | None = None
+        self.watched = b""
+        self.innocent = True  # no rank has failed, and none was told to end
+        self.before_start = (0, 0.0)  # the OOM killer's count, and when
+        self.meeting: Meeting | None = None
+        self.wireup: Wireup | None = None
+        self.stdin: Stdin | None = None
+        self.sampler: Sampler | None = None
+        self.exit_code: int | None = None
+        self.poll = select.epoll()
+        self.writing = False
+
+    def run(self) -> int:
+        """Serve until the job is over; returns the agent's exit code."""
+        wake_in, wake_out = os.pipe()
+        os.set_blocking(wake_in, False)
+        os.set_blocking(wake_out, False)
+        set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+        signal(SIGCHLD, lambda *_: None)  # the wake-up descriptor does the telling
+        lost: list[int] = []
+        for number in (SIGTERM, SIGHUP, SIGINT):
+            signal(number, lambda number, _: lost.append(number))
+        signal(SIGPIPE, SIG_IGN)
+        os.set_blocking(self.link_in, False)
+        os.set_blocking(self.link_out, False)
+        self.poll.register(self.link_in, select.EPOLLIN)
+        self.poll.register(wake_in, select.EPOLLIN)
+        pthread_sigmask(SIG_SETMASK, [])  # who started us may have blocked what we live by
+        while True:
+            self.act(self.node.tick(monotonic()))
+            if self.wireup is not None:
+                self.act(self.wireup.tick(monotonic()))
+            if lost:
+                self.tell(("lifeline", self.guarded.why(lost.pop())))
+            self.flush()
+            when = self.next_deadline()
+            if self.exit_code is not None:
+                self.say_goodbye()
+                return self.exit_code
+            wait = None if when is None else max(0.0, when - monotonic())
+            for fd, event in self.poll.poll(wait):
+                if fd == self.link_in:
+                    self.hear()
+                elif fd == wake_in:
+                    os.read(wake_in, 4096)
+                    self.reap()
+                elif fd in self.readable:
+                    self.read_rank(fd)
+                elif self.wireup is not None and fd in self.wireup.fds:
+                    self.act(self.wireup.read(self.wireup.fds[fd], monotonic()))
+                elif self.wireup is not None and fd in self.wireup.others:
+                    self.act(self.wireup.others[fd](fd, monotonic()))
+                elif self.stdin is not None and fd in self.stdin.fds:
+                    self.act(self.stdin.ready(fd, event))
+                elif self.meeting is not None and fd == self.meeting.fileno():
+                    self.meeting.greet()
+                elif self.sampler is not None and fd == self.sampler.fd:
+                    self.act(self.sampler.hear(self.node.paused or len(self.first) > 64))
+
+    # -- the machine ----------------------------------------------------------
+
+    def tell(self, event: tuple[Any, ...]) -> None:
+        self.act(self.node.handle(event, monotonic()))
+
+    def act(self, actions: list[Action]) -> None:
+        for action in actions:
+            getattr(self, "do_" + action[0])(*action[1:])
+
+    def next_deadline(self) -> float | None:
+        """When something is due that no descriptor tells."""
+        whens = [self.node.next_deadline()]
+        if self.wireup is not None:
+            whens.append(self.wireup.next_deadline())
+        return min((when for when in whens if when is not None), default=None)
+
+    def do_send(self, type: str, fields: dict[str, Any]) -> None:
+        self.first.append(control(type, **fields))
+
+    def do_alive(self, aside: bool = False) -> None:
+        self.guarded.alive(aside)
+
+    def do_credit(self, count: int) -> None:
+        self.credit += count
+        self.pace()
+
+    def do_taken(self, count: int) -> None:
+        self.first.append(encode(TAKEN, COUNT.pack(count)))
+
+    def do_prepare(self, message: dict[str, Any]) -> None:
+        # an agent that runs from files has them all
+        getattr(__spec__.loader, "sources", {}).update(message["parts"])
+        if message.get("equal") and self.encode is encode:
+            from dispatcher.remote.protocol.dedup import Equal
+
+            self.encode = Equal(message["equal"]).encode
+        self.cwd = message["cwd"]
+        if self.error_folder:  # of an earlier attempt, whose ranks are dead
+            folder.remove(self.error_folder)
+        expect = self.guarded.expect
+        lease, grace = message["lease"], message["lifeline_grace"]
+        self.error_folder = folder.make(message["run_id"], lambda path: expect(lease, grace, path))
+        self.innocent = True
+        self.wireup = None
+        found = host_facts.gather(message["check"], self.cwd)
+        found["error_folder"] = self.error_folder
+        path = message["path"]
+        if path is None:  # then the ranks get this host's own
+            path = os.environb.get(b"PATH")
+        problems = host_facts.look(message["check"], self.cwd, path)
+        self.watched = message.get("watch") or b""
+        found["mark"] = self.mark()
+        wanted = message["reserve"]
+        before, self.meeting = self.meeting, None
+        if wanted is not None:
+            from dispatcher.remote.agent.rendezvous_port import Meeting
+
+            try:
+                self.meeting = Meeting(message["token"], wanted)
+                self.poll.register(self.meeting.fileno(), select.EPOLLIN)
+                found["port"] = self.meeting.port
+            except OSError as error:
+                which = "port %d" % wanted if wanted else "any port"
+                problems.append(["port", "%s cannot be kept free: %s" % (which, error.strerror)])
+        if before is not None:
+            before.close()  # only now, so that the new port is another
+        self.do_send(
+            "ready", {"attempt": message.get("attempt", 0), "facts": found, "problems": problems}
+        )
+        self.flush()
+        self.guarded.alive()
+
+    def mark(self) -> int | None:
+        """When the file that shows progress was changed, in ns; None where there is none."""
+        if not self.watched:
+            return None
+        try:
+            return os.stat(os.path.join(self.cwd, self.watched)).st_mtime_ns
+        except OSError:
+            return None
+
+    def do_probe(self, message: dict[str, Any]) -> None:
+        from dispatcher.remote.agent.rendezvous_port import probe
+
+        reached = probe(message["addresses"], message["port"], message["token"], message["seconds"])
+        self.do_send("probed", {"reached": reached})
+
+    def do_start(self, message: dict[str, Any]) -> None:
+        self.before_start = (host_facts.oom_kills(), monotonic())
+        if self.meeting is not None:
+            self.poll.unregister(self.meeting.fileno())
+            self.meeting.close_listener()
+        if message.get("stdin"):
+            from dispatcher.remote.agent.rank_stdin import Stdin
+
+            self.stdin = Stdin(self.poll, message["stdin"])
+        self.do_spawn(message)
+
+    def do_spawn(self, message: dict[str, Any]) -> None:
+        base = process.scrubbed(os.environb.items(), message["scrub"])
+        base.update(message["common"])
+        pmi = message.get("pmi")
+        if pmi is not None:
+            from dispatcher.remote.pmi.pmi_connections import Wireup
+
+            self.wireup = self.wireup or Wireup(self.poll)
+            self.wireup.add(pmi, [rank for rank, *_ in message["ranks"]])
+            self.wireup.place_hook(self.error_folder, base, pmi.get("hook"))
+        pairs = []
+        for rank, argv, env, *where in message["ranks"]:
+            own = dict(base)
+            own.update(env)
+            cwd = os.path.join(self.cwd, *filter(None, where[:1]))
+            own[b"PWD"] = cwd
+            try:
+                started = self.spawn(rank, process.found(argv, *where[1:]), own, cwd)
+            except process.SpawnError as error:
+                self.do_send(
+                    "failed",
+                    {"rank": rank, "errno": error.errno, "step": error.step, "what": error.what},
+                )
+                continue
+            self.ranks[rank] = started
+            self.by_pid[started.pid] = started
+            for stream, fd in started.pipes.items():
+                self.readable[fd] = (started, stream)
+                if self.reading:
+                    self.poll.register(fd, select.EPOLLIN)
+            pairs.append([rank, started.pid])
+        self.tell(("spawned", pairs))
+        if self.sampler is not None:
+            self.do_sample({"seconds": self.sampler.seconds, "parts": {}})
+
+    def do_sample(self, message: dict[str, Any]) -> None:
+        getattr(__spec__.loader, "sources", {}).update(message["parts"])
+        from dispatcher.remote.probe.sampler import Sampler
+
+        self.sampler = self.sampler or Sampler(self.poll)
+        ranks = {rank: member.pid for rank, member in self.ranks.items()}
+        try:
+            self.sampler.begin(message, ranks, self.error_folder, self.mark)
+        except OSError as error:
+            self.do_send("notice", {"text": "nothing is sampled: %s" % error.strerror})
+
+    def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
+        """Start one rank, with its PMI connection and its input if it has them.
+
+        Raises: SpawnError.
+        """
+        keep = stdin = -1
+        try:
+            if self.wireup is not None:
+                keep, known = self.wireup.open(rank)
+                env.update(known)
+            if self.stdin is not None and rank in self.stdin.readers:
+                stdin = self.stdin.open(rank)
+            return process.spawn(rank, argv, env, cwd, keep, stdin)
+        except (process.SpawnError, OSError) as error:
+            if self.wireup is not None:
+                self.wireup.leave(rank)
+            if self.stdin is not None:
+                self.stdin.close(rank)
+            if isinstance(error, process.SpawnError):
+                raise
+            raise process.SpawnError("fork", error.errno or EIO, "rank %d" % rank) from None
+        finally:
+            for fd in (keep, stdin):
+                if fd >= 0:
+                    os.close(fd)
+
+    def do_pmi(self, message: dict[str, Any]) -> None:
+        if self.wireup is not None:
+            self.act(self.wireup.answers().order(message))
+
+    def do_mpi(self, rank: int, served: str, library: str = "") -> None:
+        """``rank`` has come to what serves MPI: say which it has loaded, unless another has too."""
+        from dispatcher.remote.host.workdir import library as loaded
+
+        if rank in self.ranks and self.wireup is not None:
+            pid = self.ranks[rank].pid
+            path, size = loaded(pid)
+            known = {found[:2] for found in self.wireup.mpis.values()}
+            self.wireup.mpis[rank] = found = served, path or library, pid
+            if found[:2] not in known:
+                fields = {"rank": rank, "library": found[1], "size": size, "served": served}
+                self.do_send("mpi", fields)
+
+    def do_break(self, rank: int, why: str) -> None:
+        """End a rank whose words to the PMI server make no sense."""
+        name = self.wireup.answers().name(rank) if self.wireup is not None else rank
+        self.do_send("notice", {"text": "rank %s was killed: MPI: %s" % (name, why)})
+        member = self.ranks.get(rank)
+        if member is not None and member.status is None:
+            proctree.signal_group(member.pid, SIGKILL)
+
+    def do_signal(self, ranks: list[int], signum: int) -> None:
+        self.innocent = self.innocent and signum in (SIGUSR1, SIGUSR2, SIGSTOP, SIGCONT)
+        if self.wireup is not None:
+            self.wireup.note_segments()
+        for rank in ranks:
+            member = self.ranks[rank]
+            if member.status is None:
+                proctree.signal_group(member.pid, signum)
+            else:
+                proctree.signal_leftovers(member.pid, signum)
+
+    def do_sweep(self) -> None:
+        self.innocent = False
+        if self.wireup is not None:
+            self.wireup.note_segments()
+        ended = {member.pid for member in self.ranks.values()}
+        if self.sampler is not None:
+            ended |= self.sampler.stop()
+            self.sampler = None
+        if self.wireup is not None and self.wireup.rendezvous is not None:
+            ended.add(self.wireup.rendezvous.pid or 0)
+        killed, left = proctree.kill_all(self.reap)
+        if self.wireup is not None and not left:
+            self.wireup.remove_segments()
+        self.tell(("swept", len(killed - ended), left, self.mark(), proctree.stuck(left)))
+
+    def do_cut(self, rank: int) -> None:
+        member = self.ranks[rank]
+        for stream, fd in list(member.pipes.items()):
+            self.read_rest(member, stream, fd)
+            self.end_stream(member, stream)
+
+    def read_rest(self, member: Process, stream: int, fd: int) -> None:
+        """Take what the pipe holds, so that a cut loses nothing the rank itself wrote."""
+        size = 0
+        while size < PIPE_LIMIT:
+            try:
+                data = os.read(fd, OUTPUT_LIMIT)
+            except OSError:
+                return
+            if not data:
+                return
+            size += len(data)
+            self.take_output(member, stream, data)
+
+    def do_exit(self, code: int) -> None:
+        self.exit_code = code
+
+    # -- ranks ----------------------------------------------------------------
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            member = self.by_pid.pop(pid, None)
+            if member is not None:
+                member.status = process.exit_status(status)
+                if self.wireup is not None:
+                    ended = self.wireup.ended(member.rank, member.status, monotonic())
+                    self.act(ended)
+                if self.stdin is not None:
+                    self.act(self.stdin.ended(member.rank))
+                why = self.examine(member)
+                if self.wireup is not None and not member.status and self.wireup.way:
+                    why["mpi"] = self.wireup.way
+                self.tell(("exited", member.rank, member.status, why))
+                if not member.pipes:  # it had closed them before
+                    self.forget(member)
+
+    def examine(self, member: Process) -> dict[str, Any]:
+        """What speaks for a cause of the first failure here that we did not bring about."""
+        if not member.status or not self.innocent:
+            return {}
+        self.innocent = False
+        from dispatcher.remote.host.failure_info import examine
+
+        return examine(
+            member.rank, member.pid, member.status, self.error_folder, *self.before_start
+        )
+
+    def read_rank(self, fd: int) -> None:
+        member, stream = self.readable[fd]
+        if self.credit <= 0 or self.second_size > LANE_LIMIT:
+            self.pace()
+            return
+        try:
+            data = os.read(fd, min(OUTPUT_LIMIT, self.credit))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.end_stream(member, stream)
+            return
+        # last in the order of ``pace``, so that small credit is shared by all ranks
+        self.readable[fd] = self.readable.pop(fd)
+        self.take_output(member, stream, data)
+        self.pace()
+
+    def take_output(self, member: Process, stream: int, data: bytes) -> None:
+        member.counts[stream] += len(data)
+        self.credit -= len(data)
+        self.queue_output(self.encode(OUTPUT, data, member.rank, stream))
+
+    def end_stream(self, member: Process, stream: int) -> None:
+        fd = member.pipes.pop(stream)
+        del self.readable[fd]
+        if self.reading:
+            self.poll.unregister(fd)
+        os.close(fd)
+        count = COUNT.pack(member.counts[stream])
+        self.queue_output(encode(ENDED, count, member.rank, stream))
+        if not member.pipes and member.status is not None:
+            self.forget(member)
+
+    def forget(self, member: Process) -> None:
+        """A rank has exited and all its output was read: nobody will ask for it again."""
+        del self.ranks[member.rank]
+        self.tell(("drained", member.rank))
+
+    def queue_output(self, frame: bytes) -> None:
+        self.second.append(frame)
+        self.second_size += len(frame)
+
+    def pace(self) -> None:
+        """Read the ranks' pipes only while their output may be sent on."""
+        wanted = self.credit > 0 and self.second_size <= LANE_LIMIT
+        self.node.held_back = not wanted
+        if wanted == self.reading:
+            return
+        self.reading = wanted
+        for fd in self.readable:
+            if wanted:
+                self.poll.register(fd, select.EPOLLIN)
+            else:
+                self.poll.unregister(fd)
+
+    # -- the link -------------------------------------------------------------
+
+    def hear(self) -> None:
+        try:
+            data = os.read(self.link_in, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.lose_link()
+            return
+        try:
+            for frame in self.decoder.feed(data):
+                if frame.kind == CONTROL:
+                    self.tell(("order", unpack(frame.body)))
+                elif frame.kind != INPUT:
+                    raise WireError("output from the launcher")  # noqa: TRY301
+                elif self.stdin is not None:
+                    self.act(self.stdin.feed(frame.body))
+        except (WireError, PackError) as error:
+            self.do_send("notice", {"text": "bad order: %s" % error})
+            self.lose_link()
+
+    def lose_link(self) -> None:
+        self.poll.unregister(self.link_in)
+        self.tell(("lifeline", self.guarded.why()))
+
+    def flush(self) -> None:
+        """Write what the link takes now; wait for it in the poll when something is left."""
+        try:
+            while self.sending or self.first or self.second:
+                if not self.sending:
+                    self.sending = self.next_burst()
+                size = os.write(self.link_out, self.sending)
+                self.sending = self.sending[size:]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody listens any more; the end of link_in tells the same
+            self.sending = b""
+            self.first.clear()
+            self.second.clear()
+            self.second_size = 0
+        self.pace()
+        wanted = bool(self.sending)
+        if wanted != self.writing:
+            self.writing = wanted
+            if wanted:
+                self.poll.register(self.link_out, select.EPOLLOUT)
+            else:
+                self.poll.unregister(self.link_out)
+
+    def next_burst(self) -> bytes:
+        """Whole frames for one write: all control first, then some output."""
+        parts = list(self.first)
+        self.first.clear()
+        size = sum(map(len, parts))
+        while self.second and size < BURST:
+            frame = self.second.popleft()
+            self.second_size -= len(frame)
+            size += len(frame)
+            parts.append(frame)
+        return b"".join(parts)
+
+    def say_goodbye(self) -> None:
+        """Tidy up, then give the last frames a bounded time to leave."""
+        if self.meeting is not None:
+            self.meeting.close()
+        if self.error_folder:
+            folder.remove(self.error_folder)
+        self.guarded.leave()
+        end = monotonic() + 2.0
+        while (self.sending or self.first or self.second) and monotonic() < end:
+            self.flush()
+            if self.sending:
+                select.select([], [self.link_out], [], 0.1)

@@ -1,0 +1,129 @@
+"""The second process on a host: it watches the agent, and sweeps when the agent cannot.
+
+The first process forks at once (``guarded``). The child becomes the agent; the
+parent stays as its *guardian* and does almost nothing::
+
+    sshd -- guardian (subreaper) -- agent (subreaper) -- ranks -- what they start
+
+* The agent is killed: its ranks die with it (PR_SET_PDEATHSIG), and what made a
+  session of its own becomes the guardian's child, which kills until there is none.
+* The guardian is killed: the agent gets TERM for it (PR_SET_PDEATHSIG again) and
+  ends as when any lifeline is lost.
+* The agent is stopped, or stuck: it has to show signs of life on a pipe. When it
+  does not, or when the link ended and it does not end in time, all is killed.
+
+Both must be subreapers: an orphan goes to the nearest one above that lives. The
+agent has a session of its own, so that no signal to a group meets both. Not
+covered: both killed in the same instant while a rank's child has a session of
+its own; only a cgroup or a pid namespace would hold that.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from _signal import (  # type: ignore[import-not-found]
+    SIG_SETMASK,
+    SIGCONT,
+    SIGHUP,
+    SIGINT,
+    SIGTERM,
+    pthread_sigmask,
+    signal,
+)
+from time import monotonic
+
+from dispatcher.remote.host import folder, proctree
+
+
+class Guardian:
+    """Watches ``agent`` (a pid) by the pipe ``told`` and by the ``link`` it serves.
+
+    first: what the agent has said so far.
+    """
+
+    def __init__(self, agent: int, link: int, told: int, first: bytes) -> None:
+        self.agent = agent
+        self.link = link
+        self.told = told
+        self.silence = self.ending = 60.0
+        self.folder = b""
+        self.buffer = b""
+        self._hear(first)
+
+    def watch(self) -> int:
+        """The agent's exit code, once nothing is left of it."""
+
+        def pass_on(number: int, _: object) -> None:
+            if self.agent:
+                os.kill(self.agent, number)
+
+        for number in (SIGTERM, SIGHUP, SIGINT):
+            signal(number, pass_on)
+        pthread_sigmask(SIG_SETMASK, [])
+        if self._wait():
+            agent, self.agent = self.agent, 0
+            code = _reaped(agent)
+            if code in (0, 3):  # it has swept itself: ``node``
+                return code
+            self._say("the agent was killed by signal %d" % -code if code < 0 else "it crashed")
+        else:
+            code = 1
+            self._say("the agent was stopped or stuck")
+        proctree.kill_all(_reap_all)
+        if self.folder:
+            folder.remove(os.fsdecode(self.folder))
+        return code if code >= 0 else 128 - code
+
+    def _wait(self) -> bool:
+        """Wait for the agent's end; False when it is stuck and has to be killed."""
+        poll = select.poll()
+        poll.register(self.told, select.POLLIN)
+        poll.register(self.link, select.POLLRDHUP)
+        end = monotonic() + self.silence
+        lost = False
+        while True:
+            left = end - monotonic()
+            if left <= 0:
+                return False
+            for fd, _ in poll.poll(min(left, 1e6) * 1000):
+                if fd == self.link:
+                    # the agent sees it as well, unless it was stopped
+                    os.kill(self.agent, SIGCONT)
+                    poll.unregister(self.link)
+                    lost = True
+                    end = monotonic() + self.ending
+                    continue
+                data = os.read(self.told, 4096)
+                if not data:
+                    return True
+                self._hear(data)
+                if not lost:
+                    end = monotonic() + self.silence
+
+    def _hear(self, data: bytes) -> None:
+        lines = (self.buffer + data).split(b"\n")
+        self.buffer = lines.pop()
+        for line in filter(None, lines):
+            silence, ending, self.folder = line.split(b" ", 2)
+            self.silence, self.ending = float(silence), float(ending)
+
+    def _say(self, text: str) -> None:
+        try:
+            os.write(2, b"%s\n" % text.encode())
+        except OSError:
+            pass  # nobody listens any more
+
+
+def _reaped(pid: int) -> int:
+    """The exit code of our child, or minus the signal that ended it."""
+    status = os.waitpid(pid, 0)[1]
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _reap_all() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass

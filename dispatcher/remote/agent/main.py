@@ -1,0 +1,48 @@
+"""Where the agent begins: descriptors made safe, the sync marker said, the loop run."""
+
+from __future__ import annotations
+
+import os
+
+from dispatcher.remote.agent import guarded
+from dispatcher.remote.host import proctree
+from dispatcher.remote.protocol.wire import SYNC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Serve the link on descriptors 0 and 1 until the job is over; exits.
+
+    The link is moved to other descriptors first, so that a stray print (of a
+    library, of an interpreter warning) lands on standard error and can never
+    stand between two frames.
+    """
+    link_in = os.dup(0)
+    link_out = os.dup(1)
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    _keep_inherited()
+    proctree.become_subreaper()
+    os.write(link_out, SYNC)
+    guardian = guarded.divide(link_in)
+    from dispatcher.remote.agent.agent_loop import (
+        Loop,  # only now: the guardian needs none of it, and shares no page with it
+    )
+
+    code = Loop(link_in, link_out, guardian).run()
+    os._exit(code)  # the interpreter has nothing to tidy up, and would take 2 ms for it
+
+
+def _keep_inherited() -> None:
+    """Keep descriptors that were left open by who started us from the ranks."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+        except OSError:
+            pass  # the one that listed the folder

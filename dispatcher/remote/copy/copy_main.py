@@ -1,0 +1,159 @@
+"""A host's end of a copy: reads an order, answers, and does it.
+
+``put``: order with the list of files; answer: which are needed; the files; a report.
+``get``: order with paths; answer: the list; which are needed; the files; a report.
+The report is the last word, and says what went wrong if anything did.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+
+from dispatcher.remote.copy.disk import NotTaken
+from dispatcher.remote.copy.give import NotGiven, at_home, digest, give, scan
+from dispatcher.remote.copy.receiver import Taker
+from dispatcher.remote.protocol.copy_frames import (
+    CHUNK,
+    FILE,
+    BadFrame,
+    Frames,
+    columns,
+    message,
+    numbers_of,
+    rows,
+    starts_of,
+    value_of,
+)  # fmt: skip
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from dispatcher.remote.copy.copy_relay import Relay
+
+_MOST = 1 << 30  # bytes of a list; the launcher is trusted here
+_READ = 1 << 20
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which Python knows from 3.10 on
+
+
+class _Ended(Exception):
+    """The launcher is gone, or ends us."""
+
+
+def main(packed: bytes) -> int:
+    """The exit code: 0 when the report says that all is in its place. packed: this program."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
+    come = _frames()
+    try:
+        order = value_of(*next(come))
+        return _put(order, come, packed) if order["do"] == "put" else _get(order, come)
+    except (BadFrame, NotGiven, NotTaken) as bad:
+        return _fail(str(bad))
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(name + (error.strerror or str(error)).lower())
+    except _Ended:
+        return 1
+
+
+def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], packed: bytes) -> int:
+    entries = rows(order["list"])
+    taker = Taker(entries, order["groups"], order["checksum"], order["resume"])
+    keep, relay = False, None
+    try:
+        _say(taker.needs())
+        if order.get("below"):
+            from dispatcher.remote.copy.copy_relay import Relay
+
+            relay = Relay(order, packed, taker, _say)
+            relay.start()
+        _receive(taker, come, relay)
+        if relay is not None:
+            relay.fed()
+        taker.commit()
+        if relay is not None:
+            relay.finish()
+        _say(taker.report())
+    except BaseException as error:
+        keep = isinstance(error, _Ended) and bool(order["resume"])
+        if relay is not None:
+            relay.abandon()
+        raise
+    finally:
+        taker.close(keep)
+    return 0
+
+
+def _get(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
+    entries, places = [], []
+    for path, name in order["paths"]:
+        for entry, place in scan(at_home(path), name):
+            if order["checksum"] and entry.kind == FILE:
+                entry.more = digest(place)
+            entries.append(entry)
+            places.append(place)
+    _say({"list": columns(entries)})
+    answer = value_of(*next(come))
+    starts = starts_of(answer)
+    waiting, size = [], 0
+    for index in numbers_of(answer["need"]):
+        at, seen = starts.get(index, (0, ""))
+        for piece in give(places[index], entries[index].size, at, seen):
+            waiting.append(piece)
+            size += len(piece)
+            if size >= CHUNK:
+                _write(b"".join(waiting))
+                waiting, size = [], 0
+    _write(b"".join(waiting))
+    return 0
+
+
+def _receive(taker: Taker, come: Iterator[tuple[bytes, bytes]], relay: Relay | None) -> None:
+    while not taker.done:
+        kind, body = next(come)
+        try:
+            if relay is None:
+                taker.take(kind, body)
+                continue
+            with relay.grown:
+                taker.take(kind, body)
+                relay.grown.notify_all()
+        except OSError as error:
+            if error.filename is None:
+                error.filename = taker.now.path.partition("/")[2]
+            raise
+
+
+def _frames() -> Iterator[tuple[bytes, bytes]]:
+    for fd in 0, 1:
+        try:
+            fcntl.fcntl(fd, _SET_PIPE_SIZE, _READ)  # fewer turns between sshd and us
+        except OSError:
+            pass  # no pipe, or not on Linux
+    frames = Frames(_MOST)
+    while data := os.read(0, _READ):
+        yield from frames.feed(data)
+    raise _Ended
+
+
+def _say(value: dict[str, Any]) -> None:
+    _write(message(value))
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def _fail(why: str) -> int:
+    _say({"error": why})
+    return 1
+
+
+def _end(number: int, frame: object) -> None:
+    raise _Ended

@@ -1,0 +1,233 @@
+"""An inner host of a tree: passes the files on to the hosts below it, by the system's ssh.
+
+Sent only when there is a tree. Each child gets the same program and list, says what it
+needs, and is fed from our own files as they grow, so bytes flow through all levels at once.
+The list holds the sender's SHA-256 of every file: a child takes nothing from us that the
+root did not have. Our own files get their names when the children are fed.
+
+A child that cannot be reached, has no Python, fails or makes no progress is told of, with
+all below it; the root serves them itself. What is read from a child is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+
+from dispatcher.remote.copy.give import give
+from dispatcher.remote.protocol.copy_frames import (  # fmt: skip
+    Frames,
+    message,
+    numbers_of,
+    starts_of,
+    value_of,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterator
+
+    from dispatcher.remote.copy.receiver import Taker
+
+#: seconds without any progress after which a child is given up
+STALLED = 30.0
+_NOISE = 64 << 10
+_LARGEST = 64 << 20
+_READY = b"P\n"
+
+
+class Relay:
+    """Serves the hosts below. order: the one we had; packed: the program we are.
+
+    say: tells the root something.
+    """
+
+    def __init__(
+        self, order: dict[str, Any], packed: bytes, taker: Taker, say: Callable[[Any], None]
+    ) -> None:
+        self._order = order
+        self._program = b"%08d" % len(packed) + packed
+        self._taker = taker
+        self._say = say
+        self.grown = threading.Condition()
+        self.marker: bytes = order["marker"]
+        self.opening: bytes = order["opening"]
+        self._one = threading.Lock()  # one message at a time
+        self._failed = False
+        self._children = [
+            _Child(self, branch) for branch in split(order["below"], order["branches"])
+        ]
+
+    def start(self) -> None:
+        for child in self._children:
+            child.thread.start()
+
+    def fed(self) -> None:
+        """Wait until no child wants more of our files."""
+        while any(not child.fed and child.thread.is_alive() for child in self._children):
+            with self.grown:
+                self.grown.wait(1.0)
+            self._watch()
+
+    def finish(self) -> None:
+        """Wait for the children's ends."""
+        while any(child.thread.is_alive() for child in self._children):
+            for child in self._children:
+                child.thread.join(0.2)
+            self._watch()
+
+    def abandon(self) -> None:
+        """End the children: our own part has failed."""
+        self._failed = True
+        for child in self._children:
+            child.kill()
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if child.thread.is_alive() and now - child.moved > STALLED:
+                child.kill()
+
+    # -- for the children's threads -----------------------------------------------------
+
+    def introduction(self, branch: list[Any]) -> bytes:
+        """The program, and the order for the head of ``branch``."""
+        order = dict(self._order)
+        order["groups"] = branch[0][2]
+        order["below"] = branch[1:]
+        return self._program + message(order)
+
+    def tell(self, value: dict[str, Any]) -> None:
+        with self._one:
+            if not self._failed:
+                self._say(value)
+
+    def _growing(self, index: int) -> Callable[[int], bool]:
+        """What waits until more than so many bytes of a file are here."""
+
+        def more(at: int) -> bool:
+            return self._wait(index, at + 1)
+
+        return more
+
+    def _wait(self, index: int, size: int) -> bool:
+        """Wait until ``size`` bytes of a file are here; False if they never will be."""
+        with self.grown:
+            while not self._failed:
+                if self._taker.available(index) >= size:
+                    return True
+                self.grown.wait(1.0)
+        return False
+
+    def pieces(self, needed: list[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
+        """Frames of our files, as they come."""
+        for index in needed:
+            if not self._wait(index, 0):
+                return
+            path, size = self._taker.source(index)
+            at, seen = starts.get(index, (0, ""))
+            yield from give(path, size, at, seen, self._growing(index))
+
+
+class _Child:
+    """The head of ``branch``: [index, argv, groups] of it and of all below it."""
+
+    def __init__(self, relay: Relay, branch: list[Any]) -> None:
+        self._relay = relay
+        self._branch = branch
+        self._process: Any = None
+        self._unheard = {entry[0] for entry in branch}
+        self.fed = False
+        self.moved = time.monotonic()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _run(self) -> None:
+        why = "it ended early"
+        try:
+            self._serve()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            why = str(error)
+        finally:
+            self.kill()
+            if self._process is not None:
+                said = self._process.stderr.read(400).decode("utf-8", "replace").strip()
+                why = said.splitlines()[-1] if said else why
+                self._process.wait()
+            self.fed = True
+            if self._unheard:
+                self._relay.tell({"of": sorted(self._unheard), "failed": why})
+            with self._relay.grown:
+                self._relay.grown.notify_all()
+
+    def _serve(self) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            self._branch[0][1], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0,
+        )  # fmt: skip
+        write = self._write
+        write(self._relay.opening)
+        rest = self._started()
+        write(self._relay.introduction(self._branch))
+        come = self._values(rest)
+        answer = next(come)
+        if "error" in answer:
+            raise ValueError(str(answer["error"])[:400])
+        for piece in self._relay.pieces(numbers_of(answer["need"]), starts_of(answer)):
+            write(piece)
+        self.fed = True
+        with self._relay.grown:
+            self._relay.grown.notify_all()
+        for value in come:
+            if "error" in value:
+                raise ValueError(str(value["error"])[:400])
+            if "of" not in value:
+                value["of"] = [self._branch[0][0]]
+            told = self._unheard.intersection(value["of"])
+            self._unheard -= told
+            self._relay.tell({**value, "of": sorted(told)})
+            if not self._unheard:
+                return
+
+    def _started(self) -> bytes:
+        """What follows the line that says that Python reads on. Raises: ValueError."""
+        said = b""
+        marker = self._relay.marker + _READY
+        while marker not in said:
+            data = self._read()
+            said = (said + data)[-_NOISE:]
+            if marker[: -len(_READY)] + b"S\n" in said:
+                raise ValueError("no python3 there")
+        return said.partition(marker)[2]
+
+    def _values(self, rest: bytes) -> Iterator[dict[str, Any]]:
+        frames = Frames(_LARGEST)
+        while True:
+            for kind, body in frames.feed(rest):
+                yield value_of(kind, body)
+            rest = self._read()
+
+    def _read(self) -> bytes:
+        data = os.read(self._process.stdout.fileno(), 64 << 10)
+        if not data:
+            raise ValueError("it ended early")
+        self.moved = time.monotonic()
+        return data
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._process.stdin.fileno(), view) :]
+            self.moved = time.monotonic()
+
+
+def split(hosts: list[Any], branches: int) -> list[list[Any]]:
+    """``hosts`` in at most ``branches`` runs of nearly equal length, each with its head first."""
+    count = min(branches, len(hosts))
+    cuts = [len(hosts) * i // count for i in range(count + 1)] if count else []
+    return [hosts[a:b] for a, b in zip(cuts, cuts[1:])]

@@ -1,0 +1,350 @@
+"""The end that wants the files: what of a list it needs, and how they get their names.
+
+Theory. Nothing stands under its final name before all of it is here and its SHA-256 is
+the sender's. Everything comes into a folder beside the destination first (the *stage*)
+and is renamed from there: a tree that is new in one step, otherwise file by file. A large
+file comes under a name made of what it is (the *part*), which is kept when the connection
+is lost, so the next attempt goes on there; a full disk keeps none.
+
+The stage and each part are locked by whoever fills them: a second copy at the same time
+uses a name of its own, and what nobody holds any more is swept by the next copy.
+"""
+
+from __future__ import annotations
+
+import os
+
+from dispatcher.remote.copy.disk import (
+    PART,
+    STAGE,
+    NotTaken,
+    lock,
+    locked,
+    merge,
+    remove,
+    rename,
+    same_file,
+    same_time,
+    sweep,
+)  # fmt: skip
+from dispatcher.remote.copy.give import at_home, digest
+from dispatcher.remote.protocol.copy_frames import (
+    BROKEN,
+    DATA,
+    END,
+    FILE,
+    FOLDER,
+    LINK,
+    START,
+    Entry,
+    numbers,
+    sha256,
+)  # fmt: skip
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: a file of so many bytes is worth going on with
+WORTH = 1 << 20
+_CHUNK = 1 << 20
+
+
+class Group:
+    """Names that go to one destination ``dest``, and the folder where they are staged."""
+
+    def __init__(self, dest: str, names: list[str]) -> None:
+        dest = at_home(dest)
+        self.to = None if dest.endswith("/") or len(names) > 1 or os.path.isdir(dest) else dest
+        self.folder = (dest if self.to is None else os.path.dirname(dest)) or "."
+        os.makedirs(self.folder, exist_ok=True)
+        self.stage = ""
+        self.lock = -1
+
+    def final(self, name: str) -> str:
+        return os.path.join(self.folder, name) if self.to is None else self.to
+
+    def staged(self, inner: str) -> str:
+        """Where ``inner`` waits for its name; its folders are the caller's."""
+        if not self.stage:
+            self.stage = os.path.join(self.folder, STAGE + os.urandom(6).hex())
+            os.mkdir(self.stage, 0o700)
+            self.lock = lock(self.stage)
+        return os.path.join(self.stage, inner)
+
+    def close(self) -> None:
+        if self.stage:
+            remove(self.stage)
+            self.stage = ""
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+class Taker:
+    """Takes the files of ``entries``, whose paths are ``GROUP/NAME/...``, to their destinations.
+
+    groups: (destination, names). checksum: files are the same if their contents are, not
+    if size and time are. resume: whether parts are used and kept.
+    """
+
+    def __init__(
+        self, entries: list[Entry], groups: list[Any], checksum: bool, resume: bool
+    ) -> None:
+        self._checksum = checksum
+        self._resume = resume
+        self._groups = [Group(dest, names) for dest, names in groups]
+        for group in self._groups:
+            sweep(group.folder)
+        self._entries = entries
+        self._fresh: set[str] = set()  # group and name of those of which nothing is there yet
+        self._needed: list[int] = []
+        self._parts: dict[int, tuple[int, str, int, Any]] = {}  # -> fd, path, size, digest
+        self._turn = 0  # which of the needed
+        self._fd = -1
+        self._path = ""
+        self._known: Any = None
+        self._size = 0
+        self._sure = False  # that the bytes before ``_size`` are those of this file
+        self._wants: set[int] = set()
+        self._places: dict[int, str] = {}
+        self.bytes = 0
+
+    # -- what is needed -----------------------------------------------------------------
+
+    def needs(self) -> dict[str, Any]:
+        """Which entries' bytes are to be sent, and what there is of them already."""
+        starts: list[int] = []
+        seen: list[str] = []
+        for index, entry in enumerate(self._entries):
+            if not self._wanted(entry):
+                continue
+            self._needed.append(index)
+            self._wants.add(index)
+            if self._resume and entry.size >= WORTH:
+                part = self._open_part(entry)
+                if part is not None:
+                    self._parts[index] = part
+                    if part[2]:
+                        starts += [index, part[2]]
+                        seen.append(part[3].hexdigest())
+        return {"need": numbers(self._needed), "start": numbers(starts), "seen": " ".join(seen)}
+
+    def _wanted(self, entry: Entry) -> bool:
+        """Whether bytes of ``entry`` are to be sent. Raises: NotTaken where it has no place."""
+        group, top, rest = self._split(entry.path)
+        final = group.final(top) + rest
+        key = entry.path[: len(entry.path) - len(rest)]
+        if key in self._fresh:
+            return entry.kind == FILE
+        try:
+            there = os.lstat(final)
+        except FileNotFoundError:
+            if not rest:
+                self._fresh.add(key)
+            return entry.kind == FILE
+        folder = os.path.isdir(final)
+        if entry.kind == FOLDER:
+            if not folder:
+                raise NotTaken(f"{final}: is not a folder")
+            return False
+        if folder and not os.path.islink(final):
+            raise NotTaken(f"{final}: is a directory")
+        if entry.kind == LINK:
+            return False
+        return not (there.st_mode & 0o170000 == 0o100000 and self._same(entry, final, there))
+
+    def _same(self, entry: Entry, final: str, there: os.stat_result) -> bool:
+        if there.st_size != entry.size:
+            return False
+        if self._checksum:
+            if digest(final) != entry.more:
+                return False
+            os.utime(final, ns=(entry.mtime, entry.mtime))
+        elif not same_time(there.st_mtime_ns, entry.mtime):
+            return False
+        if there.st_mode & 0o7777 != entry.mode:
+            os.chmod(final, entry.mode)
+        return True
+
+    def _split(self, path: str) -> tuple[Group, str, str]:
+        """Group, name, and the rest with the slash before it."""
+        number, _, path = path.partition("/")
+        top, slash, rest = path.partition("/")
+        return self._groups[int(number)], top, slash + rest
+
+    def _open_part(self, entry: Entry) -> tuple[int, str, int, Any] | None:
+        """The part of ``entry``, locked and read; None when another copy is at it."""
+        group, top, rest = self._split(entry.path)
+        known = sha256()
+        words = f"{group.final(top) + rest}\0{entry.size}\0{entry.mtime}"
+        known.update(os.fsencode(words))
+        path = os.path.join(group.folder, PART + known.hexdigest()[:24])
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if not locked(fd) or not same_file(fd, path):
+            os.close(fd)
+            return None
+        known, size = sha256(), 0
+        while data := os.read(fd, _CHUNK):
+            known.update(data)
+            size += len(data)
+        if size > entry.size:
+            os.ftruncate(fd, 0)
+            known, size = sha256(), os.lseek(fd, 0, os.SEEK_SET)
+        return fd, path, size, known
+
+    # -- what arrives -------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether every needed file has arrived."""
+        return self._turn == len(self._needed)
+
+    @property
+    def now(self) -> Entry:
+        """The file whose turn it is."""
+        return self._entries[self._needed[self._turn]]
+
+    def take(self, kind: bytes, body: bytes) -> None:
+        """The next frame of the files. Raises: NotTaken, OSError."""
+        if self.done:
+            raise NotTaken("more files came than were asked for")
+        index = self._needed[self._turn]
+        entry = self._entries[index]
+        if self._fd < 0:
+            self._sure = False
+            self._begin(index, entry)
+        if kind == DATA:
+            self._size += len(body)
+            if self._size > entry.size:
+                raise NotTaken(f"{entry.path}: more bytes came than it has")
+            self._known.update(body)
+            self.bytes += len(body)
+            view = memoryview(body)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            self._sure = True
+        elif kind == START:
+            if int.from_bytes(body, "big") != self._size:  # it is not the same file
+                os.ftruncate(self._fd, 0)
+                os.lseek(self._fd, 0, os.SEEK_SET)
+                self._known, self._size = sha256(), 0
+            self._sure = True
+        elif kind == END:
+            self._end(index, entry, body)
+        elif kind == BROKEN:
+            raise NotTaken(os.fsdecode(body))
+        else:
+            raise NotTaken(f"a frame of kind {kind!r}")
+
+    def _begin(self, index: int, entry: Entry) -> None:
+        if index in self._parts:
+            self._fd, self._path, self._size, self._known = self._parts[index]
+            return
+        group, _, _ = self._split(entry.path)
+        self._path = path = group.staged(entry.path.partition("/")[2])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            self._fd = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._fd = os.open(path, flags, 0o600)
+        self._known, self._size = sha256(), 0
+
+    def _end(self, index: int, entry: Entry, told: bytes) -> None:
+        listed = entry.more in ("", self._known.hexdigest())
+        if self._size != entry.size or self._known.digest() != told or not listed:
+            if index in self._parts:
+                os.unlink(self._path)
+            raise NotTaken(f"{entry.path}: came damaged, or changed while it was sent")
+        os.fchmod(self._fd, entry.mode)
+        os.utime(self._fd, ns=(entry.mtime, entry.mtime))
+        if index not in self._parts:  # a part stays locked until it has its name
+            os.close(self._fd)
+        self._places[index] = self._path
+        self._fd = -1
+        self._turn += 1
+
+    # -- for those whom we pass files on to ---------------------------------------------
+
+    def available(self, index: int) -> int:
+        """How many bytes of a file are here for certain; -1: it has not begun to come."""
+        if index in self._places or index not in self._wants:
+            return self._entries[index].size
+        coming = self._fd >= 0 and self._turn < len(self._needed)
+        if not coming or self._needed[self._turn] != index:
+            return -1
+        return self._size if self._sure else -1
+
+    def source(self, index: int) -> tuple[str, int]:
+        """Where a file is or comes, and its size; until ``commit``."""
+        entry = self._entries[index]
+        if index in self._places:
+            return self._places[index], entry.size
+        if index in self._wants:
+            return self._path, entry.size
+        group, top, rest = self._split(entry.path)
+        return group.final(top) + rest, entry.size
+
+    # -- the names ----------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Give everything its name; all needed files must have arrived.
+
+        Raises: NotTaken, OSError.
+        """
+        folders: list[tuple[str, str, Entry]] = []
+        tops: dict[str, str] = {}
+        for index, entry in enumerate(self._entries):
+            group, top, rest = self._split(entry.path)
+            final = group.final(top) + rest
+            if entry.kind == FOLDER and os.path.isdir(final):
+                continue
+            if entry.kind == LINK and os.path.islink(final) and os.readlink(final) == entry.more:
+                continue
+            if entry.kind == FILE and index not in self._places:
+                continue
+            staged = group.staged(top + rest)
+            tops[group.staged(top)] = group.final(top)
+            if entry.kind == FOLDER:
+                os.makedirs(staged, exist_ok=True)
+                folders.append((staged, final, entry))
+                continue
+            if rest:
+                os.makedirs(os.path.dirname(staged), exist_ok=True)
+            if entry.kind == LINK:
+                os.symlink(entry.more, staged)
+            elif self._places[index] != staged:
+                rename(self._places[index], staged)
+        for staged, _, entry in reversed(folders):
+            os.chmod(staged, entry.mode | 0o700)  # a folder of ours that we may not write to stays
+            os.utime(staged, ns=(entry.mtime, entry.mtime))
+        for staged, final in tops.items():
+            merge(staged, final)
+        for _, final, entry in folders:
+            if entry.mode & 0o700 != 0o700:
+                os.chmod(final, entry.mode)
+
+    def report(self) -> dict[str, Any]:
+        """What was done: files sent and equal; bytes received, and found from another time."""
+        files = sum(entry.kind == FILE for entry in self._entries)
+        needed = sum(self._entries[index].size for index in self._needed)
+        return {
+            "sent": len(self._needed),
+            "equal": files - len(self._needed),
+            "bytes": self.bytes,
+            "found": max(0, needed - self.bytes),
+        }
+
+    def close(self, keep: bool) -> None:
+        """Leave nothing but, if ``keep``, the parts of files that have not arrived."""
+        for fd, path, _, _ in self._parts.values():
+            if same_file(fd, path) and (not keep or os.fstat(fd).st_size == 0):
+                os.unlink(path)
+            os.close(fd)
+        if self._fd >= 0 and all(self._fd != part[0] for part in self._parts.values()):
+            os.close(self._fd)
+        self._parts.clear()
+        self._fd = -1
+        for group in self._groups:
+            group.close()

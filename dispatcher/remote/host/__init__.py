@@ -1,0 +1,1 @@
+"""The host as its kernel shows it: processes, facts, folders, shared memory."""

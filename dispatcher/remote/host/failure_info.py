@@ -1,0 +1,125 @@
+"""Why a rank failed, as far as its host can tell: its error file, the OOM killer, the GPU driver;
+and where in the kernel a process hangs that cannot be killed.
+
+Loaded at the first failure only. What is found are texts for the launcher; it
+takes none of them on trust.
+"""
+
+from __future__ import annotations
+
+import os
+from _signal import SIGKILL  # type: ignore[import-not-found]
+
+from dispatcher.remote.host.host_facts import oom_kills
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: bytes of an error file that are sent on
+ERROR_LIMIT = 64 << 10
+#: kernel messages looked at, and characters of one that are quoted
+LOG_LIMIT, QUOTE_LIMIT = 20000, 200
+
+
+def examine(
+    rank: int, pid: int, status: int, folder: str | None, kills: int, since: float
+) -> dict[str, Any]:
+    """Fields for the report of an exit: ``error`` (bytes) and ``hint`` (text), where there are any.
+
+    kills: the OOM killer's count when the ranks were started; since: that moment, monotonic.
+    """
+    found = error_of(folder, rank)
+    log = kernel_log(since) if status == -SIGKILL or os.path.exists("/proc/driver/nvidia") else []
+    hint = gpu_trouble(log)
+    if status == -SIGKILL:
+        hint = out_of_memory(log, pid, oom_kills() - kills) or hint
+    if hint:
+        found["hint"] = hint
+    return found
+
+
+def error_of(folder: str | None, rank: int) -> dict[str, Any]:
+    """The field ``error`` if ``rank`` wrote an error file."""
+    error = read_error_file(os.path.join(folder, "rank-%d.json" % rank)) if folder else b""
+    return {"error": error} if error else {}
+
+
+def read_error_file(path: str) -> bytes:
+    """What a rank wrote to its error file, at most ``ERROR_LIMIT`` bytes; b"" for nothing."""
+    try:
+        # a pipe or a device in its place must not hold us, nor a link lead elsewhere
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, ERROR_LIMIT)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def kernel_log(since: float) -> list[str]:
+    """The kernel's messages since ``since`` (monotonic seconds); [] where we may not read them."""
+    lines: list[str] = []
+    try:
+        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return lines
+    try:
+        for _ in range(LOG_LIMIT):
+            try:
+                record = os.read(fd, 8192)
+            except BrokenPipeError:
+                continue  # it was overwritten while we read; the next one is there
+            # "priority,sequence,microseconds,flags;text\\n", see the kernel's dev-kmsg
+            head, _, text = record.partition(b";")
+            fields = head.split(b",")
+            if len(fields) > 2 and fields[2].isdigit() and int(fields[2]) >= since * 1e6:
+                lines.append(text.partition(b"\n")[0].decode("utf-8", "replace"))
+    except OSError:
+        pass  # the end of the log, or not a log at all
+    finally:
+        os.close(fd)
+    return lines
+
+
+def out_of_memory(log: list[str], pid: int, kills: int) -> str:
+    """What speaks for the OOM killer, from the kernel's messages and its cgroup's count."""
+    for line in log:
+        if "ut of memory: Killed process %d " % pid in line:
+            return "the kernel's OOM killer: " + line[:QUOTE_LIMIT]
+    if kills > 0:
+        return "the OOM killer struck in this host's cgroup (oom_kill rose by %d)" % kills
+    for line in log:
+        # in a container the kernel counts pids otherwise
+        if "ut of memory: Killed process " in line:
+            return "the OOM killer struck on this host: " + line[:QUOTE_LIMIT]
+    return ""
+
+
+def gpu_trouble(log: list[str]) -> str:
+    """The GPU driver's last complaint; its numbers are NVIDIA's Xid errors."""
+    for line in reversed(log):
+        if "NVRM: Xid" in line:
+            return "the GPU driver reported " + line[:QUOTE_LIMIT]
+    return ""
+
+
+def where(pid: int, proc: str = "/proc") -> str:
+    """``D nfs_wait_on_request 74 x86_64``: state, kernel function, system call; "-" unknown.
+
+    The number of a system call means something only with the machine.
+    """
+    words = []
+    for name in ("stat", "wchan", "syscall"):
+        try:
+            with open("%s/%d/%s" % (proc, pid, name)) as file:
+                text = file.read(4096)
+        except OSError:  # gone by now, or not for us to know
+            text = ""
+        # a command's name may hold spaces and parentheses
+        text = text.rpartition(")")[2]
+        words.append((text.split() or ["-"])[0][:64])
+    return " ".join([*words, os.uname().machine])

@@ -1,0 +1,239 @@
+"""What this host is and has, read from the kernel; judged by the launcher, not here.
+
+Every fact is a file or a system call that answers at once: no program is run
+and no name is looked up, so a broken host cannot make the start hang.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from dispatcher.remote.host.process import search
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
+    """The facts of this host as a dict of plain values.
+
+    check: see ``look``; with an ``iface`` only the addresses of that one count.
+    """
+    iface = check.get("iface")
+    return {
+        "hostname": os.uname().nodename,
+        "pid": os.getpid(),
+        "user": os.getuid(),
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "executable": sys.executable or "",
+        "cores": len(os.sched_getaffinity(0)),
+        "gpus": count_gpus(),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "addresses": addresses() if iface is None else addresses_of(iface),
+        "machine": identity(),
+        "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
+        "tmp": room(os.environb.get(b"TMPDIR") or b"/tmp"),
+        "shm": room(b"/dev/shm"),
+    }
+
+
+def summed(path: bytes) -> int | None:
+    """CRC-32 of the beginning of a file; None where it cannot be read."""
+    from zlib import crc32
+
+    try:
+        with open(path, "rb") as file:
+            return crc32(file.read(1 << 20))
+    except OSError:
+        return None
+
+
+def room(folder: bytes) -> int | None:
+    """Bytes that are free in the file system of ``folder``; None where that is not known."""
+    try:
+        there = os.statvfs(folder)
+    except OSError:
+        return None
+    return there.f_bavail * there.f_frsize if there.f_blocks else None
+
+
+def identity() -> str:
+    """A text that two agents share only when they run on the same machine (or container)."""
+    parts = []
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            parts.append(file.read().strip())
+    except OSError:
+        parts.append(os.uname().nodename)
+    for name in ("net", "pid"):
+        try:
+            parts.append(os.readlink("/proc/self/ns/" + name))
+        except OSError:
+            pass
+    return " ".join(parts)
+
+
+def count_gpus() -> int:
+    """NVIDIA GPUs that this host's driver shows; 0 without the driver.
+
+    In a container /proc lists all GPUs of the machine while /dev has only those
+    given to it, so /dev decides where it has any. A batch system leaves all in /dev and
+    denies some by a cgroup, which access(2) tells without asking the driver.
+    """
+    try:
+        devices = [
+            name for name in os.listdir("/dev") if name[:6] == "nvidia" and name[6:].isdigit()
+        ]
+    except OSError:
+        devices = []
+    if devices:
+        return sum(os.access("/dev/" + name, os.R_OK | os.W_OK) for name in devices)
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0
+
+
+def oom_kills() -> int:
+    """How many processes of our cgroup the OOM killer has killed so far; 0 where unknown."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    for line in lines:  # "0::/path" is version 2, "4:memory:/path" version 1: cgroups(7)
+        _, kind, path = line.split(":", 2)
+        if kind == "memory":
+            base, name = "/sys/fs/cgroup/memory", "memory.oom_control"
+        elif kind == "":
+            base, name = "/sys/fs/cgroup", "memory.events"
+        else:
+            continue
+        for place in (base + path, base):  # a container may see its own cgroup as the root
+            try:
+                with open(os.path.join(place, name)) as file:
+                    for words in map(str.split, file):
+                        if words[0] == "oom_kill":
+                            return int(words[1])
+            except (OSError, ValueError):
+                pass
+    return 0
+
+
+def addresses() -> list[str]:
+    """Numeric addresses by which other hosts may reach this one; the ssh one comes first.
+
+    Loopback and link-local addresses are left out. Whether an address really
+    can be reached is proved by ``probe``, not guessed from its look.
+    """
+    found = []
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    if len(connection) == 4:
+        found.append(connection[2].partition("%")[0])
+    found.extend(_ipv4())
+    found.extend(_ipv6())
+    unique: list[str] = []
+    for address in found:
+        if address not in unique and address != "::1" and address[:4] not in ("127.", "fe80"):
+            unique.append(address)
+    return unique[:32]
+
+
+def addresses_of(iface: bytes) -> list[str]:
+    """Numeric addresses of the network interface ``iface``; none if there is no such thing."""
+    from _socket import AF_INET, SOCK_DGRAM, inet_ntoa, socket
+    from fcntl import ioctl
+
+    found = []
+    probe = socket(AF_INET, SOCK_DGRAM)
+    try:  # SIOCGIFADDR of netdevice(7): a struct ifreq in, the same with a sockaddr_in out
+        found.append(inet_ntoa(ioctl(probe.fileno(), 0x8915, iface.ljust(40, b"\0"))[20:24]))
+    except OSError:
+        pass
+    finally:
+        probe.close()
+    return found + _ipv6(_text(iface))
+
+
+def _ipv4() -> list[str]:
+    """Local IPv4 addresses, from the routing trie: "|-- 10.0.0.7" above "/32 host LOCAL"."""
+    found: list[str] = []
+    last = ""
+    try:
+        with open("/proc/net/fib_trie") as file:
+            for line in file:
+                line = line.strip()
+                if line.startswith("|-- "):
+                    last = line[4:]
+                elif line == "/32 host LOCAL" and last not in found:
+                    found.append(last)
+    except OSError:
+        pass
+    return found
+
+
+def _ipv6(iface: str | None = None) -> list[str]:
+    """IPv6 addresses, of ``iface`` or of all; link-local ones left out."""
+    found = []
+    try:
+        with open("/proc/net/if_inet6") as file:
+            for line in file:
+                digits, *_, name = line.split()
+                if iface not in (None, name) or digits[:4] == "fe80":
+                    continue
+                groups = [digits[at : at + 4].lstrip("0") or "0" for at in range(0, 32, 4)]
+                found.append("::1" if int(digits, 16) == 1 else ":".join(groups))
+    except OSError:
+        pass
+    return found
+
+
+def look(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[str]]:
+    """Problems that would keep the ranks from starting: list of [what, why].
+
+    check: dict of what the plan needs; ``program`` (bytes, looked up in ``path``)
+    must be executable, ``script`` (bytes, relative to ``cwd``) must be readable,
+    ``iface`` (bytes) must name a network interface; with ``mpi`` the program must not
+    be built for an MPI that cannot be served.
+    """
+    problems = []
+    if not os.path.isdir(cwd):
+        return [["cwd", "%s: no such directory" % _text(cwd)]]
+    iface = check.get("iface")
+    if iface is not None and not addresses_of(iface):
+        there = sorted(os.listdir("/sys/class/net"))
+        what = "no interface %s with an address; there is: %s" % (_text(iface), " ".join(there))
+        problems.append(["iface", what])
+    program = check.get("program")
+    if program:
+        found = [os.path.join(cwd, place) for place in search(program, path)]
+        files = [place for place in found if os.path.isfile(place)]
+        if not files:
+            problems.append(["missing", "%s: not found" % _text(program)])
+        elif not any(os.access(place, os.X_OK) for place in files):
+            problems.append(["not executable", "%s: not executable" % _text(files[0])])
+        elif "mpi" in check and _needs_open_mpi(files[0]):
+            problems.append(["open mpi", "%s: Open MPI does not speak PMI-1" % _text(program)])
+    script = check.get("script")
+    if script:
+        place = os.path.join(cwd, script)
+        if not os.path.exists(place):
+            problems.append(["no script", "%s: no such file" % _text(place)])
+        elif not os.access(place, os.R_OK):
+            problems.append(["not executable", "%s: cannot be read" % _text(place)])
+    return problems
+
+
+def _needs_open_mpi(path: bytes) -> bool:
+    """Is ``path`` an ELF file that names Open MPI's library? The names stand near its start."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF" and b"\0libmpi.so.40\0" in file.read(4 << 20)
+    except OSError:
+        return False
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

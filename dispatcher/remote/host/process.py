@@ -1,0 +1,194 @@
+"""One rank as a process: spawned in its own session, its output on two pipes.
+
+The environment and the arguments arrive here as bytes and reach ``execve``
+unchanged: no shell, no decoding. A rank is done when it was reaped *and* both
+pipes ended; a pipe kept open by another process is cut off after a while
+(``node`` decides when), so that a forgotten background process cannot hold
+the job.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from _signal import NSIG, SIG_DFL, SIGKILL, SIGSTOP, signal  # type: ignore[import-not-found]
+
+from dispatcher.remote.host import proctree
+from dispatcher.remote.protocol.wire import STDERR, STDOUT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import NoReturn
+
+
+class SpawnError(Exception):
+    """The rank could not be started: ``step`` (fork, chdir, exec), ``errno``, ``what`` it was."""
+
+    def __init__(self, step: str, number: int, what: str) -> None:
+        Exception.__init__(self, "%s: %s: %s" % (step, what, os.strerror(number)))
+        self.step = step
+        self.errno = number
+        self.what = what
+
+
+class Process:
+    """A running rank: ``pid``, the read ends of its output ``pipes`` {stream: fd}, its ``counts``.
+
+    pipes: what is still open; counts: bytes read from each stream so far.
+    """
+
+    def __init__(self, rank: int, pid: int, out: int, err: int) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.status: int | None = None
+        self.pipes = {STDOUT: out, STDERR: err}
+        self.counts = {STDOUT: 0, STDERR: 0}
+
+
+def spawn(
+    rank: int,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    cwd: bytes,
+    keep: int = -1,
+    stdin: int = -1,
+) -> Process:
+    """Start ``argv`` (list of bytes) with exactly ``env`` (bytes to bytes) in ``cwd`` (bytes).
+
+    keep: a descriptor that the rank inherits besides its standard ones; -1 for none.
+    stdin: what becomes its standard input; -1 for /dev/null.
+
+    Returns when the program is running, that is after a successful execve.
+    Raises: SpawnError.
+    """
+    fds: list[int] = []
+    parent = os.getpid()
+    try:
+        for _ in range(3):
+            fds.extend(os.pipe())
+        pid = os.fork()
+    except OSError as error:
+        for fd in fds:
+            os.close(fd)
+        raise SpawnError("fork", error.errno or errno.EIO, "rank %d" % rank) from None
+    out, out_end, err, err_end, told, tell = fds
+    if pid == 0:
+        _become(parent, argv, env, cwd, out_end, err_end, tell, keep, stdin)
+    for fd in (out_end, err_end, tell):
+        os.close(fd)
+    trouble = _read_all(told)
+    os.close(told)
+    if trouble:
+        os.waitpid(pid, 0)
+        os.close(out)
+        os.close(err)
+        step, number = trouble.split(b" ")
+        what = cwd if step == b"chdir" else argv[0]
+        raise SpawnError(step.decode(), int(number), what.decode("utf-8", "surrogateescape"))
+    os.set_blocking(out, False)
+    os.set_blocking(err, False)
+    return Process(rank, pid, out, err)
+
+
+def _read_all(fd: int) -> bytes:
+    parts: list[bytes] = []
+    while True:
+        part = os.read(fd, 4096)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def _become(
+    parent: int,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    cwd: bytes,
+    out: int,
+    err: int,
+    tell: int,
+    keep: int,
+    stdin: int,
+) -> NoReturn:
+    """In the child: turn into the rank. Never returns."""
+    step = "exec"
+    try:
+        os.setsid()
+        if not proctree.signal_with_parent(parent, SIGKILL):
+            os._exit(SIGKILL)
+        os.dup2(os.open("/dev/null", os.O_RDONLY) if stdin < 0 else stdin, 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        if keep >= 0:
+            os.set_inheritable(keep, True)
+        # Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so over execve
+        for number in range(1, NSIG):
+            if number not in (SIGKILL, SIGSTOP, 32, 33):  # 32, 33: glibc's own
+                try:
+                    signal(number, SIG_DFL)
+                except (OSError, ValueError):
+                    pass
+        step = "chdir"
+        os.chdir(cwd)
+        step = "exec"
+        execute(argv, env)
+    except OSError as error:
+        number = error.errno or errno.EIO
+    except BaseException:  # noqa: BLE001 - nothing may run on in the child as a second agent
+        number = errno.EINVAL
+    try:
+        os.write(tell, b"%s %d" % (step.encode(), number))
+    finally:
+        os._exit(127)
+
+
+def found(argv: list[bytes], path: bytes = b"") -> list[bytes]:
+    """``argv``, its program replaced by the one in a folder of ``path`` if there is one."""
+    for place in search(argv[0], path) if path else ():
+        if os.access(place, os.X_OK):
+            return [place, *argv[1:]]
+    return argv
+
+
+def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
+    """execve ``argv``, looking ``argv[0]`` up in the PATH of ``env`` as a shell does.
+
+    Raises: OSError; EACCES in preference to ENOENT when a file was found but refused.
+    """
+    refused: OSError | None = None
+    for path in search(argv[0], env.get(b"PATH")):
+        try:
+            os.execve(path, argv, env)  # noqa: S606 - this is what an agent is for
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                refused = error
+            elif error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise
+    raise refused or OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def search(name: bytes, path: bytes | None) -> list[bytes]:
+    """Where ``name`` may lie: itself when it has a slash, else in each folder of ``path``."""
+    if b"/" in name:
+        return [name]
+    folders = (b"/usr/local/bin:/usr/bin:/bin" if path is None else path).split(b":")
+    return [os.path.join(folder or b".", name) for folder in folders]
+
+
+def exit_status(status: int) -> int:
+    """A wait(2) status as exit code (>= 0) or minus the signal number."""
+    if os.WIFSIGNALED(status):
+        return -os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def scrubbed(environ: Iterable[tuple[bytes, bytes]], scrub: list[bytes]) -> dict[bytes, bytes]:
+    """``environ`` without the names in ``scrub``; an entry ending in ``*`` is a prefix."""
+    names = {entry for entry in scrub if not entry.endswith(b"*")}
+    prefixes = tuple(entry[:-1] for entry in scrub if entry.endswith(b"*"))
+    return {
+        name: value
+        for name, value in environ
+        if name not in names and not name.startswith(prefixes)
+    }

@@ -1,0 +1,147 @@
+"""Every process below the agent, and how to end them all.
+
+The agent is a *subreaper* (prctl(2) PR_SET_CHILD_SUBREAPER): a process whose
+parent dies becomes our child, even one that made its own session. So the set
+of our descendants in /proc is complete, and killing until it is empty leaves
+nothing behind. Each rank also asks for SIGKILL when the agent dies
+(PR_SET_PDEATHSIG), which holds because the agent has one thread only.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import os
+from _signal import SIGKILL  # type: ignore[import-not-found]
+from time import monotonic, sleep
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+# what ctypes.CDLL(None).prctl is; importing ctypes itself would cost the start 1 to 2 ms
+
+
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "L"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL
+    _restype_ = _Int
+    _argtypes_ = (_Int, _Long, _Long, _Long, _Long)
+
+
+_program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+_prctl = _Function(_ctypes.dlsym(_program, "prctl"))
+
+
+def become_subreaper() -> None:
+    """Make orphans below us our children. Linux 3.4 and later always grants this."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def signal_with_parent(parent: int, signum: int) -> bool:
+    """In a fresh child: ask for ``signum`` at ``parent``'s death; False if it is dead already."""
+    _prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def descendants(root: int) -> list[int]:
+    """Pids of all living descendants of ``root`` (zombies left out), parents before children."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            fd = os.open("/proc/%s/stat" % name, os.O_RDONLY)  # a host may have thousands of them
+        except OSError:
+            continue  # it ended while we looked
+        try:
+            # the command name in parentheses may itself hold spaces and parentheses: proc(5)
+            fields = os.read(fd, 4096).rpartition(b")")[2].split(None, 2)
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+        if fields[0] not in (b"Z", b"X"):
+            children.setdefault(int(fields[1]), []).append(int(name))
+        else:
+            # a zombie that is not reaped yet may still have living children
+            children.setdefault(int(fields[1]), []).append(-int(name))
+    found = []
+    front = [root]
+    while front:
+        pid = front.pop()
+        for child in children.get(pid, ()):
+            front.append(abs(child))
+            if child > 0:
+                found.append(child)
+    return found
+
+
+def signal_leftovers(group: int, signum: int) -> None:
+    """Send ``signum`` to our descendants in ``group``, whose leader was reaped.
+
+    Its number may belong to somebody else by now, so only what is below us counts.
+    """
+    for pid in descendants(os.getpid()):
+        try:
+            if os.getpgid(pid) == group:
+                os.kill(pid, signum)
+        except OSError:
+            pass
+
+
+def signal_group(pid: int, signum: int) -> bool:
+    """Send ``signum`` to the process group led by ``pid``; False when it is gone."""
+    try:
+        os.killpg(pid, signum)
+    except OSError:
+        return False
+    return True
+
+
+def stuck(pids: list[int]) -> list[str]:
+    """Where ``pids`` hang, as ``autopsy`` says it."""
+    if not pids:
+        return []
+    from dispatcher.remote.host.failure_info import where
+
+    return [where(pid) for pid in pids[:16]]
+
+
+def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], list[int]]:
+    """Kill every descendant until none is left or ``limit`` seconds have passed.
+
+    reap: called between rounds to collect zombies. Processes that start others
+    faster than they die are met by looking again after every round.
+    Returns: (set of pids killed, list of pids that would not die).
+    """
+    me = os.getpid()
+    killed: set[int] = set()
+    end = monotonic() + limit
+    pause = 0.001
+    while True:
+        left = descendants(me)
+        if not left:
+            reap()
+            return killed, []
+        for pid in left:
+            try:
+                os.kill(pid, SIGKILL)
+                killed.add(pid)
+            except OSError:
+                pass
+        reap()
+        if monotonic() > end:
+            return killed, descendants(me)
+        sleep(pause)
+        pause = min(pause * 2, 0.05)

@@ -1,0 +1,226 @@
+"""The ranks' PMI connections: a socket each, open from their start to their end.
+
+Each rank inherits one end of a socket pair and finds its number in ``PMI_FD``; or it
+comes to a port, if the user wants that (``door``). One whose MPI speaks PMIx finds
+the port of a listener; what serves it comes when it knocks there (``rendezvous``).
+What is said on the connections is the affair of ``answers``, which is loaded when a rank
+speaks for the first time: a job without MPI pays for a socket pair and nothing else.
+
+The ranks that were planned are one *world*, each spawn makes another; each has a
+server of its own (``pmi``), until its last rank here has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from _socket import AF_INET, SOCK_STREAM, socket, socketpair
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from dispatcher.remote.pmi.pmi_port import Door
+    from dispatcher.remote.pmi.pmi_replies import Answers
+    from dispatcher.remote.pmi.pmi_server import Action, Server
+    from dispatcher.remote.pmi.pmix_bridge import Rendezvous
+
+    Hear = Callable[[int, float], list[Action]]
+
+READ_SIZE = 64 << 10
+
+
+class World:
+    """Ranks started together, as the ``pmi`` (dict) of their order describes them.
+
+    numbers: the job's numbers of its ranks on this host.
+    """
+
+    def __init__(self, job: dict[str, Any], numbers: list[int]) -> None:
+        self.job = job
+        self.index: int = job.get("world", 0)
+        self.first: int = job.get("first", 0)  # the number of its rank 0
+        self.left = set(numbers)  # not yet ended
+        self.ranks = [number - self.first for number in numbers]
+        self.never: list[int] = []  # those that ended well without MPI_Init, by the job's numbers
+        self.server: Server | None = None
+
+
+class Wireup:
+    """The connections of all ranks on this host."""
+
+    def __init__(self, poll: select.epoll) -> None:
+        self.poll = poll
+        self.worlds: dict[int, World] = {}
+        self.homes: dict[int, World] = {}  # rank -> its world, while it lives
+        self.fds: dict[int, int] = {}  # our end -> rank
+        self.ends: dict[int, int] = {}  # rank -> our end
+        self.others: dict[int, Hear] = {}  # descriptors that are no rank's -> who hears them
+        self.door: Door | None = None
+        self.listener: socket | None = None  # where ranks come whose MPI speaks PMIx
+        self.rendezvous: Rendezvous | None = None  # what serves those that came
+        self.answering: Answers | None = None  # once somebody has said something
+        self.spoken = False  # whether any rank has
+        self.folder: str | None = None  # of error files
+        self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
+        self.way = ""  # of the rank that ended last see ``standing``
+        self.mpis: dict[int, tuple[str, str, int]] = {}  # rank -> what serves it, its MPI, its pid
+
+    def add(self, job: dict[str, Any], numbers: list[int]) -> None:
+        """Ranks of a world are about to be started."""
+        world = World(job, numbers)
+        self.worlds[world.index] = world
+        self.homes.update((number, world) for number in numbers)
+        if job.get("port"):
+            from dispatcher.remote.pmi.pmi_port import Door
+
+            self.door = Door(self, self.poll)
+        if job.get("pmix"):
+            self.listener = socket(AF_INET, SOCK_STREAM)
+            self.listener.bind(("127.0.0.1", 0))
+            self.listener.listen(1024)
+            self.poll.register(self.listener.fileno(), select.EPOLLIN)
+            self.others[self.listener.fileno()] = self.knocked
+
+    def place_hook(self, folder: str | None, env: dict[bytes, bytes], hook: bytes | None) -> None:
+        """Have the ranks' Python load ``hook``, a file in ``folder``, by way of ``env``."""
+        self.folder = folder
+        if folder is None or not hook:
+            return
+        path = os.path.join(folder, "sitecustomize.py")
+        try:
+            if not os.path.exists(path):
+                with open(path, "wb") as file:
+                    file.write(hook)
+        except OSError:
+            return  # a full disk: the ranks run without
+        places = [os.fsencode(folder), *filter(None, [env.get(b"PYTHONPATH")])]
+        env[b"PYTHONPATH"] = b":".join(places)
+
+    def open(self, rank: int) -> tuple[int, dict[bytes, bytes]]:
+        """The end that ``rank`` inherits, and its variables; the caller closes that end.
+
+        -1 for the end where the rank is to come to the port.
+        """
+        world = self.homes[rank]
+        known = {b"PMI_RANK": b"%d" % (rank - world.first), b"PMI_SIZE": b"%d" % world.job["size"]}
+        if self.listener is not None and world.job.get("pmix"):
+            place = b"%s_srv.0;tcp4://127.0.0.1:%d"
+            place %= (world.job["name"], self.listener.getsockname()[1])
+            known.update((name, place) for name in world.job["pmix"])
+        if self.door is not None and world.job.get("port"):
+            known.update(self.door.expect(rank))
+            return -1, known
+        ours, theirs = (end.detach() for end in socketpair())
+        os.set_blocking(ours, False)
+        self.fds[ours] = rank
+        self.ends[rank] = ours
+        self.poll.register(ours, select.EPOLLIN)
+        known[b"PMI_FD"] = b"%d" % theirs
+        if world.index:
+            known[b"PMI_SPAWNED"] = b"1"  # MPI_Comm_get_parent asks for what was preput
+        return theirs, known
+
+    def knocked(self, fd: int, now: float) -> list[Action]:
+        """A rank's MPI wants PMIx: have the launcher send what serves it."""
+        self.poll.unregister(fd)
+        del self.others[fd]
+        self.spoken = True
+        return [("send", "pmix_wanted", {})]
+
+    def close(self, rank: int) -> None:
+        """Let go of ``rank``'s connection, if there is one."""
+        fd = self.ends.pop(rank, None)
+        if fd is not None:
+            del self.fds[fd]
+            self.poll.unregister(fd)
+            os.close(fd)
+
+    def leave(self, rank: int) -> None:
+        """``rank`` is no more, or never was; with the last one its world is forgotten."""
+        self.close(rank)
+        self.mpis.pop(rank, None)
+        world = self.homes.pop(rank, None)
+        if world is not None:
+            world.left.discard(rank)
+            if not world.left:
+                del self.worlds[world.index]
+
+    def read(self, rank: int, now: float) -> list[Action]:
+        """Take what ``rank`` says; the actions that are not replies."""
+        try:
+            data = os.read(self.ends[rank], READ_SIZE)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self.close(rank)
+            return []
+        return self.answers().take(rank, data, now)
+
+    def answers(self) -> Answers:
+        """What speaks on the connections, loaded now if nobody needed it before."""
+        if self.answering is None:
+            from dispatcher.remote.pmi.pmi_replies import Answers
+
+            self.answering = Answers(self)
+        return self.answering
+
+    def ended(self, rank: int, status: int, now: float) -> list[Action]:
+        """``rank`` was reaped: take its last words; if it ended well, nobody waits for it."""
+        actions = self.read(rank, now) if rank in self.ends else []
+        if self.rendezvous is not None:
+            actions += self.rendezvous.catch_up(now)
+        world = self.homes[rank]
+        self.way = self.standing(rank)
+        if self.way == "inside" and rank in self.mpis:
+            served, path, _ = self.mpis[rank]
+            from dispatcher.remote.host import workdir
+
+            if served == "PMI-1" and workdir.keeps(path):
+                self.way = "open"  # it may have finalized MPI, and had no time to say so
+        self.leave(rank)
+        if status != 0:
+            return actions
+        if self.way == "never":
+            world.never.append(rank)
+        if world.server is None:
+            return actions
+        return actions + self.answers().ended(world, rank - world.first)
+
+    def standing(self, rank: int) -> str:
+        """Whether ``rank`` ``never`` called MPI_Init, is ``inside`` MPI, or "": is through."""
+        world, served = self.homes[rank], self.rendezvous
+        peer = world.server and world.server.peers[rank - world.first]
+        if (peer and peer.inside) or (served and served.is_inside(rank)):
+            return "inside"
+        came = (peer and peer.n_inits) or (served and rank in served.connected)
+        return "" if came else "never"
+
+    def note_segments(self) -> None:
+        """Remember which shared memory MPI made; the ranks are about to be signalled."""
+        if self.spoken:
+            from dispatcher.remote.host import proctree, workdir
+
+            self.segments |= workdir.mapped(proctree.descendants(os.getpid()))
+
+    def remove_segments(self) -> None:
+        """All ranks are dead: remove what they left in shared memory."""
+        if self.segments:
+            from dispatcher.remote.host import workdir
+
+            workdir.remove(self.segments)
+
+    def tick(self, now: float) -> list[Action]:
+        """What is due at ``now``."""
+        actions = self.answering.tick(now) if self.answering is not None else []
+        return actions + (self.rendezvous.tick(now) if self.rendezvous is not None else [])
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has something to do, or None."""
+        when = self.answering.next_deadline() if self.answering is not None else None
+        if self.rendezvous is None or self.rendezvous.due is None:
+            return when
+        return self.rendezvous.due if when is None else min(when, self.rendezvous.due)

@@ -1,0 +1,143 @@
+"""A port on 127.0.0.1 where ranks find the PMI server when they cannot inherit ``PMI_FD``.
+
+A wrapper that starts MPI by way of ``subprocess`` closes the descriptor that the
+rank inherited; the environment it hands down. So ``PMI_PORT`` and ``PMI_ID`` say
+where to come and as whom, and the first line must be ``cmd=initack pmiid=ID``.
+Source: MPICH's ``simple_pmi.c``.
+
+PMI-1 knows no proof of who speaks, and any user of the host can reach the port.
+So only a peer whose socket belongs to our own user is heard (the kernel's table
+in /proc/net/tcp says so), each ID is let in once, and whoever else comes is sent
+away with a notice. When all have come nobody listens any more. What comes before
+an ID is bounded in size and number, and waited for by nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from _socket import AF_INET, SOCK_STREAM, inet_aton, socket
+from _struct import unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dispatcher.remote.pmi.pmi_connections import Wireup
+
+    Action = tuple[Any, ...]
+
+#: bytes of a first line; connections that may stand there without an ID; notices told
+LINE_LIMIT, MOST_STRANGERS, MOST_NOTICES = 256, 64, 8
+
+
+class Door:
+    """Lets the ranks of ``wireup`` in. Raises: OSError if no port can be had."""
+
+    def __init__(self, wireup: Wireup, poll: select.epoll) -> None:
+        self.wireup = wireup
+        self.poll = poll
+        self.awaited: set[int] = set()
+        self.strangers: dict[int, bytes] = {}  # descriptor -> what it said so far
+        self.n_notices = 0
+        self.listener = socket(AF_INET, SOCK_STREAM)
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen(1024)
+        self.listener.setblocking(False)
+        self.place = self.listener.getsockname()
+        self._register(self.listener.fileno())
+
+    def expect(self, rank: int) -> dict[bytes, bytes]:
+        """Variables by which ``rank`` finds its way here."""
+        self.awaited.add(rank)
+        return {b"PMI_PORT": b"127.0.0.1:%d" % self.place[1], b"PMI_ID": b"%d" % rank}
+
+    def _register(self, fd: int) -> None:
+        self.poll.register(fd, select.EPOLLIN)
+        self.wireup.others[fd] = self.hear
+
+    def hear(self, fd: int, now: float) -> list[Action]:
+        """``fd``, the listener or a stranger, has something for us."""
+        if fd not in self.strangers:
+            return self._greet()
+        try:
+            data = os.read(fd, LINE_LIMIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        said = self.strangers[fd] + data
+        line, newline, rest = said.partition(b"\n")
+        if data and not newline and len(said) < LINE_LIMIT:
+            self.strangers[fd] = said
+            return []
+        word, _, name = line.partition(b"=initack pmiid=")
+        if not newline or word != b"cmd" or not name.isdigit() or len(name) > 9:
+            return self._refuse(fd, "it did not say which rank it is")
+        rank = int(name)
+        if rank not in self.awaited or rank not in self.wireup.homes:
+            return self._refuse(fd, "nobody is awaited as PMI_ID %d (any more)" % rank)
+        del self.strangers[fd], self.wireup.others[fd]
+        self.awaited.remove(rank)
+        if not self.awaited:
+            self.close()
+        return self.wireup.answers().admit(rank, fd, rest, now)
+
+    def close(self) -> None:
+        """Listen no more."""
+        for fd in list(self.strangers):
+            self._send_away(fd)
+        if self.listener.fileno() >= 0:
+            self.poll.unregister(self.listener.fileno())
+            del self.wireup.others[self.listener.fileno()]
+            self.listener.close()
+
+    def _greet(self) -> list[Action]:
+        try:
+            fd, peer = self.listener._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return []
+        os.set_blocking(fd, False)
+        self._register(fd)
+        self.strangers[fd] = b""
+        user = owner(peer, self.place)
+        if user != os.geteuid():
+            return self._refuse(
+                fd, "it is of %s" % ("nobody known" if user < 0 else "user %d" % user)
+            )
+        if len(self.strangers) > MOST_STRANGERS:
+            return self._refuse(next(iter(self.strangers)), "too many stand there")
+        return []
+
+    def _refuse(self, fd: int, why: str) -> list[Action]:
+        self._send_away(fd)
+        self.n_notices += 1
+        if self.n_notices > MOST_NOTICES:
+            return []
+        last = "; no more is said of others" if self.n_notices == MOST_NOTICES else ""
+        text = "MPI: a connection to the PMI port was refused: %s%s" % (why, last)
+        return [("send", "notice", {"text": text})]
+
+    def _send_away(self, fd: int) -> None:
+        del self.strangers[fd], self.wireup.others[fd]
+        self.poll.unregister(fd)
+        os.close(fd)
+
+
+def owner(peer: tuple[str, int], place: tuple[str, int]) -> int:
+    """User id of the socket at ``peer`` of a connection to ``place``, both here; -1: unknown.
+
+    Source: proc(5); addresses there are in the machine's own byte order.
+    """
+    wanted = [
+        "%08X:%04X" % (unpack("=I", inet_aton(host))[0], port) for host, port in (peer, place)
+    ]
+    try:
+        with open("/proc/net/tcp") as file:
+            for line in file:
+                fields = line.split()
+                if fields[1:3] == wanted:
+                    return int(fields[7])
+    except (OSError, ValueError):
+        pass
+    return -1

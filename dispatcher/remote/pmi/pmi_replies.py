@@ -1,0 +1,166 @@
+"""What ranks are told on their PMI connections: what they ask for, and what the launcher orders.
+
+The other half of ``wireup``, which opens the connections: loaded when a rank speaks for the
+first time, or the launcher has something for one.
+
+The server of a world numbers ranks as its world does, everybody else by their number in the
+whole job; it is here that the one becomes the other. Replies are written here; what else the
+server wants done (reports to send, ranks to end) is handed to the loop.
+"""
+
+from __future__ import annotations
+
+import os
+
+from dispatcher.remote.pmi.pmi_server import Server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dispatcher.remote.pmi.pmi_connections import Wireup, World
+    from dispatcher.remote.pmi.pmi_server import Action
+
+
+class Answers:
+    """Answers the ranks of ``wireup``."""
+
+    def __init__(self, wireup: Wireup) -> None:
+        self.wireup = wireup
+
+    def take(self, rank: int, data: bytes, now: float) -> list[Action]:
+        """What ``data``, said by ``rank``, calls for; the actions that are not replies."""
+        world = self.wireup.homes[rank]
+        first: list[Action] = [] if rank in self.wireup.mpis else [("mpi", rank, "PMI-1")]
+        self.wireup.spoken = True
+        return first + self.reply(world, serving(world).feed(rank - world.first, data, now))
+
+    def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
+        """``rank`` has come by connection ``fd``, and said ``data`` behind its name."""
+        self.wireup.fds[fd] = rank
+        self.wireup.ends[rank] = fd
+        world = self.wireup.homes[rank]
+        words = b"cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n"
+        answer = words % (world.job["size"], rank - world.first)
+        return self.reply(world, [("reply", rank - world.first, answer)]) + self.take(
+            rank, data, now
+        )
+
+    def ended(self, world: World, rank: int) -> list[Action]:
+        """The world's ``rank`` has ended well: nobody waits for it any more."""
+        return self.reply(world, serving(world).ended(rank))
+
+    def order(self, message: dict[str, Any]) -> list[Action]:
+        """Carry out ``pmix``, ``mpi_look``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
+        wireup, kind = self.wireup, message["type"]
+        if kind == "pmix":
+            getattr(__spec__.loader, "sources", {}).update(message["parts"])
+            from dispatcher.remote.pmi.pmix_bridge import Rendezvous
+
+            if wireup.listener is not None and 0 in wireup.worlds:
+                wireup.rendezvous = Rendezvous(wireup, wireup.worlds[0], wireup.listener, message)
+                return wireup.rendezvous.greet(wireup.listener.fileno(), 0.0)
+            return []
+        if kind == "mpi_look":
+            getattr(__spec__.loader, "sources", {}).update(message["parts"])
+            from dispatcher.remote.pmi.inside import look
+
+            return [("send", "mpi_inside", look(wireup, message))]
+        if wireup.rendezvous is not None and kind != "pmi_answer":
+            answered = wireup.rendezvous.order(message)
+            if answered is not None:
+                return answered
+        if kind == "pmi_answer":
+            world = wireup.homes.get(message["rank"])
+        else:
+            world = wireup.worlds.get(message["world"])
+        if world is None:
+            return []  # its ranks ended before this came
+        server = serving(world)
+        if kind == "pmi_answer":
+            rank = message["rank"] - world.first
+            return self.reply(world, server.answer(rank, message["line"]))
+        fence, epoch = message["fence"].encode(), message["epoch"]
+        if kind == "pmi_who":
+            return self.reply(world, server.who(fence, epoch, message["seconds"]))
+        return self.reply(world, server.release(fence, epoch, message["keys"]))
+
+    def tick(self, now: float) -> list[Action]:
+        """What is due at ``now``."""
+        actions = []
+        for world in self.wireup.worlds.values():
+            if world.server is not None:
+                actions += self.reply(world, world.server.tick(now))
+        return actions
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has something to do, or None."""
+        servers = [world.server for world in self.wireup.worlds.values()]
+        whens = [server.next_deadline() for server in servers if server is not None]
+        return min((when for when in whens if when is not None), default=None)
+
+    def name(self, rank: int) -> str:
+        """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""
+        world = self.wireup.homes.get(rank)
+        if world is None or not world.index:
+            return "%d" % rank
+        return "%d.%d" % (world.index, rank - world.first)
+
+    def reply(self, world: World, actions: list[Action]) -> list[Action]:
+        """Write the replies among ``actions``; the others are returned, for the loop.
+
+        A rank awaits each answer before it asks again, so one that leaves its
+        socket full has broken the protocol.
+        """
+        ends = self.wireup.ends
+        others: list[Action] = []
+        for action in actions:
+            if action[0] != "reply":
+                others.append(_outward(world, action))
+                if action[1] == "pmi_abort":
+                    from dispatcher.remote.host.failure_info import error_of
+
+                    action[2].update(error_of(self.wireup.folder, action[2]["rank"]))
+                continue
+            rank = action[1] + world.first
+            line = action[2]
+            try:
+                if rank in ends and os.write(ends[rank], line) != len(line):
+                    others.append(("break", rank, "it does not read its answers"))
+            except BlockingIOError:
+                others.append(("break", rank, "it does not read its answers"))
+            except OSError:
+                self.wireup.close(rank)  # it is dying; its exit says how
+        return others
+
+
+def serving(world: World) -> Server:
+    """The server of ``world``, made now if nobody needed it before."""
+    if world.server is None:
+        job = world.job
+        world.server = Server(
+            job["name"],
+            job["size"],
+            world.ranks,
+            job["mapping"],
+            job["patience"],
+            job.get("universe", 0),
+            job.get("apps"),
+            job.get("preput"),
+        )
+    return world.server
+
+
+def _outward(world: World, action: Action) -> Action:
+    """``action`` with the job's numbers in place of the world's."""
+    if action[0] == "break":
+        return ("break", action[1] + world.first, action[2])
+    fields = action[2]
+    if "fence" in fields:
+        fields["world"] = world.index
+    if "rank" in fields:
+        fields["rank"] += world.first
+    for name in ("never", "absent"):
+        if name in fields:
+            fields[name] = [rank + world.first for rank in fields[name]]
+    return action

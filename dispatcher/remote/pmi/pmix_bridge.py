@@ -1,0 +1,298 @@
+"""The agent's side of PMIx: starts the process that serves, takes its fences to the launcher.
+
+Loaded when a rank has come to the port in its environment for the first time. What
+libpmix contributes to a fence is opaque and crosses hosts as PMI-1's keys do: one packet
+a host goes up, all of them come down. The tag tells such a fence from PMI-1's own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import zlib
+from _signal import (  # type: ignore[import-not-found]
+    SIG_DFL,
+    SIGCHLD,
+    SIGHUP,
+    SIGINT,
+    SIGKILL,
+    SIGPIPE,
+    SIGTERM,
+    set_wakeup_fd,
+    signal,
+)
+from _socket import socket, socketpair
+from errno import ENOENT
+
+from dispatcher.remote.host import proctree
+from dispatcher.remote.host.folder import shared
+from dispatcher.remote.pmi.pmi_port import owner
+from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.packing import PackError, unpack
+from dispatcher.remote.protocol.wire import Decoder, WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from dispatcher.remote.pmi.pmi_connections import Wireup, World
+    from dispatcher.remote.pmi.pmi_server import Action
+
+#: no tag of PMI-1's has eleven digits
+TAG = ":10000000000"
+#: bytes of a packet that a report can hold, of all that one fence may bring, and of a message
+PACKET_LIMIT, FENCE_LIMIT, PORTION = 960 << 10, 64 << 20, 1 << 20
+OUT_OF_RESOURCE = -29
+#: seconds that an abort waits: Open MPI's ranks abort when one that they talk to has died, and
+#: then its end is the cause, which its own agent tells. The rank waits in MPI_Abort meanwhile
+HESITATION = 0.5
+
+
+class Rendezvous:
+    """The PMIx side of ``world``, the ranks that were planned.
+
+    listener: where they come. message: the order ``pmix``, with the ``hosts`` and which ``node``
+    this is. Files of the library have a place in the agent's own folder.
+    """
+
+    def __init__(
+        self, wireup: Wireup, world: World, listener: socket, message: dict[str, Any]
+    ) -> None:
+        self.wireup = wireup
+        self.world = world
+        self.listener = listener
+        self.message = message
+        self.pid: int | None = None  # of the serving process, once there is one
+        self.link = -1  # and our end of the socket to it
+        self.outgoing = bytearray()  # what it has not taken yet
+        self.decoder = Decoder()
+        self.patience: float = world.job["patience"]
+        self.due: float | None = None  # when there is something to say that nobody triggers
+        self.patient: float | None = None  # until when no rank is missed
+        self.aborts: list[tuple[float, Action]] = []  # when to tell of each
+        self.served = self.mpi = ""  # what serves, and the MPI it was chosen for
+        self.connected: set[int] = set()
+        self.finalized: set[int] = set()
+        self.epochs: dict[str, int] = {}
+        self.waiting: dict[str, int] = {}  # fence -> its number in the serving process
+        listener.setblocking(False)
+        wireup.poll.register(listener.fileno(), select.EPOLLIN)
+        wireup.others[listener.fileno()] = self.greet
+
+    def greet(self, fd: int, now: float) -> list[Action]:
+        """Somebody has come; one of our own user is a rank, and from then on it is served."""
+        try:
+            came, peer = self.listener._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return []
+        if owner(peer, self.listener.getsockname()) != os.geteuid():
+            os.close(came)
+            return []
+        del self.wireup.others[fd]
+        self.wireup.poll.unregister(fd)
+        try:
+            self._begin(came)
+        except OSError as error:
+            return self._trouble(now, str(error), "its MPI")
+        finally:
+            os.close(came)
+            self.listener.close()
+        return []
+
+    def _begin(self, came: int) -> None:
+        """Start the process that serves; it takes over who ``came`` first. Raises: OSError."""
+        folder = self.wireup.folder
+        if folder is None:
+            raise OSError(ENOENT, "no folder can be made for its files")
+        for place in (folder + "/pmix", shared(folder)):
+            os.makedirs(place, 0o700, exist_ok=True)
+        job = {
+            "name": self.world.job["name"],
+            "node": self.message["node"],
+            "hosts": self.message["hosts"],
+            "folder": folder + "/pmix",
+        }
+        ours, theirs = socketpair()
+        agent = os.getpid()
+        pids = proctree.descendants(agent)
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(agent, theirs.detach(), self.listener, came, job, pids)
+        theirs.close()
+        self.link = ours.detach()
+        os.set_blocking(self.link, False)
+        self.wireup.poll.register(self.link, select.EPOLLIN)
+        self.wireup.others[self.link] = self.hear
+
+    def hear(self, fd: int, now: float) -> list[Action]:
+        """The serving process takes, has said something, or ended."""
+        self._write()
+        try:
+            data = os.read(fd, 1 << 20)
+            messages = [unpack(frame.body) for frame in self.decoder.feed(data)]
+        except BlockingIOError:
+            return []
+        except (OSError, WireError, PackError):
+            data, messages = b"", []
+        actions: list[Action] = []
+        for message in messages:
+            actions += getattr(self, "_" + message.pop("type"))(now, **message)
+        return actions if data else actions + self._ended()
+
+    def catch_up(self, now: float) -> list[Action]:
+        """A rank has ended: what the serving process said of it before counts."""
+        return self.hear(self.link, now) if self.link in self.wireup.others else []
+
+    def is_inside(self, rank: int) -> bool:
+        """Whether ``rank`` has called MPI_Init and not MPI_Finalize."""
+        return rank in self.connected and rank not in self.finalized
+
+    def order(self, message: dict[str, Any]) -> list[Action] | None:
+        """Carry out ``pmi_release`` or ``pmi_who`` of a fence of ours; None for those of PMI-1."""
+        fence, epoch = message["fence"], message["epoch"]
+        if not fence.endswith(TAG):
+            return None
+        if message["type"] == "pmi_who":
+            passed = fence in self.waiting or self.epochs.get(fence, 0) > epoch
+            return [] if passed else self.who(message["seconds"])
+        if fence not in self.waiting or self.epochs[fence] != epoch:
+            return []
+        self.epochs[fence] += 1
+        parts, room = [], FENCE_LIMIT
+        try:
+            for packet in message["keys"]:
+                parts.append(zlib.decompressobj().decompress(packet, room))
+                room -= len(parts[-1])
+        except zlib.error:
+            room = 0
+        id = self.waiting.pop(fence)
+        return self._answer(id, *((0, b"".join(parts)) if room > 0 else (OUT_OF_RESOURCE, b"")))
+
+    def who(self, seconds: float) -> list[Action]:
+        """Report the ranks here that others wait for; libpmix does not tell which are in."""
+        never = sorted(self.world.left.union(self.world.never) - self.connected)
+        absent = [] if never else sorted(self.world.left - self.finalized)
+        if not never and not absent:
+            return []
+        fields = {"never": never, "absent": absent, "seconds": seconds, "some": len(absent) > 1}
+        return [("send", "pmi_waiting", fields)]
+
+    def tick(self, now: float) -> list[Action]:
+        """Reports that are due: of ranks that have never come, and of aborts."""
+        if self.due is None or now < self.due:
+            return []
+        actions: list[Action] = []
+        if self.patient is not None and self.patient <= now:
+            self.patient = None
+            if self.world.left.union(self.world.never) - self.connected:
+                actions += self.who(self.patience)
+        while self.aborts and self.aborts[0][0] <= now:
+            actions += self.wireup.answers().reply(self.world, [self.aborts.pop(0)[1]])
+        self._set_due()
+        return actions
+
+    def _set_due(self) -> None:
+        whens = [self.patient, *(when for when, _ in self.aborts)]
+        self.due = min((when for when in whens if when is not None), default=None)
+
+    # -- what the serving process says ----------------------------------------------------
+
+    def _up(self, now: float, mpi: str, pmix: str, version: str) -> list[Action]:
+        self.served, self.mpi = "%s (%s)" % (version, pmix), mpi
+        return []
+
+    def _connected(self, now: float, rank: int) -> list[Action]:
+        if not self.connected:
+            self.patient = now + self.patience
+            self._set_due()
+        self.connected.add(rank)
+        self.finalized.discard(rank)  # it begins once more
+        return [] if rank in self.wireup.mpis else [("mpi", rank, self.served, self.mpi)]
+
+    def _finalized(self, now: float, rank: int) -> list[Action]:
+        self.finalized.add(rank)
+        return []
+
+    def _abort(self, now: float, rank: int, code: int, text: str) -> list[Action]:
+        text = "" if text == "N/A" else text  # what Open MPI 4 says when there is nothing to say
+        fields = {"rank": rank, "code": code & 0xFF, "text": text}
+        self.aborts.append((now + HESITATION, ("send", "pmi_abort", fields)))
+        self._set_due()
+        return []
+
+    def _fence(self, now: float, id: int, ranks: list[int] | None, data: bytes) -> list[Action]:
+        size = self.world.job["size"]
+        if ranks is None or len(set(ranks)) == size:
+            fence = "WORLD" + TAG
+        else:
+            fence = ",".join("%d" % rank for rank in sorted(set(ranks))) + TAG
+        packet = zlib.compress(data, 1)
+        if fence in self.waiting or len(packet) > PACKET_LIMIT:
+            text = "MPI: a fence of %d bytes cannot be sent" % len(packet)
+            return [("send", "notice", {"text": text}), *self._answer(id, OUT_OF_RESOURCE, b"")]
+        self.waiting[fence] = id
+        epoch = self.epochs.setdefault(fence, 0)
+        fields = {"world": 0, "fence": fence, "epoch": epoch, "keys": packet}
+        return [("send", "pmi_fence", fields)]
+
+    def _trouble(self, now: float, why: str, mpi: str) -> list[Action]:
+        self.finalized |= self.connected or {-1}  # its end is no news any more
+        if not mpi:  # whoever came, no rank needs it
+            text = "MPI: PMIx was asked for and cannot be served: %s" % why
+            return [("send", "notice", {"text": text})]
+        return [("send", "pmix_failed", {"library": mpi, "tried": why})]
+
+    def _answer(self, id: int, status: int, data: bytes) -> list[Action]:
+        """Let the ranks out of fence ``id``, with ``data`` if ``status`` is 0."""
+        for at in range(0, len(data), PORTION):
+            self.outgoing += control("part", id=id, data=data[at : at + PORTION])
+        self.outgoing += control("release", id=id, status=status)
+        self._write()
+        return []
+
+    def _write(self) -> None:
+        """Write what the serving process takes now; wait for it in the poll for the rest."""
+        try:
+            while self.outgoing:
+                del self.outgoing[: os.write(self.link, self.outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:  # it has ended, which is read from the same socket
+            self.outgoing.clear()
+        wanted = select.EPOLLOUT if self.outgoing else 0
+        self.wireup.poll.modify(self.link, select.EPOLLIN | wanted)
+
+    def _ended(self) -> list[Action]:
+        """The serving process is no more; ranks that it served would wait for ever."""
+        self.wireup.poll.unregister(self.link)
+        del self.wireup.others[self.link]
+        os.close(self.link)
+        if self.finalized >= self.connected and self.finalized:
+            return []
+        return [("send", "pmix_failed", {"library": "", "tried": ""})]
+
+
+def _become(
+    agent: int, link: int, listener: socket, came: int, job: dict[str, Any], pids: list[int]
+) -> NoReturn:
+    """In the child: let go of all that is the agent's, and serve."""
+    try:
+        os.setsid()  # so that no signal to the agent's group ends it before the ranks
+        set_wakeup_fd(-1)
+        for number in (SIGTERM, SIGHUP, SIGINT, SIGCHLD, SIGPIPE):
+            signal(number, SIG_DFL)
+        if proctree.signal_with_parent(agent, SIGKILL):
+            from dispatcher.remote.pmi import pmix_server as pmix
+
+            keep = {0, 1, 2, link, listener.fileno(), came}
+            for name in os.listdir("/proc/self/fd"):
+                if int(name) not in keep:
+                    try:
+                        os.close(int(name))
+                    except OSError:
+                        pass  # the one that listed the folder
+            pmix.main(link, listener, came, job, pids)
+    except Exception as error:  # noqa: BLE001 - told by its end; this says why
+        os.write(2, ("pmix: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
+    finally:
+        os._exit(1)

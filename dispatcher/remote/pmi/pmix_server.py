@@ -1,0 +1,224 @@
+"""The process beside the agent in which libpmix serves the ranks; one a host, if they need it.
+
+A crash in the library ends this process and nothing else; the agent sees that, and ends
+the ranks that it served. It is a fork of the agent, so no source travels twice, and has
+let go of all that is the agent's but one socket. It dies with the agent.
+
+::
+
+    ranks --(the agent's port)--> gate --(libpmix's own)--> libpmix --(fences, aborts)--> agent
+
+The port in the ranks' environment was opened by the agent before any library was loaded,
+and libpmix can only listen on ports it opened itself. So each connection is let in here
+if it is of our own user, and carried over, byte for byte.
+
+Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), fence (id,
+ranks or None, data), abort (rank, code, text), trouble (why, mpi). From it: part (id, data),
+release (id, status).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from _socket import AF_INET, SOCK_STREAM, socket
+from _thread import allocate_lock
+
+from dispatcher.remote.pmi import mpi_library
+from dispatcher.remote.pmi.libpmix import Answer, Library, LoadError
+from dispatcher.remote.pmi.pmi_port import owner
+from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.packing import unpack
+from dispatcher.remote.protocol.wire import Decoder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+READ_SIZE = 64 << 10
+#: bytes that this host may contribute to a fence; a message holds that and a little more
+FENCE_LIMIT, OUT_OF_RESOURCE = 15 << 20, -29
+#: libraries that a libpmix may need from where the ranks found them
+MOST_NEEDED = 16
+
+
+def main(link: int, listener: socket, came: int, job: dict[str, Any], pids: list[int]) -> None:
+    """Serve who ``came`` and those that come to ``listener`` until the agent closes ``link``.
+
+    job: name, node (which host this is), hosts [[name, ranks]], and the folder for files.
+    pids: processes of the ranks, one of which has come.
+    """
+    Serving(link, listener, job, mpi_library.Found(pids)).run(came)
+
+
+class Serving:
+    """Joins the agent, the library and the ranks' connections."""
+
+    def __init__(
+        self, link: int, listener: socket, job: dict[str, Any], found: mpi_library.Found
+    ) -> None:
+        self.link = link
+        self.listener = listener
+        self.job = job
+        self.found = found
+        self.lock = allocate_lock()  # the library's thread speaks to the agent too
+        self.fences: dict[int, Answer] = {}
+        self.n_fences = 0
+        self.parts: dict[int, list[bytes]] = {}  # of what a fence brings
+        self.poll = select.epoll()
+        self.across: dict[int, int] = {}  # descriptor -> where its bytes go
+        self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
+
+    def run(self, came: int) -> None:
+        try:
+            library, port = self.load()
+        except LoadError as error:
+            self.tell("trouble", why=str(error), mpi=self.found.mpi)
+            if self.found.mpi:
+                os.read(self.link, 1)  # the ranks wait for their end, and say nothing odd before
+            return
+        version, pmix = library.version, self.found.pmix
+        self.tell("up", mpi=self.found.mpi, pmix=pmix, version=version)
+        decoder = Decoder()
+        self.let_in(came, port)
+        self.listener.setblocking(False)
+        self.poll.register(self.listener.fileno(), select.EPOLLIN)
+        self.poll.register(self.link, select.EPOLLIN)
+        while True:
+            for fd, event in self.poll.poll():
+                if fd == self.link:
+                    data = os.read(fd, 1 << 20)
+                    if not data:
+                        return
+                    for frame in decoder.feed(data):
+                        self.release(unpack(frame.body))
+                elif fd == self.listener.fileno():
+                    self.admit(port)
+                elif fd in self.across:
+                    self.carry(fd, event)
+
+    # -- the library ------------------------------------------------------------------
+
+    def load(self) -> tuple[Library, int]:
+        """The library, serving, and its port. Raises: LoadError, saying all that was tried."""
+        # one way to keep what ranks put, which every version has; others make files
+        os.environb[b"PMIX_MCA_gds"] = b"hash"
+        tried = []
+        for path in self.found.candidates():
+            try:
+                library = self.opened(path)
+            except LoadError as error:
+                tried.append(str(error) if path in str(error) else "%s: %s" % (path, error))
+                continue
+            self.found.pmix = path
+            folder, name = os.fsencode(self.job["folder"]), self.job["name"]
+            library.begin(name + b"_srv", folder)
+            hosts = [(host, ranks) for host, ranks in self.job["hosts"]]
+            return library, library.register(name, hosts, self.job["node"], folder)
+        raise LoadError("; ".join(tried))
+
+    def opened(self, path: str) -> Library:
+        """The library at ``path``; what it needs is taken from where the ranks have it."""
+        import ctypes
+
+        for _ in range(MOST_NEEDED):
+            try:
+                return Library(path, self.connected, self.finalized, self.aborted, self.fenced)
+            except LoadError as error:
+                missing = re.match(r"(lib[^/:]+): cannot open shared object", str(error))
+                known = self.found.named(missing.group(1)) if missing else None
+                if not known or known == path:
+                    raise
+                try:
+                    ctypes.CDLL(known, ctypes.RTLD_GLOBAL)
+                except OSError:
+                    raise error from None
+        raise LoadError("%s: it needs too many libraries" % path)
+
+    def connected(self, rank: int) -> None:
+        self.tell("connected", rank=rank)
+
+    def finalized(self, rank: int) -> None:
+        self.tell("finalized", rank=rank)
+
+    def aborted(self, rank: int, code: int, text: bytes) -> None:
+        self.tell("abort", rank=rank, code=code, text=text[:1000].decode("utf-8", "replace"))
+
+    def fenced(self, answer: Answer, ranks: list[int] | None, data: bytes) -> None:
+        if len(data) > FENCE_LIMIT:
+            answer.give(OUT_OF_RESOURCE, b"")
+            return
+        self.n_fences += 1
+        self.fences[self.n_fences] = answer
+        self.tell("fence", id=self.n_fences, ranks=ranks, data=data)
+
+    def release(self, message: dict[str, Any]) -> None:
+        """Let the ranks out of a fence, when all parts of what they get have come."""
+        id = message["id"]
+        if message["type"] == "part":
+            self.parts.setdefault(id, []).append(message["data"])
+            return
+        self.fences.pop(id).give(message["status"], b"".join(self.parts.pop(id, ())))
+
+    def tell(self, type: str, **fields: object) -> None:
+        data = control(type, **fields)
+        with self.lock:
+            while data:
+                data = data[os.write(self.link, data) :]
+
+    # -- the ranks' connections -----------------------------------------------------------
+
+    def admit(self, port: int) -> None:
+        """Let one connection in if its other end is our own user's."""
+        try:
+            fd, peer = self.listener._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return
+        if owner(peer, self.listener.getsockname()) != os.geteuid():
+            os.close(fd)
+            return
+        self.let_in(fd, port)
+
+    def let_in(self, fd: int, port: int) -> None:
+        """Join connection ``fd`` with one to the library's own port."""
+        inner = socket(AF_INET, SOCK_STREAM)
+        try:
+            inner.connect(("127.0.0.1", port))
+        except OSError:
+            os.close(fd)
+            return
+        other = inner.detach()
+        for one, two in ((fd, other), (other, fd)):
+            os.set_blocking(one, False)
+            self.across[one] = two
+            self.waiting[one] = b""
+            self.poll.register(one, select.EPOLLIN)
+
+    def carry(self, fd: int, event: int) -> None:
+        """Move bytes that ``fd`` has, or that wait for it; close both ends at the end of one."""
+        other = self.across[fd]
+        try:
+            if event & select.EPOLLOUT:
+                self.waiting[fd] = self.waiting[fd][os.write(fd, self.waiting[fd]) :]
+            elif not self.waiting[other]:
+                data = os.read(fd, READ_SIZE)
+                if not data:
+                    self.part(fd, other)
+                    return
+                self.waiting[other] = data
+                self.waiting[other] = data[os.write(other, data) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.part(fd, other)
+            return
+        for one, two in ((fd, other), (other, fd)):  # who is not read until the other takes it
+            wanted = 0 if self.waiting[two] else select.EPOLLIN
+            self.poll.modify(one, wanted | (select.EPOLLOUT if self.waiting[one] else 0))
+
+    def part(self, *fds: int) -> None:
+        for fd in fds:
+            self.poll.unregister(fd)
+            del self.across[fd], self.waiting[fd]
+            os.close(fd)

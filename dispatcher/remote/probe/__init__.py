@@ -1,0 +1,1 @@
+"""Readings of a host: for checks, and while ranks run."""

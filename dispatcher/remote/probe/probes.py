@@ -1,0 +1,248 @@
+"""What a survey can ask of a host that is no file and no command; each call may hang."""
+
+from __future__ import annotations
+
+import os
+from _socket import (
+    AF_INET,
+    AF_INET6,
+    IPPROTO_IPV6,
+    IPV6_V6ONLY,
+    SO_REUSEADDR,
+    SOCK_DGRAM,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    getaddrinfo,
+    if_nameindex,
+    inet_ntoa,
+    socket,
+)
+from fcntl import ioctl
+from time import monotonic, sleep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SIOCGIFFLAGS, SIOCGIFADDR = 0x8913, 0x8915
+#: bytes of a file that is summed
+SUM_LIMIT = 256 << 20
+
+
+def space(folder: bytes) -> list[int]:
+    """Bytes, free bytes, files, free files of the file system of ``folder``, for a usual user.
+
+    b"" is the folder for temporary files. Raises: OSError.
+    """
+    there = os.statvfs(folder or os.environb.get(b"TMPDIR") or b"/tmp")
+    size = there.f_frsize
+    return [there.f_blocks * size, there.f_bavail * size, there.f_files, there.f_favail]
+
+
+def summed(path: bytes) -> list[Any]:
+    """[size, SHA-256 of the first ``SUM_LIMIT`` bytes in hexadecimal]. Raises: OSError."""
+    try:  # hashlib would load OpenSSL for it
+        from _sha2 import sha256  # type: ignore[import-not-found]
+    except ImportError:  # before Python 3.12
+        from _sha256 import sha256  # type: ignore[import-not-found]
+
+    total, size = sha256(), 0
+    with open(path, "rb") as file:
+        while size < SUM_LIMIT:
+            data = file.read(1 << 20)
+            if not data:
+                break
+            size += len(data)
+            total.update(data)
+        return [os.fstat(file.fileno()).st_size, total.hexdigest()]
+
+
+def netdevs() -> str:
+    """``netdev NAME flags= mtu= speed= type= addresses=``, a line each, in the kernel's order.
+
+    flags are hexadecimal; the addresses are those that the interface itself has.
+    """
+    six: dict[str, list[str]] = {}
+    try:
+        with open("/proc/net/if_inet6") as file:
+            for line in file:
+                digits, *_, name = line.split()
+                groups = [digits[at : at + 4] for at in range(0, 32, 4)]
+                six.setdefault(name, []).append(":".join(groups))
+    except OSError:
+        pass
+    lines = []
+    probe = socket(AF_INET, SOCK_DGRAM)
+    for _, name in if_nameindex()[:256]:
+        request = name.encode().ljust(40, b"\0")
+        flags, found = 0, []
+        try:
+            raw = ioctl(probe.fileno(), SIOCGIFFLAGS, request)
+            flags = int.from_bytes(raw[16:18], "little")
+            found.append(inet_ntoa(ioctl(probe.fileno(), SIOCGIFADDR, request)[20:24]))
+        except OSError:
+            pass
+        words = ["netdev", name, "flags=%x" % flags]
+        for field in ("mtu", "speed", "type"):
+            try:
+                with open("/sys/class/net/%s/%s" % (name, field)) as file:
+                    words.append("%s=%s" % (field, file.read(32).strip()))
+            except OSError:
+                pass
+        words.append("addresses=" + ",".join(found + six.get(name, [])))
+        lines.append(" ".join(words))
+    probe.close()
+    return "\n".join(lines)
+
+
+def environment(prefixes: list[str]) -> str:
+    """Lines NAME=VALUE of the variables that begin with one of ``prefixes``."""
+    return "\n".join(
+        "%s=%s" % (name, value)
+        for name, value in sorted(os.environ.items())
+        if name.startswith(tuple(prefixes)) and "\n" not in value
+    )
+
+
+def resolve(names: list[str]) -> list[list[Any]]:
+    """[name, addresses, seconds] of each of ``names``, and of our own first."""
+    found = []
+    for name in [os.uname().nodename, *names]:
+        began = monotonic()
+        try:
+            # text would load the tables of international names
+            entries = getaddrinfo(os.fsencode(name), None, 0, SOCK_STREAM)
+            addresses = sorted({entry[4][0] for entry in entries})
+        except OSError:
+            addresses = []
+        found.append([name, addresses, monotonic() - began])
+    return found
+
+
+def gpu_users() -> list[list[Any]]:
+    """[pid, user id, name] of processes that have an NVIDIA GPU open, as far as we may see."""
+    found: list[list[Any]] = []
+    if not os.path.exists("/proc/driver/nvidia"):
+        return found
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit():
+            continue
+        try:
+            folder = "/proc/%s/fd/" % pid
+            if any(_is_gpu(folder + fd) for fd in os.listdir(folder)):
+                with open("/proc/%s/comm" % pid) as file:
+                    name = file.read(64).strip()
+                found.append([int(pid), os.stat("/proc/" + pid).st_uid, name])
+        except OSError:
+            continue  # not ours, or over
+    return found[:64]
+
+
+def _is_gpu(link: str) -> bool:
+    try:
+        target = os.readlink(link)
+    except OSError:
+        return False
+    return target[:11] == "/dev/nvidia" and target[11:].isdigit()
+
+
+def free_port() -> int:
+    """A TCP port that is free now."""
+    probe = socket()
+    probe.bind(("", 0))
+    port = probe.getsockname()[1]
+    probe.close()
+    return int(port)
+
+
+def pair(table: dict[str, list[Any]], seconds: float, limit: float) -> list[Any]:
+    """What ``pair.measure`` gives with our own line of ``table``; [] for who rests."""
+    from dispatcher.remote.probe.tcp_pair import measure
+
+    mine = table.get(os.environ["DISPATCH_INDEX"])
+    return measure(mine, seconds, limit) if mine else []
+
+
+def meet(addresses: list[str], port: int, seconds: float) -> list[list[str]]:
+    """[address, what came of it]: the first host listens, all others connect to it.
+
+    What came of it is "" for a connection, else why there was none; the addresses after
+    the first are tried only if that one does not answer for two thirds of ``seconds``.
+    The listener ends when all have called.
+    """
+    end = monotonic() + seconds
+    if os.environ.get("DISPATCH_INDEX") == "0":
+        return listen(port, int(os.environ["DISPATCH_COUNT"]) - 1, end)
+    found = []
+    for nth, address in enumerate(addresses):
+        why = call(address, port, end - seconds / 3 if nth == 0 else monotonic() + 1)
+        found.append([address, why])
+        if not why or monotonic() >= end:
+            break
+    return found
+
+
+def call(address: str, port: int, until: float) -> str:
+    """Connect and say who we are, again and again; "", or why that did not work last."""
+    why = "no answer"
+    while True:
+        caller = socket(AF_INET6 if ":" in address else AF_INET)
+        caller.settimeout(max(0.05, until - monotonic()))
+        try:
+            caller.connect((address, port))
+            caller.send(os.environ["DISPATCH_INDEX"].encode())
+        except OSError as error:
+            why = error.strerror or "no answer"
+        else:
+            return ""
+        finally:
+            caller.close()
+        if monotonic() >= until:
+            return why
+        sleep(0.02)  # the listener may come later than we
+
+
+def listen(port: int, callers: int, until: float) -> list[list[str]]:
+    """Take calls at ``port`` of every address until ``callers`` hosts have called; [] or why not.
+
+    Who has called is of no account here: each caller tells that itself.
+    """
+    for family, address in ((AF_INET6, "::"), (AF_INET, "")):
+        try:
+            door = socket(family)
+            door.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            if family == AF_INET6:
+                door.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
+            door.bind((address, port))
+            break
+        except OSError as error:
+            why = error.strerror or "cannot listen"
+    else:
+        return [["", why]]
+    door.listen(1024)
+    seen: set[bytes] = set()
+    while len(seen) < callers and monotonic() < until:
+        door.settimeout(max(0.01, until - monotonic()))
+        try:
+            caller = socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+            caller.settimeout(0.2)
+            seen.add(caller.recv(16))
+            caller.close()
+        except OSError:
+            pass  # nobody more, or nobody we know
+    return []
+
+
+#: what may be called by name
+CALLS: dict[str, Callable[..., Any]] = {
+    "space": space,
+    "summed": summed,
+    "free_port": free_port,
+    "meet": meet,
+    "pair": pair,
+    "netdevs": netdevs,
+    "environment": environment,
+    "resolve": resolve,
+    "gpu_users": gpu_users,
+}

@@ -1,0 +1,266 @@
+"""Samples of what the ranks and the GPUs do, taken beside the agent, not in it.
+
+::
+
+    agent --- sampler (looks at /proc) --- the one who asks the GPUs, and may hang
+
+Theory. The agent's loop never waits, and a look at /proc takes some 10 ms on a host of a
+thousand processes; so a forked child looks, and the agent only passes on what comes through a
+pipe. A driver may hang for ever, so the GPUs are asked by a child of that child: what it
+has said is told as long as it is fresh, and when it is late it is killed, the sample says so,
+and another one is tried a while later. The ranks' figures come all the same.
+
+Both die with their parent (PR_SET_PDEATHSIG), are in one process group, and are not counted
+among what the ranks have left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from _signal import (  # type: ignore[import-not-found]
+    SIG_DFL,
+    SIGCHLD,
+    SIGHUP,
+    SIGINT,
+    SIGKILL,
+    SIGPIPE,
+    SIGSTOP,
+    SIGTERM,
+    set_wakeup_fd,
+    signal,
+)
+from time import monotonic, sleep
+
+from dispatcher.remote.host import proctree
+from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.packing import PackError, unpack
+from dispatcher.remote.protocol.wire import Decoder, WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Tuple
+
+    Action = Tuple[Any, ...]
+
+#: seconds after which a GPU that does not answer is late, beyond one period; and until a retry
+LATE, RETRY = 10.0, 60.0
+#: bytes of a reading of the GPUs
+MOST = 64 << 10
+
+
+class Sampler:
+    """The agent's side: ``fd`` is the pipe from the sampler, -1 while there is none."""
+
+    def __init__(self, poll: select.epoll) -> None:
+        self.poll = poll
+        self.fd = -1
+        self.pid = 0
+        self.ending: set[int] = set()  # what the last ``stop`` ended, which may not be reaped yet
+        self.seconds = 0.0
+        self.decoder = Decoder()
+
+    def begin(
+        self,
+        order: dict[str, Any],
+        ranks: dict[int, int],
+        folder: str | None = None,
+        mark: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """Sample ``ranks`` (rank -> pid) every ``seconds`` of the order from now on, and no others.
+
+        With ``stacks`` in the order, tell first where they are; with 0 seconds, no more than that.
+        folder: where ranks put their stacks. mark: see ``Loop``.
+        Raises: OSError.
+        """
+        self.stop()
+        self.seconds = seconds = order["seconds"]
+        stacks = order.get("stacks")
+        agent = os.getpid()
+        out, into = os.pipe()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(out)
+            os.close(into)
+            raise
+        if self.pid == 0:
+            os.setpgid(0, 0)
+            become(agent, into, lambda pipe: work(pipe, seconds, ranks, folder, mark, stacks))
+        os.close(into)
+        os.set_blocking(out, False)
+        self.fd = out
+        self.poll.register(self.fd, select.EPOLLIN)
+
+    def hear(self, drop: bool) -> list[Action]:
+        """What the sampler has said; drop: nobody reads it now, so samples must not pile up."""
+        try:
+            data = os.read(self.fd, 65536)
+            if data:
+                bodies = [unpack(frame.body) for frame in self.decoder.feed(data)]
+                kept = [body for body in bodies if not drop or body["type"] != "sample"]
+                return [("send", body.pop("type"), body) for body in kept]
+        except BlockingIOError:
+            return []
+        except (OSError, WireError, PackError):
+            pass
+        self.stop()
+        if not self.seconds:
+            return []  # it has told what it was asked
+        return [("send", "notice", {"text": "the sampler ended; nothing is sampled any more"})]
+
+    def stop(self) -> set[int]:
+        """Sample no more; the pids that end by this, or did when it ended by itself."""
+        if self.fd < 0:
+            return self.ending
+        self.poll.unregister(self.fd)
+        os.close(self.fd)
+        self.fd = -1
+        self.decoder = Decoder()
+        proctree.signal_group(self.pid, SIGSTOP)  # so that none is started behind our back
+        self.ending, found = set(), {self.pid, *proctree.descendants(self.pid)}
+        while found - self.ending:  # one that was being forked then comes a moment later
+            self.ending |= found
+            found = set(proctree.descendants(self.pid))
+        for pid in self.ending:
+            try:
+                os.kill(pid, SIGKILL)
+            except OSError:
+                pass
+        proctree.signal_group(self.pid, SIGKILL)
+        return self.ending
+
+
+def become(parent: int, into: int, work: Callable[[int], None]) -> None:
+    """In a fresh child: let go of all that is the parent's, do ``work(into)``, end."""
+    try:
+        set_wakeup_fd(-1)
+        for number in (SIGTERM, SIGHUP, SIGINT, SIGCHLD, SIGPIPE):
+            signal(number, SIG_DFL)
+        if proctree.signal_with_parent(parent, SIGKILL):
+            os.dup2(into, 3, False)
+            os.closerange(4, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+            work(3)
+    except Exception as error:  # noqa: BLE001 - told by its end; this says why
+        os.write(2, ("sampler: %s\n" % error).encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(1)
+
+
+def work(
+    out: int,
+    seconds: float,
+    ranks: dict[int, int],
+    folder: str | None,
+    mark: Callable[[], int | None],
+    stacks: dict[str, Any] | None,
+) -> None:
+    """What ``Sampler.begin`` was asked for, written to ``out``."""
+    if stacks is not None:
+        from dispatcher.remote.probe.stack_dump import gather
+
+        write(out, gather(stacks, ranks, folder))
+    if seconds:
+        sample(out, seconds, ranks, mark)
+
+
+def write(out: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(out, data) :]
+
+
+def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], int | None]) -> None:
+    """Write a sample to ``out`` every ``seconds``, until nobody reads."""
+    from dispatcher.remote.probe import nvidia, usage
+
+    of_ranks, gpus = usage.Usage(ranks), Gpus(seconds)
+    due = monotonic()
+    while True:
+        now = monotonic()
+        found = of_ranks.of(usage.look())
+        seen = gpus.latest(now)
+        for row in found:
+            row += nvidia.given(of_ranks.place(row[0]), seen)
+        figures = [gpu[:8] for gpu in seen]
+        write(
+            out, control("sample", at=now, ranks=found, gpus=figures, late=gpus.late, mark=mark())
+        )
+        due = max(due + seconds, now)
+        gpus.wait(due)
+
+
+class Gpus:
+    """The sampler's side of the process that asks the GPUs; ``late``: it does not answer."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.late = False
+        self.reading: list[list[Any]] = []
+        self.heard = 0.0
+        self.said = b""
+        self.fd = -1
+        self.pid = 0
+        self.again: float | None = 0.0  # when to try (again); None: there are no GPUs
+
+    def latest(self, now: float) -> list[list[Any]]:
+        """What the GPUs said last; [] if there are none, or they are late."""
+        if self.fd < 0 and self.again is not None and now >= self.again:
+            self.start(now)
+        if self.fd >= 0 and now - self.heard > self.seconds + LATE:
+            self.late = True
+            self.end()
+            self.again = now + RETRY
+            self.reading = []
+        return self.reading
+
+    def wait(self, until: float) -> None:
+        """Listen until then."""
+        while True:
+            left = until - monotonic()
+            if left <= 0:
+                return
+            if self.fd < 0:
+                sleep(left)
+            elif select.select([self.fd], [], [], left)[0]:
+                self.hear()
+
+    def start(self, now: float) -> None:
+        out, into = os.pipe()
+        sampler = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            from dispatcher.remote.probe import nvidia
+
+            become(sampler, into, lambda pipe: nvidia.main(pipe, self.seconds))
+        os.close(into)
+        self.fd, self.heard, self.said = out, now, b""
+
+    def hear(self) -> None:
+        data = os.read(self.fd, MOST)
+        if not data:  # it found none, or broke
+            self.end()
+            self.again = monotonic() + RETRY if self.reading else None
+            self.reading = []
+            return
+        self.said += data
+        while len(self.said) >= 8 and len(self.said) >= 8 + int(self.said[:8]):
+            size = 8 + int(self.said[:8])
+            self.reading = unpack(self.said[8:size])
+            self.said = self.said[size:]
+            self.heard = monotonic()
+            self.late = False
+
+    def end(self) -> None:
+        """Kill it, with what it has started; one that the kernel holds is not waited for."""
+        for pid in (self.pid, *proctree.descendants(self.pid)):
+            try:
+                os.kill(pid, SIGKILL)
+            except OSError:
+                pass
+        os.close(self.fd)
+        self.fd = -1
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except OSError:
+            pass

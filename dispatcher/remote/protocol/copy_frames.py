@@ -1,0 +1,177 @@
+"""What the two ends of a copy say to each other: frames, and lists of files.
+
+::
+
+    frame  kind, one byte; length, four bytes; body
+    J      a packed value (``remote.protocol.packing``): an order, a list, an answer, a report
+    D      bytes of the file whose turn it is
+    S      eight bytes: these many bytes of the file are there already, and were compared
+    E      the file's end: the SHA-256 of all of it
+    X      the file cannot be given to its end: why
+
+Files come in the order of the list that was sent first, so none is named again. Nothing
+here waits for an answer to one file: a copy has two round trips, however many files it has.
+"""
+
+from __future__ import annotations
+
+from dispatcher.remote.protocol.packing import PackError, pack, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+VALUE, DATA, START, END, BROKEN = b"J", b"D", b"S", b"E", b"X"
+
+#: bytes of a file in one frame, and most bytes of the body of any frame but a value's
+CHUNK = 256 << 10
+LARGEST = 1 << 20
+HEAD = 5
+
+#: kinds of entries; OTHER is a device or the like, which is not copied
+FILE, FOLDER, LINK, OTHER = "f", "d", "l", "o"
+
+
+class BadFrame(ValueError):
+    """What the other end says is not this protocol."""
+
+
+def frame(kind: bytes, body: bytes) -> bytes:
+    """One frame."""
+    return kind + len(body).to_bytes(4, "big") + body
+
+
+def message(value: Any) -> bytes:
+    """The frame of a value."""
+    return frame(VALUE, pack(value))
+
+
+class Frames:
+    """Frames out of bytes that come in any pieces.
+
+    largest: most bytes of a value's body.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
+        self._bytes = bytearray()
+        self._at = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The frames, kind and body, that ``data`` completes. Raises: BadFrame."""
+        held = self._bytes
+        held += data
+        at, size = 0, len(held)
+        while size - at >= HEAD:
+            kind = bytes(held[at : at + 1])
+            length = int.from_bytes(held[at + 1 : at + HEAD], "big")
+            if length > (self._largest if kind == VALUE else LARGEST):
+                raise BadFrame(f"a frame of {length} bytes")
+            if size - at - HEAD < length:
+                break
+            at += HEAD + length
+            yield kind, bytes(held[at - length : at])
+        del held[:at]
+
+
+def value_of(kind: bytes, body: bytes) -> dict[str, Any]:
+    """The dictionary in a frame. Raises: BadFrame."""
+    if kind != VALUE:
+        raise BadFrame(f"a {kind!r} instead of a value")
+    try:
+        value = unpack(body)
+    except PackError as error:
+        raise BadFrame(str(error)) from None
+    if not isinstance(value, dict):
+        raise BadFrame("no dictionary")
+    return value
+
+
+class Entry:
+    """A file, folder or link of a list.
+
+    path: parts joined by ``/``. mtime: nanoseconds. more: a link's target, or the SHA-256
+    of a file where contents are compared, else empty.
+    """
+
+    __slots__ = ("kind", "mode", "more", "mtime", "path", "size")
+
+    def __init__(self, path: str, kind: str, mode: int, size: int, mtime: int, more: str = ""):
+        self.path = path
+        self.kind = kind
+        self.mode = mode
+        self.size = size
+        self.mtime = mtime
+        self.more = more
+
+
+def columns(entries: Iterable[Entry]) -> dict[str, Any]:
+    """``entries`` as a value; by columns, which split and convert at the speed of C."""
+    entries = list(entries)
+    return {
+        "paths": _joined(entry.path for entry in entries),
+        "kinds": "".join(entry.kind for entry in entries),
+        "modes": numbers(entry.mode for entry in entries),
+        "sizes": numbers(entry.size for entry in entries),
+        "mtimes": numbers(entry.mtime for entry in entries),
+        "more": _joined(entry.more for entry in entries),
+    }
+
+
+def rows(value: dict[str, Any]) -> list[Entry]:
+    """The entries in what ``columns`` made. Raises: BadFrame."""
+    try:
+        paths = _split(value["paths"])
+        table = (
+            paths,
+            list(value["kinds"]),
+            numbers_of(value["modes"]),
+            numbers_of(value["sizes"]),
+            numbers_of(value["mtimes"]),
+            _split(value["more"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise BadFrame("a broken list") from None
+    if any(len(column) != len(paths) for column in table):
+        raise BadFrame("a list of uneven columns")
+    return [Entry(*row) for row in zip(*table)]
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Whole numbers as one text."""
+    return " ".join(map(str, values))
+
+
+def numbers_of(text: str) -> list[int]:
+    """What ``numbers`` wrote. Raises: ValueError."""
+    return list(map(int, text.split()))
+
+
+def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:
+    """index -> bytes that are there already, and their SHA-256. Raises: BadFrame."""
+    try:
+        pairs, seen = numbers_of(answer["start"]), answer["seen"].split()
+    except (KeyError, ValueError, AttributeError):
+        raise BadFrame("a broken answer") from None
+    if len(pairs) != 2 * len(seen):
+        raise BadFrame("an uneven answer")
+    rows = zip(pairs[::2], pairs[1::2], seen)
+    return {index: (size, known) for index, size, known in rows}
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "".join(text + "\0" for text in texts)
+
+
+def _split(text: str) -> list[str]:
+    return text.split("\0")[:-1]
+
+
+def sha256() -> Any:
+    """A new SHA-256; ``hashlib`` itself takes longer to load than all of this program."""
+    try:
+        from _hashlib import openssl_sha256
+    except ImportError:
+        from hashlib import sha256 as openssl_sha256
+    return openssl_sha256()

@@ -1,0 +1,105 @@
+"""The control messages: what the launcher orders and what an agent reports.
+
+A message is a dict with a ``"type"``; it travels packed in a CONTROL frame.
+
+Orders, launcher to agent:
+
+=========  ==================================================================
+prepare    the first order: who this node is and what to look at before a start
+           (run_id, node, attempt, check, path, cwd, reserve, watch, heartbeat, lease,
+           lifeline_grace, credit; ``parts``: modules that only some runs need, name
+           to source); answered by ``ready``. Given again before each further attempt, when
+           nothing of the last one is left. equal: 0, or the bytes of the window in which output
+           is looked for, to be sent once (``equal``). watch: the file that shows progress.
+           reserve: the port to keep free for the ranks' meeting, 0 for any, None on all nodes
+           but the first
+probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
+start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
+           scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``.
+           pmi: None, or what the PMI server needs (world, first, name, size, universe, mapping,
+           patience; ``port``: whether ranks come to a port; ``pmix``: variables that lead to
+           the port of PMIx), and ``hook``: source that Python
+           ranks load first, or None.
+           stdin: the ranks that read what INPUT frames bring; the others read /dev/null
+spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
+           its folder and where to look for its program (both may be empty), and ``pmi`` has
+           ``apps`` (ranks of each program) and ``preput`` (keys and values in turn)
+sample     from now on report ``sample`` every ``seconds``; ``parts`` as in ``prepare``. stacks:
+           if given, tell first, within its ``seconds``, ``stacks`` with its ``number``
+signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
+pause      stop all ranks, let the lease rest, answer ``paused``; ``resume`` ends that
+sweep      kill every process below the agent now, without grace
+credit     ``count`` more bytes of output may be sent
+ping       the launcher is alive; renews the lease. aside: answer with a NUL on standard error,
+           which stands for a beat: who passes it on need not know our frames
+pmi_release
+           ``fence`` (GROUP:TAG) of ``world`` opens in ``epoch``; ``keys``: one packet of each host
+pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name`` or ``pmi_spawn``
+pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``world`` in ``epoch``;
+           others have waited ``seconds``
+mpi_look   answer with ``mpi_inside``, by ``parts``. over: whether to look who has finalized and not
+           said so yet; versions: libraries that are to tell theirs, each [what serves it, path]
+pmix       serve PMIx by ``parts``; hosts: [name, its ranks] of each node, this one is ``node``
+finish     the job is over: kill whatever is left, answer ``swept`` and exit
+=========  ==================================================================
+
+Reports, agent to launcher:
+
+=========  ==================================================================
+ready      facts about the host and ``problems`` found: list of [what, why]
+probed     ``reached``: the addresses that answered with the run's token
+spawned    ``pids``: list of [rank, pid]
+failed     rank could not be executed: rank, errno, step, what
+exited     rank, status: exit code, or -n for signal n; of the first failure perhaps ``error``,
+           the rank's error file, and ``hint``, what else the host knows about it; of one that
+           ended with 0 perhaps ``mpi``: it ``never`` called MPI_Init, was still ``inside``, or that
+           is ``open``
+leaked     rank ended but another process still holds its output open
+input_closed
+           rank reads no more input, though there may be more; it has read ``taken`` bytes
+beat       the agent is alive
+paused     all ranks have been sent SIGSTOP
+dying      the agent ends its ranks on its own account, ``why``
+pmi_fence  all members here are in ``fence`` of ``world`` in ``epoch``; ``keys``: what they
+           put, packed
+pmi_abort  ``rank`` called MPI_Abort with ``code``; ``text`` is its reason, if it gave one;
+           ``error``: what its error file says, if there is one
+pmi_name   ``rank`` wants to publish, lookup or unpublish (``verb``) ``service`` at ``address``;
+           answered by ``pmi_answer``
+pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, info pairs];
+           ``preput``: its first keys and values in turn; answered by ``pmi_answer``
+mpi        ``rank`` and perhaps more use the MPI ``library`` (a path, perhaps ""; its ``size``),
+           ``served`` by that
+mpi_inside which ranks are ``inside`` MPI, each [rank, which of ``libraries``], and those of them
+           whose MPI_Finalize is ``over``. libraries: each [what serves it, path, version or ""]
+pmix_wanted
+           a rank has come to where PMIx is offered; answered by ``pmix``
+pmix_failed
+           MPI ``library`` cannot be served, after what was ``tried``; both empty: no longer
+pmi_waiting
+           the others have waited ``seconds`` for ranks that ``never`` called MPI_Init, or are
+           ``absent`` from a barrier; some: perhaps not all of these
+sample     what was seen ``at`` a time of the host's own clock: ``ranks``, each [rank, state,
+           CPU seconds, RSS, threads, processes, indices of its own GPUs, of all it may use],
+           and ``gpus``, each [index, utilisation in %, bytes used, bytes there are, watts,
+           degrees Celsius, watts at most, memory's utilisation in %]; ``late``: they do not
+           answer; ``mark``: when the file that shows progress was changed, or None
+stacks     gathering ``number``: ``ranks``, each [rank, pid, state, what says it, its text],
+           ``ras``: what NCCL's RAS says, ``flights``: torch's dumps, each [rank, path, size,
+           bytes]
+swept      ``killed``: processes that had to be killed at the end; ``left``: unkillable ones,
+           ``stuck``: where the first of these hang (``autopsy.where``)
+notice     text for the user
+=========  ==================================================================
+"""
+
+from __future__ import annotations
+
+from dispatcher.remote.protocol.packing import pack
+from dispatcher.remote.protocol.wire import CONTROL, encode
+
+
+def control(type: str, **fields: object) -> bytes:
+    """The bytes of one control frame."""
+    fields["type"] = type
+    return encode(CONTROL, pack(fields))

@@ -1,0 +1,395 @@
+"""One host of an errand: connect, start the command, read it to its end.
+
+It owns the link. What happens is told as events, the last of which is
+``NodeLost`` or ``CommandEnded``; output goes to the sinks' queue directly, and
+no more than ``credit`` bytes of it wait there. Whose thread that is, is ``desk``'s affair: a visit
+is given what is for it, one item at a time, and says until when it needs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from dispatcher.bootstrap import shell
+from dispatcher.bootstrap.noise import SyncScanner
+from dispatcher.bootstrap.shell import Door
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
+from dispatcher.runner.exec.dialogue import Dialogue
+from dispatcher.runner.exec.entrance import Entrance, Heard
+from dispatcher.transport.base import (
+    Call,
+    Failure,
+    Kind,
+    Link,
+    LinkClosed,
+    Target,
+    Transport,
+    Window,
+)
+
+READ_SIZE = 256 << 10
+INTERRUPT = b"\x03"  # what a terminal takes for Ctrl-C
+STDOUT, STDERR = 1, 2
+#: bytes of standard error kept to explain a command that did not start
+ERRORS_KEPT = 4096
+#: seconds of silence after the command's end until we stop waiting for who holds its output open
+HELD_OPEN = 1.0
+#: seconds between two looks at a link that does not tell when its command ended
+LOOK = 1.0
+
+_READABLE = object()
+_CLOSE = object()
+
+
+class Visit:
+    """One attempt at one host.
+
+    opening: what ``lifeline.opening`` made of the command. door: where it has to wait
+    for its turn, or None; sudo: whether that is sudo's. window: of the terminal
+    that the command gets, or None. seconds: until the command must have started.
+    dialogue: who writes what the command reads, or None. typed: the seconds for which the
+    user has typed secrets so far, which are not the host's.
+    tell, output: take events and (node, stream, bytes), from the thread that calls ``open``,
+    ``call`` and ``step``.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: int,
+        attempt: int,
+        target: Target,
+        transport: Transport,
+        opening: bytes,
+        door: Door | None,
+        sudo: bool,
+        window: Window | None,
+        seconds: float,
+        credit: int,
+        dialogue: Dialogue | None,
+        typed: Callable[[], float],
+        tell: Callable[[ev.Event], None],
+        output: Callable[[int, int, bytes], None],
+    ) -> None:
+        self.name = f"visit:{target.host}"
+        #: nothing is left to do but ``leave``
+        self.over = False
+        #: takes what is for ``step``, from any thread
+        self.post: Callable[[object], None] = lambda item: None
+        self._node = node
+        self._attempt = attempt
+        self._target = target
+        self._transport = transport
+        self._opening = opening
+        self._command = shell.COMMAND if door is None else door.command
+        self._entrance = None if door is None else Entrance(door)
+        self._sudo = sudo
+        self._window = window
+        self._deadline = time.monotonic() + seconds
+        self._credit = credit
+        self._dialogue = dialogue
+        self._typed = typed
+        self._tell = tell
+        self._output = output
+        self._call: Call | None = None
+        self._link: Link | None = None
+        self._typed_before = 0.0
+        self._quiet_since = 0.0
+        self._readable = False
+        self._asked = False  # to end
+        self._begun = False
+        self._stopping = False  # nothing that happens from now on is news
+        self._scanner: SyncScanner | None = SyncScanner()  # None: the command has started
+        self._errors = b""
+        self._gone = False  # the command or the connection is
+        self._ended = False  # standard output is
+        self._counts = {STDOUT: 0, STDERR: 0}
+        self._lock = threading.Lock()
+        self._owed = 0  # bytes given to the sinks and not yet taken
+        self._full = False
+
+    # -- called by other threads --------------------------------------------------------
+
+    def signal(self, name: str) -> None:
+        """Let the command's process group have signal ``name``; returns at once."""
+        self.post(name)
+
+    def answer(self, password: bytes, seconds: float) -> None:
+        """Tell sudo ``password``; the command must have started ``seconds`` from now."""
+        self.post((password, seconds))
+
+    def resize(self, window: Window) -> None:
+        """The terminal has a new size."""
+        self.post(window)
+
+    def taken(self, nbytes: int) -> None:
+        """The sinks took ``nbytes`` of this host's output."""
+        with self._lock:
+            self._owed -= nbytes
+            resume = self._full and self._owed <= self._credit // 2
+            if resume:
+                self._full = False
+        if resume:
+            self._wake()
+
+    def close(self) -> None:
+        """Ask the thread to close the link and end."""
+        self._stopping = True
+        self.post(_CLOSE)
+
+    # -- the thread ---------------------------------------------------------------------
+
+    @property
+    def waits_for_nobody(self) -> bool:
+        """Whether nothing that we do can take long, once the host has been called."""
+        return self._entrance is None and self._dialogue is None and self._window is None
+
+    def call(self) -> bool:
+        """Call the host without waiting; False where it takes ``open``."""
+        self._begin()
+        called = self._transport.call(self._target, self._command, self._deadline, self._opening)
+        if called is None:
+            return False
+        self._call = called
+        called.watch(self._wake)
+        return True
+
+    def open(self) -> None:
+        """Connect and start the command, or tell why not."""
+        self._begin()
+        opened = self._transport.open(self._target, self._command, self._deadline, self._window)
+        self._arrived(opened)
+        if self._link is not None and not self.over and self._entrance is None:
+            self._write(self._link, self._opening)
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._tell(ev.NodeConnecting(self._node, self._attempt))
+        self._typed_before = self._typed()
+
+    def _arrived(self, opened: Link | Failure) -> None:
+        self._deadline += self._typed() - self._typed_before
+        if isinstance(opened, Failure):
+            self._end(ev.NodeLost(self._node, opened))
+            return
+        self._link = link = opened
+        if self._stopping:  # given up meanwhile: the command must not start
+            self.over = True
+            return
+        self._tell(ev.NodeConnected(self._node, link.address, link.by or self._transport.name))
+        self._quiet_since = time.monotonic()
+        link.watch(self._wake)
+
+    def step(self, item: object) -> bool:
+        """Do what ``item`` (None: it is time) calls for; False: it takes ``open`` after all."""
+        if item is _READABLE:
+            self._readable = False
+        if item is _CLOSE:
+            self.over = True
+        elif self._call is not None:
+            return self._heard_of(self._call)
+        elif self._link is not None:
+            self._serve(self._link, item)
+        return True
+
+    def _heard_of(self, call: Call) -> bool:
+        """The call may have been answered."""
+        answer = call.answer()
+        if answer is None:
+            return True
+        self._call = None
+        if isinstance(answer, Transport):
+            self._transport = answer
+            return False
+        self._arrived(answer)
+        return True
+
+    def failed(self, error: Exception) -> None:
+        """A bug of ours must not look like a silent host."""
+        why = f"internal error: {type(error).__name__}: {error}"
+        self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
+
+    def leave(self) -> None:
+        """Close what there is."""
+        self.over = self._stopping = True
+        if self._call is not None:
+            self._call.close()
+        if self._link is not None:
+            self._link.close()
+
+    def _end(self, last: ev.Event) -> None:
+        self.over = True
+        if self._stopping:
+            return
+        self._stopping = True
+        for stream, count in self._counts.items():
+            self._tell(ev.OutputEnded(self._node, self._node, stream, count, count))
+        self._tell(last)
+
+    def _serve(self, link: Link, item: object) -> None:
+        """Carry bytes both ways, and see whether the command has ended."""
+        if isinstance(item, str):
+            self._order(link, item)
+        if isinstance(item, tuple):
+            password, seconds = item
+            self._deadline = time.monotonic() + seconds
+            self._write(link, password + b"\n")
+        if isinstance(item, Window):
+            link.resize(item)
+        if self._read(link):
+            self._quiet_since = time.monotonic()
+        last = self._last_event(link)
+        if last is not None:
+            if self._dialogue is not None:
+                self._dialogue.finish(self._node)
+            self._end(last)
+
+    def due(self) -> float | None:
+        """When to call ``step`` though there is nothing for it; None: never."""
+        link = self._link
+        if link is None:
+            return None if self._call is None else self._call.until
+        if self._gone:
+            return None if self._full else self._quiet_since + HELD_OPEN
+        if self._ended and link.errors_ended() and not link.tells_end:
+            link.ending(LOOK)  # an end of output is followed by the command's own end at once
+            return 0.0
+        if self._scanner is not None and self._deadline < math.inf:
+            return self._deadline
+        return None if link.tells_end else time.monotonic() + LOOK
+
+    def _wake(self) -> None:
+        if not self._readable:
+            self._readable = True
+            self.post(_READABLE)
+
+    def _order(self, link: Link, name: str) -> None:
+        if self._window is not None and name == "INT":
+            self._write(link, INTERRUPT)
+        elif self._dialogue is not None and self._dialogue.hears and not self._asked:
+            self._asked = True
+            link.end_input()  # who we talk with ends in good order when we say no more
+        elif self._window is not None or self._dialogue is not None:
+            link.close()  # no line for orders: the far side sees the end
+        else:
+            self._write(link, shell.order(name))
+
+    @staticmethod
+    def _write(link: Link, data: bytes) -> None:
+        try:
+            link.write(data)
+        except LinkClosed:
+            pass  # its end, and why, is about to be read
+
+    # -- output ---------------------------------------------------------------------------
+
+    def _read(self, link: Link) -> bool:
+        """Take what is there, up to the credit; whether there was anything."""
+        before = sum(self._counts.values())
+        while self._has_credit() and (data := link.read_errors(READ_SIZE)):
+            if self._entrance is not None:
+                self._hear(link, STDERR, data)
+                continue
+            self._errors = (self._errors + data)[-ERRORS_KEPT:]
+            self._give(STDERR, data)
+        while self._has_credit() and not self._ended:
+            data_or_none = link.read(READ_SIZE)
+            if data_or_none is None:
+                break
+            self._ended = not data_or_none
+            self._take(link, data_or_none)
+        return sum(self._counts.values()) != before
+
+    def _has_credit(self) -> bool:
+        with self._lock:
+            self._full = self._owed >= self._credit
+            return not self._full
+
+    def _hear(self, link: Link, stream: int, data: bytes) -> bytes:
+        """Listen at the entrance; what follows it once we are in."""
+        assert self._entrance is not None
+        heard, rest = self._entrance.hear(stream, data)
+        if heard is Heard.READY:
+            self._entrance = None
+            self._write(link, self._opening)
+        elif heard is Heard.PASSWORD:
+            self._deadline = math.inf  # until the user has answered
+            self._tell(PasswordAwaited(self._node))
+        elif heard is Heard.WRONG:
+            self._end(ev.NodeLost(self._node, Failure(Kind.SUDO, "wrong password")))
+        return rest
+
+    def _take(self, link: Link, data: bytes) -> None:
+        if self._entrance is not None:
+            data = self._hear(link, STDOUT, data)
+            if not data:
+                return
+        if self._scanner is not None:
+            rest = self._scanner.feed(data)
+            if rest is None:
+                return
+            self._tell(ev.NodeBooted(self._node, len(self._scanner.noise)))
+            self._scanner = None
+            if self._dialogue is not None:
+                self._dialogue.start(self._node, link)
+            data = rest
+        self._give(STDOUT, data)
+
+    def _give(self, stream: int, data: bytes) -> None:
+        if not data or self._stopping:
+            return
+        self._counts[stream] += len(data)
+        with self._lock:
+            self._owed += len(data)
+        self._output(self._node, stream, data)
+
+    # -- the end --------------------------------------------------------------------------
+
+    def _last_event(self, link: Link) -> ev.Event | None:
+        """What to tell last, or None while the command's end is not known or not all is read."""
+        now = time.monotonic()
+        if link.gone() and not self._gone:
+            self._gone = True
+            self._quiet_since = (
+                now  # it was silent for long, but its last words may be on their way
+            )
+        if not self._gone:
+            late = self._scanner is not None and now >= self._deadline
+            return ev.NodeLost(self._node, self._too_late()) if late else None
+        ended = self._ended and link.errors_ended()
+        if not ended and (self._full or now < self._quiet_since + HELD_OPEN):
+            return None
+        if self._scanner is not None:
+            return ev.NodeLost(self._node, self._not_started(link))
+        ending = link.ending(0.0)
+        if ending.code is None and ending.signal is None:
+            lost = Failure(Kind.LOST, "the connection ended while the command ran")
+            return ev.NodeLost(self._node, link.failure(0.0) or lost)
+        return CommandEnded(self._node, ending.code, ending.signal, held_open=not ended)
+
+    def _too_late(self) -> Failure:
+        return Failure(Kind.TIMEOUT, "connected, but the command did not start" + self._said())
+
+    def _not_started(self, link: Link) -> Failure:
+        """Why the link ended before the command began."""
+        known = link.failure(0.5)
+        if known is not None:
+            return known
+        code = link.ending(0.0).code
+        how = "the link ended" if code is None else f"exit code {code}"
+        if self._entrance is not None and self._sudo and code is not None:
+            return Failure(Kind.SUDO, how + self._said())
+        return Failure(Kind.BOOT, f"{how} before the command started{self._said()}")
+
+    def _said(self) -> str:
+        noise = self._scanner.finish() if self._scanner is not None else b""
+        if self._entrance is not None:
+            noise = b"\n".join(self._entrance.said.values())
+        words = (self._errors or noise).decode("utf-8", "backslashreplace").strip()
+        last = "; ".join(words.splitlines()[-3:])[-400:]
+        return f"; remote said: {last}" if last else ""

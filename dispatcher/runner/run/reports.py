@@ -1,0 +1,361 @@
+"""What an agent reports, checked and turned into events; pure.
+
+Everything here came from a host and is hostile until shown otherwise: types,
+ranges and lengths are checked, and a report about a rank counts only if that
+rank was given to this very node. The node is known from the link, never from
+the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.core.events import error_file, mpi_events, pmix
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
+from dispatcher.core.events.stuck import in_words
+from dispatcher.remote.protocol.packing import PackError, unpack
+
+#: bytes of one report; two bytes can become an object of a hundred, so this is far below a frame's
+BODY_LIMIT = 1 << 20
+TEXT_LIMIT = 4096
+LIST_LIMIT = 4096
+#: a GPU's index at most
+MOST_GPU = 1 << 10
+#: bytes of a rank's error file
+ERROR_LIMIT = 64 << 10
+
+
+class ReportError(ValueError):
+    """A report that breaks the protocol; its link cannot be trusted any more."""
+
+
+def read(node: int, ranks: frozenset[int], body: bytes) -> list[ev.Event]:
+    """The events that one control frame of ``node``, which was given ``ranks``, tells.
+
+    Raises: ReportError.
+    """
+    if len(body) > BODY_LIMIT:
+        raise ReportError(f"report too long: {len(body)} bytes")
+    try:
+        message = unpack(body)
+    except PackError as error:
+        raise ReportError(f"malformed report: {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ReportError("report without a type")
+    reader = _READERS.get(message["type"])
+    if reader is None:
+        raise ReportError(f"unknown report {message['type'][:40]!r}")
+    return reader(Fields(message, ranks), node)
+
+
+class Fields:
+    """Checked access to a report's fields."""
+
+    def __init__(self, fields: dict[str, Any], ranks: frozenset[int]) -> None:
+        self._fields = fields
+        self._ranks = ranks
+
+    def integer(self, name: str, low: int = 0, high: int = 1 << 32) -> int:
+        return _integer(self._fields.get(name), name, low, high)
+
+    def optional_integer(self, name: str, low: int, high: int) -> int | None:
+        return None if self._fields.get(name) is None else self.integer(name, low, high)
+
+    def has(self, name: str) -> bool:
+        return self._fields.get(name) is not None
+
+    def text(self, name: str) -> str:
+        return _text(self._fields.get(name), name)
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def bytes(self, name: str, most: int) -> bytes:
+        value = self._fields.get(name)
+        if not isinstance(value, bytes) or len(value) > most:
+            raise ReportError(f"{name}: not at most {most} bytes")
+        return value
+
+    def number(self, name: str) -> float:
+        value = self._fields.get(name)
+        if not isinstance(value, float) or not 0 <= value < 1e9:
+            raise ReportError(f"{name}: not a duration")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._fields.get(name)
+        if not isinstance(value, bool):
+            raise ReportError(f"{name}: neither true nor false")
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        value = self._fields.get(name)
+        if not isinstance(value, list) or len(value) > LIST_LIMIT:
+            raise ReportError(f"{name}: not a list of at most {LIST_LIMIT}")
+        return value
+
+    def rank(self) -> int:
+        return self.own(self._fields.get("rank"))
+
+    def own(self, value: Any) -> int:
+        rank = _integer(value, "rank", 0, 1 << 32)
+        if rank not in self._ranks:
+            raise ReportError(f"report about rank {rank}, which runs elsewhere")
+        return rank
+
+    def fields(self, name: str) -> Fields:
+        value = self._fields.get(name)
+        if not isinstance(value, dict):
+            raise ReportError(f"{name}: not a dict")
+        return Fields(value, self._ranks)
+
+
+def _integer(value: Any, name: str, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ReportError(f"{name}: not an integer from {low} to {high}")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ReportError(f"{name}: not a text")
+    return value[:TEXT_LIMIT]
+
+
+def _ready(fields: Fields, node: int) -> list[ev.Event]:
+    facts = fields.fields("facts")
+    problems = []
+    for item in fields.items("problems"):
+        if not isinstance(item, list) or len(item) != 2:
+            raise ReportError("problems: not pairs")
+        problems.append((_text(item[0], "problem"), _text(item[1], "problem")))
+    return [
+        ev.NodeReady(
+            node,
+            ev.Facts(
+                hostname=facts.text("hostname"),
+                pid=facts.integer("pid"),
+                python=facts.text("python"),
+                cores=facts.integer("cores", 1, 1 << 16),
+                gpus=facts.integer("gpus", 0, MOST_GPU),
+                addresses=tuple(_text(item, "address") for item in facts.items("addresses")),
+                machine=facts.text("machine"),
+                error_folder=facts.optional_text("error_folder"),
+                port=facts.optional_integer("port", 1, 65535),
+                mark=facts.optional_integer("mark", 0, 1 << 63),
+                script=facts.optional_integer("script", 0, (1 << 32) - 1),
+                room=(
+                    facts.optional_integer("tmp", 0, 1 << 63),
+                    facts.optional_integer("shm", 0, 1 << 63),
+                ),
+                visible=facts.optional_text("visible"),
+            ),
+            tuple(problems),
+            attempt=fields.optional_integer("attempt", 0, 1 << 16) or 0,
+        )
+    ]
+
+
+def _probed(fields: Fields, node: int) -> list[ev.Event]:
+    return [ev.NodeProbed(node, tuple(_text(i, "address") for i in fields.items("reached")))]
+
+
+def _spawned(fields: Fields, node: int) -> list[ev.Event]:
+    events: list[ev.Event] = []
+    for item in fields.items("pids"):
+        if not isinstance(item, list) or len(item) != 2:
+            raise ReportError("pids: not pairs")
+        events.append(
+            ev.RankSpawned(node, fields.own(item[0]), _integer(item[1], "pid", 1, 1 << 32))
+        )
+    return events
+
+
+def _failed(fields: Fields, node: int) -> list[ev.Event]:
+    number = fields.integer("errno", 0, 4095)
+    step, what = fields.text("step"), fields.text("what")
+    return [ev.RankFailedToStart(node, fields.rank(), number, step, what)]
+
+
+def _exited(fields: Fields, node: int) -> list[ev.Event]:
+    status = fields.integer("status", -64, 255)
+    hint = fields.optional_text("hint") or ""
+    mpi = fields.optional_text("mpi") or ""
+    if mpi not in ("", "never", "inside", "open"):
+        raise ReportError("mpi: not where a rank may stand")
+    return [ev.RankExited(node, fields.rank(), status, _error(fields), hint, mpi)]
+
+
+def _error(fields: Fields) -> error_file.ErrorFile | None:
+    return error_file.read(fields.bytes("error", ERROR_LIMIT)) if fields.has("error") else None
+
+
+def _swept(fields: Fields, node: int) -> list[ev.Event]:
+    left = tuple(_integer(pid, "pid", 1, 1 << 32) for pid in fields.items("left"))
+    mark = fields.optional_integer("mark", 0, 1 << 63)
+    where = fields.items("stuck") if fields.has("stuck") else []
+    stuck = tuple(in_words(_text(item, "stuck")) for item in where)
+    return [ev.NodeSwept(node, fields.integer("killed"), left, mark, stuck)]
+
+
+def _sample(fields: Fields, node: int) -> list[ev.Event]:
+    ranks, gpus = [], []
+    for item in fields.items("ranks"):
+        if not isinstance(item, list) or len(item) != 8:
+            raise ReportError("ranks: not samples")
+        rank, state, cpu, *counts, mine, every = item
+        if not isinstance(state, str) or len(state) != 1 or not state.isalpha():
+            raise ReportError("state: not a letter")
+        rss, threads, processes = (_integer(n, "count", 0, 1 << 62) for n in counts)
+        own, used = fields.own(rank), _number(cpu, "cpu")
+        ranks.append(
+            RankSample(own, state, used, rss, threads, processes, _indices(mine), _indices(every))
+        )
+    for item in fields.items("gpus"):
+        if not isinstance(item, list) or len(item) != 8:
+            raise ReportError("gpus: not samples")
+        index, *rest = item
+        figures = (None if n is None else _number(n, "gpu") for n in rest)
+        gpus.append(GpuSample(_integer(index, "gpu", 0, MOST_GPU), *figures))
+    at, late = fields.number("at"), fields.flag("late")
+    mark = fields.optional_integer("mark", 0, 1 << 63)
+    return [NodeSampled(node, at, tuple(ranks), tuple(gpus), late, mark)]
+
+
+def _indices(value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > MOST_GPU:
+        raise ReportError("gpus of a rank: not a list")
+    return tuple(_integer(index, "gpu", 0, MOST_GPU) for index in value)
+
+
+def _stacks(fields: Fields, node: int) -> list[ev.Event]:
+    from dispatcher.runner.run.stacks import read_stacks  # most runs never ask where ranks are
+
+    return [read_stacks(fields, node)]
+
+
+def _number(value: Any, name: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 1e15:
+        raise ReportError(f"{name}: not a number")
+    return float(value)
+
+
+def _pmi_fence(fields: Fields, node: int) -> list[ev.Event]:
+    world, epoch = fields.integer("world"), fields.integer("epoch")
+    keys = fields.bytes("keys", BODY_LIMIT)
+    return [mpi_events.PmiCommitted(node, world, fields.text("fence"), epoch, keys)]
+
+
+def _pmi_abort(fields: Fields, node: int) -> list[ev.Event]:
+    code = fields.integer("code", 0, 255)
+    return [mpi_events.PmiAborted(node, fields.rank(), code, fields.text("text"), _error(fields))]
+
+
+def _pmi_name(fields: Fields, node: int) -> list[ev.Event]:
+    verb = fields.text("verb")
+    if verb not in ("publish", "lookup", "unpublish"):
+        raise ReportError("verb: not one of a name service")
+    service, port = (fields.bytes(name, TEXT_LIMIT) for name in ("service", "address"))
+    if b"\n" in service + port:
+        raise ReportError("a name or port of two lines")
+    return [mpi_events.PmiAsked(node, fields.rank(), verb, service, port)]
+
+
+def _pmi_spawn(fields: Fields, node: int) -> list[ev.Event]:
+    segments = []
+    for item in fields.items("segments"):
+        if not isinstance(item, list) or len(item) != 3:
+            raise ReportError("segments: not triples")
+        count, argv, info = item
+        words = tuple(_all_bytes(argv, "argv"))
+        if any(b"\0" in word for word in words):
+            raise ReportError("argv: a NUL byte")
+        segments.append(
+            mpi_events.Segment(_integer(count, "nprocs", 0, 1 << 31), words, _pairs(info))
+        )
+    flat = _all_bytes(fields.items("preput"), "preput")
+    preput = tuple(zip(flat[::2], flat[1::2], strict=False))
+    return [mpi_events.PmiSpawnAsked(node, fields.rank(), tuple(segments), preput)]
+
+
+def _all_bytes(value: Any, name: str) -> list[bytes]:
+    if not isinstance(value, list) or len(value) > 2 * LIST_LIMIT:
+        raise ReportError(f"{name}: not a list")
+    if not all(isinstance(item, bytes) for item in value):
+        raise ReportError(f"{name}: not bytes")
+    return value
+
+
+def _pairs(value: Any) -> tuple[tuple[bytes, bytes], ...]:
+    if not isinstance(value, list) or len(value) > LIST_LIMIT:
+        raise ReportError("info: not a list")
+    pairs = [_all_bytes(pair, "info") for pair in value]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ReportError("info: not pairs")
+    return tuple((key, value) for key, value in pairs)
+
+
+def _pmi_waiting(fields: Fields, node: int) -> list[ev.Event]:
+    never, absent = (
+        tuple(fields.own(rank) for rank in fields.items(name)) for name in ("never", "absent")
+    )
+    some = fields.has("some") and fields.flag("some")
+    return [mpi_events.PmiWaiting(node, never, absent, fields.number("seconds"), some)]
+
+
+def _mpi(fields: Fields, node: int) -> list[ev.Event]:
+    library, served, size = fields.text("library"), fields.text("served"), fields.integer("size")
+    return [pmix.MpiFound(node, library, served, fields.rank(), size)]
+
+
+def _mpi_inside(fields: Fields, node: int) -> list[ev.Event]:
+    libraries = []
+    for item in fields.items("libraries"):
+        if not isinstance(item, list) or len(item) != 3:
+            raise ReportError("libraries: not triples")
+        served, path, version = (_text(word, "library") for word in item)
+        libraries.append((served, path, version))
+    inside = {}
+    for item in fields.items("inside"):
+        if not isinstance(item, list) or len(item) != 2:
+            raise ReportError("inside: not pairs")
+        which = _integer(item[1], "library", 0, len(libraries) - 1)
+        inside[fields.own(item[0])] = libraries[which][:2]
+    over = tuple(fields.own(rank) for rank in fields.items("over"))
+    versions = {(served, path): version for served, path, version in libraries if version}
+    return [mpi_events.MpiInside(node, inside, over, versions)]
+
+
+_READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
+    "ready": _ready,
+    "probed": _probed,
+    "spawned": _spawned,
+    "failed": _failed,
+    "exited": _exited,
+    "input_closed": lambda fields, node: [
+        ev.InputClosed(node, fields.rank(), fields.integer("taken", 0, 1 << 62))
+    ],
+    "leaked": lambda fields, node: [ev.RankLeaked(node, fields.rank())],
+    "beat": lambda fields, node: [ev.NodeHeard(node)],
+    "paused": lambda fields, node: [ev.NodePaused(node)],
+    "dying": lambda fields, node: [ev.NodeDying(node, fields.text("why"))],
+    "pmi_fence": _pmi_fence,
+    "pmi_abort": _pmi_abort,
+    "pmi_name": _pmi_name,
+    "pmi_spawn": _pmi_spawn,
+    "pmi_waiting": _pmi_waiting,
+    "pmix_wanted": lambda fields, node: [pmix.PmixWanted(node)],
+    "pmix_failed": lambda fields, node: [
+        pmix.PmixFailed(node, fields.text("library"), fields.text("tried"))
+    ],
+    "mpi": _mpi,
+    "mpi_inside": _mpi_inside,
+    "sample": _sample,
+    "stacks": _stacks,
+    "swept": _swept,
+    "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
+}

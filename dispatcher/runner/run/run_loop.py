@@ -1,0 +1,402 @@
+"""The one loop of a run: events from the inbox, decisions from the core, actions to the edges.
+
+Threads: this loop (the caller's, which must be the main thread to be told of signals),
+one ``link:HOST`` each, one ``sinks``, one ``stdin`` if ranks read it. All are
+started and joined here. Signal handlers only put an event into the inbox; the
+loop itself never writes to a disk, a terminal or a socket.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from dispatcher.bootstrap import payload
+from dispatcher.core.events import actions as act
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import SamplesWanted
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.run.orphan_check import LookAgain
+from dispatcher.core.run.policy import Verdict
+from dispatcher.core.watched import Watched
+from dispatcher.model.host_part import Host as PlanHost
+from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.remote.protocol.frames import control
+from dispatcher.runner import inbox
+from dispatcher.runner.inbox_part import Inbox
+from dispatcher.runner.run.beats import Beats
+from dispatcher.runner.run.equal import bodies, window_of
+from dispatcher.runner.run.host_thread import Host
+from dispatcher.runner.run.liveness import Sampling
+from dispatcher.runner.run.orders import prepare_order, release_order, start_order
+from dispatcher.runner.run.stdin_reader import Stdin
+from dispatcher.runner.sink_thread import Feed
+from dispatcher.transport.base import Target, Transport
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.runner.run.flow import Flow
+
+#: output bytes all agents together may have under way, and one of them at most and at least
+CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
+
+#: seconds the threads of all hosts together may take to end
+JOIN_LIMIT = 2.0
+
+#: takes (node, rank, stream, data)
+Output = Callable[[int, int, int, bytes], None]
+
+#: seconds that sinks may take to show what they have when the loop itself has failed
+FAILED_LIMIT = 3.0
+
+#: a wake-up this late (s) means that dispatch itself was stopped (^Z, a frozen machine)
+OVERSLEPT = 1.0
+
+HANDLED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+)
+
+
+class Runner:
+    """Carries out one run of ``plan``.
+
+    transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
+    look_again: carries out a ``LookAgain``; returns at once.
+    agent_python: the interpreter to try first for the agent. known: what had happened before,
+    for the sinks. sample_every: seconds between two samples of the ranks; None for none.
+    lent: gives the terminal to the shell while dispatch is stopped.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        transport_for: Callable[[PlanHost], Transport],
+        sinks: Sequence[Sink],
+        *,
+        look_again: Callable[[LookAgain], None] = lambda look: None,
+        check: bool = True,
+        agent_python: str | None = None,
+        known: Sequence[ev.Event] = (),
+        sample_every: float | None = None,
+        lent: Callable[[], AbstractContextManager[None]] = nullcontext,
+        sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
+    ) -> None:
+        self._plan = plan
+        self._core = Watched(plan, check=check)
+        self._transport_for = transport_for
+        self._look_again = look_again
+        self._feed = Feed(sinks, self._taken, sink_failed)
+        self._output: Output = self._feed.output
+        if plan.restarts.progress_line is not None:
+            from dispatcher.runner.run.progress_line import ProgressLine
+
+            self._progress = ProgressLine(plan.restarts.progress_line, self._progressed)
+            self._output = self._watched
+        self._flow: Flow | None = None
+        if plan.limits.hang_timeout:
+            from dispatcher.core.hang_rule import every
+            from dispatcher.runner.run.flow import Flow
+
+            self._flow = Flow()
+            self._output = self._counted(self._output)
+            often = every(plan.limits.hang_timeout)
+            sample_every = often if sample_every is None else min(sample_every, often)
+        self._agent_python = agent_python
+        self._known = known
+        self._lent = lent
+        self._sampling = Sampling(sample_every)
+        self._inbox = Inbox()
+        self._beats = Beats()
+        self._hosts: dict[int, Host] = {}
+        self._facts: dict[int, ev.Facts] = {}
+        self._window = threading.Semaphore(plan.limits.connect_window)
+        n_hosts = len(self._core.pool.places)
+        self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
+        self._equal = window_of(plan, n_hosts)
+        self._token = os.urandom(16)
+        self._kvs_name = f"kvs_{os.urandom(8).hex()}"
+        self._stdin = None if plan.stdin == "none" else Stdin(self._send_input, self.tell)
+        self._master_addr = ""
+        self._seen_in = -1  # the attempt in which progress was last seen
+        self._seq = 0
+        self._began = 0.0
+        self._verdict: Verdict | None = None
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan as it stands: closed once the hosts' GPUs were counted."""
+        return self._core.plan
+
+    def home(self, rank: int) -> tuple[int, int]:
+        """Number of the host where ``rank``, spawned or not, runs or ran, and its number there."""
+        return self._core.home(rank)
+
+    def host_of(self, rank: int) -> str:
+        """The name of that host."""
+        return self._core.pool.name(self._core.home(rank)[0])
+
+    def tell(self, event: ev.Event) -> None:
+        """Put ``event`` into the inbox; from any thread or signal handler."""
+        self._inbox.put(event)
+
+    def run(
+        self, verdict: Verdict | None = None, handled: Sequence[signal.Signals] = HANDLED
+    ) -> Verdict:
+        """Run to the end; the verdict. With one given nothing is run, and the sinks are told that.
+
+        handled: the signals that are the run's; () outside the main thread.
+
+        Every thread has ended by then, but those nobody can wait for: one that
+        writes to a paused terminal when the user wants to leave, and one that is
+        stuck in a system call of a connection.
+        """
+        self._began = time.monotonic()
+        self._feed.start()
+        with inbox.told(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
+            try:
+                for event in self._known:
+                    self._record(event)
+                self._verdict = verdict
+                self._do(self._core.begin() if verdict is None else ())
+                while self._verdict is None:
+                    self._step()
+                for event in self._stdin.close() if self._stdin else ():
+                    self._record(event)
+                self._record(ev.RunFinished(self._verdict.exit_code, _words(self._verdict)))
+            finally:
+                if self._stdin is not None:
+                    self._stdin.close()
+                for host in self._hosts.values():
+                    host.close()
+                end = time.monotonic() + JOIN_LIMIT
+                for host in self._hosts.values():
+                    host.join(timeout=max(0.0, end - time.monotonic()))
+                # after a bug of ours nobody may be there to be waited for, or to ask us to leave
+                late = end + FAILED_LIMIT if self._verdict is None else math.inf
+                self._feed.finish(lambda: self._inbox.asks_to_leave() or time.monotonic() > late)
+        return self._verdict
+
+    def _step(self) -> None:
+        """Wait for events or the next deadline, and have the core decide."""
+        self._tell_flow()
+        due = self._core.next_deadline()
+        arrived = self._inbox.wait(due)
+        woke = time.monotonic()
+        if not arrived and due is not None and woke - due > OVERSLEPT:
+            self._core.excuse(woke - due)
+        # what has arrived goes before what is due, so that nobody is late for our own delay
+        for event in arrived:
+            if self._verdict is None:
+                self._observe(event)
+        if self._verdict is None:
+            self._tell_flow()
+            now = time.monotonic()
+            due = self._core.next_deadline()
+            beats = self._beats.news(now) if due is not None and due <= now else None
+            if beats is not None:
+                self._observe(beats)
+            self._do(self._core.tick(now))
+
+    def _tell_flow(self) -> None:
+        """Output is no event, so it is told when the core would else think that there was none."""
+        now = time.monotonic()
+        if self._flow is not None and self._core.is_quiet(now):
+            from dispatcher.core.events.stacks import OutputSeen
+
+            for ago, progress in self._flow.news(now):
+                self._observe(OutputSeen(ago, progress))
+
+    def _suspend(self) -> None:
+        """Stop here until SIGCONT; the whole process stops, its threads too."""
+        stopped = time.monotonic()
+        with self._lent():
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self._core.excuse(time.monotonic() - stopped)
+        self.tell(ev.SignalReceived(signal.SIGCONT))
+
+    def _observe(self, event: ev.Event) -> None:
+        self._record(event)
+        if isinstance(event, SamplesWanted):
+            self._sampling.ask(event.seconds)
+            return
+        if isinstance(event, ev.NodeReady):
+            self._facts[event.node] = event.facts
+        if self._stdin is not None:
+            self._stdin.observe(event, self.plan, self._core.host_at)
+        self._do(self._core.handle(event, time.monotonic()))
+
+    def _record(self, event: ev.Event) -> None:
+        self._seq += 1
+        self._feed.event(Stamped(self._seq, time.monotonic() - self._began, event))
+
+    def _taken(self, node: int, nbytes: int) -> None:
+        self._hosts[node].taken(nbytes)
+        if self._flow is not None:
+            self._flow.taken(nbytes)
+
+    def _counted(self, output: Output) -> Output:
+        flow = self._flow
+        assert flow is not None
+
+        def counted(node: int, rank: int, stream: int, data: bytes) -> None:
+            flow.given(node, len(data))
+            output(node, rank, stream, data)
+
+        return counted
+
+    def _send_input(self, node: int, frame: bytes) -> None:
+        self._hosts[node].send_input(frame)
+
+    def _watched(self, node: int, rank: int, stream: int, data: bytes) -> None:
+        self._progress.feed(node, rank, stream, data)
+        self._feed.output(node, rank, stream, data)
+
+    def _progressed(self, node: int, rank: int) -> None:
+        if self._flow is not None:
+            self._flow.progressed()
+        attempt = self._hosts[node].attempt
+        if attempt > self._seen_in:
+            self._seen_in = attempt
+            self.tell(ev.RanksProgressed(node, rank, attempt=attempt))
+
+    # -- actions ------------------------------------------------------------------------
+
+    def _do(self, actions: Sequence[act.Action]) -> None:
+        for action in actions:
+            match action:
+                case act.OpenLink(node):
+                    self._open(node)
+                case act.Prepare(node, attempt):
+                    self._hosts[node].again(self._prepare(node, attempt), attempt)
+                case act.Probe(node, addresses, port, seconds):
+                    self._send(
+                        node, "probe", addresses=addresses, port=port,
+                        token=self._token, seconds=seconds,
+                    )  # fmt: skip
+                case act.StartRanks():
+                    self._start(action)
+                case act.SpawnRanks():
+                    self._spawn(action)
+                case act.SignalRanks(node, signum, ranks):
+                    self._send(node, "signal", ranks=ranks, signum=int(signum))
+                case act.PauseRanks(node):
+                    self._send(node, "pause")
+                case act.ResumeRanks(node):
+                    self._send(node, "resume")
+                case act.Suspend():
+                    self._suspend()
+                case act.Sweep(node):
+                    self._send(node, "sweep")
+                case act.ReleaseFence(nodes, world, fence, epoch, packets):
+                    order = release_order(world, fence, epoch, packets)
+                    for node in nodes:
+                        self._hosts[node].send(order)
+                case act.AnswerRank(node, rank, line):
+                    self._send(node, "pmi_answer", rank=rank, line=line)
+                case act.ServePmix(node):
+                    from dispatcher.runner.run.pmix import pmix_order
+
+                    number = self._core.host_at(node)
+                    self._hosts[number].send(pmix_order(self.plan, node))
+                case act.LookInside(node):
+                    from dispatcher.runner.run.orders import look_order
+
+                    self._hosts[node].send(look_order(action))
+                case act.AskWaiting(node, world, fence, epoch, seconds):
+                    self._send(
+                        node, "pmi_who", world=world, fence=fence, epoch=epoch, seconds=seconds
+                    )
+                case act.GatherStacks(node, number, seconds):
+                    self._sampling.gather(self._hosts[node], number, seconds)
+                case LookAgain():
+                    self._look_again(action)
+                case act.Finish(node):
+                    self._hosts[node].finish()
+                case act.CloseLink(node):
+                    self._hosts[node].close()
+                case act.Tell(event):
+                    self._record(event)
+                case act.End(verdict):
+                    self._verdict = verdict
+
+    def _send(self, node: int, type: str, **fields: object) -> None:
+        self._hosts[node].send(control(type, **fields))
+
+    def _open(self, node: int) -> None:
+        plan, place = self._plan, self._core.pool.places[node]
+        limits = plan.limits
+        transport = self._transport_for(place.host)
+        first = [self._agent_python] if self._agent_python else []
+        if not first and transport.name == "local" and payload.is_plain(sys.executable):
+            first = [sys.executable]  # known to be there and good; a python3 shim costs 0.1 s
+        host = Host(
+            node=node,
+            ranks=frozenset(place.ranks),
+            target=Target(place.host.name, place.host.user, place.host.port),
+            transport=transport,
+            command=payload.command(
+                first=first, last=[place.host.python or plan.python], run_id=plan.run_id
+            ),
+            prepare=self._prepare(node, 0),
+            window=self._window,
+            connect_timeout=limits.connect_timeout,
+            boot_timeout=limits.boot_timeout,
+            heartbeat=limits.heartbeat,
+            credit=self._credit,
+            tell=self.tell,
+            output=self._output,
+            heard=self._beats.note,
+            body=bodies(self._equal),
+            **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
+        )
+        self._hosts[node] = host
+        host.start()
+
+    def _prepare(self, node: int, attempt: int) -> bytes:
+        head = self._core.host_at(0) == node
+        place = self._core.pool.places[node]
+        return prepare_order(
+            self.plan, place, self._token, self._credit, attempt, head=head, equal=self._equal
+        )
+
+    def _start(self, action: act.StartRanks) -> None:
+        plan, number = action.plan, self._core.host_at(action.node)
+        host, facts = self._hosts[number], self._facts[number]
+        host.ranks = frozenset(plan.nodes[action.node].ranks)
+        order = start_order(
+            plan, action.node, facts, action.master_addr, action.master_port, self._kvs(),
+            action.restart,
+        )  # fmt: skip
+        host.send(order)
+        self._sampling.started(host)
+        self._master_addr = action.master_addr
+
+    def _spawn(self, action: act.SpawnRanks) -> None:
+        from dispatcher.runner.run.spawn_orders import spawn_order  # most jobs never spawn
+
+        node, world = action.node, action.world
+        number = self._core.host_at(node)
+        host, facts = self._hosts[number], self._facts[number]
+        host.ranks |= {world.number(r) for r, place in enumerate(world.nodes) if place == node}
+        host.send(spawn_order(self.plan, world, node, facts, self._master_addr, self._kvs()))
+
+    def _kvs(self) -> str:
+        """The name of the ranks' key space: MPICH names shared memory after it."""
+        restarts = self._core.restarts
+        return f"{self._kvs_name}_r{restarts}" if restarts else self._kvs_name
+
+
+def _words(verdict: Verdict) -> str:
+    return "ok" if verdict.cause is None else type(verdict.cause).__name__

@@ -1,0 +1,220 @@
+"""The files of one host's list, as they come, into their places: compared before they are named.
+
+What goes wrong because of the host is ``BadArchive``; a disk of ours raises ``OSError``.
+A large file comes into a *part* that stays when the connection is lost, so the next
+``get`` goes on there; everything else comes into the stage of its place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.remote.copy.disk import PART, locked, same_time
+from dispatcher.remote.copy.receiver import WORTH
+from dispatcher.remote.protocol import copy_frames
+from dispatcher.transfer.dest_dir import BadArchive, Place
+
+_CHUNK = 256 << 10
+
+
+@dataclass(frozen=True)
+class Group:
+    """``paths`` there, each with the name it gets in the folder ``place`` here."""
+
+    place: str
+    paths: tuple[tuple[str, str], ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for _, name in self.paths)
+
+
+class Receiving:
+    """The files of one host's list, into the places of its groups.
+
+    Raises: BadArchive for names that lead elsewhere; OSError when the disk refuses.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[copy_frames.Entry],
+        groups: Sequence[Group],
+        *,
+        checksum: bool,
+        resume: bool,
+    ) -> None:
+        self._entries = entries
+        self._checksum = checksum
+        self._resume = resume
+        self._needed: list[int] = []
+        self._parts: dict[int, tuple[int, str, int, Any]] = {}
+        self._turn = 0
+        self._fd = -1
+        self._name = ""
+        self._known: Any = None
+        self._size = 0
+        self.equal = self.bytes = self.wanted = self.found = 0
+        self._places = [Place(group.place, group.names) for group in groups]
+        self._where: list[tuple[Place, list[str]]] = []
+        try:
+            self._where = [self._find(entry.path) for entry in entries]
+        except BaseException:
+            self.close()
+            raise
+
+    def _find(self, path: str) -> tuple[Place, list[str]]:
+        number, _, name = path.partition("/")
+        if not (number.isascii() and number.isdigit() and len(number) < 9):
+            raise BadArchive(f"a member that was not asked for: {path[:80]!r}")
+        if int(number) >= len(self._places):
+            raise BadArchive(f"a member that was not asked for: {path[:80]!r}")
+        place = self._places[int(number)]
+        return place, place.parts(name)
+
+    def close(self) -> None:
+        """Close all; parts stay, if they may be gone on with."""
+        for fd, _, _, _ in self._parts.values():
+            os.close(fd)
+        if self._fd >= 0 and all(self._fd != part[0] for part in self._parts.values()):
+            os.close(self._fd)
+        for place in self._places:
+            place.close()
+
+    @property
+    def done(self) -> bool:
+        """Whether every needed file has arrived."""
+        return self._turn == len(self._needed)
+
+    @property
+    def sent(self) -> int:
+        return len(self._needed)
+
+    @property
+    def left_out(self) -> list[str]:
+        return [text for place in self._places for text in place.left_out]
+
+    def needs(self) -> dict[str, Any]:
+        """Makes folders; says which files are to be sent, and what there is of them already."""
+        starts: list[int] = []
+        seen: list[str] = []
+        for index, (entry, (place, parts)) in enumerate(
+            zip(self._entries, self._where, strict=True)
+        ):
+            if entry.kind == copy_frames.FOLDER:
+                place.folder(parts, entry.mode, entry.mtime)
+            elif entry.kind == copy_frames.FILE and self._same(entry, place, parts):
+                self.equal += 1
+            elif entry.kind == copy_frames.FILE:
+                self._needed.append(index)
+                self.wanted += entry.size
+                part = self._open_part(entry, place) if entry.size >= WORTH else None
+                if part is not None:
+                    self._parts[index] = part
+                    if part[2]:
+                        starts += [index, part[2]]
+                        seen.append(part[3].hexdigest())
+            elif entry.kind != copy_frames.LINK:
+                place.leave_out("/".join(parts), "not a file, folder or link")
+        return {
+            "need": copy_frames.numbers(self._needed),
+            "start": copy_frames.numbers(starts),
+            "seen": " ".join(seen),
+        }
+
+    def _same(self, entry: copy_frames.Entry, place: Place, parts: list[str]) -> bool:
+        there = place.status(parts)
+        if there is None or there.st_mode & 0o170000 != 0o100000 or there.st_size != entry.size:
+            return False
+        if not self._checksum:
+            return same_time(there.st_mtime_ns, entry.mtime)
+        try:
+            with open(place.read(parts), "rb") as file:
+                known = copy_frames.sha256()
+                while data := file.read(_CHUNK):
+                    known.update(data)
+        except OSError:
+            return False
+        return bool(known.hexdigest() == entry.more)
+
+    def _open_part(
+        self, entry: copy_frames.Entry, place: Place
+    ) -> tuple[int, str, int, Any] | None:
+        words = f"{entry.path}\0{entry.size}\0{entry.mtime}"
+        known = copy_frames.sha256()
+        known.update(words.encode("utf-8", "surrogateescape"))
+        name = PART + known.hexdigest()[:24]
+        if not self._resume:
+            place.drop_part(name)
+            return None
+        fd = place.part(name)
+        if not locked(fd):  # another copy is at it
+            os.close(fd)
+            return None
+        known, size = copy_frames.sha256(), 0
+        while data := os.read(fd, _CHUNK):
+            known.update(data)
+            size += len(data)
+        if size > entry.size:
+            os.ftruncate(fd, 0)
+            known, size = copy_frames.sha256(), os.lseek(fd, 0, os.SEEK_SET)
+        return fd, name, size, known
+
+    # -- what arrives -------------------------------------------------------------------
+
+    def take(self, kind: bytes, body: bytes) -> None:
+        """The next frame of the files."""
+        index = self._needed[self._turn]
+        entry, (place, _) = self._entries[index], self._where[index]
+        if self._fd < 0:
+            if index in self._parts:
+                self._fd, self._name, self._size, self._known = self._parts[index]
+            else:
+                self._fd, self._name = place.create()
+                self._size, self._known = 0, copy_frames.sha256()
+            self.found += self._size
+        if kind == copy_frames.DATA:
+            self._size += len(body)
+            self.bytes += len(body)
+            if self._size > entry.size:
+                raise BadArchive(f"more bytes came than it has: {entry.path[:80]!r}")
+            self._known.update(body)
+            view = memoryview(body)
+            while view:
+                view = view[os.write(self._fd, view) :]
+        elif kind == copy_frames.START:
+            if int.from_bytes(body[:8], "big") != self._size:
+                os.ftruncate(self._fd, 0)
+                self.found -= self._size
+                self._size = os.lseek(self._fd, 0, os.SEEK_SET)
+                self._known = copy_frames.sha256()
+        elif kind == copy_frames.END:
+            self._end(index, entry, body)
+        elif kind == copy_frames.BROKEN:
+            raise OSError(0, body[:300].decode("utf-8", "backslashreplace"))
+        else:
+            raise copy_frames.BadFrame(f"a frame of kind {kind!r}")
+
+    def _end(self, index: int, entry: copy_frames.Entry, told: bytes) -> None:
+        place, parts = self._where[index]
+        if self._size != entry.size or self._known.digest() != told:
+            if index in self._parts:
+                place.drop_part(self._name)
+            raise BadArchive(f"it came damaged: {entry.path[:80]!r}")
+        place.finish(
+            self._fd, self._name, parts, entry.mode, entry.mtime, part=index in self._parts
+        )
+        if index not in self._parts:
+            os.close(self._fd)
+        self._fd = -1
+        self._turn += 1
+
+    def settle(self) -> None:
+        """Make the links, and give folders their modes and times; all files must be there."""
+        for entry, (place, parts) in zip(self._entries, self._where, strict=True):
+            if entry.kind == copy_frames.LINK:
+                place.link(parts, entry.more)
+        for place in self._places:
+            place.settle()

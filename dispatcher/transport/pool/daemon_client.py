@@ -1,0 +1,311 @@
+"""One dispatch that has called the holder, and the commands it runs over kept connections.
+
+Two threads: one reads what the caller wants and never waits for a host, one hands back
+what the hosts say and waits for nobody but the caller. What has to wait gets a thread of
+its own for as long as it takes: a connection or channel that must be opened first, and input
+that its host does not take at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dispatcher.transport.base import Failure, Link, LinkClosed, Window
+from dispatcher.transport.pool.pool_frames import (
+    INPUT,
+    OPENING,
+    OUTPUT,
+    Frame,
+    Frames,
+    Malformed,
+    fields,
+    frame,
+    granted,
+    number,
+    told,
+)
+
+#: seconds after a command's end until it is told though its output has not ended
+HELD_OPEN = 0.1
+#: bytes handed back of one command before it is another's turn
+_TURN = 256 << 10
+#: bytes of input that are granted at once
+STEP = INPUT // 4
+_CHUNK = 64 << 10
+
+
+class Hosts(Protocol):
+    """What the holder does for a caller."""
+
+    def at_hand(self, order: dict[str, Any]) -> Link | None:
+        """The command of ``order``, if that needs no waiting."""
+
+    def open(self, order: dict[str, Any]) -> Link | Failure | None:
+        """The command of ``order``; None where no connection is kept."""
+
+    def listed(self) -> dict[str, Any]:
+        """What is held."""
+
+    def drop(self, names: set[str] | None) -> None:
+        """Close the idle connections to ``names``, or all."""
+
+
+class Caller:
+    """Serves the dispatch at the other end of ``link`` until it hangs up."""
+
+    def __init__(self, link: socket.socket, hosts: Hosts) -> None:
+        self._link = link
+        self._hosts = hosts
+        self._lock = threading.Lock()  # of the table
+        self._carried: dict[int, Carried | None] = {}  # None: being opened
+        self._over = False
+        # for the thread that hands back: frames, channels that rang, None at the end
+        self._out: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
+
+    def serve(self) -> None:
+        """Do what the caller wants; returns when it is gone and nothing is left of it."""
+        writer = threading.Thread(target=self._hand_back, name="hand back", daemon=True)
+        writer.start()
+        frames = Frames()
+        try:
+            while data := self._link.recv(_CHUNK):
+                for one in frames.feed(data):
+                    self._obey(one)
+        except (OSError, Malformed):
+            pass  # the caller is gone, or no caller of ours
+        finally:
+            with self._lock:
+                self._over = True
+                left = [carried for carried in self._carried.values() if carried is not None]
+            for carried in left:
+                carried.leave()
+            self._out.put(None)
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_RDWR)  # whoever writes there ends
+            writer.join()
+            self._link.close()
+
+    # -- what it wants, on the thread that reads ------------------------------------------------
+
+    def _obey(self, one: Frame) -> None:
+        kind, channel, body = one
+        if kind == b"O":
+            self._open(channel, fields(body))
+        elif kind in b"LC":
+            if kind == b"C":
+                names = fields(body).get("hosts")
+                self._hosts.drop(None if names is None else set(names))
+            self._out.put(told(b"L", **self._hosts.listed()))
+        elif kind == b"Z":
+            with self._lock:  # whoever is opening it will find that nobody waits
+                carried = self._carried.pop(channel, None)
+            if carried is not None:
+                carried.leave()
+        elif (carried := self._carried.get(channel)) is not None:
+            carried.obey(kind, body)
+
+    def _open(self, channel: int, order: dict[str, Any]) -> None:
+        link = self._hosts.at_hand(order)
+        with self._lock:
+            self._carried[channel] = None
+        if link is not None:
+            self._opened(channel, link, order)
+            return
+        threading.Thread(
+            target=lambda: self._opened(channel, self._hosts.open(order), order),
+            name="opening",
+            daemon=True,
+        ).start()
+
+    def _opened(self, channel: int, found: Link | Failure | None, order: dict[str, Any]) -> None:
+        """Tell the caller what came of its order."""
+        carried = Carried(channel, found, self._out.put) if isinstance(found, Link) else None
+        with self._lock:
+            wanted = channel in self._carried and not self._over
+            if carried is not None and wanted:
+                self._carried[channel] = carried
+            else:
+                self._carried.pop(channel, None)
+        if isinstance(found, Failure):
+            said: dict[str, Any] = {"kind": found.kind.value, "why": found.why}
+            said |= {"hint": found.hint, "retryable": found.retryable}
+            self._out.put(told(b"F", channel, **said))
+        elif carried is None:
+            self._out.put(frame(b"N", channel))
+        elif wanted:
+            carried.begin(order["opening"].encode("latin-1")[:OPENING])
+            self._out.put(told(b"A", channel, address=carried.link.address))
+            carried.link.watch(lambda: self._out.put(channel))
+        else:
+            carried.leave()
+
+    # -- what it gets, on the other thread -------------------------------------------------------
+
+    def _hand_back(self) -> None:
+        """Whatever the commands say, and their ends, until the caller has gone."""
+        late: dict[int, float] = {}  # when to look again at commands that ended before their output
+        while True:
+            wait = min(late.values()) - time.monotonic() if late else None
+            out: list[bytes] = []
+            rung: set[int] = set()
+            try:
+                items = [self._out.get(timeout=None if wait is None else max(0.0, wait))]
+            except queue.Empty:
+                items = []
+            items += [self._out.get() for _ in range(self._out.qsize())]
+            for item in items:
+                if item is None:
+                    return
+                if isinstance(item, bytes):
+                    out.append(item)
+                else:
+                    rung.add(item)
+            now = time.monotonic()
+            rung |= {channel for channel, when in late.items() if when <= now}
+            for channel in rung:
+                late.pop(channel, None)
+                carried = self._carried.get(channel)
+                if carried is not None:
+                    out += carried.said()
+                    if carried.look_at is not None:
+                        late[channel] = carried.look_at
+                    if carried.over:
+                        with self._lock:
+                            self._carried.pop(channel, None)
+            try:
+                self._link.sendall(b"".join(out))
+            except OSError:
+                return  # it has left; what it had is closed by the thread that reads
+
+
+class Carried:
+    """One command of a caller, over ``link``; see ``frames`` for what is said about it.
+
+    put: takes frames for the caller, or our number when we want our turn.
+    """
+
+    def __init__(self, channel: int, link: Link, put: Callable[[bytes | int], None]) -> None:
+        self.link = link
+        #: when our turn is though nothing rings: the command has ended, but not its output
+        self.look_at: float | None = None
+        #: whether all was told
+        self.over = False
+        self._channel = channel
+        self._put = put
+        self._granted = OUTPUT  # written by the thread that reads
+        self._sent = 0  # and this by the one that hands back
+        self._output = self._errors = self._end = False  # those that were told
+        self._closing = threading.Lock()
+        self._fed = 0
+        self._feeding: queue.SimpleQueue[tuple[bytes, bytes] | None] | None = None
+
+    def leave(self) -> None:
+        """Close the link, and so end the command if it runs."""
+        if self._feeding is not None:
+            self._feeding.put(None)
+        with self._closing:
+            self.link.close()
+
+    # -- what the caller says, on the thread that reads ------------------------------------------
+
+    def begin(self, opening: bytes) -> None:
+        """Hand on what came with the order; on the thread that opened the link."""
+        try:
+            self.link.write(opening)
+        except LinkClosed:
+            pass  # the caller is about to read why
+
+    def obey(self, kind: bytes, body: bytes) -> None:
+        """Hand on one frame of the caller's. Raises: Malformed."""
+        if kind == b"G":
+            self._granted += number(body)
+            self._put(self._channel)
+        elif kind == b"W":
+            self.link.resize(Window(**fields(body)))
+        elif self._feeding is not None:
+            self._feeding.put((kind, body))
+        elif self._fed + len(body) <= OPENING:
+            self._hand_on(kind, body)
+        else:
+            self._feeding = queue.SimpleQueue()
+            self._feeding.put((kind, body))
+            threading.Thread(target=self._feed, name="feed", daemon=True).start()
+
+    def _feed(self) -> None:
+        """Input that the host may be slow to take; bounded by the credit we gave for it."""
+        assert self._feeding is not None
+        while (one := self._feeding.get()) is not None:
+            self._hand_on(*one)
+
+    def _hand_on(self, kind: bytes, body: bytes) -> None:
+        try:
+            if kind == b"D":
+                self.link.write(body)
+            elif kind == b"E":
+                self.link.end_input()
+        except LinkClosed:
+            pass  # the caller is about to read why
+        steps = self._fed // STEP
+        self._fed += len(body)
+        if self._fed // STEP > steps:
+            self._put(granted(self._channel, (self._fed // STEP - steps) * STEP))
+
+    # -- what the host says, on the thread that hands back ---------------------------------------
+
+    def said(self) -> list[bytes]:
+        """Frames of what has come and the caller has credit for."""
+        frames: list[bytes] = []
+        credit = self._granted - self._sent
+        turn = left = min(_TURN, credit)
+        while left > 0 and (data := self.link.read_errors(min(_CHUNK, left))):
+            frames.append(frame(b"2", self._channel, data))
+            left -= len(data)
+        while left > 0 and not self._output:
+            data_or_none = self.link.read(min(_CHUNK, left))
+            if data_or_none is None:
+                break
+            self._output = not data_or_none
+            left -= len(data_or_none)
+            frames.append(frame(b"1" if data_or_none else b"e", self._channel, data_or_none))
+        self._sent += turn - left
+        if left == 0 and credit > turn:
+            self._put(self._channel)  # there may be more; a grant rings by itself
+        if not self._errors and self.link.errors_ended():
+            self._errors = True
+            frames.append(frame(b"r", self._channel))
+        return frames + self._ending()
+
+    def _ending(self) -> list[bytes]:
+        """The end, once: after all output, or when something holds that open for too long.
+
+        The connection is free again before the end is told: the next command may come at once.
+        """
+        complete = self._output and self._errors
+        frames: list[bytes] = []
+        if not self._end and self.link.gone():
+            now = time.monotonic()
+            if not complete and self.look_at is None:
+                self.look_at = now + HELD_OPEN
+            if complete or (self.look_at is not None and now >= self.look_at):
+                self._end, self.look_at = True, None
+                ending = self.link.ending(0.0)
+                lost = self.link.failure(0.0)
+                frames = [
+                    told(
+                        b"X",
+                        self._channel,
+                        code=ending.code,
+                        signal=ending.signal,
+                        silence=None if lost is None else lost.why,
+                    )
+                ]
+        if self._end and complete and not self.over:
+            self.over = True
+            self.leave()
+        return frames

@@ -1,0 +1,138 @@
+"""Where the holder's socket is: in a folder of mode 0700, the socket itself 0600.
+
+``$XDG_RUNTIME_DIR/dispatch``, or ``kept`` among dispatch's own files; the node's name
+is part of the socket's, since a home directory may be shared by many. Both sides ask the
+kernel who the other is all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dispatcher.jobs.registry import private, state_folder
+from dispatcher.model.errors import DispatchError
+from dispatcher.transport.pool.pool_frames import PROTOCOL
+
+#: seconds that a new holder may take to listen
+START_LIMIT = 10.0
+_BACKLOG = 1024
+#: the folder that has our own package in it
+_HOUSE = Path(__file__).parents[3]
+
+
+def folder() -> Path:
+    """The folder, made if need be. Raises: UsageError if it is not ours alone."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and os.path.isdir(runtime):
+        return private(Path(runtime, "dispatch"))
+    private(state_folder())
+    return private(state_folder() / "kept")
+
+
+def name() -> str:
+    """The socket's name in it."""
+    node = "".join(c if c.isalnum() or c in "-." else "_" for c in os.uname().nodename)
+    return f"holder{PROTOCOL}-{node[:64]}"
+
+
+def there() -> bool:
+    """Whether there may be a holder to call; no more than a look at the file."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    places = [state_folder() / "kept"]
+    if runtime.startswith("/"):
+        places.append(Path(runtime, "dispatch"))
+    return any((place / name()).exists() for place in places)
+
+
+def dial() -> socket.socket | None:
+    """A connection to the holder; None if there is none. Raises: UsageError."""
+    place = folder()
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _at(place) as at:
+            link.connect(f"/proc/self/fd/{at}/{name()}")
+        if uid_of(link) == os.geteuid():
+            return link
+    except OSError:
+        pass
+    link.close()
+    return None
+
+
+def call() -> socket.socket:
+    """As ``dial``, but starts a holder where there is none. Raises: DispatchError, UsageError."""
+    link = dial()
+    if link is not None:
+        return link
+    import subprocess  # most of us find a holder, or want none
+
+    # by a shell that ends at once: it is not our child, so that nobody has to wait for its end
+    subprocess.run(
+        ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-m", "dispatcher.transport.pool"],
+        cwd=_HOUSE,  # python -m looks there first, and the user's folder may hold anything
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=False,
+    )
+    end = time.monotonic() + START_LIMIT
+    while time.monotonic() < end:
+        link = dial()
+        if link is not None:
+            return link
+        time.sleep(0.01)  # another's holder may be the one that comes up
+    raise DispatchError("no process to hold connections could be started")
+
+
+def listen() -> socket.socket | None:
+    """The holder's own socket; None if another holder has it. Raises: UsageError, OSError."""
+    place = folder()
+    lock = os.open(place / f"{name()}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until we end
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _at(place) as at:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name(), dir_fd=at)
+        before = os.umask(0o177)
+        try:
+            listener.bind(f"/proc/self/fd/{at}/{name()}")
+        finally:
+            os.umask(before)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def forget() -> None:
+    """Remove the socket: nobody listens there any more."""
+    with contextlib.suppress(OSError):
+        (folder() / name()).unlink()
+
+
+def uid_of(link: socket.socket) -> int:
+    """The user at the other end, as the kernel knows it."""
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(uid)
+
+
+@contextlib.contextmanager
+def _at(place: Path) -> Iterator[int]:
+    """A descriptor of the folder: its path may be longer than an address of a socket."""
+    fd = os.open(place, os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

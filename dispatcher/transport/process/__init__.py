@@ -1,0 +1,1 @@
+"""Local programs as links: the system's ``ssh``, any command, this machine."""

@@ -1,0 +1,248 @@
+"""A local process as a ``Link``: what ``local``, ``command`` and ``openssh`` share.
+
+The child leads its own session, so no terminal signal reaches it behind our
+back and it has no terminal to prompt on. Its output is read by the transport's
+``Pump`` into two buffers of at most about 1 MiB each; its input is written by
+the link's owner. ``close`` kills the child's process group and reaps it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+
+from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed
+from dispatcher.transport.process.pump import Pump
+
+#: Bytes held for the owner before the child's writes block.
+BUFFER_LIMIT = 1 << 20
+
+_KEPT_ERRORS = 8192  # enough of the first error bytes to tell why a connection failed
+
+
+class _Buffer:
+    """Bytes of one pipe on their way from the pump to the owner."""
+
+    def __init__(self, pump: Pump, fd: int, changed: Callable[[], None]) -> None:
+        self._pump = pump
+        self._fd = fd
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._held = bytearray()
+        self._paused = False
+        self.first = b""  # what came first, kept after it was taken
+        self.end = threading.Event()
+        pump.add(fd, self._feed)
+
+    def _feed(self, data: bytes) -> bool:
+        with self._lock:
+            if not data:
+                self.end.set()
+            else:
+                self._held += data
+                if len(self.first) < _KEPT_ERRORS:
+                    self.first += data[: _KEPT_ERRORS - len(self.first)]
+            self._paused = len(self._held) >= BUFFER_LIMIT
+            wants_more = not self._paused
+        self._changed()
+        return wants_more
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._held) or self.end.is_set()
+
+    @property
+    def spent(self) -> bool:
+        """Whether the pipe has ended and all it held was taken."""
+        with self._lock:
+            return self.end.is_set() and not self._held
+
+    def take(self, limit: int) -> bytes | None:
+        """Up to ``limit`` bytes, ``None`` when none are here yet, ``b""`` at the end."""
+        with self._lock:
+            if not self._held:
+                return b"" if self.end.is_set() else None
+            data = bytes(self._held[:limit])
+            del self._held[:limit]
+            resume = self._paused and len(self._held) < BUFFER_LIMIT // 2
+            if resume:
+                self._paused = False
+        if resume:
+            self._pump.resume(self._fd, self._feed)
+        return data
+
+    def drop(self) -> None:
+        """Forget the pipe; nothing more is read."""
+        with self._lock:
+            if self.end.is_set():
+                return
+            self.end.set()
+            self._held.clear()
+        self._pump.drop(self._fd)
+
+
+class ChildLink(Link):
+    """The link to one local child; see ``Link`` for the contract.
+
+    fds: what leads to its input, output and error output, where these are not the
+    pipes of ``process``; the link's own from here on.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        pump: Pump,
+        fds: tuple[int, int, int] | None = None,
+    ) -> None:
+        self._process = process
+        self._ready: Callable[[], None] | None = None
+        self._closed = False
+        self._input, output, errors = fds or _pipes_of(process)
+        os.set_blocking(self._input, False)
+        self._input_lock = threading.Lock()  # a writer must not meet a closed, reused number
+        self._output = _Buffer(pump, output, self._changed)
+        self._errors = _Buffer(pump, errors, self._changed)
+
+    def _changed(self) -> None:
+        ready = self._ready
+        if ready is not None:
+            ready()
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        self._ready = ready
+        if self._output.waiting or self._errors.waiting:
+            ready()
+
+    def read(self, limit: int) -> bytes | None:
+        return self._output.take(limit)
+
+    def read_errors(self, limit: int) -> bytes:
+        return self._errors.take(limit) or b""
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                with self._input_lock:
+                    if self._input < 0:
+                        raise LinkClosed("link closed")
+                    left = left[os.write(self._input, left) :]
+            except BlockingIOError:
+                self._wait_writable()
+            except OSError as error:
+                if isinstance(error, LinkClosed):
+                    raise
+                raise LinkClosed(f"the other end is gone: {error.strerror}") from None
+
+    def end_input(self) -> None:
+        with self._input_lock:
+            if self._input >= 0:
+                os.close(self._input)
+                self._input = -1
+
+    def gone(self) -> bool:
+        return self._process.poll() is not None
+
+    def errors_ended(self) -> bool:
+        return self._errors.spent
+
+    def _wait_writable(self) -> None:
+        poller = select.poll()
+        with self._input_lock:
+            if self._input < 0:
+                return
+            poller.register(self._input, select.POLLOUT)
+        poller.poll(500)  # then look whether the link was closed meanwhile
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.end_input()
+        self._kill()
+        self._output.drop()
+        self._errors.drop()
+        try:
+            self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            pass  # in an uninterruptible system call: nothing more can be done
+        self._changed()
+
+    def _kill(self) -> None:
+        if self._process.poll() is None or self._group_lives():
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def _group_lives(self) -> bool:
+        # The pid of a reaped leader stays taken as long as its group has members,
+        # and only then is a signal to the group safe.
+        try:
+            os.killpg(self._process.pid, 0)
+        except OSError:
+            return False
+        return True
+
+    def ending(self, timeout: float) -> Ending:
+        status = self._wait(timeout)
+        if status is None:
+            return Ending(None)
+        if status < 0:
+            return Ending(None, signal=signal_name(-status))
+        return Ending(status)
+
+    def _wait(self, timeout: float) -> int | None:
+        try:
+            return self._process.wait(max(0.0, timeout))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _first_errors(self, timeout: float) -> bytes:
+        """The first error bytes, after the pipe's end or ``timeout`` seconds."""
+        self._errors.end.wait(max(0.0, timeout))  # a grandchild may hold the pipe open
+        return self._errors.first
+
+
+def _pipes_of(process: subprocess.Popen[bytes]) -> tuple[int, int, int]:
+    """The child's pipes, taken from the Python objects: they would close them once more at exit."""
+    pipes = (process.stdin, process.stdout, process.stderr)
+    fds = []
+    for pipe in pipes:
+        assert pipe is not None
+        fds.append(os.dup(pipe.fileno()))
+        pipe.close()
+    return fds[0], fds[1], fds[2]
+
+
+def signal_name(number: int) -> str:
+    """``KILL`` for 9; the bare number for a signal without a name here."""
+    try:
+        return signal.Signals(number).name[3:]
+    except ValueError:
+        return str(number)
+
+
+def start(argv: Sequence[str], pump: Pump, wrap: type[ChildLink] = ChildLink) -> Link | Failure:
+    """A link to ``argv`` run in its own session, or why it could not be started."""
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except FileNotFoundError:
+        return Failure(
+            Kind.CONFIG, f"{argv[0]}: no such program", hint=f"command -v {argv[0]}  # on this host"
+        )
+    except OSError as error:
+        # Out of processes or descriptors now, maybe not in a moment.
+        return Failure(Kind.CONFIG, f"{argv[0]}: {error.strerror}", retryable=True)
+    return wrap(process, pump)

@@ -1,0 +1,1 @@
+"""SSH inside this process, by paramiko."""

@@ -1,0 +1,224 @@
+"""The byte stream under one SSH session: a socket, a jump host's channel, a proxy.
+
+``Wire`` gives paramiko what it calls on a socket, reads in large pieces (a
+packet would otherwise cost two system calls) and separates two things that
+``close`` mixes up: ``shut`` wakes whoever is blocked in it, ``close`` frees the
+descriptor and is left to the thread that reads, so that no descriptor is
+reused under a thread still waiting for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.transport.base import Failure, Kind
+from dispatcher.transport.process.pump import Pump
+
+_CHUNK, _FULL = 64 << 10, 256 << 10  # bytes taken at once: usually, and while more is waiting
+_LINE = 1024
+_LAST_WORDS = 0.5  # seconds a program that hung up may take to end its standard error
+_KEPT_WORDS = 4096
+
+
+class Wire:
+    """A socket-like stream; one thread reads it, any may write or shut it."""
+
+    def __init__(self, stream: Any, shut: Callable[[], None], free: Callable[[], None]) -> None:
+        self._stream = stream
+        self._shut = shut
+        self._free = free
+        self._held = b""  # what was read too far, from ``_at`` on
+        self._at = 0
+        self._chunk = _CHUNK
+        self._lock = threading.Lock()
+        self._closed = False  # paramiko looks at this name
+        self.address: str | None = None
+        #: called after each read, while every answer of the peer's is waited for
+        self.acknowledge: Callable[[], None] | None = None
+        self.settimeout = stream.settimeout
+        self.send = stream.send
+
+    def recv(self, size: int) -> bytes:
+        """Up to ``size`` bytes; ``b""`` at the end. Raises: TimeoutError as the stream does."""
+        if not self._held:
+            self._held = self._stream.recv(max(size, self._chunk))
+            acknowledge = self.acknowledge  # another thread may just have ended it
+            if acknowledge is not None:
+                acknowledge()
+            self._chunk = _FULL if len(self._held) >= self._chunk else _CHUNK
+        part = self._held[self._at : self._at + size]
+        self._at += len(part)
+        if self._at == len(self._held):
+            self._held, self._at = b"", 0
+        return part
+
+    def unread(self, data: bytes) -> None:
+        """Give back bytes that were read too far."""
+        self._held, self._at = data + self._held[self._at :], 0
+
+    def shut(self) -> None:
+        """Let every blocked read and write end now; any thread, any number of times."""
+        try:
+            self._shut()
+        except (OSError, EOFError):
+            pass
+
+    def close(self) -> None:
+        """Shut and free; idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.shut()
+        self._free()
+
+    def words(self) -> str:
+        """What a helper program said on its standard error, if there is one."""
+        return ""
+
+
+def over_socket(sock: socket.socket) -> Wire:
+    """A wire over a connected TCP socket.
+
+    Until its command has started, sshd holds a small packet back as long as the one before it is
+    not acknowledged (Nagle), which the kernel here would put off for 40 ms.
+    """
+    wire = Wire(sock, lambda: sock.shutdown(socket.SHUT_RDWR), sock.close)
+    wire.settimeout = lambda seconds: _limit(sock, seconds)
+    wire.address = str(sock.getpeername()[0])
+    if hasattr(socket, "TCP_QUICKACK"):
+        wire.acknowledge = lambda: _acknowledge(sock)
+    return wire
+
+
+def _acknowledge(sock: socket.socket) -> None:
+    """Acknowledge now what was read, and the next few packets as they come."""
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    except OSError:
+        pass  # it is being closed
+
+
+def _limit(sock: socket.socket, seconds: float) -> None:
+    """Let a read or write of ``sock`` wait for ``seconds`` at most; it then fails with EAGAIN.
+
+    The kernel keeps the time: with Python's own timeout each call would be two, poll first.
+    """
+    limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    sock.settimeout(None)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, limit)
+
+
+def over_channel(channel: Any) -> Wire:
+    """A wire over an open ``direct-tcpip`` channel; its close wakes readers by itself."""
+    return Wire(channel, channel.close, channel.close)
+
+
+class ProxyWire(Wire):
+    """A wire over the standard input and output of a ``ProxyCommand``."""
+
+    def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes], pump: Pump) -> None:
+        super().__init__(sock, lambda: sock.shutdown(socket.SHUT_RDWR), self._end)
+        self._sock = sock
+        self._process = process
+        self._pump = pump
+        self._words = b""
+        self._silent = threading.Event()  # standard error has ended
+        assert process.stderr is not None
+        self._errors = os.dup(process.stderr.fileno())
+        process.stderr.close()
+        pump.add(self._errors, self._hear)
+
+    def _hear(self, data: bytes) -> bool:
+        if not data:
+            self._silent.set()
+        self._words = (self._words + data)[:_KEPT_WORDS]
+        return True
+
+    def words(self) -> str:
+        # asked when the stream has ended: what it said last may still be on its way
+        self._silent.wait(_LAST_WORDS)
+        return self._words.decode("utf-8", "replace").strip()
+
+    def _end(self) -> None:
+        self._sock.close()
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        # The stream's end may be seen before the words that were written ahead of it.
+        self._pump.drop(self._errors, self._hear)
+        try:
+            self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            pass
+
+
+def over_command(command: str, pump: Pump) -> Wire | Failure:
+    """A wire over ``sh -c "exec COMMAND"``, as ssh runs a ``ProxyCommand``.
+
+    The command is the user's own text with tokens already checked to be plain
+    words. One socket pair is its standard input and output.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        process = subprocess.Popen(
+            [os.environ.get("SHELL") or "/bin/sh", "-c", "exec " + command],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        return Failure(Kind.CONFIG, f"ProxyCommand: {error.strerror}")
+    finally:
+        theirs.close()
+    return ProxyWire(ours, process, pump)
+
+
+def read_identification(wire: Wire, lines: int = 50) -> tuple[str, str]:
+    """The peer's ``SSH-...`` line and what it said before it.
+
+    Raises: EOFError with the words before as its argument when the stream ends;
+    ValueError when no such line comes within a bound.
+    """
+    before: list[str] = []
+    for _ in range(lines):
+        try:
+            line = _read_line(wire)
+        except (EOFError, OSError) as error:
+            raise EOFError(" ".join(before) or _reason(error)) from None
+        if line.startswith("SSH-"):
+            return line, " ".join(before)
+        before.append(line)
+    raise ValueError("no ssh banner in what it sends: " + before[0][:80])
+
+
+def _reason(error: BaseException) -> str:
+    return (getattr(error, "strerror", None) or "").lower()
+
+
+def _read_line(wire: Wire) -> str:
+    data = b""
+    while b"\n" not in data:
+        if len(data) > _LINE:
+            raise ValueError("no ssh banner in what it sends")
+        try:
+            more = wire.recv(_LINE)
+        except (TimeoutError, BlockingIOError):
+            continue  # the deadline is watched by whoever shuts the wire
+        if not more:
+            raise EOFError
+        data += more
+    line, _, rest = data.partition(b"\n")
+    wire.unread(rest)
+    return line.rstrip(b"\r").decode("utf-8", "replace")

@@ -1,0 +1,386 @@
+"""``ParamikoTransport``: SSH inside this process, the default.
+
+One deadline spans name look-up, connection, banner, key exchange, host key,
+login, channel and command; a host that is late fails with the step's name.
+Every failure has a kind; what a busy sshd drops (MaxStartups) is retryable.
+
+Jump hosts: one connection to each, shared by all hosts behind it, through
+``direct-tcpip`` channels; not more than a few dozen opened at once.
+
+Not here: passwords, GSSAPI, smart cards, forwarding of anything. Where a
+host's config needs more, the failure's hint names ``--transport ssh``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from dispatcher.transport.base import Failure, Kind, Link, Target, Transport, Window
+from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
+from dispatcher.transport.process.pump import Pump
+from dispatcher.transport.ssh import byte_stream
+from dispatcher.transport.ssh.byte_stream import Wire
+from dispatcher.transport.ssh.dial import dial
+from dispatcher.transport.ssh.kept_sessions import KeptSessions, Route
+from dispatcher.transport.ssh.shared_sessions import JumpHost
+from dispatcher.transport.ssh_auth import host_certificate, logins
+from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
+from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Ask, Candidate, Identities
+from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles
+from dispatcher.transport.ssh_config.host_config import HostConfig
+from dispatcher.transport.ssh_config.ssh_config import SshConfig
+from dispatcher.transport.steps import Steps
+
+if TYPE_CHECKING:
+    from dispatcher.transport.ssh.session import Session
+
+_MAX_HOPS = 8
+_PROOF = 3.0  # seconds in which a kept connection must open a channel, or is given up
+_SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
+
+_import_lock = threading.Lock()
+
+
+def preload() -> None:
+    """Import paramiko now, so that the first ``open`` need not; safe from any thread.
+
+    paramiko imports ``invoke`` if it can, for a feature of its config reader
+    that is not used here, at 40 % of its import time (50 of 125 ms measured). It
+    treats invoke as optional, so for the time of the import invoke is declared
+    absent; it can be imported as usual afterwards.
+    """
+    with _import_lock:
+        if "paramiko" in sys.modules:
+            return
+        hidden = "invoke" not in sys.modules
+        absent: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+        if hidden:
+            absent["invoke"] = None  # the documented way to make an import fail
+        try:
+            import paramiko  # noqa: F401
+        finally:
+            if hidden:
+                del absent["invoke"]
+
+
+class ParamikoTransport(Transport):
+    """SSH to any number of hosts.
+
+    config: as ``ssh -F``; ``None`` for the user's and the system's files.
+    host_keys: ``strict`` or ``accept-new``; ``None`` for what the config says.
+    ask: asks the user for a passphrase; ``None`` when nobody is there. keep:
+    connections whose command has ended serve the next one, until ``close``; or they
+    go to and come from the caller's own. alive: when a silent host is asked whether it lives.
+    """
+
+    name = "paramiko"
+
+    def __init__(
+        self,
+        *,
+        config: SshConfig | str | None = None,
+        host_keys: str | None = None,
+        ask: Ask | None = None,
+        keep: bool | KeptSessions = False,
+        alive: Alive = UNLESS_CONFIGURED,
+    ) -> None:
+        if host_keys not in (None, "strict", "accept-new"):
+            raise ValueError(f"host_keys: {host_keys!r}")
+        self._config = config if isinstance(config, SshConfig) else SshConfig(config)
+        self._host_keys = host_keys
+        self._alive = alive
+        self._known_hosts = KnownHostsFiles()
+        self._identities = Identities(ask)
+        self._pump = Pump("transport:proxy:read")
+        self._lock = threading.Lock()
+        self._jump_hosts: dict[tuple[HostConfig, ...], JumpHost] = {}
+        self._owns_kept = keep is True
+        self.kept = keep if isinstance(keep, KeptSessions) else KeptSessions() if keep else None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines and key files that were skipped, and why."""
+        return (*self._known_hosts.notices, *self._identities.notices)
+
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
+        steps = Steps("ssh configuration")
+        config = self._config.resolve(target)
+        if isinstance(config, Failure):
+            return config
+        route = self._route(config)
+        if isinstance(route, Failure):
+            return route
+        link = self._reuse(route, command, deadline, window)
+        if link is not None:
+            return link
+        steps.enter("paramiko")
+        preload()
+        steps.enter("known hosts and keys")
+        session = self.connect(route, deadline, steps)
+        if isinstance(session, Failure):
+            return session
+        deadline += session.typed
+        started = self._start(route, session, command, deadline, window)
+        if isinstance(started, Failure):
+            session.end()
+        else:
+            started.steps = steps.taken()
+        return started
+
+    def open_kept(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | None:
+        """As ``open``, but only over a connection that is there; else None."""
+        config = self._config.resolve(target)
+        route = config if isinstance(config, Failure) else self._route(config)
+        if isinstance(route, Failure):
+            return None
+        return self._reuse(route, command, deadline, window)
+
+    def open_at_hand(self, target: Target, command: str) -> Link | None:
+        """As ``open_kept``, but only where ``command`` has started already: without waiting."""
+        config = self._config.resolve(target)
+        route = config if isinstance(config, Failure) else self._route(config)
+        if isinstance(route, Failure) or self.kept is None:
+            return None
+        session = self.kept.take(route, command)
+        if session is None:
+            return None
+        link = self._start(route, session, command, time.monotonic(), None)
+        if isinstance(link, Link):
+            return link
+        session.end()  # it died this very moment
+        return None
+
+    def _reuse(
+        self, route: Route, command: str, deadline: float, window: Window | None
+    ) -> Link | None:
+        """A link over a connection that is there; None where it must be made anew."""
+        session = self.kept.take(route) if self.kept is not None else None
+        if session is None:
+            return None
+        soon = min(deadline, time.monotonic() + _PROOF)
+        link = self._start(route, session, command, soon, window)
+        if isinstance(link, Link):
+            return link
+        session.end()
+        return None
+
+    def _start(
+        self,
+        route: Route,
+        session: Session,
+        command: str,
+        deadline: float,
+        window: Window | None,
+    ) -> Link | Failure:
+        config = route[-1]
+        session.look_after(*self._alive.limits(config.alive_interval, config.alive_count))
+        kept = self.kept
+        release = None if kept is None else lambda ended: kept.give(route, ended)
+        return _start(session, command, deadline, window, release)
+
+    def rest(self, command: str) -> None:
+        if self.kept is not None:
+            self.kept.stand_by(command)
+
+    def close(self) -> None:
+        if self.kept is not None and self._owns_kept:
+            self.kept.close()
+        with self._lock:
+            jump_hosts = list(self._jump_hosts.values())
+            self._jump_hosts.clear()
+        for jump_host in jump_hosts:
+            jump_host.close()
+        self._identities.close()
+        self._pump.close()
+
+    def connect(
+        self, route: tuple[HostConfig, ...], deadline: float, steps: Steps
+    ) -> Session | Failure:
+        """A logged-in session with the last host of the route, through those before it."""
+        from dispatcher.transport.ssh.session import Session, offers
+
+        config = route[-1]
+        ours = offers(dict(config.algorithms))
+        for name, left in ours.items():
+            if not left:
+                return Failure(
+                    Kind.CONFIG, f"ssh config: no {name} we have is allowed", hint=_SSH_HINT
+                )
+        index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
+        policy = self._host_keys or config.host_keys
+        check = HostKeyCheck(config, index, policy, host_certificate.why_not)
+        asked = self._identities.load_first(config)
+        deadline += asked  # the user's typing is not the host's delay
+        stream = self._reach(route, deadline, steps)
+        if isinstance(stream, Failure):
+            return stream
+        session = Session(stream, check, ours, steps)
+        session.typed = asked
+        failure = None
+        if not session.handshake(deadline):
+            failure = why_broken(session, deadline)
+        failure = failure or self._log_in(session, config, deadline)
+        if failure is not None:
+            session.end()
+            return failure
+        return session
+
+    def _route(self, config: HostConfig) -> tuple[HostConfig, ...] | Failure:
+        """All hosts on the way to one, itself last; by config alone, nothing is contacted."""
+        route = [config]
+        while route[0].jumps:
+            if len(route) > _MAX_HOPS:
+                return Failure(
+                    Kind.CONFIG,
+                    f"ProxyJump: more than {_MAX_HOPS} jumps; "
+                    f"does {route[0].name} jump through itself?",
+                )
+            *before, last = route[0].jumps
+            hop = self._config.resolve(last)
+            if isinstance(hop, Failure):
+                return dataclasses.replace(hop, why=f"jump host {last.host}: {hop.why}")
+            if before:  # "-J a,b": the way to b is a, whatever b's own config says
+                hop = dataclasses.replace(hop, jumps=tuple(before), proxy_command=None)
+            route.insert(0, hop)
+        return tuple(route)
+
+    def _reach(
+        self, route: tuple[HostConfig, ...], deadline: float, steps: Steps
+    ) -> Wire | Failure:
+        config = route[-1]
+        if len(route) > 1:
+            steps.enter("jump host")
+            return self._jump_host(route[:-1]).reach(config, deadline)
+        if config.proxy_command is not None:
+            steps.enter("proxy command")
+            return byte_stream.over_command(config.proxy_command, self._pump)
+        if config.connect_timeout is not None:
+            deadline = min(deadline, time.monotonic() + config.connect_timeout)
+        sock = dial(
+            config.host,
+            config.port,
+            deadline,
+            family=config.family,
+            source=config.bind_address,
+            steps=steps,
+        )
+        return sock if isinstance(sock, Failure) else byte_stream.over_socket(sock)
+
+    def _jump_host(self, route: tuple[HostConfig, ...]) -> JumpHost:
+        with self._lock:
+            if route not in self._jump_hosts:
+                self._jump_hosts[route] = JumpHost(self, route)
+            return self._jump_hosts[route]
+
+    def _log_in(self, session: Session, config: HostConfig, deadline: float) -> Failure | None:
+        tried: list[Candidate] = []
+        outcome = ""
+        for candidate in self._identities.candidates(config):
+            if len(tried) == MAX_TRIES or (session.offered and "publickey" not in session.offered):
+                break
+            started = time.monotonic()
+            key = candidate.load()
+            asked = time.monotonic() - started
+            deadline += asked
+            session.typed += asked
+            if key is None:
+                continue
+            tried.append(candidate)
+            outcome = session.try_key(config.user, key, deadline)
+            if outcome == "in":
+                self._identities.worked(candidate)
+            if outcome != "refused":
+                break
+        outcome = outcome or session.try_nothing(config.user, deadline)
+        if outcome == "in":
+            return None
+        if outcome in ("late", "gone"):
+            return why_broken(session, deadline)
+        more = outcome == "partial"
+        return logins.refused(config, self._identities, tried, session.offered, more=more)
+
+
+def _start(
+    session: Session,
+    command: str,
+    deadline: float,
+    window: Window | None,
+    release: Callable[[Session], None] | None,
+) -> Link | Failure:
+    from dispatcher.transport.ssh.paramiko_link import ParamikoLink
+
+    session.steps.enter("channel")
+    if window is None and (ready := session.take_standby(command, deadline)) is not None:
+        return ParamikoLink(session, ready, release)
+    pipe, problem = session.open_pipe(deadline)
+    if pipe is None:
+        if problem in ("late", "gone"):
+            return why_broken(session, deadline)
+        return Failure(Kind.DROPPED, f"the host opens no channel: {problem}")
+    if window is not None:
+        session.steps.enter("terminal")
+        problem = session.give_terminal(pipe, window, deadline)
+        if problem in ("late", "gone"):
+            return why_broken(session, deadline)
+        if problem:
+            return Failure(Kind.BOOT, "the host refuses to give a terminal")
+    session.steps.enter("command start")
+    problem = session.execute(pipe, command, deadline)
+    if problem in ("late", "gone"):
+        return why_broken(session, deadline)
+    if problem:
+        return Failure(Kind.BOOT, "the host refuses to run a command")
+    session.wire.acknowledge = None  # from now on sshd holds back nothing
+    return ParamikoLink(session, pipe, release)
+
+
+def why_broken(session: Session, deadline: float) -> Failure:
+    """Why a session did not come as far as it should have."""
+    from paramiko.ssh_exception import IncompatiblePeer, SSHException
+
+    from dispatcher.transport.ssh.session import HostKeyRefused
+    from dispatcher.transport.ssh_auth.ssh_agent import AgentError
+
+    problem = session.get_exception()
+    if isinstance(problem, HostKeyRefused):
+        return problem.failure
+    if session.active and time.monotonic() >= deadline:
+        return Failure(Kind.TIMEOUT, f"{session.steps.name}: no answer in time")
+    if isinstance(problem, IncompatiblePeer):
+        if "host key" in str(problem):
+            types = ", ".join(session.preferred_keys)
+            return Failure(
+                Kind.HOST_KEY_UNKNOWN, f"it has no key of a type on file ({types[:200]})"
+            )
+        return Failure(Kind.PROTOCOL, str(problem).lower(), hint=_SSH_HINT)
+    if isinstance(problem, AgentError):
+        return Failure(Kind.AUTH, str(problem))
+    if isinstance(problem, SSHException):
+        return Failure(Kind.PROTOCOL, f"{session.steps.name}: {str(problem)[:200]}")
+    return _dropped(session, problem)
+
+
+def _dropped(session: Session, problem: BaseException | None) -> Failure:
+    words = "; ".join(
+        part[:300]
+        for part in (session.before_banner, session.goodbye, session.wire.words())
+        if part
+    )
+    said = f": {words}" if words else ""
+    if "authentication failures" in session.goodbye.lower():
+        return Failure(Kind.AUTH, f"the host hung up{said}")
+    # An sshd that locks us out for a while says so; trying again prolongs it.
+    retryable = "not allowed at this time" not in words.lower()
+    reason = getattr(problem, "strerror", None)
+    how = reason.lower() if reason else "closed by the host"
+    return Failure(Kind.DROPPED, f"{session.steps.name}: {how}{said}", retryable=retryable)

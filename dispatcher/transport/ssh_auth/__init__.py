@@ -1,0 +1,1 @@
+"""Host keys and logins."""

@@ -1,0 +1,182 @@
+"""Whether a host's key is the one we know: ``HostKeyCheck``.
+
+Before the key exchange it says which key types to ask the server for (a type we
+know, so that a host with three keys shows the one on file); during the exchange
+it judges the key that came, before anything of ours is sent under it.
+
+Policy ``strict``: only keys on file. ``accept-new``: a host without any key on
+file is trusted at first sight and written down; a *changed* key is refused all
+the same. There is no policy that accepts everything.
+
+A revoked key is refused wherever it stands: shown bare, inside a certificate, or as
+the authority that signed one. A certificate that is no good is a key like any other,
+as it is to ssh: if that key is on file, the host is known.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from dispatcher.transport.base import Failure, Kind
+from dispatcher.transport.ssh_auth.key_blobs import CERT, authority_of, plain_key
+from dispatcher.transport.ssh_auth.known_hosts import (
+    Entry,
+    KeysOf,
+    KnownHosts,
+    fingerprint,
+    lookup_name,
+)
+from dispatcher.transport.ssh_config.host_config import HostConfig
+
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")
+
+
+class HostKeyCheck:
+    """The judgement of one host's key.
+
+    verify_certificate: called with (certificate, authority keys, host name);
+    returns why the certificate is not good, or ``None``.
+    """
+
+    def __init__(
+        self,
+        config: HostConfig,
+        index: KnownHosts,
+        policy: str,
+        verify_certificate: Callable[[bytes, tuple[bytes, ...], str], str | None],
+    ) -> None:
+        self._config = config
+        self._index = index
+        self._policy = policy
+        self._verify_certificate = verify_certificate
+        self._name = lookup_name(config.host, config.port, config.known_as)
+        self._known = index.keys_of(self._name)
+        self._portless = KeysOf()
+        if not self._known and config.known_as is None and config.port != 22:
+            # A key on file for the bare name serves every port, as in ssh.
+            self._portless = index.keys_of(config.host)
+
+    def wanted(self, ours: tuple[str, ...]) -> tuple[str, ...]:
+        """Our host key algorithms, in order, narrowed to what can be checked.
+
+        With keys on file: only their types (a certificate where an authority is
+        on file). Without: all plain ones, for the fingerprint in the message.
+        """
+        known = self._known or self._portless
+        kinds = {entry.kind for entry in known.keys}
+        plain = tuple(name for name in ours if _kind_of(name) in kinds)
+        certified = tuple(name + CERT for name in ours) if known.authorities else ()
+        return (certified + plain) or ours
+
+    def judge(self, blob: bytes, kind: str) -> Failure | None:
+        """Why the key must not be trusted, or ``None``.
+
+        kind: the type inside the key, such as ``ssh-ed25519`` or its ``-cert`` form.
+        """
+        certified = kind.endswith(CERT)
+        try:
+            key = plain_key(blob)
+            authority = authority_of(blob) if certified else key
+        except ValueError as error:
+            return self._bad_certificate(f"it cannot be read: {error}")
+        for entry in (*self._known.revoked, *self._portless.revoked):
+            if plain_key(entry.blob) in (key, authority):
+                return self._revoked(entry, certified, key)
+        why = self._why_not(blob) if certified else None
+        if certified and why is None:
+            return None
+        if any(entry.blob == key for entry in (*self._known.keys, *self._portless.keys)):
+            return None
+        if why is not None:
+            return self._bad_certificate(why)
+        if self._known.keys:
+            return self._changed(blob, kind)
+        if self._policy == "accept-new" and not self._known:
+            return self._learn(blob, kind)
+        return self._unknown(blob, kind)
+
+    def _why_not(self, certificate: bytes) -> str | None:
+        authorities = tuple(entry.blob for entry in (self._known or self._portless).authorities)
+        name = self._config.known_as or self._config.host
+        return self._verify_certificate(certificate, authorities, name)
+
+    def _bad_certificate(self, why: str) -> Failure:
+        return Failure(
+            Kind.HOST_KEY_UNKNOWN,
+            f"the host's certificate is not accepted: {why}",
+            hint=f"ssh -v {shlex.quote(self._config.name)} true",
+        )
+
+    def _learn(self, blob: bytes, kind: str) -> Failure | None:
+        if not self._config.user_known_hosts:
+            return self._unknown(blob, kind)
+        path = self._config.user_known_hosts[0]
+        try:
+            self._index.learn(path, self._name, kind, blob, hashed=self._config.hash_known_hosts)
+        except OSError as error:
+            return Failure(
+                Kind.HOST_KEY_UNKNOWN,
+                f"new {kind} key {fingerprint(blob)} could not be added to {path}: "
+                f"{error.strerror}",
+            )
+        self._known = self._index.keys_of(self._name)
+        if not any(entry.blob == blob for entry in self._known.keys):
+            return self._changed(blob, kind)  # two machines answer to one name
+        return None
+
+    def _unknown(self, blob: bytes, kind: str) -> Failure:
+        file = (self._config.user_known_hosts or ("~/.ssh/known_hosts",))[0]
+        return Failure(
+            Kind.HOST_KEY_UNKNOWN,
+            f"no key of {self._name} is on file{self._damaged()}; "
+            f"it shows {kind} {fingerprint(blob)}",
+            hint=unknown_key(
+                self._config.host,
+                self._config.port,
+                shlex.quote(file),
+                choice=self._policy != "accept-new",
+            ),
+        )
+
+    def _damaged(self) -> str:
+        lines = dict.fromkeys((*self._known.damaged, *self._portless.damaged))
+        return f" ({'; '.join(list(lines)[:3])})" if lines else ""
+
+    def _changed(self, blob: bytes, kind: str) -> Failure:
+        on_file = self._known.keys[0]
+        file = on_file.place.rpartition(":")[0]
+        return Failure(
+            Kind.HOST_KEY_CHANGED,
+            f"it shows {kind} {fingerprint(blob)}, but {on_file.place} "
+            f"has {on_file.kind} {fingerprint(on_file.blob)}",
+            hint=f"ssh-keygen -R {shlex.quote(self._name)} -f {shlex.quote(file)}"
+            "  # if you know why the key changed",
+        )
+
+    def _revoked(self, entry: Entry, certified: bool, key: bytes) -> Failure:
+        revoked = plain_key(entry.blob)
+        whose = "it shows"
+        if certified:
+            whose = "in its certificate" if revoked == key else "that signed its certificate"
+        return Failure(
+            Kind.HOST_KEY_REVOKED,
+            f"the key {fingerprint(revoked)} {whose} is marked @revoked ({entry.place})",
+            hint="give the host a new key: this one is not to be trusted",
+        )
+
+
+def _kind_of(algorithm: str) -> str:
+    return "ssh-rsa" if algorithm in _RSA else algorithm
+
+
+def unknown_key(host: str, port: int | None, file: str, *, choice: bool = True) -> str:
+    """What to do about a host without a key in ``file``. choice: of taking new keys on trust."""
+    where = "" if port in (None, 22) else f"-p {port} "
+    scan = f"ssh-keyscan {where}{host} >> {file}"
+    if not choice:
+        return f"{scan}  # after checking the fingerprint"
+    return (
+        "--host-keys accept-new  # takes the key it shows now on trust, and no other later; "
+        f"or check the fingerprint, then: {scan}"
+    )

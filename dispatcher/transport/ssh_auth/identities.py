@@ -1,0 +1,240 @@
+"""The keys to log in with, loaded once and shared: ``Identities.candidates(config)``.
+
+Order, as in ssh: keys named in the config that the agent holds, other keys of
+the agent (unless ``IdentitiesOnly``), key files. What has worked for another
+host of this run goes first, so that a fan-out makes one attempt a host and not
+one for each key lying around (sshd counts them, and locks out who makes many).
+
+A key file is read when its turn comes; a passphrase is asked for once a file,
+for all hosts. Files that cannot serve (security keys, broken) are told in
+``notices`` and left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.transport.ssh_auth.known_hosts import fingerprint
+from dispatcher.transport.ssh_auth.ssh_agent import AgentKey, SshAgent
+from dispatcher.transport.ssh_config.host_config import HostConfig
+
+#: sshd's MaxAuthTries is 6 and the last try is answered with a disconnect.
+MAX_TRIES = 5
+
+_PASSPHRASES = 3
+
+#: Asks the user something secret; ``None`` when nobody answers.
+Ask = Callable[[str], "str | None"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A key that may open a host; ``load`` gives what paramiko signs with."""
+
+    label: str  # for messages: a path or "agent: comment"
+    load: Callable[[], Any]  # a paramiko.PKey, an AgentKey, or None when it cannot serve
+    path: str | None = None  # of the key's file
+
+
+class Identities:
+    """All keys of a run, shared by all hosts and threads."""
+
+    def __init__(self, ask: Ask | None = None) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._agents: dict[str, SshAgent] = {}
+        self._files: dict[tuple[str, str], _KeyFile] = {}
+        self._worked: list[str] = []
+        self._asking = threading.Lock()
+        self.notices: list[str] = []
+
+    def candidates(self, config: HostConfig) -> list[Candidate]:
+        """The keys to try for a host, best first."""
+        held = {key.blob: key for key in self._agent_keys(config)}
+        named: list[Candidate] = []
+        files: list[Candidate] = []
+        for path in config.identity_files:
+            certificates = [*config.certificate_files, path + "-cert.pub"]
+            public = None
+            for name in (path + ".pub", *certificates) if held or named else ():
+                blob = _public_blob(name)
+                public = blob if name == path + ".pub" else public
+                key = held.pop(blob, None) if blob is not None else None
+                if key is not None:
+                    named.append(self._from_agent(key))
+            if os.path.exists(path):
+                files += [
+                    self._from_file(path, name) for name in certificates if _is_for(name, path)
+                ]
+                if public is None or not any(c.label == _agent_label(public) for c in named):
+                    files.append(self._from_file(path, ""))
+        others = [] if config.identities_only else [self._from_agent(key) for key in held.values()]
+        found = named + others + files
+        with self._lock:
+            rank = {label: place for place, label in enumerate(self._worked)}
+        return sorted(found, key=lambda candidate: rank.get(candidate.label, len(rank)))
+
+    def missing(self, config: HostConfig) -> str:
+        """What there is instead of a key: an agent that holds none, files that are not there."""
+        found = "no ssh-agent"
+        if config.identity_agent:
+            agent = self._agents.get(config.identity_agent)
+            silent = agent is None or agent.silent
+            found = f"the ssh-agent {'does not answer' if silent else 'holds none'}"
+        files = ", ".join(config.identity_files[:3])
+        return f"{found}, and there is no {files}" if files else found
+
+    def load_first(self, config: HostConfig) -> float:
+        """Load the key that will be tried first; the seconds it took (somebody may type)."""
+        started = time.monotonic()
+        for candidate in self.candidates(config):
+            if candidate.load() is not None:
+                break
+        return time.monotonic() - started
+
+    def worked(self, candidate: Candidate) -> None:
+        """Try this key first from now on."""
+        with self._lock:
+            if candidate.label not in self._worked:
+                self._worked.append(candidate.label)
+
+    def close(self) -> None:
+        """Close the agent connections; idempotent."""
+        with self._lock:
+            agents = list(self._agents.values())
+        for agent in agents:
+            agent.close()
+
+    def _agent_keys(self, config: HostConfig) -> tuple[AgentKey, ...]:
+        path = config.identity_agent
+        if not path:
+            return ()
+        with self._lock:
+            agent = self._agents.setdefault(path, SshAgent(path))
+        return agent.keys()
+
+    def _from_agent(self, key: AgentKey) -> Candidate:
+        return Candidate(_agent_label(key.blob), lambda: key)
+
+    def _from_file(self, path: str, certificate: str) -> Candidate:
+        with self._lock:
+            if (path, certificate) not in self._files:
+                self._files[path, certificate] = _KeyFile(path, certificate, self)
+            file = self._files[path, certificate]
+        return Candidate(certificate or path, file.load, path)
+
+    def ask_passphrase(self, path: str, attempt: int) -> str | None:
+        """What the user types for a key file; ``None`` when there is nobody to ask."""
+        if self._ask is None:
+            return None
+        again = "wrong, once more: " if attempt else ""
+        with self._asking:  # one prompt on the terminal at a time
+            return self._ask(f"{again}passphrase for {path}: ")
+
+
+class _KeyFile:
+    """One private key file (with a certificate), read at most once."""
+
+    def __init__(self, path: str, certificate: str, owner: Identities) -> None:
+        self._path = path
+        self._certificate = certificate
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._loaded = False
+        self._key: Any = None
+
+    def load(self) -> Any:
+        """The key, or ``None`` when it cannot serve; the reason is then in the notices."""
+        with self._lock:
+            if not self._loaded:
+                self._key = self._read()
+                self._loaded = True
+            return self._key
+
+    def _read(self) -> Any:
+        import paramiko
+
+        passphrase: str | None = None
+        for attempt in range(_PASSPHRASES + 1):
+            try:
+                return self._parse(passphrase)
+            except paramiko.PasswordRequiredException:
+                pass
+            except (paramiko.SSHException, ValueError, OSError) as error:
+                if passphrase is None:
+                    return self._unusable(str(error))
+            if attempt < _PASSPHRASES:
+                passphrase = self._owner.ask_passphrase(self._path, attempt)
+            if passphrase is None:
+                return self._unusable("it has a passphrase, and nobody was there to type it")
+        return self._unusable("wrong passphrase")
+
+    def _parse(self, passphrase: str | None) -> Any:
+        import paramiko
+
+        kind = _stored_kind(self._path)
+        if kind.startswith("sk-"):
+            raise ValueError("a security key: only an ssh-agent or --transport ssh can use it")
+        classes = {
+            "ssh-ed25519": paramiko.Ed25519Key,
+            "ssh-rsa": paramiko.RSAKey,
+        }
+        key_class = classes.get(kind, paramiko.ECDSAKey)
+        key = key_class.from_private_key_file(self._path, passphrase)
+        if self._certificate:
+            key.load_certificate(self._certificate)
+        return key
+
+    def _unusable(self, why: str) -> None:
+        self._owner.notices.append(f"{self._certificate or self._path}: {why}")
+
+
+def _agent_label(blob: bytes) -> str:
+    return f"agent: {fingerprint(blob)}"
+
+
+def _stored_kind(path: str) -> str:
+    """The key type a private key file holds, read without its passphrase."""
+    with open(path, encoding="ascii", errors="replace") as file:
+        text = file.read(1 << 16)
+    if "BEGIN RSA PRIVATE KEY" in text:
+        return "ssh-rsa"
+    if "BEGIN OPENSSH PRIVATE KEY" not in text:
+        if "PRIVATE KEY" not in text:
+            raise ValueError("not a private key")
+        return "ecdsa"
+    body = "".join(line for line in text.splitlines() if "-----" not in line)
+    data = base64.b64decode(body[:2048] + "=" * (-len(body[:2048]) % 4))
+    at = len(b"openssh-key-v1\0")
+    for _ in range(3):  # cipher, key derivation, its options
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+    at += 4 + 4  # how many keys; size of the first public one
+    size = int.from_bytes(data[at : at + 4], "big")
+    return data[at + 4 : at + 4 + size].decode("ascii", "replace")
+
+
+def _public_blob(path: str) -> bytes | None:
+    """The key in a ``.pub`` file."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return base64.b64decode(file.readline(1 << 16).split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _is_for(certificate: str, path: str) -> bool:
+    """True when the certificate certifies the key of ``path`` (by their public halves)."""
+    certified, public = _public_blob(certificate), _public_blob(path + ".pub")
+    if certified is None:
+        return False
+    if public is None:
+        return certificate == path + "-cert.pub"
+    # nonce first, then the same fields as in the plain key
+    kind_size = int.from_bytes(public[:4], "big")
+    return public[4 + kind_size :] in certified

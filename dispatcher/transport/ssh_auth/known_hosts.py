@@ -1,0 +1,244 @@
+"""The user's ``known_hosts`` files as one index: ``KnownHosts.keys_of(names)``.
+
+Files are read once and shared by all hosts. Plain names are a dictionary;
+hashed ones cost one HMAC each a look-up (under 1 us), patterns one match.
+``@revoked`` and ``@cert-authority`` lines count; a line that cannot be read is
+skipped and told in ``notices``, since one bad line must not lock a user out of
+a thousand hosts. Keys are decoded when their host is asked for: thousands of them
+nobody will ask for.
+
+A host is asked for by the name OpenSSH would use: ``[name]:port`` off port 22.
+Whether a key is accepted is decided in ``host_keys``, not here.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dispatcher.transport.ssh_auth.key_blobs import why_damaged
+from dispatcher.transport.ssh_config.patterns import matches_list
+
+_HASHED = "|1|"
+_REVOKED = "@revoked"
+_AUTHORITY = "@cert-authority"
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
+_sha1 = functools.partial(hashlib.sha1, usedforsecurity=False)  # the file format's, not ours
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: a key, what it is trusted (or not) for, and where it stands."""
+
+    marker: str  # "", "@revoked" or "@cert-authority"
+    kind: str  # "ssh-ed25519", ...
+    text: str  # the key in base64; decoded only when it is compared
+    place: str  # "file:line"
+
+    @property
+    def blob(self) -> bytes:
+        """The key. Raises: ValueError for what nobody would write as base64."""
+        blob = base64.b64decode(self.text, validate=True)
+        if base64.b64encode(blob).decode() != self.text:  # padded too much, loose bits
+            raise ValueError("not canonical")
+        return blob
+
+    def why_damaged(self) -> str | None:
+        """Why the line has no key to compare with, or ``None``."""
+        try:
+            return why_damaged(self.blob, self.kind)
+        except ValueError:
+            return "bad base64"
+
+
+@dataclass(frozen=True)
+class KeysOf:
+    """What the files say about one host."""
+
+    keys: tuple[Entry, ...] = ()
+    authorities: tuple[Entry, ...] = ()
+    revoked: tuple[Entry, ...] = ()
+    damaged: tuple[str, ...] = ()  # lines that name the host and cannot be read
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.authorities)
+
+
+def lookup_name(host: str, port: int, known_as: str | None = None) -> str:
+    """The name a host has in known_hosts files."""
+    if known_as is not None:
+        return known_as
+    return host if port == 22 else f"[{host}]:{port}"
+
+
+class KnownHosts:
+    """An index over some files; a missing file is an empty one."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.notices: list[str] = []
+        self._lock = threading.Lock()
+        self._plain: dict[str, list[Entry]] = {}
+        self._learned: set[str] = set()
+        self._patterns: list[tuple[str, Entry]] = []
+        # inner and outer HMAC pads, the digest, the entry
+        self._hashed: list[tuple[bytes, bytes, bytes, Entry]] = []
+        for path in paths:
+            self._load(path)
+
+    def keys_of(self, name: str) -> KeysOf:
+        """The keys, authorities and revoked keys on the lines that name this host."""
+        with self._lock:
+            found = list(self._plain.get(name, ()))
+        found += [entry for pattern, entry in self._patterns if _fits(name, pattern)]
+        found += self._unhashed(name.encode())
+        damaged = {entry: why for entry in found if (why := entry.why_damaged())}
+        told = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
+        with self._lock:
+            self.notices += [notice for notice in told if notice not in self.notices]
+        marked: dict[str, list[Entry]] = {"": [], _AUTHORITY: [], _REVOKED: []}
+        for entry in found:
+            if entry not in damaged:
+                marked[entry.marker].append(entry)
+        keys, authorities, revoked = (tuple(entries) for entries in marked.values())
+        return KeysOf(keys, authorities, revoked, told)
+
+    def learn(self, path: str, name: str, kind: str, blob: bytes, *, hashed: bool) -> None:
+        """Trust a new key from now on and append it to ``path`` (0600, synced to disk).
+
+        Does nothing when another thread has learned a key of that name meanwhile:
+        the first one counts, and the caller has to look again.
+
+        Raises: OSError when the file cannot be written; the key is not trusted then.
+        """
+        text = base64.b64encode(blob).decode()
+        with self._lock:
+            if name in self._learned:
+                return
+            _append(path, f"{_hash_name(name) if hashed else name} {kind} {text}\n")
+            entry = Entry("", kind, text, f"{path}: just added")
+            self._plain.setdefault(name, []).append(entry)
+            self._learned.add(name)
+
+    def _unhashed(self, name: bytes) -> list[Entry]:
+        # HMAC-SHA1 by hand: the two pads are made once at load, so an entry
+        # costs two hashes; half of what hmac.digest takes.
+        sha1 = _sha1
+        return [
+            entry
+            for inner, outer, digest, entry in self._hashed
+            if sha1(outer + sha1(inner + name).digest()).digest() == digest
+        ]
+
+    def _load(self, path: str) -> None:
+        try:
+            with open(path, "rb") as file:
+                content = file.read().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.notices.append(f"{path}: {error.strerror}")
+            return
+        for number, line in enumerate(content.split("\n"), 1):
+            words = line.partition("\0")[0].split(None, 4)
+            if not words or words[0].startswith("#"):
+                continue
+            why = self._add(words, f"{path}:{number}")
+            if why:
+                self.notices.append(f"{path}:{number}: skipped: {why}")
+
+    def _add(self, words: list[str], place: str) -> str | None:
+        """Index one line; the reason when it cannot be."""
+        marker = ""
+        if words[0].startswith("@"):
+            marker = words.pop(0)
+            if marker not in (_REVOKED, _AUTHORITY):
+                return f"unknown marker {marker[:20]!r}"
+        if len(words) < 3:
+            return "no key"
+        hosts, kind, text = words[:3]
+        if kind.isdigit():
+            return "an ssh-1 key"
+        entry = Entry(marker, kind, text, place)
+        if hosts.startswith(_HASHED):
+            return self._add_hashed(hosts, entry)
+        if any(char in hosts for char in "*?!"):
+            self._patterns.append((hosts, entry))
+        else:
+            for name in dict.fromkeys(hosts.lower().split(",")):
+                self._plain.setdefault(name, []).append(entry)
+        return None
+
+    def _add_hashed(self, hosts: str, entry: Entry) -> str | None:
+        try:
+            salt, digest = (
+                base64.b64decode(part, validate=True) for part in hosts[len(_HASHED) :].split("|")
+            )
+        except ValueError:
+            return "bad hashed name"
+        if len(digest) != 20 or len(salt) > 64:
+            return "bad hashed name"
+        padded = salt.ljust(64, b"\0")
+        self._hashed.append((padded.translate(_INNER), padded.translate(_OUTER), digest, entry))
+        return None
+
+
+def _fits(name: str, hosts: str) -> bool:
+    return matches_list(name, hosts, lower=True)
+
+
+def _hash_name(name: str) -> str:
+    salt = os.urandom(20)
+    padded = salt.ljust(64, b"\0")
+    inner = _sha1(padded.translate(_INNER) + name.encode()).digest()
+    digest = _sha1(padded.translate(_OUTER) + inner).digest()
+    return "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, digest))
+
+
+def _append(path: str, line: str) -> None:
+    os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # another dispatch may be at it too
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = "\n" + line  # somebody's editor left the last line open
+        os.write(descriptor, line.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fingerprint(blob: bytes) -> str:
+    """``SHA256:...`` as ``ssh-keygen -l`` prints it."""
+    digest = hashlib.sha256(blob).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+class KnownHostsFiles:
+    """Indexes by their set of files: hosts with equal settings share one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._indexes: dict[tuple[str, ...], KnownHosts] = {}
+
+    def index(self, paths: Iterable[str]) -> KnownHosts:
+        """The index over these files, read at the first call."""
+        key = tuple(paths)
+        with self._lock:
+            if key not in self._indexes:
+                self._indexes[key] = KnownHosts(key)
+            return self._indexes[key]
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines and files that were skipped, and why."""
+        with self._lock:
+            return tuple(notice for index in self._indexes.values() for notice in index.notices)

@@ -1,0 +1,1 @@
+"""What the user's ``ssh_config`` says of a host."""

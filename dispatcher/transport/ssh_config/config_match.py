@@ -1,0 +1,145 @@
+"""Whether a ``Match`` line of an ``ssh_config`` applies.
+
+Every criterion ssh knows is either answered as ssh does or refused by name:
+an unknown one taken for true would silently change user, port or proxy.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dispatcher.transport.ssh_config.config_lines_part import ConfigProblem, Line
+from dispatcher.transport.ssh_config.patterns import matches_list
+
+_EXEC_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the criteria are compared with, at this line of the file."""
+
+    host: str
+    original: str
+    user: str
+    local_user: str
+    tag: str
+    final: bool
+    expand_command: Callable[[str], str]
+
+
+class Runs:
+    """Answers of ``Match exec`` commands, each run once and shared by all hosts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: dict[str, bool] = {}
+
+    def succeeds(self, command: str, place: str) -> bool:
+        """True when the shell command exits 0.
+
+        Raises: ConfigProblem when it takes too long or cannot run.
+        """
+        with self._lock:
+            if command not in self._answers:
+                self._answers[command] = self._run(command, place)
+            return self._answers[command]
+
+    def _run(self, command: str, place: str) -> bool:
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        try:
+            done = subprocess.run(
+                [shell, "-c", command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_EXEC_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ConfigProblem(
+                f"{place}: Match exec: no answer in {_EXEC_SECONDS:.0f} s"
+            ) from None
+        except OSError as error:
+            raise ConfigProblem(f"{place}: Match exec: {shell}: {error.strerror}") from None
+        return done.returncode == 0
+
+
+def wants_final_pass(words: Sequence[str]) -> bool:
+    """True when the line asks for a second reading of the config."""
+    return any(word.lstrip("!").lower() == "final" for word in words)
+
+
+def applies(line: Line, now: Situation, runs: Runs) -> bool:
+    """True when all criteria of the ``Match`` line hold.
+
+    Raises: ConfigProblem for an unknown criterion or a missing value.
+    """
+    result = True
+    count = 0
+    words = iter(line.words)
+    for word in words:
+        negated = word.startswith("!")
+        criterion = word.lstrip("!").lower() if negated else word.lower()
+        if criterion == "all":
+            if count > 1 or next(words, None) is not None:
+                raise ConfigProblem(f"{line.place}: Match all cannot be combined")
+            return result and not negated
+        count += 1
+        if criterion in ("canonical", "final"):
+            holds = now.final
+        else:
+            value = next(words, "")
+            if not value:
+                raise ConfigProblem(f"{line.place}: Match {criterion}: no value")
+            if criterion == "exec" and not result:
+                continue  # ssh runs no command whose answer cannot matter
+            holds = _holds(criterion, value, line, now, runs)
+        if holds == negated:
+            result = False
+    if count == 0:
+        raise ConfigProblem(f"{line.place}: Match: no criterion")
+    return result
+
+
+def _holds(criterion: str, value: str, line: Line, now: Situation, runs: Runs) -> bool:
+    if criterion == "host":
+        return matches_list(now.host.lower(), value, lower=True)
+    if criterion == "originalhost":
+        return matches_list(now.original.lower(), value, lower=True)
+    if criterion == "user":
+        return matches_list(now.user, value)
+    if criterion == "localuser":
+        return matches_list(now.local_user, value)
+    if criterion == "tagged":
+        return matches_list(now.tag, value)
+    if criterion == "localnetwork":
+        return _on_network(value, line.place)
+    if criterion == "exec":
+        return runs.succeeds(now.expand_command(value), line.place)
+    raise ConfigProblem(
+        f"{line.place}: Match {criterion}: not understood",
+        hint="--transport ssh  # the system's ssh follows its own configuration",
+    )
+
+
+def _on_network(value: str, place: str) -> bool:
+    import ipaddress  # rare, and with ctypes a tenth of this package's import time
+
+    from dispatcher.transport.ssh_config import interfaces
+
+    found = False
+    for word in value.split(","):
+        negated = word.startswith("!")
+        try:
+            network = ipaddress.ip_network(word.lstrip("!"))
+        except ValueError as error:
+            raise ConfigProblem(f"{place}: Match localnetwork: {error}") from None
+        if any(address in network for address in interfaces.addresses()):
+            if negated:
+                return False
+            found = True
+    return found

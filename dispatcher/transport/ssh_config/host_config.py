@@ -1,0 +1,310 @@
+"""``HostConfig``: the checked facts about one host, and how raw values become them."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dispatcher.transport.base import Target
+from dispatcher.transport.host_names import valid_host, valid_user
+from dispatcher.transport.ssh_config import config_lines
+from dispatcher.transport.ssh_config.config_lines_part import ConfigProblem, split_words
+from dispatcher.transport.ssh_config.config_options import REFUSED
+
+DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_HINT = "--transport ssh  # the system's ssh follows its own configuration"
+_HINT_LOGIN = "--transport ssh  # for Kerberos; passwords are typed for neither"
+_TRUE = ("yes", "true")
+_FALSE = ("no", "false")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_ALGORITHMS = ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms", "pubkeyacceptedalgorithms")
+
+
+@dataclass(frozen=True)
+class HostConfig:
+    """Where and how to connect to one host.
+
+    name: what the user called it; host: what is looked up and dialled.
+    known_as: the name in known_hosts where it is another (HostKeyAlias).
+    identity_files: in order; ``explicit_identities`` when the config names them.
+    identity_agent: socket path; ``None`` for the usual one, ``""`` for none.
+    jumps: hosts to go through, first hop first.
+    host_keys: ``strict`` or ``accept-new``.
+    alive_interval, alive_count: see ``keepalive``; ``None`` where the config says nothing.
+    algorithms: what the config says of ciphers, macs and so on, unparsed.
+    """
+
+    name: str
+    host: str
+    user: str
+    port: int = 22
+    known_as: str | None = None
+    identity_files: tuple[str, ...] = ()
+    explicit_identities: bool = False
+    certificate_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    identity_agent: str | None = None
+    jumps: tuple[Target, ...] = ()
+    proxy_command: str | None = None
+    user_known_hosts: tuple[str, ...] = ()
+    global_known_hosts: tuple[str, ...] = ()
+    host_keys: str = "strict"
+    hash_known_hosts: bool = False
+    connect_timeout: float | None = None
+    alive_interval: float | None = None
+    alive_count: int | None = None
+    family: socket.AddressFamily = socket.AF_UNSPEC
+    bind_address: str | None = None
+    algorithms: tuple[tuple[str, str], ...] = ()
+
+
+class _Values:
+    """Typed access to one host's raw values."""
+
+    def __init__(self, raw: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> None:
+        self.raw = raw
+        self._places = places
+
+    def place(self, keyword: str) -> str:
+        return f"{self._places.get(keyword, 'command line')}: {keyword}"
+
+    def text(self, keyword: str) -> str | None:
+        words = self.raw.get(keyword)
+        return words[0] if words else None
+
+    def optional(self, keyword: str) -> str | None:
+        """As ``text``, with the word ``none`` meaning nothing."""
+        value = self.text(keyword)
+        return None if value is None or value.lower() == "none" else value
+
+    def flag(self, keyword: str, default: bool) -> bool:
+        return bool(self.choice(keyword, {_TRUE: True, _FALSE: False}, default))
+
+    def choice(
+        self, keyword: str, choices: Mapping[tuple[str, ...], object], default: object
+    ) -> object:
+        value = self.text(keyword)
+        if value is None:
+            return default
+        for spellings, meaning in choices.items():
+            if value.lower() in spellings:
+                return meaning
+        raise ConfigProblem(f"{self.place(keyword)}: bad value {value[:40]!r}")
+
+
+def check(
+    name: str,
+    raw: Mapping[str, Sequence[str]],
+    places: Mapping[str, str],
+    local: config_lines.Local,
+    environ: Mapping[str, str],
+) -> HostConfig:
+    """The host's facts.
+
+    Raises: ConfigProblem for a bad value and for what cannot be followed.
+    """
+    values = _Values(raw, places)
+    _refuse(values)
+    host = config_lines.expand(
+        values.text("hostname") or "%h",
+        {"h": name},
+        config_lines.HOSTNAME,
+        values.place("hostname"),
+    ).lower()
+    user = values.text("user") or local.user
+    _check_names(host, user, values)
+    port = _port(values.text("port"), values.place("port"))
+    known_as = values.text("hostkeyalias")
+    jump_text = values.optional("proxyjump")
+    tokens = config_lines.token_values(
+        local,
+        original=name,
+        host=host,
+        port=str(port),
+        user=user,
+        alias=known_as,
+        jump=jump_text or "",
+    )
+
+    def file_name(text: str, keyword: str) -> str:
+        place = values.place(keyword)
+        path = config_lines.expand_home(text, local, place)
+        path = config_lines.expand(path, tokens, config_lines.FILES, place)
+        return config_lines.expand_variables(path, environ, place)
+
+    jumps: tuple[Target, ...] = ()
+    if jump_text is not None:
+        place = values.place("proxyjump")
+        jump_text = config_lines.expand(jump_text, tokens, config_lines.PROXY, place)
+        jumps = jump_list(jump_text, place)
+    command = values.optional("proxycommand")
+    if command is not None:
+        place = values.place("proxycommand")
+        command = config_lines.expand_for_shell(command, tokens, config_lines.PROXY, place)
+    identities = raw.get("identityfile", ())
+    return HostConfig(
+        name=name,
+        host=host,
+        user=user,
+        port=port,
+        known_as=known_as.lower() if known_as else None,
+        identity_files=_paths(identities or DEFAULT_IDENTITIES, "identityfile", file_name),
+        explicit_identities=bool(identities),
+        certificate_files=_paths(raw.get("certificatefile", ()), "certificatefile", file_name),
+        identities_only=values.flag("identitiesonly", False),
+        identity_agent=_agent(values, environ, file_name),
+        jumps=jumps,
+        proxy_command=command,
+        user_known_hosts=_paths(
+            raw.get("userknownhostsfile", _USER_KNOWN_HOSTS), "userknownhostsfile", file_name
+        ),
+        global_known_hosts=tuple(
+            path
+            for path in raw.get("globalknownhostsfile", _GLOBAL_KNOWN_HOSTS)
+            if path.lower() != "none"
+        ),
+        host_keys=_host_key_policy(values),
+        hash_known_hosts=values.flag("hashknownhosts", False),
+        connect_timeout=_seconds(values, "connecttimeout") or None,
+        alive_interval=_seconds(values, "serveraliveinterval"),
+        alive_count=_count(values, "serveralivecountmax"),
+        family=_family(values),
+        bind_address=values.text("bindaddress"),
+        algorithms=tuple((key, raw[key][0]) for key in _ALGORITHMS if key in raw),
+    )
+
+
+def _refuse(values: _Values) -> None:
+    for keyword, harmless in REFUSED.items():
+        value = values.text(keyword)
+        if value is not None and value.lower() not in harmless:
+            raise ConfigProblem(
+                f"{values.place(keyword)}: the built-in ssh client cannot do this", hint=_HINT
+            )
+    if not values.choice(
+        "pubkeyauthentication", {(*_TRUE, "unbound", "host-bound"): True, _FALSE: False}, True
+    ):
+        raise ConfigProblem(
+            f"{values.place('pubkeyauthentication')}: "
+            "keys are the only login the built-in ssh client has",
+            hint=_HINT_LOGIN,
+        )
+    methods = values.text("preferredauthentications")
+    if methods is not None and "publickey" not in methods.split(","):
+        raise ConfigProblem(
+            f"{values.place('preferredauthentications')}: "
+            "without publickey, the only login the built-in ssh client has",
+            hint=_HINT_LOGIN,
+        )
+
+
+def _check_names(host: str, user: str, values: _Values) -> None:
+    if not valid_host(host):
+        raise ConfigProblem(f"{values.place('hostname')}: bad host name {host[:80]!r}")
+    if not valid_user(user) or "%" in user:
+        # Newer ssh expands tokens in User, older does not: the two mean different accounts.
+        raise ConfigProblem(f"{values.place('user')}: bad user name {user[:80]!r}")
+    alias = values.text("hostkeyalias")
+    if alias is not None and not valid_host(alias):
+        raise ConfigProblem(f"{values.place('hostkeyalias')}: bad name {alias[:80]!r}")
+
+
+def _paths(
+    words: Sequence[str], keyword: str, file_name: Callable[[str, str], str]
+) -> tuple[str, ...]:
+    return tuple(file_name(word, keyword) for word in words if word.lower() != "none")
+
+
+def _agent(
+    values: _Values, environ: Mapping[str, str], file_name: Callable[[str, str], str]
+) -> str | None:
+    written = values.text("identityagent")
+    if written is None or written == "SSH_AUTH_SOCK":
+        return environ.get("SSH_AUTH_SOCK") or ""
+    if written.lower() == "none":
+        return ""
+    if written.startswith("$") and not written.startswith("${"):
+        return environ.get(written[1:], "")
+    return file_name(written, "identityagent")
+
+
+def _host_key_policy(values: _Values) -> str:
+    # "no" means "add new keys unasked" as well as "go on when a key changed"; the
+    # second is never done here. "ask" has nobody to ask in a fan-out.
+    choices = {
+        ("yes", "true", "ask"): "strict",
+        ("no", "false", "off", "accept-new"): "accept-new",
+    }
+    return str(values.choice("stricthostkeychecking", choices, "strict"))
+
+
+def _family(values: _Values) -> socket.AddressFamily:
+    choices: dict[tuple[str, ...], object]
+    choices = {("any",): socket.AF_UNSPEC, ("inet",): socket.AF_INET, ("inet6",): socket.AF_INET6}
+    family = values.choice("addressfamily", choices, socket.AF_UNSPEC)
+    assert isinstance(family, socket.AddressFamily)
+    return family
+
+
+def _seconds(values: _Values, keyword: str) -> float | None:
+    """0 for ``none``, ``None`` where nothing is said."""
+    text = values.text(keyword)
+    if text is None:
+        return None
+    if text.lower() == "none":
+        return 0.0
+    place = values.place(keyword)
+    if not re.fullmatch(r"(\d{1,9}[smhdwSMHDW]?)+", text):
+        raise ConfigProblem(f"{place}: bad time {text[:40]!r}")
+    parts = re.findall(r"(\d+)([smhdwSMHDW]?)", text)
+    return float(sum(int(number) * _SECONDS[unit.lower()] for number, unit in parts))
+
+
+def _count(values: _Values, keyword: str) -> int | None:
+    text = values.text(keyword)
+    if text is not None and not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ConfigProblem(f"{values.place(keyword)}: bad number {text[:40]!r}")
+    return None if text is None else int(text)
+
+
+def _port(text: str | None, place: str) -> int:
+    if text is None:
+        return 22
+    if re.fullmatch(r"[0-9]{1,5}", text) and 0 < int(text) < 65536:
+        return int(text)
+    raise ConfigProblem(f"{place}: bad port {text[:40]!r}")
+
+
+def jump_list(text: str, place: str) -> tuple[Target, ...]:
+    """The hosts of a ``ProxyJump`` value, first hop first; empty for ``none``.
+
+    Raises: ConfigProblem for a hop that is not ``[user@]host[:port]`` or a URI of it.
+    """
+    words = split_words(text, place)
+    if len(words) != 1:
+        raise ConfigProblem(f"{place}: ProxyJump: one comma-separated list wanted")
+    if words[0].lower() == "none":
+        return ()
+    return tuple(_hop(hop, place) for hop in words[0].split(","))
+
+
+_HOP = re.compile(
+    r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<address>[^\]]+)\]|(?P<host>[^:\[\]]+))"
+    r"(?::(?P<port>\d{1,5}))?/?"
+)
+
+
+def _hop(text: str, place: str) -> Target:
+    match = _HOP.fullmatch(text)
+    user = host = ""
+    if match is not None:
+        host = match["address"] or match["host"]
+        user = match["user"] or ""
+    # Tokens are expanded later; the result is checked again then.
+    if match is None or not valid_host(host) or (user and not valid_user(user)):
+        raise ConfigProblem(f"{place}: ProxyJump: bad hop {text[:80]!r}")
+    return Target(host, user or None, _port(match["port"], place) if match["port"] else None)

@@ -1,0 +1,292 @@
+"""What the user's ``ssh_config`` says about a host: ``SshConfig.resolve(target)``.
+
+Read as OpenSSH reads it: the command line first, then ``~/.ssh/config``, then
+``/etc/ssh/ssh_config`` (or only the file given); the first value of an option
+wins; ``Include`` and ``Match`` are evaluated in place; ``Match final`` asks for
+a second reading. Files are read once and shared by all hosts.
+
+What we cannot follow is a ``Failure(Kind.CONFIG)``, never a silent guess: see
+``config_options`` for which options are followed, skipped and refused. Values
+made from tokens are checked once more after expansion.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dispatcher.transport.base import Failure, Kind, Target
+from dispatcher.transport.host_names import bad_target
+from dispatcher.transport.ssh_config import config_lines, config_match
+from dispatcher.transport.ssh_config.config_lines_part import ConfigProblem, Line, parse
+from dispatcher.transport.ssh_config.config_options import (
+    ALIASES,
+    KNOWN,
+    LISTS,
+    RAW,
+    REPEATED,
+    SINGLE,
+)
+from dispatcher.transport.ssh_config.host_config import HostConfig, check, jump_list
+from dispatcher.transport.ssh_config.patterns import matches, matches_list
+
+_MAX_DEPTH = 16  # of Include, as in ssh
+_HINT = "--transport ssh  # the system's ssh follows its own configuration"
+
+#: Values of one host before they are checked: option -> words.
+Raw = dict[str, list[str]]
+
+
+@dataclass
+class _Reading:
+    """One host's values while the files are gone through."""
+
+    original: str
+    host: str  # what ``Host`` lines are compared with
+    raw: Raw
+    places: dict[str, str] = field(default_factory=dict)
+    ignored: str = ""
+    final: bool = False
+    wants_final: bool = False
+    active: bool = True
+
+
+class SshConfig:
+    """The user's and the system's configuration, or one file instead of both.
+
+    path: as ``ssh -F``; ``"none"`` reads nothing at all.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        local: config_lines.Local | None = None,
+        system_dir: str = "/etc/ssh",
+    ) -> None:
+        self._local = local or config_lines.Local.here()
+        self._environ = os.environ if environ is None else environ
+        self._ssh_dir = os.path.join(self._local.home, ".ssh")
+        self._system_dir = system_dir
+        self._path = path
+        self._lock = threading.Lock()
+        self._parsed: dict[str, tuple[Line, ...]] = {}
+        self._runs = config_match.Runs()
+
+    def resolve(self, target: Target) -> HostConfig | Failure:
+        """Where and how to connect for ``target``, or why its config cannot be followed."""
+        problem = bad_target(target)
+        if problem is not None:
+            return problem
+        try:
+            reading = self._read(target)
+            return check(target.host, reading.raw, reading.places, self._local, self._environ)
+        except ConfigProblem as bad:
+            return Failure(Kind.CONFIG, str(bad), bad.hint or _HINT)
+
+    def raw(self, target: Target) -> Raw:
+        """The values as written, before expansion; for comparing with ``ssh -G``.
+
+        Raises: ConfigProblem.
+        """
+        return self._read(target).raw
+
+    def _read(self, target: Target) -> _Reading:
+        raw: Raw = {}
+        if target.user is not None:
+            raw["user"] = [target.user]
+        if target.port is not None:
+            raw["port"] = [str(target.port)]
+        reading = _Reading(target.host, target.host, raw)
+        self._read_all(reading)
+        reading.host = self._connect_name(reading)
+        if reading.wants_final:
+            reading.final = True
+            raw["hostname"] = [reading.host.replace("%", "%%")]
+            self._read_all(reading)
+        return reading
+
+    def _read_all(self, reading: _Reading) -> None:
+        if self._path is not None:
+            if self._path.lower() != "none":
+                self._read_file(self._path, reading, user=True, depth=0, must_exist=True)
+            return
+        self._read_file(os.path.join(self._ssh_dir, "config"), reading, user=True, depth=0)
+        self._read_file(os.path.join(self._system_dir, "ssh_config"), reading, user=False, depth=0)
+
+    def _read_file(
+        self,
+        path: str,
+        reading: _Reading,
+        *,
+        user: bool,
+        depth: int,
+        never: bool = False,
+        must_exist: bool = False,
+    ) -> None:
+        if depth > _MAX_DEPTH:
+            raise ConfigProblem(f"{path}: more than {_MAX_DEPTH} files include each other")
+        # The user's own files must be the user's own; -F and system files are as given.
+        private = user and (depth > 0 or self._path is None)
+        reading.active = not never
+        for line in self._lines(path, private, must_exist):
+            self._apply(line, reading, user=user, depth=depth, never=never)
+
+    def _lines(self, path: str, private: bool, must_exist: bool) -> tuple[Line, ...]:
+        with self._lock:
+            if path not in self._parsed:
+                self._parsed[path] = _load(path, private, must_exist)
+            return self._parsed[path]
+
+    def _apply(self, line: Line, reading: _Reading, *, user: bool, depth: int, never: bool) -> None:
+        keyword = ALIASES.get(line.keyword, line.keyword)
+        if keyword == "host":
+            reading.active = _host_applies(line, reading.host) and not never
+        elif keyword == "match":
+            if config_match.wants_final_pass(line.words) and not never:
+                reading.wants_final = True
+            reading.active = not never and config_match.applies(
+                line, self._situation(reading, line), self._runs
+            )
+        elif keyword == "include":
+            self._include(line, reading, user=user, depth=depth)
+        elif keyword == "ignoreunknown":
+            if reading.active and not reading.ignored:
+                reading.ignored = ",".join(line.words)
+        elif keyword in KNOWN:
+            _set(keyword, line, reading)
+        elif not matches_list(keyword, reading.ignored, lower=True):
+            raise ConfigProblem(f"{line.place}: unknown option {line.keyword[:40]!r}")
+
+    def _include(self, line: Line, reading: _Reading, *, user: bool, depth: int) -> None:
+        was_active = reading.active
+        for word in line.words:
+            pattern = config_lines.expand_variables(word, self._environ, line.place)
+            if pattern.startswith("~"):
+                if not user:
+                    raise ConfigProblem(f"{line.place}: Include: ~ in a system file")
+                pattern = config_lines.expand_home(pattern, self._local, line.place)
+            elif not pattern.startswith("/"):
+                pattern = os.path.join(self._ssh_dir if user else self._system_dir, pattern)
+            for path in sorted(glob.glob(pattern)):
+                self._read_file(path, reading, user=user, depth=depth + 1, never=not was_active)
+                reading.active = was_active
+
+    def _connect_name(self, reading: _Reading) -> str:
+        """HostName with its token replaced; addresses and names in lower case as ssh does."""
+        written = reading.raw.get("hostname")
+        name = reading.original
+        if written is not None:
+            place = reading.places.get("hostname", "hostname")
+            name = config_lines.expand(
+                written[0], {"h": reading.original}, config_lines.HOSTNAME, place
+            )
+        return name.lower()
+
+    def _situation(self, reading: _Reading, line: Line) -> config_match.Situation:
+        raw = reading.raw
+        user = raw.get("user", [self._local.user])[0]
+        host = reading.host if reading.final else reading.original
+        if not reading.final and "hostname" in raw:
+            host = config_lines.expand(
+                raw["hostname"][0],
+                {"h": reading.original},
+                config_lines.HOSTNAME,
+                line.place,
+            )
+        values = config_lines.token_values(
+            self._local,
+            original=reading.original,
+            host=host,
+            port=raw.get("port", ["22"])[0],
+            user=user,
+            alias=raw.get("hostkeyalias", [None])[0],
+            jump=raw.get("proxyjump", [""])[0],
+        )
+        return config_match.Situation(
+            host=host,
+            original=reading.original,
+            user=user,
+            local_user=self._local.user,
+            tag=raw.get("tag", [""])[0],
+            final=reading.final,
+            expand_command=lambda text: config_lines.expand_for_shell(
+                text, values, config_lines.FILES, line.place
+            ),
+        )
+
+
+def _host_applies(line: Line, host: str) -> bool:
+    found = False
+    for pattern in line.words:
+        if not pattern:
+            raise ConfigProblem(f"{line.place}: Host: empty pattern")
+        negated = pattern.startswith("!")
+        if matches(host, pattern[1:] if negated else pattern):
+            if negated:
+                return False
+            found = True
+    return found
+
+
+def _set(keyword: str, line: Line, reading: _Reading) -> None:
+    """Remember the value where it is the first (or one of many); check its form always."""
+    raw = reading.raw
+    if keyword in RAW:
+        value = line.rest.lstrip(" \t\r\n=")
+        if keyword == "proxyjump":
+            value = value.partition("#")[0].rstrip()
+            jump_list(value, line.place)
+        if _excluded(keyword, raw):
+            return
+        words = [value]
+    else:
+        words = list(line.words)
+        if keyword in SINGLE | REPEATED and len(words) > 1:
+            raise ConfigProblem(f"{line.place}: {keyword}: more than one value")
+        if keyword in SINGLE | REPEATED | LISTS and not (words and all(words)):
+            raise ConfigProblem(f"{line.place}: {keyword}: empty value")
+    if not reading.active:
+        return
+    if keyword in REPEATED:
+        kept = raw.setdefault(keyword, [])
+        if words[0] not in kept:
+            kept.append(words[0])
+            reading.places.setdefault(keyword, line.place)
+    elif keyword in SINGLE | LISTS | RAW and keyword not in raw:
+        raw[keyword] = words
+        reading.places[keyword] = line.place
+
+
+def _excluded(keyword: str, raw: Raw) -> bool:
+    """ProxyJump and ProxyCommand exclude each other: whichever comes first, as ssh has it."""
+    if keyword == "proxycommand":
+        return raw.get("proxyjump", ["none"])[0].lower() != "none"
+    return keyword == "proxyjump" and "proxycommand" in raw
+
+
+def _load(path: str, private: bool, must_exist: bool) -> tuple[Line, ...]:
+    try:
+        with open(path, "rb") as file:
+            if private:
+                _check_owner(path, os.fstat(file.fileno()))
+            text = file.read().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        if must_exist:
+            raise ConfigProblem(f"{path}: no such file", hint="give another -F file") from None
+        return ()
+    except OSError as error:
+        raise ConfigProblem(f"{path}: {error.strerror}") from None
+    return parse(text, path)
+
+
+def _check_owner(path: str, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.getuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigProblem(
+            f"{path}: bad owner or permissions: others could change it", hint=f"chmod 600 {path}"
+        )

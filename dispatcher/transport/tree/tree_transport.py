@@ -1,0 +1,187 @@
+"""``TreeTransport``: who is reached through whom, and from here when that fails.
+
+A host without others below it is a stream of its parent's branch; an inner host is reached
+on its own branch, where its command runs beside the relay. Branches are opened by whoever
+needs them first. Of the time that a host has, half is for the inner host above it and a
+quarter is kept for a connection from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.transport.base import (
+    Common,
+    Failure,
+    Kind,
+    Link,
+    LinkClosed,
+    Target,
+    Transport,
+    Window,
+)
+from dispatcher.transport.host_names import bad_target
+from dispatcher.transport.tree import trust
+from dispatcher.transport.tree.branch import Branch
+from dispatcher.transport.tree.detours import Detours
+from dispatcher.transport.tree.stream import Stream
+from dispatcher.transport.tree.topology import Topology
+
+#: parts of a host's time after which the inner host above it, and the host, are late
+_BRANCH_SHARE, _HOST_SHARE = 0.5, 0.75
+
+
+class TreeTransport(Transport):
+    """Reaches ``targets`` by the tree ``topology`` of their indexes, others by ``direct``.
+
+    direct: the caller's, who closes it. command: starts a Python there (``bootstrap.command``).
+    common: what commands are written first, sent once for all that are behind one host.
+    config: as ``ssh -F`` here. say: shows a line to the user. program: the ssh of the hosts.
+    """
+
+    name = "tree"
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        topology: Topology,
+        direct: Transport,
+        *,
+        command: str,
+        common: bytes = b"",
+        config: str | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        program: tuple[str, ...] = ("ssh",),
+    ) -> None:
+        self._targets = tuple(targets)
+        self._numbers: Mapping[Target, int] = {t: i for i, t in enumerate(targets)}
+        self._topology = topology
+        self._direct = direct
+        self._command = command
+        self._common = Common(common)
+        self._program = program
+        self._trust = trust.Trust(config)
+        self._detours = Detours(say)
+        self._lock = threading.Lock()
+        self._branches: dict[int, Branch] = {}
+        self.closed = False
+
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
+        problem = bad_target(target)
+        if problem is not None:
+            return problem
+        now = time.monotonic()
+        if now >= deadline:
+            return Failure(Kind.TIMEOUT, "no time left to connect")
+        number = self._numbers.get(target)
+        if number is None or window is not None:
+            return self._from_here(target, command, deadline, window)
+        with self._detours.under_way():
+            above = self._topology.parents[number]
+            if self._topology.children[number]:
+                opened = self._beside_relay(number, command, now, deadline)
+            elif above is not None:
+                opened = self._behind(above, target, command, now, deadline)
+            else:
+                return self._from_here(target, command, deadline)
+            if isinstance(opened, Link):
+                return opened
+            failure, goes_on = opened
+            if not goes_on:
+                return failure
+            if above is not None:
+                self._detours.add(target.host, self._targets[above].host, failure)
+            return self._from_here(target, command, deadline)
+
+    def _from_here(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
+        opened = self._direct.open(target, command, deadline, window)
+        if isinstance(opened, Link):
+            opened.by = opened.by or self._direct.name
+        return opened
+
+    def _beside_relay(
+        self, number: int, command: str, now: float, deadline: float
+    ) -> Link | tuple[Failure, bool]:
+        """A command on an inner host; else why not, and whether to try from here."""
+        branch = self._branch(number, now, deadline)
+        failure = branch.wait(now + (deadline - now) * _HOST_SHARE - time.monotonic())
+        if failure is None:
+            stream = branch.stream(("/bin/sh", "-c", command), branch.name)
+            stream.address = branch.address
+            return stream
+        is_head = self._topology.parents[number] is None
+        final = is_head and branch.unreached and failure.kind is not Kind.TIMEOUT
+        return failure, failure.retryable or not final
+
+    def _behind(
+        self, above: int, target: Target, command: str, now: float, deadline: float
+    ) -> Link | tuple[Failure, bool]:
+        """A command on a host that ``above`` opens; else why not, and that it is worth a try."""
+        until = now + (deadline - now) * _HOST_SHARE
+        branch = self._branch(above, now, deadline)
+        opened = self._through(branch, target, command, until)
+        if isinstance(opened, Failure):
+            return opened, True
+        failure = opened.arrived(until)
+        if failure is None:
+            return opened
+        opened.close()
+        return failure, True
+
+    def _through(
+        self, branch: Branch, target: Target, command: str, until: float
+    ) -> Stream | Failure:
+        """A stream that will be the command, if all goes well on the way."""
+        known = self._trust.of(target)
+        if isinstance(known, Failure):
+            return known
+        words = trust.ssh(target, known, until - time.monotonic(), self._program)
+        stream = branch.stream(words, target.host, known.lines)
+        try:
+            stream.write(trust.opening(command))
+        except LinkClosed:
+            pass  # its end, and why, is about to be read
+        return stream
+
+    def _branch(self, number: int, now: float, deadline: float) -> Branch:
+        """The branch of an inner host; its relay may not have answered yet."""
+        until = now + (deadline - now) * _BRANCH_SHARE
+        target, above = self._targets[number], self._topology.parents[number]
+        parent = None if above is None else self._branch(above, now, deadline)
+
+        def open_link() -> Link | Failure:
+            if parent is None:
+                return self._direct.open(target, self._command, until)
+            return self._through(parent, target, self._command, until)
+
+        with self._lock:
+            if number not in self._branches:
+                self._branches[number] = Branch(target.host, payload(), open_link, self._common)
+                if self.closed:
+                    self._branches[number].close()
+            return self._branches[number]
+
+    def close(self) -> None:
+        """End all relays, and with them what is left of the tree; idempotent."""
+        with self._lock:
+            self.closed = True
+            branches = list(self._branches.values())
+        for branch in branches:
+            branch.close()
+
+
+@functools.cache
+def payload() -> Common:
+    """The relay's source, as it is sent."""
+    modules = {name: bootstrap.source(name) for name in ("tree_command", "tree_relay")}
+    start = f"from {bootstrap.REMOTE}.tree_relay import serve\nserve({SYNC!r})\n"
+    return Common(bootstrap.payload_of(modules, start))
