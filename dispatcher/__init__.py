@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dispatcher.plan.job.job_plan import JobPlan as JobPlan
     from dispatcher.plan.job.request import Limits as Limits
     from dispatcher.plan.job.request import Request as Request
-    from dispatcher.plan.job.restarts import Restarts as Restarts
+    from dispatcher.plan.job.request import Restarts as Restarts
 
 __version__ = "0.1.0"
 
@@ -68,7 +68,7 @@ _HOMES = {
     "FailedAttempt": "api.report",
     "Request": "plan.job.request",
     "Limits": "plan.job.request",
-    "Restarts": "plan.job.restarts",
+    "Restarts": "plan.job.request",
     "JobPlan": "plan.job.job_plan",
     "DispatchError": "model.errors",
     "UsageError": "model.errors",

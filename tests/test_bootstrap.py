@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.bootstrap.payload import NOISE_LIMIT, SyncScanner, boot_failure, command, payload
 from dispatcher.model.errors import UsageError
-from dispatcher.remote.protocol.frames import control
-from dispatcher.remote.protocol.wire import SYNC
-from dispatcher.transport.base import Kind
+from dispatcher.model.failure import Kind
+from dispatcher.remote.protocol.frames import SYNC, control
 
 HERE = Path(bootstrap.__file__).parents[1]
 SHELLS = ("sh", "bash", "dash", "tcsh", "csh", "fish", "zsh", "ksh", "mksh", "ash", "busybox")

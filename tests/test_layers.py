@@ -1,4 +1,4 @@
-"""Who may import whom: the walls of the house, read from the source with ``ast``."""
+"""Who may import whom, and how many live in a room: read from the source with ``ast``."""
 
 from __future__ import annotations
 
@@ -11,29 +11,51 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "dispatcher"
 
-#: room -> the rooms (or single modules) it may import besides itself; a room stands above all
-#: that it may import, so that imports run one way
+#: room -> the rooms, or parts of one, that it may import besides itself; the lowest first, and
+#: each only from those before it, so that imports run one way
 MAY: dict[str, tuple[str, ...]] = {
     "model": (),
-    "remote": ("comm.bandwidth",),  # which is to go
+    "remote": (),
     "comm": (),
     "plan": ("model",),
     "checks": ("model", "remote.protocol"),
-    "bootstrap": ("model", "remote", "transport.base", "jobs.registry"),
-    "transport": ("model", "remote", "bootstrap", "jobs.registry", "plan.job.request"),
-    "core": ("model", "plan", "transport.base"),
-    "output": (
-        "model", "remote.protocol", "plan", "checks", "core.events", "core.run.policy",
-        "core.run.orphan_check", "transport.base",
+    "bootstrap": ("model", "remote.protocol"),
+    "core": ("model", "plan"),
+    "transport": ("model", "remote.protocol", "remote.tree_relay", "bootstrap"),
+    "transfer": ("model", "remote.protocol", "remote.copy", "bootstrap", "transport.base"),
+    "output": ("model", "remote.protocol", "plan", "checks", "core.events"),
+    "jobs": ("model", "core.events"),
+    "runner": (
+        "model", "remote.protocol", "remote.host.workdir", "bootstrap", "plan", "checks", "core",
+        "transport.base",
     ),
-    "transfer": ("model", "remote", "bootstrap", "transport.base"),
-    "jobs": ("model", "remote", "core.events"),
-    "runner": ("model", "remote", "bootstrap", "plan", "checks", "core", "transport.base"),
     "api": (
-        "model", "remote", "bootstrap", "plan", "checks", "core", "transport", "output", "runner",
-        "jobs",
+        "model", "remote.protocol", "remote.rank", "bootstrap", "plan", "checks", "core.events",
+        "transport", "output", "runner",
+    ),
+    "cli": (
+        "", "model", "remote.protocol", "remote.copy", "bootstrap", "plan", "checks", "core",
+        "transport", "transfer", "output", "jobs", "runner", "api",
     ),
 }  # fmt: skip
+
+#: files that import each other for the sake of types; to be cut
+CIRCLES = {
+    frozenset({"plan.job.devices", "plan.job.job_plan"}),
+    frozenset({"transport.tree.stream", "transport.tree.branch"}),
+    frozenset({"transport.ssh.session", "transport.ssh.standby"}),
+    frozenset({"transport.ssh.paramiko_transport", "transport.ssh.shared_sessions"}),
+    frozenset(
+        f"remote.pmi.{name}"
+        for name in (
+            "mpi_library", "pmix_server", "pmix_bridge", "pmi_replies", "pmi_port",
+            "pmi_connections",
+        )
+    ),
+}  # fmt: skip
+
+#: most entries in a folder of the house, and in the house itself; most modules in all
+MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 320
 
 #: the standard modules that the agent may load: each is on the path of every start
 AGENT_MODULES = {
@@ -43,7 +65,7 @@ AGENT_MODULES = {
 
 #: what a part loads that few runs need, and only in a process of its own
 PART_MODULES = {
-    "remote.pmi.inside": {"ctypes"},
+    "remote.pmi.mpi_library": {"ctypes"},
     "remote.probe.nvidia": {"ctypes"},
     "remote.pmi.libpmix": {"ctypes"},
     "remote.pmi.pmix_server": {"_thread", "ctypes", "re"},
@@ -73,13 +95,13 @@ def modules() -> Iterator[tuple[str, Path]]:
 MODULES = dict(modules())
 
 
-def names_imported(name: str) -> set[str]:
-    """Absolute dotted names that the module imports, wherever in it; types' imports left out."""
+def names_imported(name: str, *, types: bool = False) -> set[str]:
+    """Absolute dotted names that the module imports, wherever in it; types: for them as well."""
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
     package = ["dispatcher", *filter(None, name.split("."))]
     if MODULES[name].name != "__init__.py":
         package = package[:-1]
-    for node in ast.walk(tree):
+    for node in () if types else ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             node.body = []
     found = set()
@@ -96,11 +118,11 @@ def names_imported(name: str) -> set[str]:
     return found
 
 
-def house_names(name: str) -> set[str]:
+def house_names(name: str, *, types: bool = False) -> set[str]:
     """Names below ``dispatcher`` that the module imports ("" is ``dispatcher`` itself)."""
     return {
         full.removeprefix("dispatcher").removeprefix(".")
-        for full in names_imported(name)
+        for full in names_imported(name, types=types)
         if full.split(".")[0] == "dispatcher"
     }
 
@@ -125,10 +147,61 @@ def test_a_room_imports_only_what_it_may(name: str) -> None:
     allowed = (room, *MAY[room])
     strangers = {
         other
-        for other in house_names(name) - {""}
-        if not any(within(other, permitted) for permitted in allowed)
+        for other in house_names(name, types=True)
+        if other not in allowed and not any(within(other, one) for one in allowed if one)
     }
     assert not strangers
+
+
+def test_rooms_stand_above_what_they_may_import() -> None:
+    rooms = list(MAY)
+    for room, others in MAY.items():
+        assert all(
+            rooms.index(other.split(".")[0]) < rooms.index(room) for other in others if other
+        )
+
+
+def test_every_folder_is_a_room_with_a_rule() -> None:
+    folders = {path.parent for path in HOUSE.rglob("*.py")} - {HOUSE}
+    assert {path.relative_to(HOUSE).parts[0] for path in folders} == set(MAY)
+    assert len(MAY) <= MOST_ROOMS
+    for folder in folders:
+        entries = [e for e in folder.iterdir() if e.name != "__pycache__"]
+        assert len(entries) <= MOST_ENTRIES, f"{folder.relative_to(ROOT)}: {len(entries)} entries"
+        text = (folder / "__init__.py").read_text(encoding="utf-8")
+        assert ast.get_docstring(ast.parse(text)), f"{folder.relative_to(ROOT)}: says no rule"
+    assert len(MODULES) < MOST_MODULES
+
+
+def test_no_files_import_each_other() -> None:
+    assert {frozenset(circle) for circle in circles()} == CIRCLES
+
+
+def circles() -> Iterator[set[str]]:
+    """Modules that reach each other by imports, those for types too (Tarjan's algorithm)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(name: str) -> None:
+        number[name] = lowest[name] = len(number)
+        path.append(name)
+        for other in sorted(house_names(name, types=True) - {name}):
+            if other not in number:
+                visit(other)
+            if other in path:
+                lowest[name] = min(lowest[name], lowest[other])
+        if lowest[name] == number[name]:
+            circle = set(path[path.index(name) :])
+            del path[path.index(name) :]
+            if len(circle) > 1:
+                found.append(circle)
+
+    for name in MODULES:
+        if name not in number:
+            visit(name)
+    yield from found
 
 
 def travels(name: str) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from rig import gone, wait_for
 
 from dispatcher.bootstrap import shell as lifeline
-from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.remote.protocol.frames import SYNC
 
 SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["zsh", "--emulate", "sh"]]
 LOGIN_SHELLS = ["sh", "bash", "zsh", "tcsh", "fish"]

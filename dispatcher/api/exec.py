@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatcher.api.backstage import Backstage
-from dispatcher.api.here import allow_open_files
-from dispatcher.api.request import Hosts, hosts_of
+from dispatcher.api.request import Hosts, allow_open_files, hosts_of
+from dispatcher.api.run_session import Backstage
 from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
 from dispatcher.model.errors import UsageError
 from dispatcher.output.exec.exec_notes import describe, words
 from dispatcher.output.exec.host_blocks import Kept
 from dispatcher.plan.exec_plan import Errand, ErrandLimits, targets
-from dispatcher.remote.protocol.wire import STDERR, STDOUT
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 from dispatcher.runner.exec.exec_loop import ErrandRunner
-from dispatcher.transport.keepalive import INTERVAL, Alive
+from dispatcher.transport.base import INTERVAL, Alive
 
 
 @dataclass(frozen=True)

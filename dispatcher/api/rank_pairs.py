@@ -22,7 +22,7 @@ from dispatcher.api.request import plan_job, request
 from dispatcher.api.run_session import Course
 from dispatcher.checks.pair_ranking import Pair
 from dispatcher.core.events.sink import Sink
-from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.request import Limits
 from dispatcher.remote.rank import mpi_pair, torch_pair
 from dispatcher.runner.inbox import Stop

@@ -1,7 +1,11 @@
 """``Report``: how a run ended, as frozen values, and as the text of ``report.json``.
 
+``Report``: how a run ended, as frozen values, and as the text of ``report.json``.
+
 The facts are those of the verdict on the screen. Hosts stand by name, ranks by their
 names as well: ``3``, or ``1.0`` for one that was spawned.
+
+What became of every rank: a fold over the events, for the report.
 """
 
 from __future__ import annotations
@@ -13,21 +17,31 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from dispatcher.api.endings import Endings
-from dispatcher.core.run.policy import Hung, LeftMpi, MpiAborted, MpisDiffer, RankFailed, Verdict
+from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
+from dispatcher.core.events.run_events import RankExited, RankSpawned, RanksPlaced
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.verdicts import (
+    Hung,
+    LeftMpi,
+    MpiAborted,
+    MpisDiffer,
+    RankFailed,
+    Verdict,
+)
+from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
-from dispatcher.output.files.files import create, write_all
-from dispatcher.output.text import attempts
+from dispatcher.output.files.journal import create, write_all
+from dispatcher.output.text import verdict_text as attempts
 from dispatcher.output.text.verdict_text import Last, alike
-from dispatcher.plan.job import worlds
-from dispatcher.plan.job.fitness import Exclusion
+from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.remote.protocol.wire import STDERR, STDOUT
-from dispatcher.transport.base import Failure
+from dispatcher.plan.job.reassignment import Exclusion
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
-    from dispatcher.checks.nccl.nccl_log_part import Said
+    from dispatcher.checks.nccl.nccl_log import Said
     from dispatcher.core.events.stack_frames import Group
 
 
@@ -199,7 +213,9 @@ def report(
         world_size=verdict.world_size,
         ranks=_ranks(verdict, plan, endings, hosts),
         spawned=tuple(
-            SpawnedWorld(one.world, worlds.name(one.by), tuple(hosts[node] for node in one.nodes))
+            SpawnedWorld(
+                one.world, placement.name(one.by), tuple(hosts[node] for node in one.nodes)
+            )
             for one in endings.spawned
         ),
         lost={names[node]: _failure(failure) for node, failure in verdict.lost.items()},
@@ -233,7 +249,7 @@ def _cause(verdict: Verdict, names: Sequence[str], endings: Endings, last: Last)
         facts["used"] = [vars(one) for one in cause.used]
     if isinstance(cause, LeftMpi):
         facts["ranks"], facts["waiting"] = (
-            [worlds.name(rank) for rank in ranks] for ranks in (cause.ranks, cause.waiting)
+            [placement.name(rank) for rank in ranks] for ranks in (cause.ranks, cause.waiting)
         )
     if "failure" in facts:
         facts["failure"] = asdict(_failure(facts["failure"]))
@@ -243,8 +259,8 @@ def _cause(verdict: Verdict, names: Sequence[str], endings: Endings, last: Last)
         }
     if "problems" in facts:
         facts["problems"] = {names[node]: sorted(what) for node, what in facts["problems"].items()}
-    rank = None if "rank" not in facts else worlds.name(facts["rank"])
-    if rank is not None and facts["rank"] >= worlds.FIRST:
+    rank = None if "rank" not in facts else placement.name(facts["rank"])
+    if rank is not None and facts["rank"] >= placement.FIRST:
         facts["rank"] = rank
     host = names[facts.pop("node")] if "node" in facts else None
     if host is not None:
@@ -267,7 +283,7 @@ def _ranks(
     seated.update((rank, hosts[node]) for rank, node in endings.nodes.items())
     return tuple(
         RankEnding(
-            worlds.name(rank),
+            placement.name(rank),
             host,
             endings.pids.get(rank),
             verdict.statuses.get(rank),
@@ -282,7 +298,7 @@ def _ranks(
 
 def _group(group: Group) -> dict[str, Any]:
     frames = [vars(frame) for frame in group.frames]
-    ranks = [worlds.name(rank) for rank in group.ranks]
+    ranks = [placement.name(rank) for rank in group.ranks]
     return {**vars(group), "ranks": ranks, "frames": frames, "place": group.place}
 
 
@@ -297,3 +313,42 @@ def write_json(path: Path, value: Any) -> None:
         write_all(fd, (json.dumps(value, indent=2) + "\n").encode())
     finally:
         os.close(fd)
+
+
+class Endings(Sink):
+    """Of the ranks of the present attempt, by rank.
+
+    pids: its process id. nodes: the number of its host. began, ended: seconds since the run
+    began. sizes: (rank, stream) -> bytes that came. spawned: the worlds that ranks spawned.
+    mpi: host -> which library its ranks use, and what serves it.
+    """
+
+    def __init__(self) -> None:
+        self.pids: dict[int, int] = {}
+        self.nodes: dict[int, int] = {}
+        self.began: dict[int, float] = {}
+        self.ended: dict[int, float] = {}
+        self.sizes: dict[tuple[int, int], int] = {}
+        self.spawned: list[WorldPlaced] = []
+        self.mpi: dict[int, MpiFound] = {}
+
+    def event(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case RanksPlaced():  # of another attempt than what is known
+                for known in (self.pids, self.nodes, self.began, self.ended, self.sizes):
+                    known.clear()
+                self.spawned.clear()
+                self.mpi.clear()
+            case RankSpawned(node, rank, pid):
+                self.pids[rank], self.nodes[rank] = pid, node
+                self.began[rank] = stamped.t
+            case RankExited(_, rank):
+                self.ended[rank] = stamped.t
+            case WorldPlaced():
+                self.spawned.append(stamped.event)
+            case MpiFound(node):
+                self.mpi[node] = stamped.event
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        key = (rank, stream)
+        self.sizes[key] = self.sizes.get(key, 0) + len(data)

@@ -1,27 +1,35 @@
-"""``request``: what a program asks for, completed as the command line would.
+"""``request``: what a program asks for, completed from this machine and its surroundings.
+
+``request``: what a program asks for, completed as the command line would.
 
 The folder, the environment and the Python of this process are the ranks' ones unless
 something else is said. Unlike the command line, no ``.deepspeed_env`` is read.
+
+This machine: the folder we are in, the program named, the Python it would have, open files.
+
+``allocated()``: the hosts that the surroundings of this process speak of.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from dispatcher.api.here import cwd_of, python_of
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Hostlist
-from dispatcher.plan.hosts.hostfile import parse_inline, read_hosts
+from dispatcher.model.host import Hostlist
+from dispatcher.plan.hosts.allocation import Surroundings, discover
+from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
 from dispatcher.plan.job import job_plan
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.plan.job.request import Limits, Nproc, Program, Request, Stdin
-from dispatcher.plan.job.restarts import Restarts
+from dispatcher.plan.job.request import Limits, Nproc, Program, Request, Restarts, Stdin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
 
 #: a hostfile, or a list as for -H; names; hosts that were read; None: those of the batch job
 Hosts = str | Path | Sequence[str] | Hostlist | None
@@ -84,8 +92,6 @@ def request(
 def hosts_of(hosts: Hosts) -> Hostlist:
     """The hosts that are meant. Raises: UsageError, HostfileError."""
     if hosts is None:
-        from dispatcher.api.surroundings import allocated
-
         found = allocated()
         if found is None:
             raise UsageError("no hosts: where should it run?", hint="hosts='localhost:2'")
@@ -106,6 +112,95 @@ def plan_job(request: Request, run_id: str | None = None) -> JobPlan:
 
     Raises: UsageError; PlanError when these hosts cannot satisfy it.
     """
-    from dispatcher.model.paths_part import new_run_id
+    from dispatcher.model.paths import new_run_id
 
     return job_plan.plan_job(request, run_id or new_run_id())
+
+
+#: descriptors that one host may take (--transport ssh: three pipes and a process)
+FILES_PER_HOST = 4
+
+
+def cwd_of(chdir: str | None) -> str:
+    """The folder the ranks start in, by the name the user's shell gives it.
+
+    A home directory may be a link that leads elsewhere on other hosts, so the
+    logical path is kept where it is this folder.
+    """
+    here = os.getcwd()
+    logical = os.environ.get("PWD", "")
+    if logical.startswith("/") and os.path.realpath(logical) == os.path.realpath(here):
+        here = logical
+    return here if chdir is None else os.path.join(here, chdir)
+
+
+def is_program(path: str) -> bool:
+    """Whether the file ``path`` is what Python cannot run: machine code, or a shell's script.
+
+    False in doubt: it may be no file of this machine, and what is a script of Python to some
+    begins as one of a shell.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF" or path.endswith((".sh", ".bash"))
+    except (OSError, ValueError):
+        return False
+
+
+def python_of(environ: Mapping[str, str]) -> str:
+    """The ranks' Python: the active environment's, else the one dispatch runs in."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = environ.get(name)
+        if folder and os.access(path := os.path.join(folder, "bin", "python"), os.X_OK):
+            return path
+    return sys.executable or "python3"
+
+
+def allow_open_files(n_hosts: int) -> None:
+    """Make room for the descriptors of ``n_hosts`` links, if the soft limit is too low.
+
+    Only then: the limit is inherited, and programs that use select(2) rely on
+    the usual one. Raises: UsageError if the hard limit is too low as well.
+    """
+    import resource
+
+    needed = FILES_PER_HOST * n_hosts + 64
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed <= soft or soft == resource.RLIM_INFINITY:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise UsageError(
+            f"{n_hosts} hosts need {needed} open files, at most {hard} are allowed",
+            hint=f"ulimit -n {needed}  # or ask who set the limit",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+#: seconds for a batch system's own program to answer
+_ANSWER = 10.0
+
+
+def allocated() -> Hostlist | None:
+    """The hosts of the allocation we run in, None outside any. Raises: UsageError."""
+    return discover(Surroundings(os.environ, _read, _ask))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def _ask(argv: Sequence[str]) -> str:
+    import subprocess  # for few commands; most would load it for nothing
+
+    try:
+        told = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER, check=True
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(errno.ETIMEDOUT, f"no answer in {_ANSWER:.0f} s") from None
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.decode("utf-8", "replace").strip().splitlines()
+        said = "".join(c for c in words[-1] if c.isprintable())[:200] if words else ""
+        raise OSError(errno.EIO, said or f"exit code {error.returncode}") from None
+    return told.stdout[:MOST_BYTES].decode("utf-8", "replace")

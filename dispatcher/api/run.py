@@ -21,24 +21,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from dispatcher.api.backstage import Backstage
-from dispatcher.api.files import open_files
-from dispatcher.api.here import allow_open_files
 from dispatcher.api.report import Report
-from dispatcher.api.request import plan_job
-from dispatcher.api.run_session import Course
+from dispatcher.api.request import allow_open_files, plan_job
+from dispatcher.api.run_session import Backstage, Course, open_files
 from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced, SignalReceived
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.errors import UsageError
-from dispatcher.model.paths_part import RunPaths
+from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import harmless
 from dispatcher.plan.job.job_plan import JobPlan, Request
-from dispatcher.plan.job.worlds import name
+from dispatcher.plan.job.placement import name
 from dispatcher.runner import inbox as posts
 from dispatcher.runner.run.run_loop import HANDLED
 

@@ -1,37 +1,113 @@
-"""``Course``: one run of a plan, from the first connection to its ``Report``.
+"""One run of a plan, from the first connection to its ``Report``: its files, its thread.
+
+The files of a run: its plan, the journal, and what the ranks wrote.
+
+``Course``: one run of a plan, from the first connection to its ``Report``.
 
 The one path: the command line takes it with the sinks of its screen, ``dispatcher.run`` with
 those of a program. Whoever takes it says how hosts are reached, who is told, and which
 signals are the run's.
+
+Work on a thread of its own, and what it tells, for a program that looks on.
+
+The program may be in any thread, and its signal handlers stay its own. So the loop of a run
+gets a thread here, and the caller reads a queue of bounded length: who reads slowly holds
+the ranks back, as behind a pipe, and nothing is lost. Whatever takes the caller out of its
+``with`` block (``break``, its own error, Ctrl-C) ends the job on all hosts first.
+
+The threads are daemons: a program that ends without waiting ends, and the hosts clean up.
 """
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from dispatcher.api.endings import Endings
 from dispatcher.api.find_processes import Aftermath
-from dispatcher.api.report import Report, report, write_json
-from dispatcher.core.events.exclusion import HostExcluded
-from dispatcher.core.events.run_events import Event
+from dispatcher.api.report import Endings, Report, report, write_json
+from dispatcher.core.events.run_events import Event, HostExcluded, SignalReceived
 from dispatcher.core.events.sink import Sink
-from dispatcher.core.run.policy import Verdict
-from dispatcher.model.host_part import Host
-from dispatcher.model.paths_part import RunPaths
+from dispatcher.core.events.verdicts import Verdict
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host import Host
+from dispatcher.model.paths import RunPaths
+from dispatcher.output.files.journal import Journal
+from dispatcher.output.files.rotation import Rotation
 from dispatcher.output.monitor.nccl_listener import NcclWords
-from dispatcher.output.text.attempts import history, left_out
-from dispatcher.output.text.blame import blamed, words
-from dispatcher.output.text.failures import Advise, no_advice
-from dispatcher.output.text.tail import Tail
-from dispatcher.output.text.verdict_text import describe
-from dispatcher.plan.job.fitness import Exclusion
+from dispatcher.output.text.failures import Advise, blamed, no_advice, words
+from dispatcher.output.text.lines import Tail
+from dispatcher.output.text.verdict_text import describe, history, left_out
+from dispatcher.plan.job import plan_record
 from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.reassignment import Exclusion
+from dispatcher.runner.inbox import LOOK, Stop
 from dispatcher.runner.run.run_loop import Runner
 from dispatcher.transport.base import Transport
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+Overflow = Literal["block", "spool", "drop"]
+
+
+def open_files(
+    plan: JobPlan,
+    paths: RunPaths,
+    say: Callable[[str], None],
+    *,
+    merge: bool = False,
+    overflow: Overflow = "block",
+    rotation: Rotation | None = None,
+) -> list[Sink]:
+    """The sinks that write them; the plan is written at once.
+
+    say: writes a line to the user. merge: one file for all ranks. overflow: what is to happen
+    when the disk is slower than the ranks. Raises: UsageError.
+    """
+    rotation = rotation or Rotation()
+    try:
+        write_json(paths.plan, plan_record.describe(plan))
+        found = [Journal(paths.journal, say), _output(paths, say, merge, overflow, rotation)]
+    except OSError as error:
+        raise UsageError(f"--log-dir {paths.folder.parent}: {error.strerror}") from None
+    if plan.limits.hang_timeout:
+        from dispatcher.output.text.stacks_text import Stacks
+
+        hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
+        found.append(Stacks(hosts, paths.folder, lambda number, lines: None, say))
+    return found
+
+
+def _output(
+    paths: RunPaths,
+    say: Callable[[str], None],
+    merge: bool,
+    overflow: Overflow,
+    rotation: Rotation,
+) -> Sink:
+    files: Sink
+    if merge:
+        from dispatcher.output.files.merged_log import Merged
+
+        files = Merged(paths.merged, say, rotation)
+    else:
+        from dispatcher.output.files.rank_logs import RankFiles
+
+        files = RankFiles(paths.folder, say, rotation)
+    if overflow != "block":
+        from dispatcher.output.buffered import Behind
+        from dispatcher.output.files.spool import Spool
+
+        files = Behind(files, "files", spool=Spool() if overflow == "spool" else None)
+    return files
 
 
 class Course:
@@ -150,3 +226,108 @@ class Course:
 
     def _told_of(self, sink: Sink, error: Exception) -> None:
         self._say(f"error: {type(sink).__name__}: {error}")
+
+
+T = TypeVar("T")
+Told = TypeVar("Told")
+
+#: things that may wait for the program, and bytes of them, unless a single thing has more
+MOST_WAITING, MOST_BYTES = 256, 16 << 20
+
+
+class Backstage(Generic[T, Told]):
+    """``work`` on its own thread, once started; iterating gives what it ``put``.
+
+    tell: lets the work know of a signal.
+    """
+
+    def __init__(self, work: Callable[[], T], tell: Callable[[SignalReceived], None]) -> None:
+        self._work = work
+        self._stop = Stop(tell)
+        self._queue: queue.Queue[tuple[Told | None, int]] = queue.Queue(MOST_WAITING)
+        self._given = self._read = 0  # bytes, each counted by one thread
+        self._room = threading.Event()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._deaf = False
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
+
+    def stop(self, *, now: bool = False) -> None:
+        """End the job as Ctrl-C does; now: kill. Comes back at once, from any thread."""
+        self._stop(now=now)
+
+    def wait(self) -> T:
+        """The result, at the end. What was not read of ``put`` by then is left out.
+
+        Raises: what the work raised, as a UsageError for a way to hosts that is not there.
+        """
+        self._deaf = True
+        while not self._done.wait(LOOK):
+            pass
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+    def __iter__(self) -> Iterator[Told]:
+        while not (self._done.is_set() and self._queue.empty()):
+            with contextlib.suppress(queue.Empty):
+                told, size = self._queue.get(timeout=LOOK)
+                self._read += size
+                self._room.set()
+                if told is None:
+                    return
+                yield told
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the job if it still runs, and wait for that; a further Ctrl-C kills."""
+        interrupts = 0
+        self._deaf = True
+        if self._thread.ident is None:
+            return  # never begun
+        while not self._done.is_set():
+            try:
+                self.stop(now=interrupts > 0)
+                self._done.wait(LOOK)
+            except KeyboardInterrupt:
+                interrupts += 1
+                if interrupts > 1:
+                    raise
+
+    def start(self) -> Self:
+        """Begin; itself."""
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            self._error = error
+        finally:
+            self.put(None)
+            self._done.set()
+
+    def put(self, told: Told | None, size: int = 0) -> None:
+        """Tell the program, once there is room for it; None is the end. From our own threads.
+
+        size: the bytes it takes, where these may be many.
+        """
+        while not self._deaf:
+            self._room.clear()
+            held = self._given - self._read
+            if size and held and held + size > MOST_BYTES:
+                self._room.wait(LOOK)
+                continue
+            with contextlib.suppress(queue.Full):
+                self._queue.put((told, size), timeout=LOOK)
+                self._given += size
+                break

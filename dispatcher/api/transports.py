@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.host_part import Host
-from dispatcher.transport.base import Transport
-from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
-from dispatcher.transport.process import rsh
+from dispatcher.model.host import Host
+from dispatcher.transport.base import UNLESS_CONFIGURED, Alive, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,9 +49,11 @@ class Ways(Value):
 
     def template(self) -> tuple[str, ...] | None:
         """The command that reaches hosts, if there is one. Raises: UsageError."""
+        from dispatcher.transport.process.command import SRUN, template
+
         if self.rsh is None:
-            return rsh.SRUN if self.transport == "slurm" else None
-        return rsh.template(self.rsh)
+            return SRUN if self.transport == "slurm" else None
+        return template(self.rsh)
 
 
 class Reach:
@@ -83,7 +83,7 @@ class Reach:
     def _make(self, name: str) -> Transport:
         ways = self._ways
         if name == "local":
-            from dispatcher.transport.process.local import LocalTransport
+            from dispatcher.transport.process.command import LocalTransport
 
             return LocalTransport()
         if name == "ssh":

@@ -20,7 +20,7 @@ PYTHON, SHELL = b"P\n", b"S\n"
 
 #: what travels, in the order of their imports
 _MODULES = (
-    "protocol.packing", "protocol.copy_frames", "copy.give", "copy.disk", "copy.receiver",
+    "protocol.packing", "protocol.copy_frames", "copy.disk", "copy.receiver",
     "copy.copy_main",
 )  # fmt: skip
 #: what follows where there is a tree

@@ -1,4 +1,8 @@
-"""How the agent gets onto a host: a constant command line, and its source on standard input.
+"""How the agent gets onto a host: a constant command line, its source on standard input.
+
+What a host says before we are there: banners and the output of login files; pure.
+
+How the agent gets onto a host: a constant command line, and its source on standard input.
 
 ::
 
@@ -29,19 +33,56 @@ import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from dispatcher.bootstrap.noise import NOISE_LIMIT as NOISE_LIMIT
-from dispatcher.bootstrap.noise import SyncScanner as SyncScanner
 from dispatcher.model.errors import UsageError
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.remote.protocol.frames import SYNC
+
+#: bytes of noise kept for the error message
+NOISE_LIMIT = 64 << 10
+
+
+class SyncScanner:
+    """Finds the end of the noise in what an agent's host says; pure, any chunking."""
+
+    def __init__(self) -> None:
+        self.noise = bytearray()
+        self.dropped = 0  # bytes of noise beyond NOISE_LIMIT, oldest first
+        self._tail = b""
+
+    def feed(self, data: bytes) -> bytes | None:
+        """What follows the marker once it has been seen, else None (and ``data`` was noise)."""
+        text = self._tail + data
+        at = text.find(SYNC)
+        if at < 0:
+            keep = min(len(SYNC) - 1, len(text))
+            self._keep_noise(text[: len(text) - keep])
+            self._tail = text[len(text) - keep :]
+            return None
+        self._keep_noise(text[:at])
+        self._tail = b""
+        return text[at + len(SYNC) :]
+
+    def finish(self) -> bytes:
+        """All noise kept, when the stream ended without a marker."""
+        self._keep_noise(self._tail)
+        self._tail = b""
+        return bytes(self.noise)
+
+    def _keep_noise(self, data: bytes) -> None:
+        self.noise += data
+        if len(self.noise) > NOISE_LIMIT:
+            self.dropped += len(self.noise) - NOISE_LIMIT
+            del self.noise[: len(self.noise) - NOISE_LIMIT]
+
 
 OLDEST_PYTHON = (3, 8)
 NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 
 #: the agent: modules of ``dispatcher.remote``; each is compiled on the host when it is imported
 MODULES = (
-    "protocol.packing", "protocol.wire", "protocol.frames", "host.proctree", "host.process",
-    "host.host_facts", "host.folder", "agent.guarded", "agent.guardian", "agent.rendezvous_port",
-    "agent.node", "pmi.pmi_server", "host.workdir", "pmi.pmi_spawn", "pmi.pmi_replies",
+    "protocol.packing", "protocol.frames", "host.proctree", "host.process",
+    "host.host_facts", "host.workdir", "agent.guardian", "agent.rendezvous_port",
+    "agent.node", "pmi.pmi_server", "host.shm", "pmi.pmi_spawn", "pmi.pmi_replies",
     "pmi.pmi_connections", "host.failure_info", "agent.agent_loop", "agent.main",
 )  # fmt: skip
 
@@ -49,7 +90,7 @@ MODULES = (
 PARTS = (
     "pmi.pmi_port", "agent.rank_stdin", "protocol.dedup", "probe.probes", "probe.tcp_pair",
     "probe.survey", "probe.sampler", "probe.usage", "probe.nvidia", "probe.stack_dump",
-    "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.mpi_library", "pmi.inside",
+    "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.mpi_library",
 )  # fmt: skip
 
 #: what the far side says, before any SYNC, when it found nothing to run us with

@@ -1,4 +1,6 @@
-"""A few lines of POSIX sh that go to a host with a command, so that it never outlives us.
+"""POSIX sh for hosts: a command that ends with us, a run's processes found, files without Python.
+
+A few lines of POSIX sh that go to a host with a command, so that it never outlives us.
 
 Theory. sshd kills nothing when a connection ends: a command without a terminal
 runs on. So the shell that sshd starts (the leader of its own process group, as
@@ -27,6 +29,26 @@ be ordered after that: a watcher that had an order ends what is left of the grou
 Not covered: processes that left the group (``setsid``); with ``stdin`` and the
 system's ``ssh``, a dispatch that is killed outright (ssh stays); and what a command
 leaves in the background when it has ended by itself; that is kept, as under ssh.
+
+Finding what a run left on a host by its id: a few lines of POSIX sh, and what they answer.
+
+Every process of a run carries ``DISPATCH_RUN_ID`` in the environment it was started
+with, and /proc shows that to its owner. So nothing is ever found by a name: only
+processes that are ours (the owner of /proc/PID is the uid we log in as) and
+whose run id is one of those asked for. Just before a kill both are looked at again,
+since a pid may have got a new owner. Who asks is spared: this script, its
+parents and what they start carry another run id, or none.
+
+An agent's private folder has the run id in its name, and goes with the processes where agent and
+guardian were killed at once: only folders of ours, in the places where agents make them.
+
+The answer is one line a process: ``found PID RUN_ID NAME`` and ``killed PID RUN_ID NAME``;
+``left PID ...`` for one that was still there after the last round. Of folders in the folder
+NAME: ``found - RUN_ID NAME``, ``removed - ...``, ``kept - ...`` for one that could not be removed.
+
+Not covered: processes that cleared their environment, or overwrote it.
+
+The far side of ``put`` and ``get``: shell text, run as ``sh -c TEXT dispatch ARGUMENT...``.
 """
 
 from __future__ import annotations
@@ -35,7 +57,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.model.paths import is_run_id
+from dispatcher.remote.protocol.frames import SYNC
 
 COMMAND = "exec /bin/sh -c 'IFS= read -r s;eval \"$s\"'"
 
@@ -132,3 +155,167 @@ def _more(lines: int) -> str:
 def order(signal: str) -> bytes:
     """The line that sends ``signal`` (``TERM``) to the command's process group."""
     return signal.encode() + b"\n"
+
+
+#: rounds of looking and killing: a process may fork while it is looked for
+ROUNDS = 5
+#: processes of one host that are told
+MOST = 10_000
+
+_SCRIPT = r"""
+kill=$1; shift
+exec 2>/dev/null
+field() { sed -n "s/^$1:[[:space:]]*//p" /proc/$2/status; }
+mine=" $$ "; p=$PPID
+while [ "${p:-0}" -gt 1 ]; do
+  mine="$mine$p "; p=$(field PPid $p)
+done
+tag() {
+  r=; [ -O /proc/$1 ] || return 1
+  r=$(cat /proc/$1/environ | tr '\n\000' ' \n' | sed -n 's/^DISPATCH_RUN_ID=//p') || return 1
+  shift; asked "$@"
+}
+asked() {
+  case $r in ''|*[!0-9a-z-]*) return 1;; esac
+  [ $# -eq 0 ] && return
+  i=$r; for w do [ "$w" = "$i" ] && return; done; return 1
+}
+folders() {
+  t=${TMPDIR%/}; case $t in /tmp|/dev/shm|[!/]*) t=;; esac
+  n='dispatch-*-????????'  # as the agent's ``folder`` has it
+  for d in ${t:+"$t"/$n} /tmp/$n /dev/shm/$n; do
+    [ -d "$d" ] && [ ! -L "$d" ] && [ -O "$d" ] || continue
+    case ${d##*-} in *[!0-9a-f]*) continue;; esac
+    r=${d##*/dispatch-}; r=${r%-*}
+    asked "$@" || continue
+    word=found
+    [ $kill = 0 ] || { rm -rf "$d"; word=removed; [ -d "$d" ] && word=kept; }
+    echo "$word - $r ${d%/*}"
+  done
+}
+look() {
+  word=$1; shift; any=
+  for f in $(grep -ls DISPATCH_RUN_ID= /proc/[0-9]*/environ); do
+    p=${f#/proc/}; p=${p%/environ}
+    case $mine in *" $p "*) continue;; esac
+    tag $p "$@" || continue
+    case $(field State $p) in ''|Z*|X*) continue;; esac
+    n=$(field Name $p)
+    any=1
+    case $word in
+    found|left) echo "$word $p $r $n";;
+    killed) tag $p "$@" && kill -KILL $p && echo "killed $p $r $n";;
+    esac
+  done
+  [ "$any" ]
+}
+[ $kill = 0 ] && { look found "$@"; folders "$@"; exit 0; }
+round=0; while look killed "$@"; do
+  round=$((round+1)); [ $round -ge ROUNDS ] && break; [ $round -gt 1 ] && sleep 1
+done
+[ $round -lt ROUNDS ] || look left "$@"
+folders "$@"
+exit 0
+""".replace("ROUNDS", str(ROUNDS))
+
+
+def words(run_ids: Sequence[str], *, kill: bool) -> tuple[str, ...]:
+    """The command that finds what is left of ``run_ids``, of any run if there are none."""
+    assert all(map(is_run_id, run_ids))
+    assert run_ids or not kill  # never kill what nobody has named
+    return ("/bin/sh", "-c", _SCRIPT, "sh", "1" if kill else "0", *run_ids)
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A process of a run on a host, or a folder in the folder ``name`` (``pid`` None).
+
+    what: ``found``, ``killed`` or ``left``; of a folder ``found``, ``removed`` or ``kept``.
+    """
+
+    what: str
+    pid: int | None
+    run_id: str
+    name: str
+
+
+def parse(text: bytes) -> list[Tagged]:
+    """What a host's answer tells of; other lines are passed over."""
+    found = []
+    for line in text.decode("utf-8", "replace").splitlines():
+        what, _, rest = line.partition(" ")
+        pid, _, rest = rest.partition(" ")
+        run_id, _, name = rest.partition(" ")
+        is_pid = pid.isascii() and pid.isdigit() and len(pid) < 11
+        if not is_run_id(run_id):
+            continue
+        if is_pid and what in ("found", "killed", "left"):
+            found.append(Tagged(what, int(pid), run_id, name[:15]))
+        elif pid == "-" and what in ("found", "removed", "kept"):
+            found.append(Tagged(what, None, run_id, name[:255]))
+    return found[:MOST]
+
+
+#: h PATH: into $p the path with the home folder it begins with, which ``cli.exec.run_copy`` has
+#: judged to be ~ or ~user: nothing else is ever evaluated
+_HOME = """
+h() {
+  p=$1
+  case $p in
+  \\~*) eval "p=${1%%/*}"
+      case $p in
+      /*) p=$p${1#"${1%%/*}"};;
+      *) echo "$1: no such home folder" >&2; return 1;;
+      esac;;
+  esac
+}
+"""
+
+#: DEST NAME...: takes the tar of NAMEs from standard input. All of it is unpacked into
+#: a folder beside the destination first and then renamed, so no reader ever sees half a
+#: file. A folder that is there already is merged into, file by file.
+PUT = (
+    _HOME
+    + """
+h "$1" || exit
+d=$p; shift
+m() {
+  if [ -d "$1" ] && [ ! -L "$1" ] && [ -d "$2" ]; then
+    for f in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+      if [ -e "$f" ] || [ -L "$f" ]; then m "$f" "$2/${f##*/}" || return; fi
+    done
+  else
+    if [ -L "$2" ]; then rm -f -- "$2" || return
+    elif [ -d "$2" ]; then echo "$2: is a directory" >&2; return 1; fi
+    mv -f -- "$1" "$2"
+  fi
+}
+to=
+case $d in
+*/) ;;
+*) if [ $# -eq 1 ] && [ ! -d "$d" ]; then
+     to=$d
+     case $d in */*) d=${d%/*}/;; *) d=.;; esac
+   fi;;
+esac
+mkdir -p -- "$d" || exit
+t=${d%/}/.dispatch-put-$$
+(umask 077; mkdir -- "$t") || exit
+trap 'rm -rf -- "$t"' EXIT
+trap 'exit 1' HUP INT TERM
+tar -xopf - -C "$t" || exit
+for n do m "$t/$n" "${to:-${d%/}/$n}" || exit; done
+"""
+)
+
+#: PATH...: one tar after the other on standard output, each with the path's last part only
+GET = (
+    _HOME
+    + """
+for n do
+  h "$n" || exit
+  case $p in */*) d=${p%/*}/; b=${p##*/};; *) d=.; b=$p;; esac
+  tar -cf - -C "$d" "./$b" || exit
+done
+"""
+)

@@ -1,4 +1,10 @@
-"""What judges look at, and how they are made: facts of hosts in, findings out; pure.
+"""What a check looks at, what a reading gave, and what a check says.
+
+What a check says about one host: a level, a reason, a remedy.
+
+What one reading of a survey gave: the bytes, and how it ended.
+
+What judges look at, and how they are made: facts of hosts in, findings out; pure.
 
 A *judge* is a function from one host (``Seen``) to a ``Finding``. ``each`` makes it a judge
 of the cluster; ``alike`` does so too, and then compares: what most hosts have is what a host
@@ -8,13 +14,97 @@ read what it needs raises ``Unread`` (``Seen``'s methods do), and that becomes I
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.reading import Reading
+from dispatcher.remote.protocol.packing import PackError, unpack
+
+
+class Level(enum.IntEnum):
+    """How grave a finding is, in rising order.
+
+    INCOMPLETE: what the check needs could not be read, so nobody knows; graver
+    than WARN, since a host that cannot be looked at is no healthy host.
+    """
+
+    OK = 0
+    WARN = 1
+    INCOMPLETE = 2
+    CRITICAL = 3
+
+    @property
+    def fit(self) -> bool:
+        """Whether a host of this level can be used."""
+        return self <= Level.WARN
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check of one host found ``level``: ``text`` says what, ``remedy`` what to do about it.
+
+    value: what was measured in a word or two, the same for hosts that are alike
+    ("570.86", "8"); for finding the odd one out.
+    """
+
+    level: Level
+    text: str = ""
+    remedy: str | None = None
+    value: str = ""
+
+
+#: statuses of ``remote.probe.survey``
+NOT_FOUND, NOT_EXECUTABLE, CRASHED = 127, 126, 125
+
+
+@dataclass(frozen=True)
+class Reading:
+    """status: exit status, None when it hung until its deadline; cut: more was there than kept."""
+
+    status: int | None
+    output: bytes
+    cut: bool = False
+
+    @property
+    def hung(self) -> bool:
+        return self.status is None
+
+    @property
+    def text(self) -> str:
+        return self.output.decode("utf-8", "backslashreplace")
+
+    def value(self) -> Any:
+        """The packed value that a ``file`` or ``call`` reading holds, bytes in it as text.
+
+        None when it failed or is no such value.
+        """
+        if self.status != 0 or self.cut:
+            return None
+        try:
+            return _as_text(unpack(self.output))
+        except PackError:
+            return None
+
+    def why(self) -> str:
+        """Why it gave nothing, in words."""
+        if self.hung:
+            return "no answer in time"
+        if self.status == NOT_FOUND:
+            return "not installed"
+        last = self.text.strip().splitlines()[-1][:200] if self.text.strip() else ""
+        return f"exit code {self.status}" + (f": {last}" if last else "")
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, list):
+        return [_as_text(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _as_text(item) for name, item in value.items()}
+    return value
 
 
 class Unread(Exception):

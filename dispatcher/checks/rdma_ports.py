@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -200,3 +200,20 @@ def _gbps(text: str) -> float | None:
 def _layer(text: str) -> str:
     # ibstatus prints "IB" where the kernel is too old to know another layer
     return {"infiniband": IB, "ib": IB, "ethernet": ROCE}.get(text.strip().lower(), UNKNOWN)
+
+
+def sysfs_lines(files: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Lines of ``ports``' first notation from [path, content] of single files."""
+    about: dict[str, dict[str, str]] = {}
+    ports: dict[tuple[str, str], dict[str, str]] = {}
+    for path, content in files:
+        parts = path.strip("/").split("/")[3:]  # mlx5_0 ports 1 state | mlx5_0 device net
+        if len(parts) == 4 and parts[1] == "ports":
+            ports.setdefault((parts[0], parts[2]), {})[parts[3]] = content.strip()
+        elif len(parts) == 3 and parts[1] == "device":
+            about.setdefault(parts[0], {})[parts[2]] = content.strip()
+    for (device, port), fields in ports.items():
+        more = about.get(device, {})
+        words = [fields.get(name, "") for name in ("state", "phys_state", "rate", "link_layer")]
+        netdevs = ",".join(more.get("net", "").split())
+        yield "|".join([f"{device}/ports/{port}", *words, netdevs, more.get("numa_node", "")])

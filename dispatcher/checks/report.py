@@ -1,36 +1,92 @@
-"""All checks, in the order of their columns, and what must be read for them; pure.
+"""All checks, a site's own too, over all hosts: the findings, who is fit, who is odd.
+
+A site's own checks: executables on the hosts, each of which prints one JSON line; pure.
+
+    {"level": "OK" | "WARN" | "CRITICAL", "text": "...", "remedy": "..."}
+
+Only ``level`` has to be there. One that prints anything else, or hangs, is INCOMPLETE: it has not
+said that the host is fit. An exit code other than 0 does not lift what the line says.
+
+All checks, in the order of their columns, and what must be read for them; pure.
 
 Cheap before dear: the quick ones take a fraction of a second a host, the full ones as long as
 ``nvidia-smi`` and the kernel's log take. A *reading* is described in ``remote.probe.survey``.
+
+All hosts before all checks: the findings, who is fit, and who is odd; pure.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from dispatcher.checks import fabric, gpu, gpus, host, mounts, site, software, xid
-from dispatcher.checks.check import Asked, Check, alike, each
-from dispatcher.checks.finding import Level
+from dispatcher.checks import gpu, health, network, xid
+from dispatcher.checks import gpu as gpus
+from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, alike, each, judged
+
+PREFIX = "site/"
+#: characters of a text that are kept
+MOST = 400
+
+
+def judge(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
+    """The worst that a host's own checks say, named."""
+    there = {
+        name: sorted(n for n in seen.readings if n.startswith(PREFIX))
+        for name, seen in hosts.items()
+    }
+    everywhere = sorted(set().union(*there.values()))
+    found = {}
+    for name, seen in hosts.items():
+        worst = Finding(Level.OK, value=str(len(there[name])))
+        for check in everywhere:
+            one = judged(lambda host, check=check: _one(host, check), seen)  # type: ignore[misc]
+            if one.level > worst.level:
+                text = f"{check.removeprefix(PREFIX)}: {one.text}"
+                worst = Finding(one.level, text, one.remedy, worst.value)
+        if not everywhere:
+            worst = Finding(Level.INCOMPLETE, "no executable in the folder of site checks")
+        found[name] = worst
+    return found
+
+
+def _one(seen: Seen, check: str) -> Finding:
+    reading = seen.reading(check)
+    if reading.hung:
+        raise Unread("no answer in time")
+    lines = [line for line in reading.text.splitlines() if line.startswith("{")]
+    if not lines:
+        raise Unread(f"no JSON line; {reading.why()}" if reading.status else "no JSON line")
+    said = json.loads(lines[-1])
+    level = said.get("level")
+    if level not in ("OK", "WARN", "CRITICAL"):
+        raise Unread(f"no level that we know: {level!r:.40}")
+    text, remedy = said.get("text", ""), said.get("remedy")
+    if not isinstance(text, str) or not isinstance(remedy, str | None):
+        raise Unread("text or remedy is no text")
+    return Finding(Level[level], text[:MOST], remedy[:MOST] if remedy else None)
+
 
 QUICK = (
-    Check("python", "the ranks' Python starts, and is the same version", software.python),
-    Check("script", "the script is there, with equal SHA-256", software.script),
-    Check("torch", "the same torch, or none", software.torch),
-    Check("nccl", "the same NCCL, or none", software.nccl),
-    Check("driver", "the same NVIDIA driver", software.driver),
+    Check("python", "the ranks' Python starts, and is the same version", health.python),
+    Check("script", "the script is there, with equal SHA-256", health.script),
+    Check("torch", "the same torch, or none", health.torch),
+    Check("nccl", "the same NCCL, or none", health.nccl),
+    Check("driver", "the same NVIDIA driver", health.driver),
     Check("gpus", "as many GPUs as slots, and as on other hosts", gpus.enough),
     Check("users", "nobody is on the GPUs", each(gpus.users)),
-    Check("memory", "free memory", each(host.memory)),
-    Check("shm", "shared memory has room", each(host.shm)),
-    Check("tmp", "the folder for temporary files has room", each(host.tmp)),
-    Check("cwd", "the working directory is there, and has room", each(host.disk)),
-    Check("files", "limit of open files", each(host.open_files)),
-    Check("memlock", "limit of locked memory, where RDMA needs it", each(host.memlock)),
-    Check("clock", "clock, against this machine's", each(host.clock)),
-    Check("names", "it can resolve its own name and host 0's", each(host.names)),
-    Check("reach", "it reaches host 0 where the ranks would meet", each(host.meeting)),
+    Check("memory", "free memory", each(health.memory)),
+    Check("shm", "shared memory has room", each(health.shm)),
+    Check("tmp", "the folder for temporary files has room", each(health.tmp)),
+    Check("cwd", "the working directory is there, and has room", each(health.disk)),
+    Check("files", "limit of open files", each(health.open_files)),
+    Check("memlock", "limit of locked memory, where RDMA needs it", each(health.memlock)),
+    Check("clock", "clock, against this machine's", each(health.clock)),
+    Check("names", "it can resolve its own name and host 0's", each(health.names)),
+    Check("reach", "it reaches host 0 where the ranks would meet", each(health.meeting)),
 )  # fmt: skip
 
 
@@ -47,14 +103,14 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check("pcie", "all PCIe lanes", each(gpu.pcie)),
         Check("nvlink", "all NVLinks", alike(gpu.nvlink, Level.CRITICAL, "nvidia-smi nvlink -s")),
         Check("nvswitch", "the GPUs have joined the fabric", each(gpu.fabric)),
-        Check("manager", "the fabric manager runs", each(fabric.manager)),
+        Check("manager", "the fabric manager runs", each(network.manager)),
         Check("xid", "no Xid in the kernel's log", each(xid.xid({**xid.TABLE, **xid_levels}))),
-        Check("rdma", "equal RDMA ports, ACTIVE", alike(fabric.ports, Level.CRITICAL, "ibstatus")),
-        Check("errors", "no new errors of RDMA ports", each(fabric.counters)),
-        Check("mounts", "shared file systems are mounted", mounts.judge),
+        Check("rdma", "equal RDMA ports, ACTIVE", alike(network.ports, Level.CRITICAL, "ibstatus")),
+        Check("errors", "no new errors of RDMA ports", each(network.counters)),
+        Check("mounts", "shared file systems are mounted", health.judge),
     ]
     if site_checks:
-        found.append(Check("site", "the site's own checks", site.judge))
+        found.append(Check("site", "the site's own checks", judge))
     return tuple(found)
 
 
@@ -156,8 +212,78 @@ def _log(command: str) -> list[bytes]:
 
 
 def _python(path: str) -> list[bytes]:
-    return [_path(path), b"-c", software.PROBE.encode()]
+    return [_path(path), b"-c", health.PROBE.encode()]
 
 
 def _smi(*words: str) -> list[bytes]:
     return [b"nvidia-smi", *(word.encode() for word in words)]
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """findings: host -> check -> finding, both in their order. lost: host -> why not reached.
+
+    unread: host -> why nothing could be read there. remedies: lost host -> what to do about it.
+    """
+
+    checks: tuple[str, ...]
+    findings: Mapping[str, Mapping[str, Finding]]
+    lost: Mapping[str, str]
+    unread: Mapping[str, str]
+    remedies: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def hosts(self) -> list[str]:
+        """All hosts, in the order they were named."""
+        return list(self.findings)
+
+    def level(self, host: str) -> Level:
+        """The gravest of a host's findings."""
+        if host in self.lost:
+            return Level.CRITICAL
+        if host in self.unread:
+            return Level.INCOMPLETE
+        return max((one.level for one in self.findings[host].values()), default=Level.OK)
+
+    def fit(self, host: str) -> bool:
+        """Whether the host can be used."""
+        return self.level(host).fit
+
+    def why(self, host: str) -> str:
+        """What is gravest about a host, in one line; "" for nothing."""
+        if host in self.lost or host in self.unread:
+            return self.lost.get(host) or self.unread[host]
+        name, worst = max(self.findings[host].items(), key=lambda item: item[1].level)
+        return f"{name}: {worst.text}" if worst.level > Level.OK else ""
+
+    @property
+    def sections(self) -> list[tuple[Level, str, Finding, list[str]]]:
+        """(level, check, finding, hosts) of all that is not OK, the gravest first.
+
+        Hosts with equal findings stand together, rare findings before common ones.
+        """
+        groups: dict[tuple[str, Finding], list[str]] = {}
+        for host, found in self.findings.items():
+            for check, one in found.items():
+                if one.level > Level.OK:
+                    groups.setdefault((check, one), []).append(host)
+        found_all = [(one.level, check, one, hosts) for (check, one), hosts in groups.items()]
+        order = {check: at for at, check in enumerate(self.checks)}
+        return sorted(found_all, key=lambda row: (-row[0], len(row[3]), order[row[1]]))
+
+
+def rule(
+    checks: Sequence[Check],
+    seen: Mapping[str, Seen],
+    hosts: Sequence[str],
+    lost: Mapping[str, str],
+    unread: Mapping[str, str],
+    remedies: Mapping[str, str | None] = MappingProxyType({}),
+) -> Ruling:
+    """The ruling on ``hosts``, of which ``seen`` could be looked at."""
+    columns = {check.name: check.judge(seen) for check in checks}
+    findings = {
+        host: {name: column[host] for name, column in columns.items()} if host in seen else {}
+        for host in hosts
+    }
+    return Ruling(tuple(columns), findings, dict(lost), dict(unread), dict(remedies))

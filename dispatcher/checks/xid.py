@@ -16,8 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dispatcher.checks.check import JudgeOne, Seen, Unread, critical, ok, warn
-from dispatcher.checks.finding import Finding
+from dispatcher.checks.check import Finding, JudgeOne, Seen, Unread, critical, ok, warn
 from dispatcher.model.errors import UsageError
 
 CRITICAL, WARN, IGNORE = _RANKING = ("critical", "warn", "ignore")

@@ -15,31 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-#: command -> the module of this package that has its ``main``; loaded when it is called
-COMMANDS = {
-    "run": "run.run",
-    "exec": "exec.exec",
-    "check": "checks.check_part",
-    "connect": "exec.connect",
-    "jobs": "jobs.jobs",
-    "attach": "jobs.attach",
-    "logs": "jobs.logs",
-    "stop": "jobs.stop",
-    "top": "jobs.top",
-    "stacks": "jobs.stacks",
-    "kill": "jobs.kill",
-    "sweep": "jobs.sweep",
-    "get": "exec.get_part",
-    "report": "tools.report",
-    "config": "tools.config",
-    "completion": "tools.completion",
-    "man": "tools.man",
-    "hosts": "tools.hosts",
-    "import": "tools.import_",
-    "fold": "tools.fold",
-    "put": "exec.put_part",
-    "shell": "exec.shell_part",
-}
+from dispatcher.cli.command_table import COMMANDS
 
 #: new objects, less those freed, until we look for cycles among them; Python's 700 means a
 #: hundred looks, at what is no rubbish, while modules are being loaded: 6 of 100 ms

@@ -10,7 +10,8 @@ from types import MappingProxyType
 import click
 
 from dispatcher.cli.options.terminal import filled
-from dispatcher.model import exitcodes
+from dispatcher.cli.say import complain
+from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
 
 #: options may be spelled with dashes or underscores
@@ -40,38 +41,24 @@ def enter(
         args = filled(known, words, bare) if bare else list(words)
         code = known.main(args=args, prog_name=name, standalone_mode=False, obj=tuple(words))
     except click.exceptions.Abort:
-        return exitcodes.SIGNAL_BASE + 2
+        return errors.SIGNAL_BASE + 2
     except click.ClickException as error:
         return complain(UsageError(_lower(error.format_message()), hint=f"{name} --help"))
     except DispatchError as error:
         return complain(error)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads; keep the exit quiet
-        return exitcodes.SIGNAL_BASE + 13
+        return errors.SIGNAL_BASE + 13
     return code if isinstance(code, int) else 0
 
 
 def profiled(command: click.Command) -> click.Command:
     """``command`` with the option that all have, ``--profile``."""
-    from dispatcher.cli.options.config_file import option
+    from dispatcher.cli.options.option_defaults import option
 
     if not any(parameter.name == "profile" for parameter in command.params):
         command.params.append(option())
     return command
-
-
-def complain(error: DispatchError) -> int:
-    """Tell ``error`` on standard error; its exit code."""
-    sys.stderr.write(f"error: {error.message}\n")
-    if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")
-    return error.exit_code
-
-
-def say(line: str) -> None:
-    """One line on standard error, in one write."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
 
 
 def _lower(message: str) -> str:

@@ -12,10 +12,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.api.here import cwd_of
-from dispatcher.cli.options import mistakes, retyped
+from dispatcher.api.request import cwd_of
+from dispatcher.cli.options import mistakes
+from dispatcher.cli.options import mistakes as retyped
 from dispatcher.cli.options.host_options import only_typed
-from dispatcher.transport.base import Kind
+from dispatcher.model.failure import Kind
 
 _BARE = re.compile(r"[A-Za-z0-9][\w.-]*\Z")
 #: of a name that was meant for another: ``difflib``'s measure

@@ -30,11 +30,11 @@ from dispatcher.comm.errors import (
     RollCallError,
     Unreachable,
 )
-from dispatcher.comm.groups_part import Group, Groups
+from dispatcher.comm.groups import Group, Groups
 from dispatcher.comm.job import Job
 from dispatcher.comm.nccl.buffers import Buffer
 from dispatcher.comm.nccl.communicator import Communicator
-from dispatcher.comm.nccl.unique_id import UniqueId
+from dispatcher.comm.nccl.library import UniqueId
 
 __all__ = [
     "Buffer",

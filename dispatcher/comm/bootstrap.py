@@ -1,22 +1,32 @@
 """``init``: from N processes to one job, or N times the same reason why not.
 
+``init``: from N processes to one job, or N times the same reason why not.
+
 ::
 
     MPI_Init -> roll call, with a deadline -> facts, one allgather -> judged alike -> Job
 
 The roll call comes first because whatever follows (NCCL most of all) waits for a
 missing rank for ever.
+
+A rank that can be asked where it is: at a signal it writes its stacks to a file of dispatch's.
+
+``dispatch stacks`` and ``--hang-timeout`` ask so where there is no py-spy. It is faulthandler that
+writes, in C, so it does even while a library holds the interpreter. Nothing happens outside
+of dispatch, or where the rank does so already.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import socket
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from dispatcher.comm import leaving, rank_hosts, stacks
+from dispatcher.comm import mpi as leaving
+from dispatcher.comm import rank_hosts
 from dispatcher.comm import roll_call as facts
 from dispatcher.comm.errors import CommError, CommWarning, EnvironmentMissing, Refused
 from dispatcher.comm.exchange import Exchange
@@ -52,7 +62,7 @@ def init(
     name = os.environ.get("DISPATCH_HOST") or socket.gethostname()
     if abort_on_exception:
         leaving.arm(f"a rank on {name}")
-    stacks.listen(os.environ)
+    listen(os.environ)
     mpi = open_mpi(thread_level)
     rank = int(mpi.COMM_WORLD.Get_rank())
     world = Exchange(mpi, mpi.COMM_WORLD, f"rank {rank} on {name}")
@@ -155,3 +165,26 @@ def _nccl() -> tuple[int, str] | None:
     except EnvironmentMissing:
         return None
     return found.version, found.path
+
+
+#: what dispatch's agent sends, to who catches it and has the file open only
+SIGNAL = 62
+
+
+def listen(environ: Mapping[str, str]) -> bool:
+    """Write the stacks of all threads to ``stack-PID`` beside the rank's error file at ``SIGNAL``.
+
+    Whether we do now, for whoever wants to know.
+    """
+    folder = os.path.dirname(environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    if not os.path.basename(folder).startswith("dispatch-"):
+        return False
+    try:
+        path = os.path.join(folder, f"stack-{os.getpid()}")
+        file = open(path, "xb", buffering=0)  # noqa: SIM115 - as long as the process lives
+        faulthandler.register(SIGNAL, file, all_threads=True)
+    except FileExistsError:
+        return True
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True

@@ -1,4 +1,16 @@
-"""Messages between the ranks that always end: by a deadline, and with the same verdict for all.
+"""Messages between the ranks that always end, each a status and its payload.
+
+The one form in which anything important crosses MPI: a status and its payload.
+
+A record says ``ok`` and carries bytes, or says ``err`` and carries the reason, so a
+rank that fails ends all ranks with its words instead of leaving them in a
+broadcast for ever. Bytes and JSON only; what a rank reads is checked.
+
+::
+
+    magic "dspc" | version u8 | status u8 | length u32 big-endian | payload
+
+Messages between the ranks that always end: by a deadline, and with the same verdict for all.
 
 Three primitives over an MPI communicator; nothing here waits without a limit.
 
@@ -18,14 +30,106 @@ core to others.
 
 from __future__ import annotations
 
+import json
+import struct
 import time
 from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dispatcher.comm import record
-from dispatcher.comm.errors import CommError, RollCallError
+from dispatcher.comm.errors import (
+    CommError,
+    EnvironmentMissing,
+    GroupError,
+    NcclError,
+    Refused,
+    RollCallError,
+    Unreachable,
+)
 from dispatcher.comm.rank_hosts import describe
+
+HEADER = struct.Struct("!4sBBI")
+_MAGIC = b"dspc"
+_VERSION = 1
+_OK, _ERR = 0, 1
+
+_KINDS: dict[str, type[CommError]] = {
+    kind.__name__: kind
+    for kind in (
+        CommError,
+        EnvironmentMissing,
+        GroupError,
+        NcclError,
+        Refused,
+        RollCallError,
+        Unreachable,
+    )
+}
+
+
+def ok(payload: bytes = b"") -> bytes:
+    """The record of a success."""
+    return HEADER.pack(_MAGIC, _VERSION, _OK, len(payload)) + payload
+
+
+def err(error: CommError, who: str = "") -> bytes:
+    """The record of a failure: its kind, words (``who`` is the rank it is about), hint, numbers."""
+    message = error.message
+    if who and not message.startswith(who):
+        message = f"{who}: {message.removeprefix('comm: ')}"
+    fields: dict[str, object] = {
+        "kind": type(error).__name__,
+        "message": message,
+        "hint": error.hint,
+    }
+    if isinstance(error, NcclError):
+        fields["code"] = error.code
+    if isinstance(error, RollCallError):
+        fields["missing"] = list(error.missing)
+    payload = json.dumps(fields).encode()
+    return HEADER.pack(_MAGIC, _VERSION, _ERR, len(payload)) + payload
+
+
+def failed(record: bytes) -> bool:
+    """True for a record of a failure, without raising it."""
+    return len(record) > 5 and record[:4] == _MAGIC and record[5] == _ERR
+
+
+def length(header: bytes) -> int:
+    """Payload bytes that follow this header; CommError if it is no header."""
+    if len(header) < HEADER.size:
+        raise CommError(f"comm: record: {len(header)} bytes are no header")
+    magic, version, status, size = HEADER.unpack(header[: HEADER.size])
+    if magic != _MAGIC or version != _VERSION or status not in (_OK, _ERR):
+        raise CommError(
+            "comm: record: not in this version's form: the ranks run different versions of dispatch"
+        )
+    return int(size)
+
+
+def open_record(record: bytes) -> bytes:
+    """The payload of a success; raises the shared error that a failure carries."""
+    size = length(record)
+    payload = record[HEADER.size :]
+    if len(payload) != size:
+        raise CommError(f"comm: record: {len(payload)} bytes came of {size}")
+    if not failed(record):
+        return payload
+    raise _error(payload)
+
+
+def _error(payload: bytes) -> CommError:
+    fields = json.loads(payload)
+    kind = _KINDS.get(str(fields.get("kind")), CommError)
+    message = str(fields.get("message"))
+    hint = None if fields.get("hint") is None else str(fields["hint"])
+    if kind is NcclError:
+        return NcclError(message, hint=hint, shared=True, code=int(fields.get("code", 0)))
+    if kind is RollCallError:
+        missing = tuple(int(rank) for rank in fields.get("missing", ()))
+        return RollCallError(message, hint=hint, shared=True, missing=missing)
+    return kind(message, hint=hint, shared=True)
+
 
 #: A step: called again and again until it gives its report; raising CommError is a failure.
 Step = Callable[[], "bytes | None"]
@@ -109,7 +213,7 @@ class Exchange:
         else:
             verdict = self._attend(what, deadline, seconds, step)
         self._complete_sends()
-        return record.open_record(verdict)
+        return open_record(verdict)
 
     def _attend(self, what: str, deadline: float, seconds: float, step: Step) -> bytes:
         pause, report = Pause(), None
@@ -122,7 +226,7 @@ class Exchange:
             found = self._take(0, self._verdict)
             if found is not None:
                 if report is None:  # rank 0 counts one report from each rank, always
-                    self._send(record.ok(), 0, self._report)
+                    self._send(ok(), 0, self._report)
                 return found[1]
             if time.monotonic() > deadline + _MARGIN:
                 raise RollCallError(
@@ -152,29 +256,29 @@ class Exchange:
             if found is not None:
                 reports[found[0]] = found[1]
                 pause.again()
-            bad = next((text for text in reports.values() if record.failed(text)), None)
+            bad = next((text for text in reports.values() if failed(text)), None)
             if bad is not None:
                 return self._dismiss(bad, reports)
             if time.monotonic() > deadline:
                 absent = [rank for rank in range(self.size) if rank not in reports]
                 name = missing or (lambda ranks, _: describe(ranks, self.places))
-                said = {rank: record.open_record(text) for rank, text in reports.items()}
+                said = {rank: open_record(text) for rank, text in reports.items()}
                 late = RollCallError(
                     f"comm: {what}: {name(absent, said)} did not come within {seconds:g} s",
                     hint=hint,
                     missing=tuple(absent),
                 )
-                return self._dismiss(record.err(late), reports)
+                return self._dismiss(err(late), reports)
             if found is None:
                 pause()
         try:
-            bodies = [record.open_record(reports[rank]) for rank in range(self.size)]
+            bodies = [open_record(reports[rank]) for rank in range(self.size)]
             answers = answer(bodies) if answer else [b""] * self.size
         except CommError as error:
-            return self._dismiss(record.err(error), reports)
+            return self._dismiss(err(error), reports)
         for rank in range(1, self.size):
-            self._send(record.ok(answers[rank]), rank, self._verdict)
-        return record.ok(answers[0])
+            self._send(ok(answers[rank]), rank, self._verdict)
+        return ok(answers[0])
 
     def _dismiss(self, verdict: bytes, reports: dict[int, bytes]) -> bytes:
         """Tell the failure to all, and take the reports still under way, for a moment."""
@@ -196,12 +300,12 @@ class Exchange:
         """What ``make`` gave on rank 0; if it raised CommError there, all ranks raise that."""
         mine = (self._attempt(make) or b"") if self.rank == 0 else b""
         deadline = time.monotonic() + seconds
-        header = bytearray(mine[: record.HEADER.size].ljust(record.HEADER.size, b"\0"))
+        header = bytearray(mine[: HEADER.size].ljust(HEADER.size, b"\0"))
         self._wait(self._communicator.Ibcast(self._bytes(header), 0), deadline, what)
-        body = bytearray(mine[record.HEADER.size :] or bytes(record.length(bytes(header))))
+        body = bytearray(mine[HEADER.size :] or bytes(length(bytes(header))))
         if body:
             self._wait(self._communicator.Ibcast(self._bytes(body), 0), deadline, what)
-        return record.open_record(bytes(header + body))
+        return open_record(bytes(header + body))
 
     def gather(self, make: Callable[[], bytes], what: str, seconds: float) -> list[bytes]:
         """What ``make`` gave on every rank, in rank order; all raise what the first rank raised."""
@@ -219,7 +323,7 @@ class Exchange:
         for count in counts:
             parts.append(bytes(total[start : start + count]))
             start += count
-        return [record.open_record(part) for part in parts]
+        return [open_record(part) for part in parts]
 
     def barrier(self, seconds: float) -> bool:
         """True if every rank came within this time; for leaving: after a False MPI is of no use."""
@@ -281,5 +385,5 @@ class Exchange:
         try:
             report = step()
         except CommError as error:
-            return record.err(error, self.who)
-        return None if report is None else record.ok(report)
+            return err(error, self.who)
+        return None if report is None else ok(report)

@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from dispatcher.comm import groups, mpi
 from dispatcher.comm import groups as layout
-from dispatcher.comm import groups_part, leaving
 from dispatcher.comm.errors import CommWarning, GroupError
 from dispatcher.comm.exchange import Exchange
-from dispatcher.comm.groups_part import Groups
-from dispatcher.comm.nccl import cuda, start
+from dispatcher.comm.groups import Groups
+from dispatcher.comm.nccl import communicator, cuda
 from dispatcher.comm.nccl.communicator import Communicator
-from dispatcher.comm.nccl.library import Library, load
-from dispatcher.comm.nccl.unique_id import UniqueId
+from dispatcher.comm.nccl.library import Library, UniqueId, load
 from dispatcher.comm.roll_call import Facts, labels
 
 
@@ -70,7 +69,7 @@ class Job:
         if self._nccl is not None:
             self._nccl.abort()
         if isinstance(error, SystemExit):
-            leaving.exit_with(error)
+            mpi.exit_with(error)
 
     @property
     def gpu(self) -> int | None:
@@ -106,8 +105,10 @@ class Job:
         def step() -> bytes:
             nonlocal library
             library = self._library = self._library or load()
-            per_id = start.RANKS_PER_ID if ranks_per_id is None else ranks_per_id
-            return b"%d" % (1 if given else start.how_many(self.size, library.version, per_id))
+            per_id = communicator.RANKS_PER_ID if ranks_per_id is None else ranks_per_id
+            return b"%d" % (
+                1 if given else communicator.how_many(self.size, library.version, per_id)
+            )
 
         # rank 0 alone knows of an id of its own, so its count is everybody's
         count = self._exchange.assemble(
@@ -119,11 +120,11 @@ class Job:
             torch: Any = sys.modules.get("torch")
             if torch is not None:
                 torch.cuda.set_device(self.gpu)
-        ids = start.share_ids(self._exchange, library, int(count), limit, given)
+        ids = communicator.share_ids(self._exchange, library, int(count), limit, given)
         hint = "export NCCL_DEBUG=INFO and run again"
         if self.gpu is None:
             hint = "no rank sees a gpu: job.init_torch() uses gloo there"
-        self._nccl = start.start(self._exchange, library, ids, limit, hint=hint)
+        self._nccl = communicator.start(self._exchange, library, ids, limit, hint=hint)
         return self._nccl
 
     def init_torch(self, *, timeout: float = 600.0) -> None:
@@ -169,11 +170,11 @@ class Job:
         )
         for text in layout.check_hosts(plan, labels(self.ranks)):
             self._warn(text)
-        made = groups_part.build(
+        made = groups.build(
             plan,
             self.rank,
             [facts.host for facts in self.ranks],
-            axes=tuple(dict.fromkeys(groups_part.AXES + tuple(also))),
+            axes=tuple(dict.fromkeys(groups.AXES + tuple(also))),
             torch=self._torch,
             nccl=self._nccl,
             device_type="cpu" if self.gpu is None else "cuda",

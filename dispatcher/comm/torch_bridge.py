@@ -17,7 +17,7 @@ import secrets
 import socket
 from typing import Any
 
-from dispatcher.comm import address
+from dispatcher.comm import rank_hosts
 from dispatcher.comm.errors import CommError, EnvironmentMissing
 from dispatcher.comm.exchange import Exchange
 
@@ -89,7 +89,7 @@ def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> An
         offer = {
             "port": port,
             "token": token,
-            "addresses": address.candidates(os.environ, one_host),
+            "addresses": rank_hosts.candidates(os.environ, one_host),
         }
         return json.dumps(offer).encode()
 
@@ -98,7 +98,7 @@ def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> An
     def connect() -> bytes:
         if exchange.rank == 0:
             return b""
-        route = address.reach(offer["addresses"], offer["port"], _CONNECT)
+        route = rank_hosts.reach(offer["addresses"], offer["port"], _CONNECT)
         store = _join(torch, route, timeout)
         if store.get(_TOKEN).decode() != offer["token"]:
             raise CommError(
@@ -111,20 +111,20 @@ def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> An
 
     used = exchange.assemble("reaching the store", timeout, step=connect, answer=_most_used)
     if exchange.rank == 0:
-        _tell_gloo(used.decode() or address.LOOPBACK)
+        _tell_gloo(used.decode() or rank_hosts.LOOPBACK)
     return hosted[0]
 
 
 def _host(torch: Any, one_host: bool, timeout: float) -> tuple[Any, int]:
     if one_host or not socket.has_dualstack_ipv6():
-        listener = socket.create_server((address.LOOPBACK if one_host else "", 0), backlog=1024)
+        listener = socket.create_server((rank_hosts.LOOPBACK if one_host else "", 0), backlog=1024)
     else:
         listener = socket.create_server(
             ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
         )
     port = int(listener.getsockname()[1])
     store = torch.distributed.TCPStore(
-        address.LOOPBACK,
+        rank_hosts.LOOPBACK,
         port,
         None,
         True,
@@ -135,7 +135,7 @@ def _host(torch: Any, one_host: bool, timeout: float) -> tuple[Any, int]:
     return store, port
 
 
-def _join(torch: Any, route: address.Route, timeout: float) -> Any:
+def _join(torch: Any, route: rank_hosts.Route, timeout: float) -> Any:
     limit = datetime.timedelta(seconds=timeout)
     try:
         return torch.distributed.TCPStore(
@@ -155,6 +155,6 @@ def _most_used(reports: list[bytes]) -> list[bytes]:
 
 def _tell_gloo(local: str) -> None:
     """gloo uses the interface that reached rank 0, unless the user named one."""
-    name = address.interface_of(local)
+    name = rank_hosts.interface_of(local)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)

@@ -32,9 +32,9 @@ from dispatcher.core.events import exec_events as vi
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
 from dispatcher.model.errors import InternalError
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import value
 from dispatcher.plan.exec_plan import Errand
-from dispatcher.transport.base import Failure, Kind
 
 WAITING, CONNECTING, RUNNING, DONE = "waiting", "connecting", "running", "done"
 

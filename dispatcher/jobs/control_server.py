@@ -23,9 +23,8 @@ from typing import Any
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import Counts, Sink, Stamped
 from dispatcher.jobs import job_socket
-from dispatcher.jobs.job_socket import frame
-from dispatcher.jobs.listening import MOST_CALLERS, is_ours, listen
-from dispatcher.jobs.standing import Standing
+from dispatcher.jobs.job_socket import MOST_CALLERS, frame, is_ours, listen
+from dispatcher.jobs.phase import Standing
 
 #: bytes that may wait for one caller; notes that a newcomer is told
 LIMIT = 4 << 20

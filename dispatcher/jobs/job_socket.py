@@ -1,4 +1,6 @@
-"""What passes through a job's socket; pure.
+"""The socket of a job: where it lies, what passes through it, the caller's side.
+
+What passes through a job's socket; pure.
 
 A caller sends one line, its order::
 
@@ -26,13 +28,25 @@ The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it sa
 
 Both sides treat what they read as data: lines and sizes are bounded, unknown
 types are passed over.
+
+The socket of a job: where it lies, and who may call.
+
+The caller's side of a job's socket.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import struct
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
 from typing import Any
+
+from dispatcher.core.events.sink import BEAT
+from dispatcher.jobs.registry import Job, not_running
 
 #: bytes of an order, and of a frame's line and payload, at most
 LONGEST_ORDER = 4096
@@ -102,3 +116,85 @@ class Frames:
             yield fields, payload
         if len(self._rest) > LONGEST_LINE:
             raise Malformed("too long a line")
+
+
+#: callers at once
+MOST_CALLERS = 16
+
+
+def listen(folder: Path) -> socket.socket:
+    """A listening socket ``folder``/control, mode 0600; nothing waits for it. Raises: OSError.
+
+    Bound through /proc: the folder's own path may be longer than the 107 bytes of an address.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    at = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{at}/control")
+        os.chmod("control", 0o600, dir_fd=at)
+        listener.listen(MOST_CALLERS)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(at)
+    return listener
+
+
+def is_ours(link: socket.socket) -> bool:
+    """Whether we ourselves, or root, are at the other end: the kernel says so."""
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(uid) in (os.geteuid(), 0)
+
+
+class Call:
+    """A connection to the launcher of ``job``; ``frames`` is what it says.
+
+    Raises: DispatchError when nobody answers.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            at = os.open(job.folder, os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._link.connect(f"/proc/self/fd/{at}/control")
+            finally:
+                os.close(at)
+        except OSError:
+            self._link.close()
+            raise not_running(job) from None
+
+    def order(self, order: str, **fields: Any) -> None:
+        """Send an order. Raises: OSError."""
+        self._link.sendall(json.dumps({"order": order, **fields}).encode() + b"\n")
+
+    def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Every frame until the launcher hangs up, and an empty one now and then.
+
+        Raises: Malformed, OSError.
+        """
+        frames = Frames()
+        self._link.settimeout(BEAT)
+        while True:
+            try:
+                data = self._link.recv(1 << 16)
+            except TimeoutError:
+                yield {}, b""
+                continue
+            if not data:
+                return
+            yield from frames.feed(data)
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._link.close()

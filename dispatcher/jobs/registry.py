@@ -23,9 +23,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +31,7 @@ from typing import Any
 
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.paths import is_run_id, private, state_folder
 
 #: ended jobs that are kept at most
 MOST_KEPT = 100
@@ -42,42 +41,11 @@ LARGEST = 8 << 20
 #: seconds from the end of a killed process's socket to its own
 DYING = 2.0
 
-_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9]{6}")
 
 RUNNING, ENDED, DEAD, ELSEWHERE = "running", "ended", "dead", "elsewhere"
 #: what a running job may be doing; and that its launcher has been stopped (Ctrl-Z, SIGSTOP)
 PHASES = ("connecting", "starting", "running", "stopping", "restarting")
 PAUSED = "paused"
-
-
-def is_run_id(text: str) -> bool:
-    """Whether ``text`` has the form of a run id, and so may be part of a path or a script."""
-    return _RUN_ID.fullmatch(text) is not None
-
-
-def state_folder() -> Path:
-    """The folder of all that dispatch keeps for this user."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):  # the standard says to ignore a relative one
-        base = os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(base, "dispatch")
-
-
-def private(folder: Path) -> Path:
-    """``folder``, made with mode 0700 where it is missing.
-
-    Raises: UsageError if it cannot be made, or belongs to others or is open to them.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise UsageError(f"{folder}: {(error.strerror or '').lower()}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise UsageError(f"{folder}: is not a folder of yours")
-    if found.st_mode & 0o022:
-        raise UsageError(f"{folder}: others may write there", hint=f"chmod 700 {folder}")
-    return folder
 
 
 @value

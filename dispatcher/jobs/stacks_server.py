@@ -18,8 +18,7 @@ from pathlib import Path
 
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.jobs import job_socket
-from dispatcher.jobs.job_socket import frame
-from dispatcher.jobs.listening import is_ours, listen
+from dispatcher.jobs.job_socket import frame, is_ours, listen
 
 #: seconds that a caller has to say what it wants, and to read the answer; and that the answer has
 PATIENCE, ANSWER = 5.0, 20.0

@@ -1,4 +1,27 @@
-"""Errors that our own caller can mend; each owns its exit code and its hint.
+"""What can go wrong by our caller's doing, and what ``dispatch`` exits with.
+
+What ``dispatch`` exits with, in one place.
+
+====  =====================================================================
+code  meaning
+====  =====================================================================
+0     every planned rank ran and exited 0
+1-..  the root cause's own exit code; 128+n when signal n ended that rank
+2     usage: bad flag, bad hostfile, impossible plan; no host was touched
+93    a rank's own 93 means: do not start this job again (--max-restarts)
+124   a time limit of the run was reached
+125   dispatch or the cluster failed before or beside the ranks
+      (host unreachable, check failed, agent lost, output lost)
+126   the program was found on the host but cannot be executed
+127   the program was not found on the host
+128+n dispatch itself was ended by signal n (130 is Ctrl-C)
+====  =====================================================================
+
+A rank may itself exit with 124-127; the verdict and ``report.json`` say whose
+code it is. Source of 124-127: timeout(1), env(1); of 128+n: sh(1); of 93: the
+launcher of NVIDIA's resiliency extension, which takes it for the same request.
+
+Errors that our own caller can mend; each owns its exit code and its hint.
 
 ::
 
@@ -17,13 +40,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatcher.model import exitcodes
+OK = 0
+USAGE = 2
+NO_RESTART = 93
+TIME_LIMIT = 124
+CLUSTER = 125
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+SIGNAL_BASE = 128
+
+
+def from_status(status: int) -> int:
+    """Exit code for a rank's status: its own code (>= 0), or 128+n for status -n (signal n)."""
+    return status if status >= 0 else SIGNAL_BASE - status
 
 
 class DispatchError(Exception):
     """``message`` reads ``who: what: why`` in lower case; ``hint`` is one line to paste."""
 
-    exit_code = exitcodes.CLUSTER
+    exit_code = CLUSTER
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -34,7 +69,7 @@ class DispatchError(Exception):
 class UsageError(DispatchError):
     """The command line or a file it names is wrong; nothing was started."""
 
-    exit_code = exitcodes.USAGE
+    exit_code = USAGE
 
 
 class PlanError(UsageError):

@@ -1,4 +1,20 @@
-"""``{host}`` and ``{rank}`` in the names of files: what they mean, filled in before any host is
+"""Every file name of a run in one place, and what ``{host}`` and ``{rank}`` mean in them.
+
+Every file name of a run in one place.
+
+``--log-dir DIR`` gets one folder a run, mode 0700, and a link to the newest::
+
+    DIR/latest -> 20260131-142501-k3f9
+    DIR/20260131-142501-k3f9/rank-00012.out, .err    what that rank wrote, exactly
+                             rank-00012.out.1, .2    its first pieces, with --log-size
+                             merged.log              instead of these, with --log-merge
+                             restart-1/rank-...      the same of ranks started again
+                             dispatch.jsonl          the journal
+                             plan.json               what was planned, secrets hidden
+                             report.json             how it ended
+                             launcher.log            with --detach: what it would have shown
+
+``{host}`` and ``{rank}`` in the names of files: what they mean, filled in before any host is
 touched.
 
 ``{host}`` is the host's name as the user wrote it. ``{rank}`` stands for each rank of the host
@@ -12,11 +28,71 @@ becomes part of a path.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import stat
+import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Host
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.host import Host
+
+
+def new_run_id() -> str:
+    """A run id that sorts by time and that nobody else has: ``20260131-142501-k3f9x2``."""
+    alphabet = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 letters, none like another
+    tail = "".join(alphabet[byte % 32] for byte in os.urandom(6))
+    return time.strftime("%Y%m%d-%H%M%S-") + tail
+
+
+@value
+class RunPaths(Value):
+    """The folder of one run."""
+
+    folder: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "dispatch.jsonl"
+
+    @property
+    def merged(self) -> Path:
+        return self.folder / "merged.log"
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / "plan.json"
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.json"
+
+    @property
+    def launcher(self) -> Path:
+        return self.folder / "launcher.log"
+
+    @classmethod
+    def create(cls, log_dir: str, run_id: str) -> RunPaths:
+        """Make the run's folder below ``log_dir`` and point ``latest`` at it.
+
+        Raises: UsageError when that cannot be done.
+        """
+        base = Path(log_dir)
+        folder = base / run_id
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise UsageError(f"--log-dir {log_dir}: {(error.strerror or '').lower()}") from None
+        link = base / f".latest-{run_id}"
+        with contextlib.suppress(OSError):  # a file system without links still has the folder
+            link.symlink_to(run_id)
+            os.replace(link, base / "latest")
+        return cls(folder)
+
 
 _WORD = re.compile(r"\{\{(\w+)\}\}|\{([A-Za-z_]\w*)\}")
 
@@ -93,3 +169,36 @@ def _fill_all(texts: Iterable[str], host: str, ranks: Iterable[int]) -> tuple[st
         for text in texts
         for rank in (ranks if uses(text, RANK) else ranks[:1])
     )
+
+
+_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9]{6}")
+
+
+def is_run_id(text: str) -> bool:
+    """Whether ``text`` has the form of a run id, and so may be part of a path or a script."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+def state_folder() -> Path:
+    """The folder of all that dispatch keeps for this user."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):  # the standard says to ignore a relative one
+        base = os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base, "dispatch")
+
+
+def private(folder: Path) -> Path:
+    """``folder``, made with mode 0700 where it is missing.
+
+    Raises: UsageError if it cannot be made, or belongs to others or is open to them.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise UsageError(f"{folder}: {(error.strerror or '').lower()}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise UsageError(f"{folder}: is not a folder of yours")
+    if found.st_mode & 0o022:
+        raise UsageError(f"{folder}: others may write there", hint=f"chmod 700 {folder}")
+    return folder

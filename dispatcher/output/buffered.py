@@ -21,7 +21,7 @@ from typing import Any
 from dispatcher.core.events.monitor_events import NodeSampled
 from dispatcher.core.events.run_events import NodeHeard
 from dispatcher.core.events.sink import BEAT, Sink, Stamped
-from dispatcher.output.files.spool_part import Spool
+from dispatcher.output.files.spool import Spool
 
 #: bytes that may wait in memory, and what a chunk costs beside its bytes
 LIMIT = 4 << 20

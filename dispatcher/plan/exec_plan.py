@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 from dispatcher.model.errors import PlanError, UsageError
-from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.model.host import Host, Hostlist
 
 LONGEST = 10**7  # seconds; four months
 

@@ -1,4 +1,6 @@
-"""Which environment variables cross to the hosts, which are ours, which are removed there.
+"""Which environment variables cross to the hosts, and the files that name more.
+
+Which environment variables cross to the hosts, which are ours, which are removed there.
 
 Tables and the questions asked of them; no environment is read here.
 
@@ -18,14 +20,30 @@ was started by somebody else (one stray ``SLURM_STEP_ID`` aborts Open MPI).
 ``LOADING`` are variables by which a program that somebody trusts loads code that nobody
 named: a file that merely lies in the current folder may not set them. Whole families, since
 their members come and go. What programs make of variables of their own, nobody can list.
+
+Environment files (``--env-file``, DeepSpeed's ``.deepspeed_env``) to names and values.
+
+A line is ``NAME=VALUE``, ``export NAME=VALUE``, blank, or a ``#`` comment. The
+value is everything after the first ``=``::
+
+    A=b=c                  b=c
+    A=                     (empty)
+    A="x # y"              x # y         \" and \\ are the only escapes
+    A='x "y"'              x "y"
+    A=x   # why            x             a comment needs a blank before its #
+    A={"a": "b"}           {"a": "b"}    quotes matter only as the first character
+
+Nothing is expanded: ``$HOME`` stays ``$HOME``. A name given twice has its last
+value. Bytes that are not UTF-8 survive (surrogateescape).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dispatcher.model.names import BadName, shown
+from dispatcher.model.errors import Problem, UsageError
+from dispatcher.model.names import MOST_PROBLEMS, BadName, decoded, lines, problem, shown
 
 #: names that cross when the login node has them
 CROSSING_NAMES = frozenset(
@@ -211,3 +229,116 @@ def is_secret(name: str) -> bool:
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     """The same names with every secret's value replaced; for display only."""
     return {name: HIDDEN if is_secret(name) else value for name, value in environment.items()}
+
+
+_EXPORT = re.compile(r"export[ \t]+")
+_DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
+_SINGLE = re.compile(r"'([^']*)'")
+_COMMENT = re.compile(r"(?:^|[ \t])#")
+
+
+class EnvFileError(UsageError):
+    """All mistakes of an environment file at once, in line order."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def parse_env_file(
+    text: bytes | str, source: str, check: Callable[[str], str] = check_variable
+) -> dict[str, str]:
+    """Names and values of the file, in its order.
+
+    check: raises BadName for a name that it may not set.
+    Raises: EnvFileError with every bad line: no ``=``, a bad or reserved name, an
+    open quote, text after a closing quote, a NUL.
+    """
+    found: dict[str, str] = {}
+    problems: list[Problem] = []
+    for number, line in lines(decoded(text)):
+        try:
+            pair = _pair(line, check)
+        except BadName as bad:
+            problems.append(problem(source, number, line, bad))
+            if len(problems) >= MOST_PROBLEMS:
+                break
+            continue
+        if pair:
+            found[pair[0]] = pair[1]
+    if problems:
+        raise EnvFileError(problems)
+    return found
+
+
+def _pair(line: str, check: Callable[[str], str]) -> tuple[str, str] | None:
+    start = len(line) - len(line.lstrip(" \t"))
+    if start == len(line) or line[start] == "#":
+        return None
+    export = _EXPORT.match(line, start)
+    if export:
+        start = export.end()
+    equals = line.find("=", start)
+    if equals < 0:
+        raise BadName("no '=' in the line", start, "write NAME=VALUE")
+    name = line[start:equals]
+    try:
+        check(name)
+    except BadName as bad:
+        raise BadName(bad.message, start + bad.offset, bad.hint) from None
+    value, at = _value(line, equals + 1)
+    try:
+        return name, check_value(name, value)
+    except BadName as bad:
+        raise BadName(bad.message, at + bad.offset, bad.hint) from None
+
+
+def _value(line: str, start: int) -> tuple[str, int]:
+    """The value that begins at ``start``, and the offset where its text begins."""
+    if line[start : start + 1] not in ('"', "'"):
+        comment = _COMMENT.search(line, start)
+        end = comment.start() if comment else len(line)
+        value = line[start:end].strip(" \t")
+        return value, start
+    quoted = (_DOUBLE if line[start] == '"' else _SINGLE).match(line, start)
+    if not quoted:
+        raise BadName(f"the quote {line[start]} is never closed", start)
+    rest = line[quoted.end() :].strip(" \t")
+    if rest and not (rest.startswith("#") and line[quoted.end()] in " \t"):
+        raise BadName("text after the closing quote", quoted.end(), "quote the whole value")
+    value = quoted[1]
+    if line[start] == '"':
+        value = re.sub(r'\\(["\\])', r"\1", value)
+    return value, start + 1
+
+
+def exported(
+    environ: Mapping[str, str],
+    extra: Iterable[str] = (),
+    files: Iterable[tuple[str, bytes | str]] = (),
+) -> dict[str, str]:
+    """What crosses from the login node: allow-list, then env files, then ``-x``.
+
+    environ: the login node's environment. extra: values of ``-x``. files: source
+    and text of each ``--env-file``, in the order given.
+
+    Raises: UsageError for a bad or reserved name, a NUL, or ``-x NAME`` of a
+    variable that is not set here; EnvFileError for bad lines.
+    """
+    found = {name: environ[name] for name in sorted(environ) if crosses(name)}
+    for source, text in files:
+        found.update(parse_env_file(text, source))
+    for item in extra:
+        name, equals, text = item.partition("=")
+        try:
+            check_variable(name)
+            if not equals:
+                if name not in environ:
+                    raise UsageError(
+                        f"-x {name}: not set in this environment", hint=f"give it: -x {name}=VALUE"
+                    )
+                text = environ[name]
+            found[name] = check_value(name, text)
+        except BadName as bad:
+            raise UsageError(f"-x: {bad.message}", hint=bad.hint) from None
+    return found

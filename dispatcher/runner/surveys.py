@@ -1,7 +1,16 @@
-"""One look at many hosts: the same readings on each, what they gave and when.
+"""Readings of many hosts, collected: one look, two visits, rounds of pairs.
+
+One look at many hosts: the same readings on each, what they gave and when.
 
 An errand (``runner.exec.exec_loop``) runs the agent's ``survey`` module alone; its answer is
 one packed value, which is checked here before anybody judges it.
+
+Two visits to all hosts, and what was seen: the first reads, the second tries what needs two.
+
+The second visit lets every host call the first one, at the address where the ranks would
+meet, and reads once more what must be compared with itself.
+
+Rounds of pairs: every host measures the way to another one, all at once, a visit a round.
 """
 
 from __future__ import annotations
@@ -10,17 +19,20 @@ import base64
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dispatcher.bootstrap import payload
-from dispatcher.checks.reading import Reading
+from dispatcher.checks.check import Asked, Check, Reading, Seen, Unread
+from dispatcher.checks.network import parse
+from dispatcher.checks.pair_ranking import Pair
+from dispatcher.checks.report import Ruling, Want, first_readings, rule, second_readings
 from dispatcher.core.events.exec_events import Exited, Failed, Interrupted, Outcome, TimedOut
 from dispatcher.core.events.run_events import NodeConnected
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.model import exitcodes
+from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import Errand, ErrandLimits
 from dispatcher.remote.protocol.packing import PackError, pack, unpack
 from dispatcher.runner.exec.exec_loop import ErrandRunner
@@ -42,7 +54,7 @@ class Stopped(DispatchError):
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"ended by {signal.Signals(signum).name} while hosts were looked at")
-        self.exit_code = exitcodes.SIGNAL_BASE + signum
+        self.exit_code = errors.SIGNAL_BASE + signum
 
 
 @dataclass(frozen=True)
@@ -161,3 +173,161 @@ def _checked(data: bytes) -> dict[str, Reading]:
             raise PackError(f"{name[:40]!r}: not a reading")
         found[name] = Reading(status, output, cut)
     return found
+
+
+#: of all the time there is: for connecting, for the first visit's readings, for the second visit
+CONNECT, FIRST, SECOND = 0.3, 0.4, 0.3
+
+
+def readings_limit(seconds: float) -> float:
+    """Seconds for one reading when all of it may take ``seconds``."""
+    return 0.75 * FIRST * seconds
+
+
+def examine(
+    hosts: Sequence[Host],
+    want: Want,
+    checks: Sequence[Check],
+    transport_for: Callable[[Host], Transport],
+    *,
+    seconds: float,
+    connect: float = 10.0,
+    port: int | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Ruling:
+    """The ruling of ``checks`` on ``hosts``, within ``seconds``. Rank 0 would be on the first.
+
+    port: MASTER_PORT, where the user has chosen one. clock: ours, s since 1970.
+    """
+    names = Errand(tuple(hosts), ("true",)).names
+    head = names[0]
+    connect = min(connect, CONNECT * seconds)
+    answers = survey(
+        hosts, first_readings(want, [head]), transport_for,
+        seconds=FIRST * seconds, connect=connect, clock=clock,
+    )  # fmt: skip
+    lost = {n: a.problem for n, a in zip(names, answers, strict=True) if a.lost}
+    remedies = {n: a.hint for n, a in zip(names, answers, strict=True) if a.lost}
+    unread = {n: a.problem for n, a in zip(names, answers, strict=True) if a.problem and not a.lost}
+    seen = {
+        name: Seen(name, answer.readings, {}, host.slots, head, answer.ahead, want.asked)
+        for name, host, answer in zip(names, hosts, answers, strict=True)
+        if not answer.problem
+    }
+    if head in seen and len(seen) > 1:
+        addresses, free = meeting_place(seen[head], answers[0].address)
+        there = [h for name, h in zip(names, hosts, strict=True) if name in seen]
+        later = survey(
+            there,
+            second_readings(
+                replace(want, seconds=0.5 * SECOND * seconds), addresses, port or free
+            ),
+            transport_for, seconds=0.7 * SECOND * seconds,
+            connect=min(connect, 0.3 * SECOND * seconds),
+        )  # fmt: skip
+        for name, answer in zip(list(seen), later, strict=True):
+            seen[name] = replace(seen[name], later=answer.readings)
+    elif head in seen:
+        checks = [check for check in checks if check.name not in ("reach", "errors")]
+    return rule(checks, seen, names, lost, unread, remedies)
+
+
+def meeting_place(head: Seen, reached: str | None) -> tuple[list[str], int]:
+    """Host 0's addresses, best first, and a port that is free there."""
+    try:
+        devices = parse(head.reading("netdevs").value())
+        port = int(head.value("port"))
+    except (Unread, TypeError):
+        return ([reached] if reached else []), 0
+    wanted = head.asked.iface
+    addresses = [reached] if reached and wanted is None else []
+    for device in devices:
+        if device.usable and wanted in (None, device.name):
+            addresses += device.addresses
+    usable = [
+        a for a in dict.fromkeys(addresses) if not a.startswith(("127.", "fe80")) and a != "::1"
+    ]
+    return usable[:8], port
+
+
+#: seconds that each direction of a pair is measured
+SECONDS = 0.4
+
+#: where each host can be called: (address, port)
+Places = Mapping[int, tuple[str, int]]
+
+
+def find_places(
+    hosts: Sequence[Host],
+    iface: str | None,
+    transport_for: Callable[[Host], Transport],
+    *,
+    seconds: float,
+    connect: float,
+) -> tuple[dict[int, tuple[str, int]], dict[int, str]]:
+    """Where the hosts can be called, and of the others why not, both by number."""
+    readings = [
+        ["netdevs", "call", ["netdevs"], seconds, 64 << 10],
+        ["port", "call", ["free_port"], seconds, 4096],
+    ]
+    answers = survey(hosts, readings, transport_for, seconds=2 * seconds, connect=connect)
+    places, problems = {}, {}
+    for at, answer in enumerate(answers):
+        seen = Seen(hosts[at].name, answer.readings, asked=Asked(iface=iface))
+        addresses, port = meeting_place(seen, answer.address)
+        if answer.problem:
+            problems[at] = answer.problem
+        elif not addresses or not port:
+            problems[at] = f"no address on {iface}" if iface else "no address to call"
+        else:
+            places[at] = (addresses[0], port)
+    return places, problems
+
+
+def play_round(
+    hosts: Sequence[Host],
+    places: Places,
+    pairs: Sequence[tuple[int, int]],
+    transport_for: Callable[[Host], Transport],
+    *,
+    limit: float,
+    connect: float,
+) -> list[Pair]:
+    """What ``pairs`` (numbers of hosts) measured, all at once. limit: seconds for each."""
+    playing = sorted(host for pair in pairs for host in pair)
+    order = {host: at for at, host in enumerate(playing)}
+    table: dict[str, list[Any]] = {}
+    for a, b in pairs:
+        address, port = places[b]
+        table[str(order[b])] = ["listen", address, port]
+        table[str(order[a])] = ["call", address, port]
+    reading = ["pair", "call", ["pair", table, SECONDS, limit], limit + 1.0, 4096]
+    answers = survey(
+        [hosts[host] for host in playing], [reading], transport_for,
+        seconds=limit + 4.0, connect=connect, more=("pair",),
+    )  # fmt: skip
+    said = {
+        host: _said(answer.readings.get("pair"), answer.problem)
+        for host, answer in zip(playing, answers, strict=True)
+    }
+    return [_pair(a, b, said[a], said[b]) for a, b in pairs]
+
+
+def _said(reading: Reading | None, problem: str) -> tuple[float | None, float | None, str]:
+    """(latency, bytes/s received, what went wrong) of one end."""
+    if reading is None:
+        return None, None, problem
+    value = reading.value()
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], str):
+        return None, None, reading.why()
+    latency, rate = (float(v) if isinstance(v, int | float) and v >= 0 else None for v in value[:2])
+    return latency, rate, value[2]
+
+
+def _pair(
+    a: int,
+    b: int,
+    caller: tuple[float | None, float | None, str],
+    listener: tuple[float | None, float | None, str],
+) -> Pair:
+    return Pair(a, b, caller[0], listener[1], caller[1], caller[2] or listener[2])

@@ -1,4 +1,6 @@
-"""What every way of reaching a host must offer: ``Transport.open`` gives a ``Link``.
+"""What every way of reaching a host must offer, and the rules all ways share.
+
+What every way of reaching a host must offer: ``Transport.open`` gives a ``Link``.
 
 A transport runs one command on one host and joins it to us by a byte stream:
 our writes are the command's standard input, its standard output is read back,
@@ -11,54 +13,34 @@ link is driven by one owner thread (``read``, ``read_errors``, ``write``,
 does not stop the other); the transport may use threads of its own behind it, and calls the
 owner's ``ready`` from there. ``ready`` must return at once and take no lock
 that is held while calling into the link.
+
+How long each step of reaching a host took: for traces and for the names of late steps.
+
+Which host and user names may come near a connection: ``bad_target``.
+
+The rules are OpenSSH's own (since 9.6), a little stricter: a name that starts
+with ``-`` would be read as an option, and shell characters would live on in a
+``ProxyCommand``. Names are checked where the user wrote them and once more
+after every expansion, because a harmless pattern can expand to a harmful name.
+
+Is a silent host still there? Asked as ssh does with ``ServerAliveInterval``; pure.
+
+A request that the host has to answer, be it with a refusal: one without an answer would
+tell nothing, as what is sent to a host that has vanished just waits in a buffer.
 """
 
 from __future__ import annotations
 
 import abc
-import enum
+import re
+import time
 from collections.abc import Callable
 
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.frozen import Value, value
 
 #: bytes of a piece of what is ``Common``; an eighth of what a way that shares takes at once
 _PIECE = 32 << 10
-
-
-class Kind(str, enum.Enum):
-    """Why a host could not be used; the words users see in the table of failed hosts."""
-
-    DNS = "name not found"
-    UNREACHABLE = "unreachable"
-    REFUSED = "connection refused"
-    TIMEOUT = "timeout"
-    DROPPED = "connection dropped"
-    AUTH = "authentication failed"
-    SUDO = "sudo refused"
-    HOST_KEY_UNKNOWN = "host key unknown"
-    HOST_KEY_CHANGED = "host key changed"
-    HOST_KEY_REVOKED = "host key revoked"
-    CONFIG = "bad ssh configuration"
-    NO_PYTHON = "no usable python"
-    BOOT = "agent did not start"
-    CHECK = "check failed"
-    PROTOCOL = "protocol error"
-    LOST = "host lost"
-
-
-@value
-class Failure(Value):
-    """A host that could not be reached or used.
-
-    why: lower-case text without a full stop; may quote the host's own words,
-    already bounded in length. retryable: the same attempt may succeed soon
-    (sshd's MaxStartups drops connections at random).
-    """
-
-    kind: Kind
-    why: str
-    hint: str | None = None
-    retryable: bool = False
 
 
 @value
@@ -76,14 +58,6 @@ class Window(Value):
 
     columns: int = 80
     rows: int = 24
-
-
-@value
-class Ending(Value):
-    """How the far side's command ended: code >= 0, or None when no status arrived."""
-
-    code: int | None
-    signal: str | None = None
 
 
 class LinkClosed(OSError):
@@ -247,3 +221,87 @@ class Transport(abc.ABC):
 
     def close(self) -> None:  # noqa: B027 - most transports share nothing
         """Release what is shared between hosts (agent connection, bastions); idempotent."""
+
+
+class Steps:
+    """The step that is under way, and those before it with their seconds, in order."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._since = time.monotonic()
+        self._done: list[tuple[str, float]] = []
+
+    def enter(self, name: str) -> None:
+        """The step ``name`` begins, and so the one before it is over."""
+        now = time.monotonic()
+        self._done.append((self.name, now - self._since))
+        self.name, self._since = name, now
+
+    def taken(self) -> tuple[tuple[str, float], ...]:
+        """(name, seconds) of every step so far, the current one until now."""
+        return (*self._done, (self.name, time.monotonic() - self._since))
+
+
+_HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,255}")  # no "@" and no "/": ssh reads those as more
+_USER = re.compile(r"[A-Za-z0-9_.:%@+=~,/^!*?#\\-]{1,255}")
+#: What may be put into a shell line without quotes and stay one plain word.
+_SHELL_SAFE = re.compile(r"[A-Za-z0-9_.:%@+=,/-]*")
+
+
+def valid_host(name: str) -> bool:
+    """True for a host name or address that is safe as an argument and in a token."""
+    return _HOST.fullmatch(name) is not None and not name.startswith("-")
+
+
+def valid_user(name: str) -> bool:
+    """True for a user name that is safe as an argument and in a token."""
+    return (
+        _USER.fullmatch(name) is not None and not name.startswith("-") and not name.endswith("\\")
+    )
+
+
+def shell_safe(text: str) -> bool:
+    """True when a shell takes ``text`` for one word that means itself."""
+    return _SHELL_SAFE.fullmatch(text) is not None
+
+
+def bad_target(target: Target) -> Failure | None:
+    """Why no connection to ``target`` may be tried, or ``None``."""
+    if not valid_host(target.host):
+        return Failure(Kind.CONFIG, f"bad host name: {target.host[:80]!r}")
+    if target.user is not None and not valid_user(target.user):
+        return Failure(Kind.CONFIG, f"bad user name: {target.user[:80]!r}")
+    if target.port is not None and not 0 < target.port < 65536:
+        return Failure(Kind.CONFIG, f"bad port: {target.port}")
+    return None
+
+
+#: seconds of silence until a question, and how many of them may stay without an answer
+INTERVAL, MOST = 15.0, 3
+
+
+def due(silent: float, interval: float, most: int) -> int | None:
+    """How many questions are due after ``silent`` seconds; None: the host is given up.
+
+    interval: 0 for never.
+    """
+    count = int(silent // interval) if interval > 0 else 0
+    return None if count > most else count
+
+
+@value
+class Alive(Value):
+    """What is said of all hosts. seconds: of silence until a question, 0: never; None: as
+    ssh_config has it for the host, and where that says nothing ``otherwise``."""
+
+    seconds: float | None = None
+    otherwise: float = 0.0
+
+    def limits(self, interval: float | None, count: int | None) -> tuple[float, int]:
+        """The host's interval and number; ``interval`` and ``count`` are its ssh_config's."""
+        said = interval if self.seconds is None else self.seconds
+        return self.otherwise if said is None else said, MOST if count is None else count
+
+
+#: for where somebody else watches
+UNLESS_CONFIGURED = Alive()

@@ -29,8 +29,7 @@ import peers
 import turns
 
 sys.path.insert(0, turns.CHECKOUT)
-from dispatcher.output.phases import phases
-from dispatcher.output.reading import read
+from dispatcher.output.timeline import phases, read
 
 PAGE = Path(turns.CHECKOUT, "docs", "design", "budget.md")
 

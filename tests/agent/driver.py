@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.bootstrap import payload as bootstrap
-from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.frames import CONTROL, COUNT, OUTPUT, Decoder, control
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.remote.protocol.wire import CONTROL, COUNT, OUTPUT, Decoder
 
 #: seconds after which a test gives up on an event
 LIMIT = 20.0

@@ -14,8 +14,8 @@ import pytest
 from rig import wait_for
 
 from agent.driver import Agent
-from dispatcher.core.events import stuck
-from dispatcher.remote.host import failure_info
+from dispatcher.core.events import stack_frames
+from dispatcher.remote.host import failure_info, proctree
 
 #: as Linux 6.1 and NVIDIA's driver 535 wrote them
 LOG = [
@@ -79,16 +79,16 @@ class TestWhereItHangs:
     def test_from_a_made_up_proc(self, tmp_path: Path) -> None:
         (tmp_path / "7").mkdir()
         machine = os.uname().machine
-        assert failure_info.where(7, str(tmp_path)) == f"- - - {machine}"
+        assert proctree.where(7, str(tmp_path)) == f"- - - {machine}"
         for name, text in (
             ("stat", "7 (a D) x) D 1 7 7"),
             ("wchan", "nfs_wait_on_request"),
             ("syscall", "74 0x5 0x0 0x0 0x7ffe 0x7f1\n"),
         ):
             (tmp_path / "7" / name).write_text(text)
-        assert failure_info.where(7, str(tmp_path)) == f"D nfs_wait_on_request 74 {machine}"
+        assert proctree.where(7, str(tmp_path)) == f"D nfs_wait_on_request 74 {machine}"
         (tmp_path / "7" / "wchan").write_text("")
-        assert failure_info.where(7, str(tmp_path)) == f"D - 74 {machine}"
+        assert proctree.where(7, str(tmp_path)) == f"D - 74 {machine}"
 
     def test_of_a_process_that_waits_for_its_vfork(self, tmp_path: Path) -> None:
         """Its child opens a pipe nobody writes to before it becomes another program."""
@@ -97,9 +97,9 @@ class TestWhereItHangs:
         spawn += "[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])"
         parent = subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path / "pipe")])
         try:
-            wait_for(lambda: failure_info.where(parent.pid).startswith("D "), 20,
-                     lambda: f"it hangs: {failure_info.where(parent.pid)}")  # fmt: skip
-            said = stuck.in_words(failure_info.where(parent.pid))
+            wait_for(lambda: proctree.where(parent.pid).startswith("D "), 20,
+                     lambda: f"it hangs: {proctree.where(parent.pid)}")  # fmt: skip
+            said = stack_frames.in_words(proctree.where(parent.pid))
             assert said.startswith("state D")
         finally:
             lets_go = os.open(tmp_path / "pipe", os.O_RDWR)  # whenever the child comes to it
@@ -123,7 +123,7 @@ class TestWhereItHangs:
     ],
 )
 def test_where_it_hangs_in_words(text: str, words: str) -> None:
-    assert stuck.in_words(text) == words
+    assert stack_frames.in_words(text) == words
 
 
 @pytest.fixture

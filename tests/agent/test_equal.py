@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from agent.driver import Agent
 from dispatcher.remote.protocol.dedup import LEAST, LINES, Equal, Window
-from dispatcher.remote.protocol.wire import OUTPUT, OUTPUT_LIMIT, Decoder, Frame, WireError, encode
-from dispatcher.runner.run.equal import alike
+from dispatcher.remote.protocol.frames import (
+    OUTPUT,
+    OUTPUT_LIMIT,
+    Decoder,
+    Frame,
+    WireError,
+    encode,
+)
+from dispatcher.runner.run.output_intake import alike
 
 SIZE = 64 << 10
 TEXTS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.remote.host import folder
+from dispatcher.remote.host import workdir
 
 
 def test_it_goes_with_all_below_it_and_follows_no_link(
@@ -19,7 +19,7 @@ def test_it_goes_with_all_below_it_and_follows_no_link(
     kept.mkdir()
     (kept / "file").touch()
     told: list[str] = []
-    made = folder.make(uuid.uuid4().hex, told.append)
+    made = workdir.make(uuid.uuid4().hex, told.append)
     assert made is not None
     assert told == [made]
     assert os.stat(made).st_mode & 0o777 == 0o700
@@ -28,11 +28,11 @@ def test_it_goes_with_all_below_it_and_follows_no_link(
     (inside / "module.pyc").touch()
     (Path(made) / "rank-0.json").touch()
     (Path(made) / "link").symlink_to(kept)
-    shared = Path(folder.shared(made))
+    shared = Path(workdir.shared(made))
     shared.mkdir()
     (shared / "segment").touch()
-    folder.remove(made)
+    workdir.remove(made)
     assert not os.path.lexists(made)
     assert not shared.exists()
     assert (kept / "file").exists()
-    folder.remove(made)  # what is not there is no error
+    workdir.remove(made)  # what is not there is no error

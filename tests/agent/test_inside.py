@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.remote.pmi.inside import MARK, version
+from dispatcher.remote.pmi.mpi_library import MARK, version
 from dispatcher.remote.pmi.pmi_connections import Wireup
 
 from .test_wireup import PLANNED, Ranks

@@ -13,10 +13,10 @@ import pytest
 from agent.driver import Agent, wait_for
 from dispatcher.bootstrap import payload
 from dispatcher.remote.agent.agent_loop import Loop
-from dispatcher.remote.agent.guarded import Guarded
+from dispatcher.remote.agent.guardian import Guarded
 from dispatcher.remote.agent.node import EXIT_LIFELINE
 from dispatcher.remote.host.process import Process
-from dispatcher.remote.protocol.wire import ENDED, OUTPUT, Decoder
+from dispatcher.remote.protocol.frames import ENDED, OUTPUT, Decoder
 
 #: leaves a process behind that made its own session and has forgotten its parents
 GRANDCHILD = 'setsid sh -c "sleep 300 & sleep 300" >/dev/null 2>&1 & echo up; '

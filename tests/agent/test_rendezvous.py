@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher.remote.host import folder
+from dispatcher.remote.host import workdir
 from dispatcher.remote.pmi import mpi_library, pmix_bridge, pmix_server
 from dispatcher.remote.pmi.libpmix import INFO, RANK, STRING, DataArray, Infos
 from dispatcher.remote.pmi.pmi_connections import Wireup
 from dispatcher.remote.pmi.pmix_bridge import HESITATION, OUT_OF_RESOURCE, TAG, Rendezvous
-from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.frames import Decoder, control
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.remote.protocol.wire import Decoder
 
 JOB = {
     "name": b"kvs_7", "size": 4, "mapping": b"(vector,(0,2,2))", "patience": 30.0,
@@ -92,9 +91,9 @@ def house(tmp_path: Path) -> Iterator[House]:
     house = House(place)
     yield house
     house.close()
-    folder.remove(str(place))
+    workdir.remove(str(place))
     assert not place.exists()
-    assert not os.path.exists(folder.shared(str(place)))
+    assert not os.path.exists(workdir.shared(str(place)))
 
 
 def heard(end: socket.socket, count: int) -> list[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatcher.remote.host import workdir
+from dispatcher.remote.host import shm
 
 
 @pytest.fixture
@@ -29,18 +29,18 @@ def mapping(path: str) -> mmap.mmap:
 
 def test_what_a_process_has_mapped_is_found_and_removed(segment: str) -> None:
     with mapping(segment):
-        found = workdir.mapped([os.getpid()])
+        found = shm.mapped([os.getpid()])
     assert segment.encode() in found
-    workdir.remove({segment.encode()})
+    shm.remove({segment.encode()})
     assert not os.path.exists(segment)
-    workdir.remove({segment.encode()})  # again: nothing is there, nothing happens
+    shm.remove({segment.encode()})  # again: nothing is there, nothing happens
 
 
 def test_what_a_program_made_itself_is_not_ours() -> None:
     path = f"/dev/shm/torch_{uuid.uuid4().hex}"
     try:
         with mapping(path):
-            assert path.encode() not in workdir.mapped([os.getpid()])
+            assert path.encode() not in shm.mapped([os.getpid()])
     finally:
         os.unlink(path)
 
@@ -48,7 +48,7 @@ def test_what_a_program_made_itself_is_not_ours() -> None:
 def test_a_segment_that_was_removed_while_mapped_is_left_out(segment: str) -> None:
     with mapping(segment):
         os.unlink(segment)  # the map then says "(deleted)"
-        assert not [path for path in workdir.mapped([os.getpid()]) if b"deleted" in path]
+        assert not [path for path in shm.mapped([os.getpid()]) if b"deleted" in path]
 
 
 def test_a_process_that_ended_is_no_error() -> None:
@@ -56,4 +56,4 @@ def test_a_process_that_ended_is_no_error() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    assert workdir.mapped([pid]) == set()
+    assert shm.mapped([pid]) == set()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.driver import Agent
 from dispatcher.remote.agent.rank_stdin import PORTION, Stdin, unread
-from dispatcher.remote.protocol.wire import COUNT, INPUT, OUTPUT_LIMIT, TAKEN, encode
+from dispatcher.remote.protocol.frames import COUNT, INPUT, OUTPUT_LIMIT, TAKEN, encode
 
 
 class Readers:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.remote.protocol.wire import (
+from dispatcher.remote.protocol.frames import (
     CONTROL,
     CONTROL_LIMIT,
     COUNT,

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.checks.check import Asked, Seen
-from dispatcher.checks.reading import Reading
+from dispatcher.checks.check import Asked, Reading, Seen
 from dispatcher.remote.protocol.packing import pack
 
 HUNG = Reading(None, b"")

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from checks.samples import HUNG, KERNEL, MISSING, MOUNTS, call, files, host, kernel, said
 from dispatcher.api.request import plan_job, request
-from dispatcher.checks import fabric, gpu, mounts, report, site, xid
-from dispatcher.checks.check import JudgeOne, Seen, judged
-from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.reading import Reading
-from dispatcher.checks.ruling import rule
+from dispatcher.checks import gpu, health, network, report, xid
+from dispatcher.checks import report as site
+from dispatcher.checks.check import Finding, JudgeOne, Level, Reading, Seen, judged
+from dispatcher.checks.report import rule
 from dispatcher.cli.run.preflight import Decision
 from dispatcher.model.errors import UsageError
 
@@ -227,21 +226,21 @@ def counted(before: dict[str, str], after: dict[str, str]) -> Seen:
 @pytest.mark.parametrize(
     ("judge", "seen", "level", "words"),
     [
-        (fabric.ports, host(rdma=rdma(("mlx5_0", *NDR), ("mlx5_1", *NDR))), OK, ""),
-        (fabric.ports, host(rdma=rdma(("mlx5_0", "1: DOWN", "3: Disabled", "10 Gb/sec"))), OK, ""),
-        (fabric.ports, host(rdma=rdma(("mlx5_0", "2: INIT", "5: LinkUp", "200 Gb/sec (4X HDR)"))),
+        (network.ports, host(rdma=rdma(("mlx5_0", *NDR), ("mlx5_1", *NDR))), OK, ""),
+        (network.ports, host(rdma=rdma(("mlx5_0", "1: DOWN", "3: Disabled", "10 Gb/sec"))), OK, ""),
+        (network.ports, host(rdma=rdma(("mlx5_0", "2: INIT", "5: LinkUp", "200 Gb/sec (4X HDR)"))),
          CRITICAL, "mlx5_0:1: the link is up, but not ACTIVE"),
-        (fabric.ports, host(rdma=rdma()), INCOMPLETE, "could not be read"),
-        (fabric.ports, host(rdma=HUNG), INCOMPLETE, "no answer"),
-        (fabric.counters, counted({"link_downed": "3\n"}, {"link_downed": "3\n"}), OK, ""),
-        (fabric.counters, counted({"link_downed": "3\n"}, {"link_downed": "4\n"}), CRITICAL,
+        (network.ports, host(rdma=rdma()), INCOMPLETE, "could not be read"),
+        (network.ports, host(rdma=HUNG), INCOMPLETE, "no answer"),
+        (network.counters, counted({"link_downed": "3\n"}, {"link_downed": "3\n"}), OK, ""),
+        (network.counters, counted({"link_downed": "3\n"}, {"link_downed": "4\n"}), CRITICAL,
          "link_downed mlx5_0:1 +1"),
-        (fabric.counters, counted({"symbol_error": "0"}, {"symbol_error": "9"}), WARN,
+        (network.counters, counted({"symbol_error": "0"}, {"symbol_error": "9"}), WARN,
          "symbol_error mlx5_0:1 +9"),
-        (fabric.counters, counted({"port_xmit_data": "0"}, {"port_xmit_data": "9"}), OK, ""),
-        (fabric.counters, counted({"link_downed": "?"}, {"link_downed": "?"}), INCOMPLETE, "'?'"),
-        (fabric.counters, host(ib_counters=files({})), INCOMPLETE, "not read"),
-        (fabric.manager, host(), OK, "no NVSwitch"),
+        (network.counters, counted({"port_xmit_data": "0"}, {"port_xmit_data": "9"}), OK, ""),
+        (network.counters, counted({"link_downed": "?"}, {"link_downed": "?"}), INCOMPLETE, "'?'"),
+        (network.counters, host(ib_counters=files({})), INCOMPLETE, "not read"),
+        (network.manager, host(), OK, "no NVSwitch"),
     ],
 )  # fmt: skip
 def test_fabric(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
@@ -261,7 +260,7 @@ def test_fabric(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
 )
 def test_the_manager_of_nvswitches(reading: Reading, level: Level) -> None:
     seen = host(kernel=kernel(dev=b"nvidia0\nnvidia-nvswitch0"), fabric_manager=reading)
-    assert judged(fabric.manager, seen).level == level
+    assert judged(network.manager, seen).level == level
 
 
 def test_a_slower_port_than_elsewhere_is_found() -> None:
@@ -281,7 +280,7 @@ def test_a_slower_port_than_elsewhere_is_found() -> None:
 
 def mounted(text: bytes, others: int = 2) -> Finding:
     hosts = {f"h{n}": host(f"h{n}") for n in range(others)}
-    return mounts.judge({**hosts, "odd": host("odd", kernel=kernel(mounts=text))})["odd"]
+    return health.judge({**hosts, "odd": host("odd", kernel=kernel(mounts=text))})["odd"]
 
 
 def test_mounts() -> None:
@@ -291,10 +290,10 @@ def test_mounts() -> None:
     read_only = mounted(MOUNTS.replace(b"/home nfs4 rw", b"/home nfs4 ro"))
     assert (read_only.level, "/home is mounted read-only" in read_only.text) == (WARN, True)
     assert mounted(MOUNTS[:60]).level == CRITICAL
-    unread = mounts.judge({"a": host("a", kernel=HUNG), "b": host("b")})
+    unread = health.judge({"a": host("a", kernel=HUNG), "b": host("b")})
     assert (unread["a"].level, unread["b"].level) == (INCOMPLETE, OK)
-    assert mounts.parse("a b c d") == []
-    assert mounts.parse(r"x /mnt/a\040b nfs rw 0 0")[0][1] == "/mnt/a b"
+    assert health.parse("a b c d") == []
+    assert health.parse(r"x /mnt/a\040b nfs rw 0 0")[0][1] == "/mnt/a b"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import json
 from dataclasses import replace
 
 from checks.samples import GIB, call, host, said
-from dispatcher.checks.report import QUICK
-from dispatcher.checks.ruling import Ruling, rule
+from dispatcher.checks.report import QUICK, Ruling, rule
 from dispatcher.cli.checks import check_table
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from checks.test_nccl_rules import NETDEVS, PORTS
-from dispatcher.checks.finding import Level
-from dispatcher.checks.nccl import nccl_log_part
+from dispatcher.checks.check import Level
+from dispatcher.checks.nccl import nccl_log
 from dispatcher.checks.nccl.host_network import from_text, text_of
-from dispatcher.checks.nccl.nccl_advice import Advice, HostNet, advise
-from dispatcher.checks.nccl.nccl_files import effective, parse_conf, parse_environment
+from dispatcher.checks.nccl.nccl_advice import Advice, advise
+from dispatcher.checks.nccl.nccl_model import HostNet, effective, parse_conf, parse_environment
 from dispatcher.checks.network import Netdev
 from dispatcher.checks.rdma_ports import IB, ROCE, Port
 
@@ -217,13 +217,13 @@ LOG = """\
 
 
 def test_a_log_tells_who_fell_back() -> None:
-    heard = nccl_log_part.read(LOG.splitlines())
+    heard = nccl_log.read(LOG.splitlines())
     assert {host: said.net for host, said in heard.items()} == {
         "b01": "IB", "b07": "Socket", "b08": "IB",
     }  # fmt: skip
     meant = ("IB", ("mlx5_1:1", "mlx5_3:1"))
     expected = dict.fromkeys(("b01", "b07", "b08", "b09"), meant)
-    assert nccl_log_part.differences(expected, heard) == [
+    assert nccl_log.differences(expected, heard) == [
         ("b07", "fell back to Socket"),
         ("b08", "does not use mlx5_3:1"),
     ]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.checks.pair_ranking import Judgement, Pair, doubtful, judge, next_round, tournament
-from dispatcher.cli.checks import heatmap
+from dispatcher.cli.checks import pairs as heatmap
 from dispatcher.cli.checks.pairs import lines, record
 
 RATE = 1e9

@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from checks.samples import HUNG, MISSING, VERSIONS, call, host, kernel, said
-from dispatcher.checks import gpus, software
-from dispatcher.checks.check import Judge, Seen, each
-from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.reading import Reading
+from dispatcher.checks import gpu, health
+from dispatcher.checks.check import Finding, Judge, Level, Reading, Seen, each
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 
@@ -29,36 +27,36 @@ OLD = said(VERSIONS.replace(b"2.9.1", b"2.4.0").replace(b"3.11.2", b"3.10.1"))
 @pytest.mark.parametrize(
     ("judge", "one", "level", "words"),
     [
-        (software.python, host(), OK, ""),
-        (software.python, host(python=OLD), WARN, "3.10.1 here, 3.11.2 elsewhere"),
-        (software.python, host(python=MISSING), CRITICAL, "not installed"),
-        (software.python, host(python=HUNG), CRITICAL, "does not start"),
-        (software.python, host(python=said(b"Segmentation fault", 139)), INCOMPLETE, "139"),
-        (software.python, host(python=said(b"dispatch-vers")), INCOMPLETE, "no version"),
-        (software.torch, host(python=OLD), WARN, "2.4.0 here, 2.9.1 elsewhere"),
-        (software.torch, host(python=said(VERSIONS[:31])), WARN, "none here, 2.9.1 elsewhere"),
-        (software.nccl, host(python=OLD), OK, ""),
-        (software.driver, host(kernel=kernel(version=b"535.1\n")), CRITICAL, "535.1 here, 570"),
-        (software.driver, host(kernel=kernel(version=b"\0\xff")), INCOMPLETE, "no version"),
-        (software.script, host(script=call([12, "cd" * 32])), CRITICAL, "cdcdcdcdcdcd (12 bytes)"),
-        (software.script, host(script=said(b"[Errno 2] No such file or directory: b'/x'", 125)),
+        (health.python, host(), OK, ""),
+        (health.python, host(python=OLD), WARN, "3.10.1 here, 3.11.2 elsewhere"),
+        (health.python, host(python=MISSING), CRITICAL, "not installed"),
+        (health.python, host(python=HUNG), CRITICAL, "does not start"),
+        (health.python, host(python=said(b"Segmentation fault", 139)), INCOMPLETE, "139"),
+        (health.python, host(python=said(b"dispatch-vers")), INCOMPLETE, "no version"),
+        (health.torch, host(python=OLD), WARN, "2.4.0 here, 2.9.1 elsewhere"),
+        (health.torch, host(python=said(VERSIONS[:31])), WARN, "none here, 2.9.1 elsewhere"),
+        (health.nccl, host(python=OLD), OK, ""),
+        (health.driver, host(kernel=kernel(version=b"535.1\n")), CRITICAL, "535.1 here, 570"),
+        (health.driver, host(kernel=kernel(version=b"\0\xff")), INCOMPLETE, "no version"),
+        (health.script, host(script=call([12, "cd" * 32])), CRITICAL, "cdcdcdcdcdcd (12 bytes)"),
+        (health.script, host(script=said(b"[Errno 2] No such file or directory: b'/x'", 125)),
          CRITICAL, "/home/me/train.py: no such file or directory"),
-        (software.script, host(script=HUNG), CRITICAL, "does not answer"),
-        (software.script, host(script=said(b"", 125)), INCOMPLETE, "exit code 125"),
-        (gpus.enough, host(), OK, ""),
-        (gpus.enough, host(kernel=kernel(dev=b"nvidia0\nnvidia1\nnvidiactl")), CRITICAL,
+        (health.script, host(script=HUNG), CRITICAL, "does not answer"),
+        (health.script, host(script=said(b"", 125)), INCOMPLETE, "exit code 125"),
+        (gpu.enough, host(), OK, ""),
+        (gpu.enough, host(kernel=kernel(dev=b"nvidia0\nnvidia1\nnvidiactl")), CRITICAL,
          "2 GPUs for 8 slots"),
-        (gpus.enough, replace(host(kernel=kernel(dev=b"nvidia0")), slots=None), CRITICAL,
+        (gpu.enough, replace(host(kernel=kernel(dev=b"nvidia0")), slots=None), CRITICAL,
          "1 GPUs here, 8 elsewhere"),
-        (gpus.enough, host(kernel=HUNG), INCOMPLETE, "no answer"),
-        (each(gpus.users), host(gpu_users=call([[7, 0, "python3"]])), CRITICAL, "python3 (7)"),
-        (each(gpus.users), host(gpu_users=call([[7, 0, "nvidia-persiste"]])), OK, ""),
-        (each(gpus.users), host(gpu_apps=said(b"9, /opt/py/bin/python, 4012\n")), CRITICAL,
+        (gpu.enough, host(kernel=HUNG), INCOMPLETE, "no answer"),
+        (each(gpu.users), host(gpu_users=call([[7, 0, "python3"]])), CRITICAL, "python3 (7)"),
+        (each(gpu.users), host(gpu_users=call([[7, 0, "nvidia-persiste"]])), OK, ""),
+        (each(gpu.users), host(gpu_apps=said(b"9, /opt/py/bin/python, 4012\n")), CRITICAL,
          "python (9)"),
-        (each(gpus.users), host(gpu_apps=said(b"9, /opt/py")), INCOMPLETE, "2 fields for 3"),
-        (each(gpus.users), host(gpu_apps=HUNG), CRITICAL, "nvidia-smi hangs"),
-        (each(gpus.users), host(gpu_apps=MISSING), OK, ""),
-        (each(gpus.users), host(gpu_apps=said(b"NVIDIA-SMI has failed", 9)), INCOMPLETE, "code 9"),
+        (each(gpu.users), host(gpu_apps=said(b"9, /opt/py")), INCOMPLETE, "2 fields for 3"),
+        (each(gpu.users), host(gpu_apps=HUNG), CRITICAL, "nvidia-smi hangs"),
+        (each(gpu.users), host(gpu_apps=MISSING), OK, ""),
+        (each(gpu.users), host(gpu_apps=said(b"NVIDIA-SMI has failed", 9)), INCOMPLETE, "code 9"),
     ],
 )  # fmt: skip
 def test_the_odd_one(judge: Judge, one: Seen, level: Level, words: str) -> None:
@@ -69,16 +67,16 @@ def test_the_odd_one(judge: Judge, one: Seen, level: Level, words: str) -> None:
 
 def test_a_cluster_without_gpus_needs_none() -> None:
     bare = kernel(dev=b"null", version=None)
-    found = gpus.enough({name: host(name, kernel=bare) for name in ("a", "b")})
+    found = gpu.enough({name: host(name, kernel=bare) for name in ("a", "b")})
     assert {one.level for one in found.values()} == {OK}
 
 
 def test_of_two_hosts_the_first_is_right() -> None:
     """Rank 0 runs there; with two hosts there is no majority."""
-    found = software.torch({"a": host("a", python=OLD), "b": host("b")})
+    found = health.torch({"a": host("a", python=OLD), "b": host("b")})
     assert (found["a"].level, found["b"].level) == (OK, WARN)
 
 
 def test_the_usual_value_needs_somebody_who_has_it() -> None:
-    found = software.torch({"a": host("a", python=Reading(1, b""))})
+    found = health.torch({"a": host("a", python=Reading(1, b""))})
     assert found["a"].level == INCOMPLETE

@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from checks.samples import GIB, HUNG, MEMINFO, call, host, kernel, met, said
-from dispatcher.checks import host as vital
-from dispatcher.checks.check import JudgeOne, Seen, judged
-from dispatcher.checks.finding import Level
-from dispatcher.checks.reading import Reading
+from dispatcher.checks import health
+from dispatcher.checks.check import JudgeOne, Level, Reading, Seen, judged
 from dispatcher.checks.report import QUICK
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
@@ -29,48 +27,48 @@ def of(soft: str, hard: str, what: str) -> Reading:
 @pytest.mark.parametrize(
     ("judge", "seen", "level", "words"),
     [
-        (vital.memory, host(), OK, "858.3 GiB of 1007.8 GiB free"),
-        (vital.memory, host(kernel=little(50_000_000)), WARN, "47.7 GiB of"),
-        (vital.memory, host(kernel=little(100_000)), CRITICAL, "98 MiB of"),
-        (vital.memory, host(kernel=kernel(meminfo=b"MemTotal: 12 kB\nMemAvail")), INCOMPLETE, "no"),
-        (vital.memory, host(kernel=kernel(meminfo=None)), INCOMPLETE, "/proc/meminfo: cannot be"),
-        (vital.memory, host(kernel=HUNG), INCOMPLETE, "no answer in time"),
-        (vital.memory, host(kernel=None), INCOMPLETE, "not read"),
-        (vital.shm, host(), OK, ""),
-        (vital.shm, host(space_shm=call([64 << 20, 60 << 20, 9, 9])), WARN, "has only 64 MiB"),
-        (vital.tmp, host(), OK, "60.0 GiB of 100.0 GiB free"),
-        (vital.tmp, host(space_tmp=call([100 * GIB, 4096, 99, 99])), CRITICAL, "full: 0 MiB of"),
-        (vital.tmp, host(space_tmp=call([1 << 20, 0, 99, 99])), CRITICAL, "full"),
-        (vital.tmp, host(space_tmp=call([1 << 20, 1 << 20, 99, 99])), OK, ""),
-        (vital.tmp, host(space_tmp=call([100 * GIB, 3 * GIB, 99, 99])), WARN, "3.0 GiB of"),
-        (vital.tmp, host(space_tmp=call([9 * GIB, 5 * GIB, 10**6, 3])), CRITICAL, "no inodes"),
-        (vital.tmp, host(space_tmp=call([0, 0, 0, 0])), OK, "unknown size"),
-        (vital.tmp, host(space_tmp=HUNG), CRITICAL, "does not answer"),
-        (vital.tmp, host(space_tmp=call(["?"])), INCOMPLETE, "could not be understood"),
-        (vital.disk, host(), OK, ""),
-        (vital.disk, host(space_cwd=NO_DIR), CRITICAL, "/home/me: no such directory"),
-        (vital.disk, host(space_cwd=HUNG), CRITICAL, "its file system does not answer"),
-        (vital.disk, host(space_cwd=said(b"[Errno 13] Denied", 125)), INCOMPLETE, "Errno 13"),
-        (vital.open_files, host(), OK, ""),
-        (vital.open_files, host(kernel=of("1024", "4096", "open files")), WARN, "1024 open files"),
-        (vital.open_files, host(kernel=of("64", "64", "open files")), CRITICAL, "64 open files"),
-        (vital.open_files, host(kernel=kernel(limits=b"Limit")), INCOMPLETE, "nothing known"),
-        (vital.memlock, host(), OK, ""),
-        (vital.memlock, host(kernel=of("65536", "65536", "locked memory")), CRITICAL, "0 MiB may"),
-        (vital.memlock, host(kernel=of("8589934592", "1", "locked memory")), WARN, "8.0 GiB may"),
-        (vital.names, host(), OK, ""),
-        (vital.names, host(names=call([["n2", [], 0.0], ["n1", ["1.2.3.4"], 0.0]])), WARN, "n2"),
-        (vital.names, host(names=call([["n2", ["1.2.3.4"], 7.0]])), WARN, "takes 7.0 s"),
-        (vital.names, host(names=call([["n2", ["127.0.1.1"], 0.0]])), WARN, "name n2 is 127.0.1.1"),
-        (vital.names, host(names=call([["n2", ["127.0.1.1", "10.0.0.2"], 0.0]])), OK, ""),
-        (vital.names, host(names=call([["n2", ["127.0.1.1", "::1"], 0.0]])), WARN, "127.0.1.1"),
-        (vital.names, host(names=HUNG), INCOMPLETE, "no answer in time"),
-        (vital.meeting, host(), OK, ""),
-        (vital.meeting, met(host(), [["10.0.0.1", "No route to host"]]), CRITICAL, "no route"),
-        (vital.meeting, met(host(), [["10.0.0.1", "x"], ["10.1.0.1", ""]]), WARN, "at 10.1.0.1"),
-        (vital.meeting, met(host("n1"), []), OK, ""),
-        (vital.meeting, met(host("n1"), [["", "in use"]]), CRITICAL, "cannot listen: in use"),
-        (vital.meeting, replace(host(), later={}), INCOMPLETE, "not read"),
+        (health.memory, host(), OK, "858.3 GiB of 1007.8 GiB free"),
+        (health.memory, host(kernel=little(50_000_000)), WARN, "47.7 GiB of"),
+        (health.memory, host(kernel=little(100_000)), CRITICAL, "98 MiB of"),
+        (health.memory, host(kernel=kernel(meminfo=b"MemTotal: 2 kB\nMemAvail")), INCOMPLETE, "no"),
+        (health.memory, host(kernel=kernel(meminfo=None)), INCOMPLETE, "/proc/meminfo: cannot be"),
+        (health.memory, host(kernel=HUNG), INCOMPLETE, "no answer in time"),
+        (health.memory, host(kernel=None), INCOMPLETE, "not read"),
+        (health.shm, host(), OK, ""),
+        (health.shm, host(space_shm=call([64 << 20, 60 << 20, 9, 9])), WARN, "has only 64 MiB"),
+        (health.tmp, host(), OK, "60.0 GiB of 100.0 GiB free"),
+        (health.tmp, host(space_tmp=call([100 * GIB, 4096, 99, 99])), CRITICAL, "full: 0 MiB of"),
+        (health.tmp, host(space_tmp=call([1 << 20, 0, 99, 99])), CRITICAL, "full"),
+        (health.tmp, host(space_tmp=call([1 << 20, 1 << 20, 99, 99])), OK, ""),
+        (health.tmp, host(space_tmp=call([100 * GIB, 3 * GIB, 99, 99])), WARN, "3.0 GiB of"),
+        (health.tmp, host(space_tmp=call([9 * GIB, 5 * GIB, 10**6, 3])), CRITICAL, "no inodes"),
+        (health.tmp, host(space_tmp=call([0, 0, 0, 0])), OK, "unknown size"),
+        (health.tmp, host(space_tmp=HUNG), CRITICAL, "does not answer"),
+        (health.tmp, host(space_tmp=call(["?"])), INCOMPLETE, "could not be understood"),
+        (health.disk, host(), OK, ""),
+        (health.disk, host(space_cwd=NO_DIR), CRITICAL, "/home/me: no such directory"),
+        (health.disk, host(space_cwd=HUNG), CRITICAL, "its file system does not answer"),
+        (health.disk, host(space_cwd=said(b"[Errno 13] Denied", 125)), INCOMPLETE, "Errno 13"),
+        (health.open_files, host(), OK, ""),
+        (health.open_files, host(kernel=of("1024", "4096", "open files")), WARN, "1024 open files"),
+        (health.open_files, host(kernel=of("64", "64", "open files")), CRITICAL, "64 open files"),
+        (health.open_files, host(kernel=kernel(limits=b"Limit")), INCOMPLETE, "nothing known"),
+        (health.memlock, host(), OK, ""),
+        (health.memlock, host(kernel=of("65536", "65536", "locked memory")), CRITICAL, "0 MiB may"),
+        (health.memlock, host(kernel=of("8589934592", "1", "locked memory")), WARN, "8.0 GiB may"),
+        (health.names, host(), OK, ""),
+        (health.names, host(names=call([["n2", [], 0.0], ["n1", ["1.2.3.4"], 0.0]])), WARN, "n2"),
+        (health.names, host(names=call([["n2", ["1.2.3.4"], 7.0]])), WARN, "takes 7.0 s"),
+        (health.names, host(names=call([["n2", ["127.0.1.1"], 0.0]])), WARN, "n2 is 127.0.1.1"),
+        (health.names, host(names=call([["n2", ["127.0.1.1", "10.0.0.2"], 0.0]])), OK, ""),
+        (health.names, host(names=call([["n2", ["127.0.1.1", "::1"], 0.0]])), WARN, "127.0.1.1"),
+        (health.names, host(names=HUNG), INCOMPLETE, "no answer in time"),
+        (health.meeting, host(), OK, ""),
+        (health.meeting, met(host(), [["10.0.0.1", "No route to host"]]), CRITICAL, "no route"),
+        (health.meeting, met(host(), [["10.0.0.1", "x"], ["10.1.0.1", ""]]), WARN, "at 10.1.0.1"),
+        (health.meeting, met(host("n1"), []), OK, ""),
+        (health.meeting, met(host("n1"), [["", "in use"]]), CRITICAL, "cannot listen: in use"),
+        (health.meeting, replace(host(), later={}), INCOMPLETE, "not read"),
     ],
 )  # fmt: skip
 def test_levels(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
@@ -93,12 +91,12 @@ def test_levels(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
     ],
 )
 def test_clock(ahead: tuple[float, float] | None, level: Level) -> None:
-    assert judged(vital.clock, replace(host(), ahead=ahead)).level == level
+    assert judged(health.clock, replace(host(), ahead=ahead)).level == level
 
 
 def test_the_clock_s_way_is_told() -> None:
-    assert "ahead of" in vital.clock(replace(host(), ahead=(7.0, 7.3))).text
-    assert "7.2 s behind" in vital.clock(replace(host(), ahead=(-7.3, -7.0))).text
+    assert "ahead of" in health.clock(replace(host(), ahead=(7.0, 7.3))).text
+    assert "7.2 s behind" in health.clock(replace(host(), ahead=(-7.3, -7.0))).text
 
 
 def test_a_healthy_cluster_is_healthy() -> None:

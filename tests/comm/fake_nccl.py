@@ -10,8 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR
-from dispatcher.comm.nccl.unique_id import UniqueId
+from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, UniqueId
 
 _SIZES = {0: 1, 1: 1, 2: 4, 3: 4, 4: 8, 5: 8, 7: 4, 8: 8}
 _POLLS = 3

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.comm import CommError, NcclError, RollCallError, errors, record
+from dispatcher.comm import CommError, NcclError, RollCallError, errors, exchange
 
 
 @given(st.binary(max_size=300))
 def test_a_payload_comes_back(payload):
-    text = record.ok(payload)
-    assert record.open_record(text) == payload
-    assert not record.failed(text)
-    assert record.length(text[: record.HEADER.size]) == len(payload)
+    text = exchange.ok(payload)
+    assert exchange.open_record(text) == payload
+    assert not exchange.failed(text)
+    assert exchange.length(text[: exchange.HEADER.size]) == len(payload)
 
 
 @given(
@@ -29,35 +29,35 @@ def test_a_payload_comes_back(payload):
     ),
 )
 def test_an_error_comes_back_as_its_kind(message, hint, kind):
-    text = record.err(kind(message, hint=hint))
-    assert record.failed(text)
+    text = exchange.err(kind(message, hint=hint))
+    assert exchange.failed(text)
     with pytest.raises(kind) as caught:
-        record.open_record(text)
+        exchange.open_record(text)
     assert (caught.value.message, caught.value.hint) == (message, hint)
     assert caught.value.shared
 
 
 def test_numbers_of_errors_come_back():
     with pytest.raises(NcclError) as caught:
-        record.open_record(record.err(NcclError("n", code=5)))
+        exchange.open_record(exchange.err(NcclError("n", code=5)))
     assert caught.value.code == 5
     with pytest.raises(RollCallError) as late:
-        record.open_record(record.err(RollCallError("n", missing=(3, 4))))
+        exchange.open_record(exchange.err(RollCallError("n", missing=(3, 4))))
     assert late.value.missing == (3, 4)
 
 
 def test_the_rank_it_is_about_is_named_once():
     for message in ("comm: gpu: gone", "gpu: gone", "rank 3 on h: gpu: gone"):
         with pytest.raises(CommError, match=r"^rank 3 on h: gpu: gone$"):
-            record.open_record(record.err(CommError(message), "rank 3 on h"))
+            exchange.open_record(exchange.err(CommError(message), "rank 3 on h"))
 
 
 @given(st.binary(max_size=40))
 def test_garbage_is_no_record(text):
     with pytest.raises(CommError):
-        record.open_record(text)
+        exchange.open_record(text)
 
 
 def test_a_record_cut_short_is_no_record():
     with pytest.raises(CommError, match="2 bytes came of 3"):
-        record.open_record(record.ok(b"abc")[:-1])
+        exchange.open_record(exchange.ok(b"abc")[:-1])

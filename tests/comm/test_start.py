@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.comm.nccl.start import how_many, roots
+from dispatcher.comm.nccl.communicator import how_many, roots
 
 HOST = socket.gethostname()
 

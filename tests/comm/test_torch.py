@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from dispatcher.comm import Unreachable
-from dispatcher.comm.address import candidates, interface_of, interfaces, reach
+from dispatcher.comm.rank_hosts import candidates, interface_of, interfaces, reach
 
 HOST = socket.gethostname()
 pytestmark = pytest.mark.torch
@@ -19,7 +19,7 @@ def test_one_host_stays_on_loopback():
 
 def test_the_launchers_address_comes_first(monkeypatch):
     found = {"docker0": "172.17.0.1", "lo": "127.0.0.1", "eth0": "192.0.2.1"}
-    monkeypatch.setattr("dispatcher.comm.address.interfaces", lambda: found)
+    monkeypatch.setattr("dispatcher.comm.rank_hosts.interfaces", lambda: found)
     offered = candidates({"MASTER_ADDR": "192.0.2.9"}, one_host=False)
     assert offered[:3] == ["192.0.2.9", "192.0.2.1", "172.17.0.1"]
     assert "127.0.0.1" not in offered

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from dispatcher.bootstrap import copy_program
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry, frame
-from dispatcher.transfer.fetching import Fetching
-from dispatcher.transfer.get_files import Group, Receiving
-from dispatcher.transfer.told import Told
+from dispatcher.transfer.get_files import Fetching, Group, Receiving
+from dispatcher.transfer.host_copy import Told
 
 from .wire import Wire
 
@@ -172,7 +171,7 @@ def test_what_makes_no_sense_is_an_error(said: bytes, tmp_path: Path) -> None:
 
 
 def test_one_list_cannot_fill_our_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.transfer.fetching.MOST_MEMBERS", 10)
+    monkeypatch.setattr("dispatcher.transfer.get_files.MOST_MEMBERS", 10)
     told, _ = fetch(tmp_path, listing(*[file(f"a/{i}") for i in range(11)]))
     assert told.error == "more than 10 members"
 

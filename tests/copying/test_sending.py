@@ -8,9 +8,8 @@ import pytest
 
 from dispatcher.bootstrap import copy_program
 from dispatcher.remote.protocol import copy_frames
-from dispatcher.transfer.put_files import Sources
-from dispatcher.transfer.sending import Sending
-from dispatcher.transfer.told import Told
+from dispatcher.transfer.host_copy import Told
+from dispatcher.transfer.put_files import Sending, Sources
 
 from .wire import Wire
 

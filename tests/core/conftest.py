@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.run.attempt import Job
-from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Program, Request
 

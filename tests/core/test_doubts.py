@@ -8,7 +8,7 @@ from core.conftest import facts, make_plan
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import StartRanks, Tell
 from dispatcher.core.run.attempt import Job
-from dispatcher.core.run.doubts import doubts
+from dispatcher.core.run.start_check import doubts
 
 SCRIPT = "its script is not the one that most hosts have"
 

@@ -9,24 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import GatherStacks, SignalRanks, Tell
 from dispatcher.core.events.monitor_events import (
     GpuSample,
     NodeSampled,
+    NodeStacks,
+    OutputSeen,
     RankSample,
     RanksHung,
+    RankStack,
     RanksWait,
+    StacksGathered,
     StacksWanted,
 )
 from dispatcher.core.events.stack_frames import Frame, grouped, read
-from dispatcher.core.events.stacks import NodeStacks, OutputSeen, RankStack, StacksGathered
-from dispatcher.core.hang_monitor import GATHER
+from dispatcher.core.hang_monitor import GATHER, Watched
 from dispatcher.core.hang_rule import Hang
-from dispatcher.core.run import policy
-from dispatcher.core.watched import Watched
-from dispatcher.plan.job.request import Limits
-from dispatcher.plan.job.restarts import Restarts
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.plan.job.request import Limits, Restarts
 
 from .conftest import facts, make_plan
 
@@ -295,9 +296,9 @@ class TestVigil:
         ]  # fmt: skip
         assert SignalRanks(0, signal.SIGTERM) in done
         cause = world.run._job.cause
-        assert isinstance(cause, policy.Hung)
+        assert isinstance(cause, verdicts.Hung)
         assert (cause.rank, cause.node) == (3, 1)
-        assert policy.exit_code(cause) == 124
+        assert verdicts.exit_code(cause) == 124
 
     def test_a_host_that_does_not_answer_is_not_waited_for(self) -> None:
         world = Played()
@@ -305,7 +306,7 @@ class TestVigil:
         world.answer(0)
         done = world.sleep(int(GATHER))
         assert told(done, StacksGathered)[0].late == (1,)  # type: ignore[attr-defined]
-        assert isinstance(world.run._job.cause, policy.Hung)
+        assert isinstance(world.run._job.cause, verdicts.Hung)
 
     def test_who_comes_back_meanwhile_is_not_ended(self) -> None:
         world = Played()

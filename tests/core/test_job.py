@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import (
     Action,
     CloseLink,
@@ -21,10 +22,9 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.run import policy
 from dispatcher.core.run.attempt import SWEEP_LIMIT, Job
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.transport.base import Failure, Kind
 
 from .conftest import facts, make_plan
 
@@ -45,13 +45,13 @@ def exited(job: Job, rank: int, status: int, now: float = 1.0) -> list[Action]:
     return orders(actions)
 
 
-def verdict_of(actions: list[Action]) -> policy.Verdict:
+def verdict_of(actions: list[Action]) -> verdicts.Verdict:
     ends = [action for action in actions if isinstance(action, End)]
     assert len(ends) == 1
     return ends[0].verdict
 
 
-def finish(job: Job, nodes: tuple[int, ...] = (0, 1), now: float = 2.0) -> policy.Verdict:
+def finish(job: Job, nodes: tuple[int, ...] = (0, 1), now: float = 2.0) -> verdicts.Verdict:
     actions: list[Action] = []
     for node in nodes:
         actions += job.handle(ev.NodeSwept(node, 0), now)
@@ -91,7 +91,7 @@ class TestStart:
             job.handle(ev.NodeHeard(node), 10.0)
         actions = orders(job.tick(11.1))
         assert actions == [CloseLink(1), Finish(0)]
-        assert isinstance(finish(job, (0,)).cause, policy.NodeFailed)
+        assert isinstance(finish(job, (0,)).cause, verdicts.NodeFailed)
 
     def test_unreachable_node_0_rejects(self, plan: JobPlan) -> None:
         job = Job(plan)
@@ -101,7 +101,7 @@ class TestStart:
         job.handle(ev.NodeProbed(1, ()), 1.0)
         assert orders(job.handle(ev.NodeProbed(1, ()), 4.0)) == [Finish(0), Finish(1)]
         verdict = finish(job)
-        assert isinstance(verdict.cause, policy.Rejected)
+        assert isinstance(verdict.cause, verdicts.Rejected)
         assert set(verdict.cause.failures) == {1}
         assert verdict.exit_code == 125
 
@@ -129,7 +129,7 @@ class TestStart:
         wrong = ev.NodeReady(0, facts(0), (("cwd", "/w: no such directory"),))
         assert orders(job.handle(wrong, 2.0)) == [Finish(0)]
         verdict = finish(job, (0,))
-        assert isinstance(verdict.cause, policy.Rejected)
+        assert isinstance(verdict.cause, verdicts.Rejected)
         assert set(verdict.cause.failures) == {0, 1}
         assert verdict.exit_code == 125
 
@@ -155,7 +155,7 @@ class TestStart:
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         job.handle(ev.NodeReady(1, facts(1, machine="machine 0")), 0.0)
         cause = finish(job).cause
-        assert isinstance(cause, policy.Rejected)
+        assert isinstance(cause, verdicts.Rejected)
         assert cause.failures[1].why == "is the same machine as n0"
 
     def test_unless_nothing_is_to_be_checked(self, plan: JobPlan) -> None:
@@ -230,7 +230,7 @@ class TestEnd:
         exited(running, 1, 3)
         exited(running, 3, -15)
         verdict = finish(running)
-        assert verdict.cause == policy.RankFailed(1, 2, status)
+        assert verdict.cause == verdicts.RankFailed(1, 2, status)
         assert verdict.exit_code == code
 
     def test_kill_ladder(self, running: Job) -> None:
@@ -269,7 +269,7 @@ class TestEnd:
         running.handle(ev.OutputEnded(1, 3, 1, 9, 10), 1.0)
         running.handle(ev.OutputEnded(1, 3, 2, 0, 0), 1.0)
         verdict = finish(running)
-        assert verdict.cause == policy.OutputLost(1, 3, 9, 10)
+        assert verdict.cause == verdicts.OutputLost(1, 3, 9, 10)
         assert verdict.exit_code == 125
 
     def test_lost_node_ends_the_job(self, running: Job) -> None:
@@ -279,7 +279,7 @@ class TestEnd:
         exited(running, 0, -15)
         exited(running, 1, -15)
         verdict = finish(running, (0,))
-        assert verdict.cause == policy.NodeFailed(1, UNREACHABLE)
+        assert verdict.cause == verdicts.NodeFailed(1, UNREACHABLE)
         assert verdict.exit_code == 125
 
     def test_a_dying_node_is_the_cause_of_what_its_ranks_do(self, running: Job) -> None:  # J-3
@@ -290,7 +290,7 @@ class TestEnd:
             exited(running, rank, -15)
         running.handle(ev.NodeLost(1, Failure(Kind.LOST, "the link ended")), 2.0)
         verdict = finish(running, (0,))
-        assert verdict.cause == policy.NodeFailed(1, Failure(Kind.LOST, "told to"))
+        assert verdict.cause == verdicts.NodeFailed(1, Failure(Kind.LOST, "told to"))
         assert verdict.exit_code == 125
 
     def test_silence_is_loss(self, running: Job) -> None:

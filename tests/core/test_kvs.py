@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.run.kvs import FENCE_LIMIT, FenceError, Fences, Release, process_mapping
+from dispatcher.core.run.mpi_manager import (
+    FENCE_LIMIT,
+    FenceError,
+    Fences,
+    Release,
+    process_mapping,
+)
 
 TWO = {0: (0, 1), 1: (2, 3)}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.events import mpi_events
+from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, LookInside, SignalRanks
-from dispatcher.core.events.pmix import MpiFound
-from dispatcher.core.run import policy, restart
+from dispatcher.core.events.mpi_events import MpiFound
+from dispatcher.core.run import restart
 from dispatcher.core.run.attempt import DOUBT_LIMIT, Job
 from dispatcher.core.run.half_finalized import AGAIN, MOMENT
-from dispatcher.plan.job.worlds import number
+from dispatcher.plan.job.placement import number
 
 from .conftest import facts, make_plan
 
@@ -63,8 +63,8 @@ class TestWithoutInit:
         assert look(running, 1.0 + MOMENT) == [LookInside(0, False, ()), LookInside(1, False, ())]
         actions = tell(running, {0: MPICH, 3: MPICH})
         assert {a.node for a in actions if isinstance(a, SignalRanks)} == {0, 1}
-        assert running.cause == policy.LeftMpi(1, 2, True, (2,), (0, 3))
-        assert policy.exit_code(running.cause) == 1
+        assert running.cause == verdicts.LeftMpi(1, 2, True, (2,), (0, 3))
+        assert verdicts.exit_code(running.cause) == 1
         assert "look" not in running.deadlines
 
     def test_all_that_did_so_are_named(self, running: Job) -> None:
@@ -73,7 +73,7 @@ class TestWithoutInit:
         found(running, 1)
         look(running, 1.0 + MOMENT)
         tell(running, {1: MPICH})
-        assert running.cause == policy.LeftMpi(0, 0, True, (0, 3), (1,))
+        assert running.cause == verdicts.LeftMpi(0, 0, True, (0, 3), (1,))
 
     def test_a_job_without_mpi_is_asked_for_nothing(self, running: Job) -> None:
         left(running, 2, "never")
@@ -88,7 +88,7 @@ class TestWithoutInit:
         assert look(running, 1.5 + MOMENT) == []
         assert len(look(running, 1.0 + MOMENT + AGAIN)) == 2
         tell(running, {0: MPICH})
-        assert isinstance(running.cause, policy.LeftMpi)
+        assert isinstance(running.cause, verdicts.LeftMpi)
 
     def test_who_does_not_answer_is_asked_again(self, running: Job) -> None:
         left(running, 2, "never")
@@ -114,7 +114,7 @@ class TestWithoutInit:
         left(running, 2, "never")
         found(running, 0)
         running.handle(ev.RankExited(0, 0, 3), 1.1)
-        assert running.cause == policy.RankFailed(0, 0, 3)
+        assert running.cause == verdicts.RankFailed(0, 0, 3)
 
 
 class TestWithoutFinalize:
@@ -123,20 +123,20 @@ class TestWithoutFinalize:
         left(running, 1, "inside")
         assert look(running, 1.0 + MOMENT) == [LookInside(0, True, ()), LookInside(1, True, ())]
         tell(running, {0: MPICH, 2: MPICH, 3: MPICH}, over=(3,))
-        assert running.cause == policy.LeftMpi(0, 1, False, (1,), (0, 2))
+        assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), (0, 2))
 
     def test_it_is_a_failure_even_if_nobody_is_left(self, running: Job) -> None:
         found(running, 0)
         left(running, 1, "inside")
         look(running, 1.0 + MOMENT)
         tell(running, {})
-        assert running.cause == policy.LeftMpi(0, 1, False, (1,), ())
+        assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), ())
 
     def test_the_others_may_all_have_ended_before_the_look(self, running: Job) -> None:
         found(running, 0)
         for rank in (3, 0, 1, 2):
             left(running, rank, "inside" if rank in (2, 3) else "")
-        assert running.cause == policy.LeftMpi(1, 3, False, (2, 3), ())
+        assert running.cause == verdicts.LeftMpi(1, 3, False, (2, 3), ())
         assert running.state == "finishing"
 
     @pytest.mark.parametrize("over", [(), (0,)])
@@ -152,7 +152,7 @@ class TestWithoutFinalize:
         left(running, 3, "open", 4.0)
         look(running, 4.0 + MOMENT)
         tell(running, {0: MPICH}, now=5.0)
-        assert running.cause == policy.LeftMpi(1, 3, False, (3,), (0,))
+        assert running.cause == verdicts.LeftMpi(1, 3, False, (3,), (0,))
 
     def test_all_may_end_so_together(self, running: Job) -> None:
         found(running, 0)
@@ -176,13 +176,13 @@ class TestWithoutFinalize:
         found(running, 0)
         left(running, 1, "inside")
         running.handle(then, 1.1)
-        assert running.cause == policy.LeftMpi(0, 1, False, (1,), ())
+        assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), ())
 
     def test_after_the_end_began_it_changes_nothing(self, running: Job) -> None:
         found(running, 0)
         running.handle(ev.RankExited(0, 0, 3), 1.0)
         left(running, 1, "inside")
-        assert running.cause == policy.RankFailed(0, 0, 3)
+        assert running.cause == verdicts.RankFailed(0, 0, 3)
         assert look(running, 1.0 + MOMENT) == []
 
 
@@ -196,11 +196,11 @@ class TestTwoMpis:
     def test_one_by_pmi_and_one_by_pmix(self, running: Job) -> None:
         self.both(running, MPICH, OPEN)
         tell(running, {0: MPICH, 1: MPICH, 2: OPEN, 3: OPEN}, versions={OPEN: "Open MPI v5.0.1"})
-        assert running.cause == policy.MpisDiffer((
-            policy.UsedMpi("", MPICH[1], "PMI-1", (0, 1)),
-            policy.UsedMpi("Open MPI v5.0.1", OPEN[1], "PMIx", (2, 3)),
+        assert running.cause == verdicts.MpisDiffer((
+            verdicts.UsedMpi("", MPICH[1], "PMI-1", (0, 1)),
+            verdicts.UsedMpi("Open MPI v5.0.1", OPEN[1], "PMIx", (2, 3)),
         ))  # fmt: skip
-        assert policy.exit_code(running.cause) == 125
+        assert verdicts.exit_code(running.cause) == 125
         assert restart.refusal(running.cause) == "its ranks use different MPIs"
 
     @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ class TestTwoMpis:
         self.both(running, MPICH, OTHER)
         inside = {0: MPICH, 1: MPICH, 2: OTHER, 3: OTHER}
         tell(running, inside, versions={MPICH: one, OTHER: other})
-        assert isinstance(running.cause, policy.MpisDiffer) is differ
+        assert isinstance(running.cause, verdicts.MpisDiffer) is differ
         assert running.state == ("stopping" if differ else "running")
 
     def test_one_file_everywhere_is_not_looked_at(self, running: Job) -> None:
@@ -243,14 +243,14 @@ class TestTwoMpis:
         running.handle(mpi_events.PmiAborted(1, 2, 15, ""), 1.2)
         known = {MPICH: "MPICH Version: 5.0.2", OTHER: "MPICH Version: 4.0.2"}
         tell(running, {1: MPICH, 3: OTHER}, versions=known)
-        assert isinstance(running.cause, policy.MpisDiffer)
+        assert isinstance(running.cause, verdicts.MpisDiffer)
         assert [one.ranks for one in running.cause.used] == [(0, 1), (2, 3)]
 
     def test_a_crash_for_another_reason_stays_the_cause(self, running: Job) -> None:
         self.both(running, MPICH, OTHER)
         running.handle(ev.RankExited(0, 0, -6), 1.1)
         tell(running, {1: MPICH, 3: OTHER}, versions=dict.fromkeys((MPICH, OTHER), "MPICH 5.0.2"))
-        assert running.cause == policy.RankFailed(0, 0, -6)
+        assert running.cause == verdicts.RankFailed(0, 0, -6)
 
     @pytest.mark.parametrize("way", ["time", "signal", "all"])
     def test_the_answer_is_not_waited_for_for_ever(self, running: Job, way: str) -> None:
@@ -267,4 +267,4 @@ class TestTwoMpis:
                 running.handle(ev.OutputEnded(0, 0, stream, 5, 5), 1.2)
             for rank in (1, 2, 3):
                 left(running, rank, "", 1.2)
-        assert running.cause == policy.RankFailed(0, 0, -6)
+        assert running.cause == verdicts.RankFailed(0, 0, -6)

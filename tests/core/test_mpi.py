@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from dispatcher.core.events import mpi_events
+from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import (
     Action,
@@ -20,10 +20,9 @@ from dispatcher.core.events.actions import (
     SpawnRanks,
     Tell,
 )
-from dispatcher.core.run import policy
 from dispatcher.core.run.attempt import Job
 from dispatcher.core.run.mpi_manager import MOST_NAMES
-from dispatcher.plan.job.worlds import number
+from dispatcher.plan.job.placement import number
 
 from .conftest import facts, make_plan
 
@@ -51,7 +50,7 @@ def spawn(job: Job, *segments: mpi_events.Segment, node: int = 0, rank: int = 0)
     return job.handle(mpi_events.PmiSpawnAsked(node, rank, segments or (ONE,)), 1.0)
 
 
-def finish(job: Job) -> policy.Verdict:
+def finish(job: Job) -> verdicts.Verdict:
     actions = [a for node in (0, 1) for a in job.handle(ev.NodeSwept(node, 0), 3.0)]
     (end,) = [action for action in actions if isinstance(action, End)]
     return end.verdict
@@ -76,7 +75,7 @@ class TestFences:
         self, running: Job, world: int, epoch: int
     ) -> None:
         assert CloseLink(1) in commit(running, 1, epoch, world)
-        assert isinstance(running.cause, policy.NodeFailed)
+        assert isinstance(running.cause, verdicts.NodeFailed)
 
 
 class TestEnds:
@@ -103,7 +102,7 @@ class TestEnds:
         for rank in range(4):
             exited(running, rank // 2, rank, -15)
         verdict = finish(running)
-        assert (verdict.exit_code, verdict.cause) == (7, policy.MpiAborted(1, 2, 7, "why"))
+        assert (verdict.exit_code, verdict.cause) == (7, verdicts.MpiAborted(1, 2, 7, "why"))
 
     def test_an_abort_is_a_failure_whatever_its_code(self, running: Job) -> None:
         running.handle(mpi_events.PmiAborted(1, 2, 0, ""), 1.0)
@@ -193,12 +192,12 @@ class TestSpawn:
         spawn(running)
         actions = running.handle(ev.RankExited(0, number(1, 0), 3), 1.0)
         assert SignalRanks(1, signal.SIGTERM) in actions
-        assert running.cause == policy.RankFailed(0, number(1, 0), 3)
+        assert running.cause == verdicts.RankFailed(0, number(1, 0), 3)
 
     def test_its_abort_is_the_job_s(self, running: Job) -> None:
         spawn(running)
         running.handle(mpi_events.PmiAborted(0, number(1, 0), 9, ""), 1.0)
-        assert policy.exit_code(running.cause) == 9
+        assert verdicts.exit_code(running.cause) == 9
 
     def test_its_fences_are_its_own(self, running: Job) -> None:
         spawn(running, *TWO)

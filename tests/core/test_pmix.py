@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import ServePmix, SignalRanks
-from dispatcher.core.events.pmix import MpiFound, PmixFailed, PmixWanted
-from dispatcher.core.run import policy
+from dispatcher.core.events.mpi_events import MpiFound, PmixFailed, PmixWanted
 from dispatcher.core.run.attempt import Job
 
 from .conftest import make_plan
@@ -20,7 +20,7 @@ def test_each_node_serves_once(running: Job) -> None:
 def test_a_host_without_a_library_ends_the_job_and_says_what_would_help(running: Job) -> None:
     actions = running.handle(PmixFailed(1, "/lib/libmpi.so.40", "libpmix.so.2: not found"), 1.0)
     assert {action.node for action in actions if isinstance(action, SignalRanks)} == {0, 1}
-    assert isinstance(running.cause, policy.NodeFailed)
+    assert isinstance(running.cause, verdicts.NodeFailed)
     failure = running.cause.failure
     assert "/lib/libmpi.so.40 finds its ranks by PMIx" in failure.why
     assert "libpmix.so.2: not found" in failure.why
@@ -30,7 +30,7 @@ def test_a_host_without_a_library_ends_the_job_and_says_what_would_help(running:
 
 def test_a_library_that_dies_is_the_cause(running: Job) -> None:
     running.handle(PmixFailed(0, "", ""), 1.0)
-    assert isinstance(running.cause, policy.NodeFailed)
+    assert isinstance(running.cause, verdicts.NodeFailed)
     assert "has ended" in running.cause.failure.why
 
 

@@ -21,10 +21,10 @@ from dispatcher.core.exec_machine import (
     SignalCommand,
     Visit,
 )
-from dispatcher.model.host_part import Host
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import Errand, ErrandLimits
-from dispatcher.runner.exec.typing import Typing
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.runner.exec.stdio import Typing
 
 DROPPED = Failure(Kind.DROPPED, "closed by the host", retryable=True)
 REFUSED = Failure(Kind.REFUSED, "no sshd")

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import (
     Action,
     CloseLink,
     End,
     Finish,
+    LookAgain,
     OpenLink,
     Prepare,
     SignalRanks,
@@ -25,11 +27,11 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.run import policy, restart, run_machine
-from dispatcher.core.run.orphan_check import LookAgain, NodeCleared
+from dispatcher.core.events.run_events import NodeCleared
+from dispatcher.core.run import restart, run_machine
 from dispatcher.core.run.run_machine import Run
-from dispatcher.plan.job.restarts import Restarts
-from dispatcher.transport.base import Ending, Failure, Kind
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.plan.job.request import Restarts
 
 from .conftest import facts, make_plan
 
@@ -50,7 +52,7 @@ class World:
         self.run = Run(plan, check=check)
         self.now = 0.0
         self.done: list[Action] = []
-        self.ended: policy.Verdict | None = None
+        self.ended: verdicts.Verdict | None = None
         self.mute: set[int] = set()  # hosts that answer nothing
         self.attempts: dict[int, int] = {}  # host -> the attempt its link is at
         self.homes: dict[int, int] = {}  # living rank -> host
@@ -171,7 +173,7 @@ class TestRestart:
         assert world.ended is not None
         assert world.ended.ok
         assert world.ended.attempts == (
-            policy.Attempt(0, ("n0", "n1"), 4, policy.RankFailed(0, 1, 3), True),
+            verdicts.Attempt(0, ("n0", "n1"), 4, verdicts.RankFailed(0, 1, 3), True),
         )
 
     def test_the_last_attempt_decides(self) -> None:
@@ -366,7 +368,7 @@ class TestLostHosts:
         for host in (1, 2):
             world.at(ev.NodeSwept, host, 0)
         assert world.ended is not None
-        assert world.ended.cause == policy.RankFailed(1, 3, 5)
+        assert world.ended.cause == verdicts.RankFailed(1, 3, 5)
 
     def test_a_host_lost_while_its_lease_rested_is_never_surely_dead(self) -> None:  # R-3
         world = started(2, spares=1, most=1)
@@ -403,7 +405,7 @@ class TestLostHosts:
         world.at(ev.NodeSwept, 0, 0)  # of the attempt
         world.at(ev.NodeSwept, 0, 0)  # of the end
         assert world.ended is not None
-        assert world.ended.cause == policy.NodeFailed(1, GONE)
+        assert world.ended.cause == verdicts.NodeFailed(1, GONE)
         assert world.ended.no_restart == "no host can take the place of n1"
         assert world.ended.exit_code == 125
 
@@ -455,7 +457,7 @@ class TestLostHosts:
         world.tell(ev.NodeLost(2, GONE))
         world.at(ev.NodeSwept, 0, 0)
         assert world.ended is not None
-        assert isinstance(world.ended.cause, policy.Rejected)
+        assert isinstance(world.ended.cause, verdicts.Rejected)
         assert world.ended.left_out == {"n2": "unreachable: no route to host"}
         assert not world.starts()
 
@@ -687,7 +689,7 @@ def test_every_row_of_the_table_is_in_the_page() -> None:
 
 def test_the_fence_outlives_a_stuck_agent() -> None:
     """Its guardian waits for lease + SLACK, then needs 5 seconds at most."""
-    from dispatcher.remote.agent.guarded import SLACK
+    from dispatcher.remote.agent.guardian import SLACK
 
     limits = make_plan().limits
     assert restart.fence(limits) > limits.lease + max(limits.lifeline_grace, SLACK) + 5

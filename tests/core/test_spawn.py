@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment
-from dispatcher.core.run.spawn_placement import MOST_WORDS, Refused, World, place
-from dispatcher.model.host_part import Host, Hostlist
-from dispatcher.plan.job import worlds
+from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
+from dispatcher.core.run.spawn_placement import MOST_WORDS, Refused, place
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Program, Request
 
@@ -106,13 +106,13 @@ def test_max_slots_bound_it() -> None:
 @pytest.mark.parametrize(
     ("segments", "fields", "words"),
     [
-        ([segment(worlds.MOST_SPAWNED + 1)], {}, "4097 processes wanted: at most 4096"),
+        ([segment(placement.MOST_SPAWNED + 1)], {}, "4097 processes wanted: at most 4096"),
         ([segment(4000), segment(97)], {}, "4097 processes wanted"),
         ([segment(2)], {"spawned": 4095}, "2 processes wanted and 4095 live: at most 4096"),
         ([Segment(2, (b"prog", b"x" * MOST_WORDS))], {}, "at most 4194304 for all processes"),
         ([Segment(1, ())], {}, "no program"),
         ([Segment(1, (b"",))], {}, "no program"),
-        ([segment(1)], {"index": worlds.MOST_WORLDS + 1}, "which is the most"),
+        ([segment(1)], {"index": placement.MOST_WORLDS + 1}, "which is the most"),
     ],
 )
 def test_limits(segments: list[Segment], fields: dict[str, int], words: str) -> None:

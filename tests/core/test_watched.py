@@ -6,9 +6,8 @@ import pytest
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CloseLink
-from dispatcher.core.events.monitor_events import RanksApart
-from dispatcher.core.events.networks import NetworksDiffer
-from dispatcher.core.watched import Watched
+from dispatcher.core.events.monitor_events import NetworksDiffer, RanksApart
+from dispatcher.core.hang_monitor import Watched
 from dispatcher.plan.job.request import Limits
 
 from .conftest import facts, make_plan

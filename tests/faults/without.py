@@ -45,7 +45,7 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("host.process", "if not proctree.signal_with_parent(parent, SIGKILL):", "if False:"),
     ),
     "agent's death signal": (
-        ("agent.guarded", "if not proctree.signal_with_parent(guardian, SIGTERM):", "if False:"),
+        ("agent.guardian", "if not proctree.signal_with_parent(guardian, SIGTERM):", "if False:"),
     ),
     "lifeline": (
         ("agent.agent_loop", '        self.tell(("lifeline", self.guarded.why()))\n', ""),
@@ -64,7 +64,7 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     # folder; an agent that sends less than it read
     "both at the start": (
         (
-            "host.folder",
+            "host.workdir",
             "os.mkdir(path, 0o700)",
             "os.mkdir(path, 0o700); os.uname().nodename == 'n2' and "
             "[os.kill(pid, 9) for pid in (os.getppid(), os.getpid())]",
@@ -174,7 +174,7 @@ def _retrying(put: Put) -> None:
 
 def _final_failures(put: Put) -> None:
     """Whatever fails is tried again until the time is up."""
-    from dispatcher.transport.base import Failure
+    from dispatcher.model.failure import Failure
     from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
     reach: Any = ParamikoTransport.open
@@ -195,7 +195,7 @@ def _host_keys(put: Put) -> None:
 def _sync_marker(put: Put) -> None:
     """All that a host says is taken for frames."""
     from dispatcher.bootstrap.payload import SyncScanner
-    from dispatcher.remote.protocol.wire import SYNC
+    from dispatcher.remote.protocol.frames import SYNC
 
     put(SyncScanner, "feed", lambda self, data: data.removeprefix(SYNC))
 
@@ -258,16 +258,16 @@ def _last_look(put: Put) -> None:
 
 def _search_by_run_id(put: Put) -> None:
     """Nobody looks for what carries a run's id."""
-    from dispatcher.bootstrap import tags
+    from dispatcher.bootstrap import shell
 
-    put(tags, "words", lambda run_ids, *, kill: ("/bin/sh", "-c", ":"))
+    put(shell, "words", lambda run_ids, *, kill: ("/bin/sh", "-c", ":"))
 
 
 def _own_run_id(put: Put) -> None:
     """Processes of any run are taken for those of the one that is asked for."""
-    from dispatcher.bootstrap import tags
+    from dispatcher.bootstrap import shell
 
-    put(tags, "_SCRIPT", _changed(tags._SCRIPT, '[ "$w" = "$i" ]', '[ "$w" ]'))
+    put(shell, "_SCRIPT", _changed(shell._SCRIPT, '[ "$w" = "$i" ]', '[ "$w" ]'))
 
 
 def _leaving_out(put: Put) -> None:
@@ -280,9 +280,9 @@ def _leaving_out(put: Put) -> None:
 
 def _open_files(put: Put) -> None:
     """Nobody asks how many files may be open."""
-    from dispatcher.api import here
+    from dispatcher.api import request
 
-    put(here, "FILES_PER_HOST", 0)
+    put(request, "FILES_PER_HOST", 0)
 
 
 def _attempt_numbers(put: Put) -> None:
@@ -308,7 +308,7 @@ def _vacancy(put: Put) -> None:
 
 def _progress(put: Put) -> None:
     """Attempts that come no further are not counted."""
-    from dispatcher.core.run.account import Account
+    from dispatcher.core.run.restart import Account
 
     put(Account, "verdict", None)
 

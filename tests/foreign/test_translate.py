@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from dispatcher import cli
 from dispatcher.cli.run.run import command as run_command
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.compat import accelerate, deepspeed, mpirun, torch_launchers, translate
+from dispatcher.plan.compat import accelerate, deepspeed, mpirun, torchrun, translate
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "migration.md"
 ROWS = re.findall(r"^\| `(.+?)` \| `(dispatch .+?)` \|$", DOCUMENT.read_text(), re.M)
 TABLES = {
-    "torchrun": torch_launchers.TABLE,
+    "torchrun": torchrun.TABLE,
     "deepspeed": deepspeed.TABLE,
     "accelerate launch": accelerate.TABLE,
     "mpirun": mpirun.TABLE,

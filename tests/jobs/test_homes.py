@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dispatcher.cli.jobs.homes import ToldHomes
+from dispatcher.cli.jobs.stacks import ToldHomes
 
 
 def line(name: str, **context: object) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Stamped
-from dispatcher.core.run.policy import Interrupted
+from dispatcher.core.events.verdicts import Interrupted
 from dispatcher.jobs import registry
 from dispatcher.jobs.phase import Phase
 

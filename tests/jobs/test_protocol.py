@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.bootstrap import tags
+from dispatcher.bootstrap import shell
 from dispatcher.jobs.job_socket import Frames, Malformed, frame, parse_order, wants_output
 
 
@@ -58,10 +58,10 @@ def test_a_host_may_answer_anything() -> None:
         f"killed 12 {run} my prog\nfound -1 {run} x\nfound 1 ../x y\n\xff\nleft 7 {run} z\n"
         f"killed - {run} /tmp\nremoved 9 {run} /tmp\nkept - {run} /a b\nfound - {run}-x /tmp\n"
     )
-    assert tags.parse(text.encode("latin-1")) == [
-        tags.Tagged("killed", 12, run, "my prog"),
-        tags.Tagged("left", 7, run, "z"),
-        tags.Tagged("kept", None, run, "/a b"),
+    assert shell.parse(text.encode("latin-1")) == [
+        shell.Tagged("killed", 12, run, "my prog"),
+        shell.Tagged("left", 7, run, "z"),
+        shell.Tagged("kept", None, run, "/a b"),
     ]
 
 
@@ -78,15 +78,15 @@ PIECES = st.one_of(
 def test_of_any_answer_whole_lines_are_read(lines: list[bytes]) -> None:
     """Nothing of another line changes what one says."""
     good = b"killed 12 20260131-142501-k3f9x2 my prog"
-    read = tags.parse(b"\n".join([*lines, good]))
-    assert read[-1] == tags.Tagged("killed", 12, "20260131-142501-k3f9x2", "my prog")
-    each = [one for line in lines for one in tags.parse(line)]
+    read = shell.parse(b"\n".join([*lines, good]))
+    assert read[-1] == shell.Tagged("killed", 12, "20260131-142501-k3f9x2", "my prog")
+    each = [one for line in lines for one in shell.parse(line)]
     assert read[:-1] == each
     assert all(one.pid is None or one.pid >= 0 for one in each)
 
 
 def test_nothing_is_killed_that_nobody_named() -> None:
     with pytest.raises(AssertionError):
-        tags.words([], kill=True)
+        shell.words([], kill=True)
     with pytest.raises(AssertionError):
-        tags.words(["$(id)"], kill=True)
+        shell.words(["$(id)"], kill=True)

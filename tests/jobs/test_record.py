@@ -14,9 +14,8 @@ import pytest
 from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.jobs import registry
-from dispatcher.jobs.caller import Call
 from dispatcher.jobs.control_server import Control
-from dispatcher.jobs.job_socket import Frames
+from dispatcher.jobs.job_socket import Call, Frames
 from dispatcher.jobs.stacks_server import Hatch
 from dispatcher.model.errors import UsageError
 

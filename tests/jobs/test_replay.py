@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from dispatcher.cli.jobs import job_screen
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.jobs.phase import Standing
 from dispatcher.jobs.registry import Job, Process
-from dispatcher.jobs.standing import Standing
 from dispatcher.output.files.merged_log import Merged
 from dispatcher.output.files.rank_logs import RankFiles
-from dispatcher.output.files.rotation_part import Rotation
-from dispatcher.plan.job.worlds import FIRST
+from dispatcher.output.files.rotation import Rotation
+from dispatcher.plan.job.placement import FIRST
 
 #: of lines that are read, put aside, or known to a caller by their end only; smaller here than
 #: in life, see ``small``
@@ -82,7 +82,7 @@ def small() -> object:
         for name in ("merged_log.PART", "spool.BLOCK", "rotation.CHUNK"):
             patch.setattr(f"dispatcher.output.files.{name}", LONG)
         patch.setattr("dispatcher.output.files.log_reader.LONG", MERGED_HEAD)
-        patch.setattr("dispatcher.jobs.standing.HEAD", HEAD)
+        patch.setattr("dispatcher.jobs.phase.HEAD", HEAD)
         patch.setattr(job_screen, "BEHIND", 0.0)
         yield
 

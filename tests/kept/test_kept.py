@@ -337,7 +337,7 @@ def test_nothing_of_the_current_folder_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dispatcher" / "transport" / "pool").mkdir(parents=True)
-    for trap in ("dispatcher/__init__.py", "dispatcher/transport/pool/__main__.py", "json.py"):
+    for trap in ("dispatcher/__init__.py", "dispatcher/transport/pool/daemon.py", "json.py"):
         (tmp_path / trap).write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import DispatchError, UsageError
-from dispatcher.model.host_part import Hostlist
-from dispatcher.plan.hosts.allocation import Surroundings
-from dispatcher.plan.hosts.allocation_part import discover
+from dispatcher.model.host import Hostlist
+from dispatcher.plan.hosts.allocation import Surroundings, discover
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}
 

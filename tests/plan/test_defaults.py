@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.cli.options.defaults import chosen, parse
+from dispatcher.cli.options.config_file import chosen, parse
 from dispatcher.model.errors import DispatchError, UsageError
 
 COMMANDS = ("run", "exec")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.plan.job.fitness import Exclusion, without
+from dispatcher.plan.job.reassignment import Exclusion, without
 from plan.test_reseat import names, planned
 
 

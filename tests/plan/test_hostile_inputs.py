@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.model import exitcodes
+from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.hosts.hostfile import parse_hostfile, read_hosts
 from dispatcher.plan.job.job_plan import Program, Request, parse_count, parse_nproc, plan_job
@@ -57,7 +57,7 @@ def test_ends_as_a_usage_error_that_says_why(
     with pytest.raises(UsageError) as caught:
         give(hostile)
     assert time.perf_counter() - started < 20.0  # it must not explode
-    assert caught.value.exit_code == exitcodes.USAGE
+    assert caught.value.exit_code == errors.USAGE
     assert hostile.expected in caught.value.message
     shown = caught.value.message + (caught.value.hint or "")
     assert len(shown) < 40000

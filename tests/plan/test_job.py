@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import InternalError, PlanError, UsageError
 from dispatcher.plan.hosts.hostfile import parse_hostfile, parse_inline
+from dispatcher.plan.job import plan_record
 from dispatcher.plan.job.job_plan import (
     JobPlan,
     Limits,
@@ -199,7 +200,9 @@ def test_a_rank_may_be_told_its_local_rank() -> None:
     ["", " ", "a  b", "$HOME", "%h %n %u %%", "--x=", "it's", '"', "\n", "-", "\udcff", "*", "\\"],
 )
 def test_arguments_are_never_altered(word: str) -> None:
-    plan = JobPlan.from_json(planned("n1 slots=1", Program("command", ("x", word))).to_json())
+    plan = plan_record.from_json(
+        plan_record.to_json(planned("n1 slots=1", Program("command", ("x", word))))
+    )
     assert plan.argv(0) == ("x", word)
 
 
@@ -277,17 +280,17 @@ def test_the_plan_is_frozen() -> None:
 class TestJson:
     def test_secrets_cross_but_are_not_shown(self) -> None:
         plan = planned("n1 slots=1 env=HOST_SECRET=hidden1", exports=("HF_TOKEN=hidden2",))
-        assert "hidden1" in plan.to_json()
-        assert "hidden2" in plan.to_json()
-        shown = json.dumps(plan.describe())
+        assert "hidden1" in plan_record.to_json(plan)
+        assert "hidden2" in plan_record.to_json(plan)
+        shown = json.dumps(plan_record.describe(plan))
         assert "hidden1" not in shown
         assert "hidden2" not in shown
-        assert plan.describe()["ranks"][0]["environment"]["RANK"] == "0"
+        assert plan_record.describe(plan)["ranks"][0]["environment"]["RANK"] == "0"
 
     def test_an_open_plan_can_be_shown_and_stored(self) -> None:
         plan = planned("n[1-2]")
-        assert JobPlan.from_json(plan.to_json()) == plan
-        assert plan.describe()["world_size"] is None
+        assert plan_record.from_json(plan_record.to_json(plan)) == plan
+        assert plan_record.describe(plan)["world_size"] is None
 
     @pytest.mark.parametrize(
         "text",
@@ -299,7 +302,7 @@ class TestJson:
     )  # fmt: skip
     def test_other_texts_are_refused(self, text: str) -> None:
         with pytest.raises(PlanError):
-            JobPlan.from_json(text)
+            plan_record.from_json(text)
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -319,16 +322,16 @@ class TestJson:
         ],
     )
     def test_a_wrong_field_is_named(self, field: str, value: object) -> None:
-        found = json.loads(planned("n1:2").to_json())
+        found = json.loads(plan_record.to_json(planned("n1:2")))
         found["plan"][field] = value
         with pytest.raises(PlanError, match=r"plan.*"):
-            JobPlan.from_json(json.dumps(found))
+            plan_record.from_json(json.dumps(found))
 
     def test_ranks_must_be_a_bijection(self) -> None:
-        found = json.loads(planned("n1:2").to_json())
+        found = json.loads(plan_record.to_json(planned("n1:2")))
         found["plan"]["nodes"][0]["ranks"] = [0, 0]
         with pytest.raises(PlanError, match="each once"):
-            JobPlan.from_json(json.dumps(found))
+            plan_record.from_json(json.dumps(found))
 
 
 @given(
@@ -350,9 +353,9 @@ def test_any_plan_survives_json(
         devices=devices,
         np=data.draw(st.none() | st.integers(1, sum(slots))),
     )
-    again = JobPlan.from_json(plan.to_json())
+    again = plan_record.from_json(plan_record.to_json(plan))
     assert again == plan
-    assert again.to_json() == plan.to_json()
+    assert plan_record.to_json(again) == plan_record.to_json(plan)
     assert again.ranks == plan.ranks
 
 
@@ -360,7 +363,7 @@ def test_any_plan_survives_json(
 def test_closing_a_plan_gives_each_gpu_one_rank(counts: list[int]) -> None:
     plan = planned(f"n[1-{len(counts)}]").resolved(dict(enumerate(counts)))
     assert [len(node.ranks) for node in plan.nodes] == [max(1, count) for count in counts]
-    assert JobPlan.from_json(plan.to_json()) == plan
+    assert plan_record.from_json(plan_record.to_json(plan)) == plan
 
 
 @pytest.mark.parametrize(

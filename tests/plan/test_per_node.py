@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.plan.job.per_node import NAMES, filled, torchrun
+from dispatcher.plan.job.rank_environment import NAMES, filled, torchrun
 
 VALUES: dict[str, object] = {name: f"<{name}>" for name in NAMES}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.model.paths import fill, groups
 
 HOSTS = (Host("n1", slots=2), Host("n2", slots=1))

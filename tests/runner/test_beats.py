@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.events.run_events import NodesHeard
-from dispatcher.runner.run import beats
-from dispatcher.runner.run.beats import Beats
+from dispatcher.runner.run import liveness
+from dispatcher.runner.run.liveness import Beats
 
 
 def test_each_is_told_once_with_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Beats()
     for node, when in ((3, 10.0), (1, 11.0), (3, 12.0)):
-        monkeypatch.setattr(beats.time, "monotonic", lambda when=when: when)
+        monkeypatch.setattr(liveness.time, "monotonic", lambda when=when: when)
         noted.note(node)
     assert noted.news(14.0) == NodesHeard((3, 1), (2.0, 3.0))
     assert noted.news(15.0) is None
-    monkeypatch.setattr(beats.time, "monotonic", lambda: 15.0)
+    monkeypatch.setattr(liveness.time, "monotonic", lambda: 15.0)
     noted.note(1)
     assert noted.news(15.0) == NodesHeard((1,), (0.0,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.remote.agent.agent_loop import PIPE_LIMIT
-from dispatcher.remote.protocol.wire import OUTPUT_LIMIT
+from dispatcher.remote.protocol.frames import OUTPUT_LIMIT
 from dispatcher.runner.run.output_intake import Credit
 from dispatcher.runner.run.reports import ReportError
 

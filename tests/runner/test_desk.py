@@ -11,20 +11,12 @@ import pytest
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded
-from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.runner.exec import host_command as visit_module
-from dispatcher.runner.exec.desk import Desk
+from dispatcher.runner.exec.exec_loop import Desk
 from dispatcher.runner.exec.host_command import Visit
-from dispatcher.transport.base import (
-    Call,
-    Ending,
-    Failure,
-    Kind,
-    Link,
-    Target,
-    Transport,
-    Window,
-)
+from dispatcher.transport.base import Call, Link, Target, Transport, Window
 
 LIMIT = 20.0
 

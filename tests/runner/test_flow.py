@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.runner.run import flow
-from dispatcher.runner.run.flow import Flow
+from dispatcher.runner.run import liveness
+from dispatcher.runner.run.liveness import Flow
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(flow, "time", clock)
+    monkeypatch.setattr(liveness, "time", clock)
     return clock
 
 

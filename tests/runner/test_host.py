@@ -11,9 +11,8 @@ import pytest
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import run_events as ev
-from dispatcher.remote.protocol.frames import control
-from dispatcher.remote.protocol.packing import unpack
-from dispatcher.remote.protocol.wire import (
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.remote.protocol.frames import (
     CONTROL,
     COUNT,
     ENDED,
@@ -25,11 +24,13 @@ from dispatcher.remote.protocol.wire import (
     SYNC,
     TAKEN,
     Decoder,
+    control,
     encode,
 )
-from dispatcher.runner.run.equal import alike
+from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run.host_thread import Host
-from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed, Target, Transport
+from dispatcher.runner.run.output_intake import alike
+from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READY = control(
     "ready",

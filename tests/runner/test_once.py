@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Program, Request
-from dispatcher.runner.run import pmix
-from dispatcher.runner.run.once import once_a_plan
+from dispatcher.runner.run import orders
+from dispatcher.runner.run.orders import once_a_plan
 
 
 def plan_of(*names: str) -> JobPlan:
@@ -29,5 +29,5 @@ def test_it_is_made_once_for_each_plan() -> None:
 
 def test_names_for_pmix_differ() -> None:
     plan = plan_of("a_1", "a.1", "a+1", "a 1")
-    assert pmix.hostnames(plan) == ["a_1", "a.1", "a-1", "a-1-3"]
-    assert pmix.hostnames(plan_of("b")) == ["b"]
+    assert orders.hostnames(plan) == ["a_1", "a.1", "a-1", "a-1-3"]
+    assert orders.hostnames(plan_of("b")) == ["b"]

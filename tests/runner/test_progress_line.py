@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.runner.run.progress_line import MOST_PENDING, ProgressLine
+from dispatcher.runner.run.liveness import MOST_PENDING, ProgressLine
 
 
 @given(st.lists(st.integers(0, 40), max_size=8))

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import JobPlan, Program, Request, Stdin, plan_job
-from dispatcher.remote.protocol.wire import INPUT, Decoder
+from dispatcher.remote.protocol.frames import INPUT, Decoder
 from dispatcher.runner.run import stdin_reader as module
 from dispatcher.runner.run.stdin_reader import WINDOW
-from dispatcher.transport.base import Failure, Kind
 
 
 def plan(stdin: Stdin) -> JobPlan:

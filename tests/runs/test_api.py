@@ -18,8 +18,8 @@ import pytest
 from rig import wait_for
 
 import dispatcher
-from dispatcher.api.backstage import MOST_BYTES, Backstage
 from dispatcher.api.request import Fields
+from dispatcher.api.run_session import MOST_BYTES, Backstage
 
 from .conftest import Desk
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from dispatcher.model import exitcodes
+from dispatcher.model import errors
 
 EXEC = [sys.executable, "-m", "dispatcher", "exec"]
 
@@ -64,7 +64,7 @@ def test_arguments_are_exact() -> None:
 def test_shell_text_is_opt_in() -> None:
     assert run("-w", "localhost", "--shell", "echo a | tr a b").stdout == "localhost: b\n"
     refused = run("-w", "localhost", "--", "echo a | tr a b")
-    assert refused.returncode == exitcodes.USAGE
+    assert refused.returncode == errors.USAGE
     assert refused.stderr.endswith("hint: dispatch exec -w localhost --shell 'echo a | tr a b'\n")
 
 
@@ -130,7 +130,7 @@ def test_what_reads_only_a_part_of_its_input_ends_well() -> None:
 def test_command_timeout_kills_the_group() -> None:
     text = "echo $$; sleep 1000 & trap '' TERM; while :; do sleep 0.1; done"
     done = run("-N", "-u", "0.5", "--grace", "0.2", "-w", "localhost", "--shell", text)
-    assert done.returncode == exitcodes.TIME_LIMIT
+    assert done.returncode == errors.TIME_LIMIT
     assert "timeout: longer than the 0.5 s of the command" in done.stderr
     wait_for(lambda: group_is_empty(int(done.stdout)), 10, "nothing is left of the group")
 
@@ -191,7 +191,7 @@ def test_a_reader_that_leaves_ends_it(started: Any) -> None:
 )
 def test_usage_errors_touch_no_host(words: tuple[str, ...], said: str) -> None:
     done = run(*words)
-    assert done.returncode == exitcodes.USAGE
+    assert done.returncode == errors.USAGE
     assert said in done.stderr
     assert done.stderr.startswith("error: ")
 

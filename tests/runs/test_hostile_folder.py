@@ -17,7 +17,7 @@ import click
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli import COMMANDS
+from dispatcher.cli.command_table import COMMANDS
 from dispatcher.cli.options import config_trust
 
 #: as the console script is started: what lies in the folder is not looked at for modules

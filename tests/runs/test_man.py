@@ -10,7 +10,7 @@ import subprocess
 import click
 import pytest
 
-from dispatcher import cli
+from dispatcher.cli import command_table
 from dispatcher.cli.tools import man
 
 MACROS = {"TH", "SH", "SS", "PP", "TP", "br", "nf", "fi", "nh", "ad l"}
@@ -38,8 +38,8 @@ def test_every_option_of_every_command_is_there(page: list[str]) -> None:
             about[name] = []
         elif line == ".TP":
             about[name].append(shown(following))
-    assert set(about) == set(cli.COMMANDS)
-    for name, module in cli.COMMANDS.items():
+    assert set(about) == set(command_table.COMMANDS)
+    for name, module in command_table.COMMANDS.items():
         command = importlib.import_module(f"dispatcher.cli.{module}").command
         context = click.Context(command, **command.context_settings)
         records = [
@@ -55,7 +55,7 @@ def test_every_option_of_every_command_is_there(page: list[str]) -> None:
 
 def test_the_words_are_those_of_the_help(page: list[str]) -> None:
     text = " ".join(map(shown, page)).split()
-    for module in cli.COMMANDS.values():
+    for module in command_table.COMMANDS.values():
         command = importlib.import_module(f"dispatcher.cli.{module}").command
         for said in (command.help, command.epilog):
             words = (said or "").replace("\b", "").split()

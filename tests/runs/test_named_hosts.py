@@ -15,11 +15,12 @@ import click
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli.options import host_options, reach
+from dispatcher.cli import command_table
+from dispatcher.cli.options import connect_options, host_options
 from dispatcher.cli.run import launch
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.transport.pool import asking
+from dispatcher.transport.pool import socket_path
 from dispatcher.transport.pool.pool_frames import Frames, fields
 
 #: every way to the hosts, and the table of dispatch.toml that is for it
@@ -62,7 +63,7 @@ def taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Taken:
         seen[:] = hosts
         raise Touched
 
-    monkeypatch.setattr(reach, "judge", judge)
+    monkeypatch.setattr(connect_options, "judge", judge)
     monkeypatch.setattr(launch, "judge", judge)
 
     def call(way: str, *where: str, config: str = "") -> str:
@@ -161,10 +162,15 @@ def test_who_took_the_last_host(
 
 def test_the_preview_is_for_every_command_that_takes_hosts_so() -> None:
     def takes(name: str) -> bool:
-        command: click.Command = importlib.import_module(f"dispatcher.cli.{cli.COMMANDS[name]}")
+        command: click.Command = importlib.import_module(
+            f"dispatcher.cli.{command_table.COMMANDS[name]}"
+        )
         return {"lists", "excluded"} <= {one.name for one in command.command.params}
 
-    assert {name for name in cli.COMMANDS if takes(name)} == {*host_options.TAKERS, "hosts"}
+    assert {name for name in command_table.COMMANDS if takes(name)} == {
+        *host_options.TAKERS,
+        "hosts",
+    }
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "run"])
@@ -264,7 +270,7 @@ def test_close_is_about_all_or_those_typed(
     def ask(order: bytes) -> None:
         orders.extend(fields(body)["hosts"] for _, _, body in Frames().feed(order))
 
-    monkeypatch.setattr(asking, "ask", ask)
+    monkeypatch.setattr(socket_path, "ask", ask)
     assert cli.main(["connect", "--close", *where]) == 0
     assert orders == [closed]
 

@@ -13,9 +13,9 @@ import pytest
 from rig import Cluster, wait_for
 from typist import Typist
 
-from dispatcher.cli.exec import shell_lines as sl
+from dispatcher.cli.exec import shell as sl
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 
 SHELL = [sys.executable, "-m", "dispatcher", "shell"]
 N = tuple(Host(f"n{i}") for i in range(1, 4))

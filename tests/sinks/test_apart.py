@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample, RanksApart
 from dispatcher.core.events.sink import Stamped
-from dispatcher.output.monitor.apart import BEHIND, ROUNDS, Apart, SamplesApart, words
-from dispatcher.output.monitor.outliers_part import outliers
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.output.monitor.outliers import BEHIND, ROUNDS, Apart, SamplesApart, outliers, words
 
 HOSTS = ["n1", "n2", "n3", "n4"]
 

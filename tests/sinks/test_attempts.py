@@ -7,32 +7,32 @@ import json
 import pytest
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.run import policy
-from dispatcher.output.text.attempts import headline, history, note, record
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.core.events import verdicts
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.output.text.verdict_text import headline, history, note, record
 
 HOSTS = ["n1", "n2", "n3", "n4"]
 LOST = Failure(Kind.LOST, "nothing heard for 15 s")
 
-CAUSES: list[tuple[policy.Cause, str]] = [
-    (policy.RankFailed(1, 3, -9), "rank 3 on n2: killed by SIGKILL (signal 9)"),
-    (policy.MpiAborted(0, 1, 4), "rank 1 on n1: called MPI_Abort(4)"),
-    (policy.RankNotStarted(2, 5, 11, "fork", "x"), "rank 5 on n3: could not be started (fork)"),
-    (policy.NodeFailed(1, LOST), "n2: host lost: nothing heard for 15 s"),
-    (policy.Rejected({1: LOST, 2: LOST}), "n[2-3] cannot be used"),
-    (policy.OutputLost(1, 3, 1, 2), "rank 3 on n2: output lost"),
-    (policy.Impossible("8 ranks but only 4 slots"), "8 ranks but only 4 slots"),
-    (policy.Interrupted(2), "ended by SIGINT"),
+CAUSES: list[tuple[verdicts.Cause, str]] = [
+    (verdicts.RankFailed(1, 3, -9), "rank 3 on n2: killed by SIGKILL (signal 9)"),
+    (verdicts.MpiAborted(0, 1, 4), "rank 1 on n1: called MPI_Abort(4)"),
+    (verdicts.RankNotStarted(2, 5, 11, "fork", "x"), "rank 5 on n3: could not be started (fork)"),
+    (verdicts.NodeFailed(1, LOST), "n2: host lost: nothing heard for 15 s"),
+    (verdicts.Rejected({1: LOST, 2: LOST}), "n[2-3] cannot be used"),
+    (verdicts.OutputLost(1, 3, 1, 2), "rank 3 on n2: output lost"),
+    (verdicts.Impossible("8 ranks but only 4 slots"), "8 ranks but only 4 slots"),
+    (verdicts.Interrupted(2), "ended by SIGINT"),
     (
-        policy.LeftMpi(1, 3, True, (3,), (0, 1)),
+        verdicts.LeftMpi(1, 3, True, (3,), (0, 1)),
         "rank 3 on n2: exited 0 without MPI_Init; ranks 0-1 wait in it",
     ),
-    (policy.MpisDiffer(()), "MPI: the ranks use different libraries"),
+    (verdicts.MpisDiffer(()), "MPI: the ranks use different libraries"),
 ]
 
 
 @pytest.mark.parametrize(("cause", "words"), CAUSES)
-def test_a_cause_in_one_line(cause: policy.Cause, words: str) -> None:
+def test_a_cause_in_one_line(cause: verdicts.Cause, words: str) -> None:
     assert headline(cause, HOSTS) == words
     json.dumps(ev.RunRestarting(cause, 1, 2, 0.0).context())  # the journal takes it
 
@@ -62,11 +62,11 @@ def test_notes(event: ev.Event, words: str | None) -> None:
 
 
 def test_the_verdict_lists_every_attempt() -> None:
-    verdict = policy.Verdict(
-        policy.RankFailed(0, 1, 3), 3, 4,
+    verdict = verdicts.Verdict(
+        verdicts.RankFailed(0, 1, 3), 3, 4,
         attempts=(
-            policy.Attempt(0, ("n1", "n2"), 4, policy.Rejected({1: LOST}), False),
-            policy.Attempt(0, ("n1", "n3"), 4, policy.RankFailed(1, 2, 5), True),
+            verdicts.Attempt(0, ("n1", "n2"), 4, verdicts.Rejected({1: LOST}), False),
+            verdicts.Attempt(0, ("n1", "n3"), 4, verdicts.RankFailed(1, 2, 5), True),
         ),
         left_out={"n2": "host lost"},
         no_restart="1 restart was made, which is the most",
@@ -82,5 +82,5 @@ def test_the_verdict_lists_every_attempt() -> None:
 
 
 def test_a_plain_run_says_nothing() -> None:
-    assert history(policy.Verdict(None, 0, 4)) == []
-    assert history(policy.Verdict(policy.RankFailed(0, 1, 3), 3, 4)) == []
+    assert history(verdicts.Verdict(None, 0, 4)) == []
+    assert history(verdicts.Verdict(verdicts.RankFailed(0, 1, 3), 3, 4)) == []

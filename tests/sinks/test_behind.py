@@ -12,7 +12,7 @@ from rig import wait_for
 from dispatcher.core.events.run_events import NodeHeard, OutputEnded
 from dispatcher.core.events.sink import Counts, Sink, Stamped
 from dispatcher.output.buffered import OVERHEAD, Behind
-from dispatcher.output.files.spool_part import Spool
+from dispatcher.output.files.spool import Spool
 
 CHUNK = b"x" * 1000
 

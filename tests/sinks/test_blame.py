@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.run.policy import Interrupted, NodeFailed, Verdict
-from dispatcher.output.text.blame import blamed, words
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.core.events.verdicts import Interrupted, NodeFailed, Verdict
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.output.text.failures import blamed, words
 
 GONE = Failure(Kind.LOST, "gone")
 #: 0 leads to 1 and 2, which leads to 3; 4 stands alone

@@ -6,10 +6,10 @@ import json
 
 from dispatcher.core.events import exec_events as vi
 from dispatcher.core.events.sink import Stamped
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import host_blocks
 from dispatcher.output.exec.host_blocks import Kept, blocks_of, differences, gathered, record
-from dispatcher.remote.protocol.wire import STDERR, STDOUT
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 
 def kept(*said: bytes, streams: frozenset[int] = frozenset({STDOUT, STDERR})) -> Kept:

@@ -6,9 +6,9 @@ import re
 
 from dispatcher.core.events import exec_events as vi
 from dispatcher.core.events.sink import Stamped
-from dispatcher.output.exec.copy_progress import CopyProgress
-from dispatcher.output.exec.copying import size, summary
-from dispatcher.transfer.told import Told
+from dispatcher.output.exec.exec_notes import size, summary
+from dispatcher.output.exec.exec_progress import CopyProgress
+from dispatcher.transfer.host_copy import Told
 
 MIB = 1 << 20
 

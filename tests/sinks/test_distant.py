@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.monitor.distant import Distant, packed, unpacked
-from dispatcher.output.monitor.run_progress import LOST, RUNNING, Picture
+from dispatcher.output.monitor.run_progress import LOST, RUNNING, Distant, Picture, packed, unpacked
 
 PICTURE = Picture({RUNNING: 2, LOST: 1}, (2,), {"running": 4}, 12, 3.5, 0.5, (1, 3), 2.0, "x")
 

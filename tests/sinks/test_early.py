@@ -6,8 +6,7 @@ import pytest
 
 from dispatcher.core.events.exec_events import Exited, HostDone
 from dispatcher.core.events.sink import Stamped
-from dispatcher.output.exec.early import WAIT, Early
-from dispatcher.output.exec.host_blocks import Kept, gathered
+from dispatcher.output.exec.host_blocks import WAIT, Early, Kept, gathered
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
 

@@ -7,8 +7,8 @@ import re
 from dispatcher.core.events import exec_events as vi
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Stamped
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec.exec_progress import SLOW, ErrandProgress
-from dispatcher.transport.base import Failure, Kind
 
 
 def shown(progress: ErrandProgress, columns: int = 100) -> str:

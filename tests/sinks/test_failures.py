@@ -7,17 +7,17 @@ from base64 import b64encode
 
 import pytest
 
-from dispatcher.checks.ruling import Ruling
+from dispatcher.checks.report import Ruling
 from dispatcher.cli.checks import check_table
 from dispatcher.core.events import exec_events as vi
-from dispatcher.core.run import policy
-from dispatcher.core.run.policy import Verdict
+from dispatcher.core.events import verdicts
+from dispatcher.core.events.verdicts import Verdict
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import exec_notes
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.failures import Trouble, grouped, in_common
 from dispatcher.plan.hosts.hostfile import parse_inline
 from dispatcher.plan.job.job_plan import JobPlan, Program, Request, plan_job
-from dispatcher.transport.base import Failure, Kind
 
 NAMES = [f"n{number:03}" for number in range(1, 201)]
 
@@ -52,7 +52,7 @@ FAILURES = [
 class TestOneRow:
     def test_of_a_run(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
         plan = plan_of("n[001-200]:1")
-        cause = policy.Rejected({at: fail(name) for at, name in enumerate(NAMES)})
+        cause = verdicts.Rejected({at: fail(name) for at, name in enumerate(NAMES)})
         found = verdict_text.describe(
             Verdict(cause, 125, 200), plan, {}, lambda rank: ("stderr", [])
         )
@@ -65,7 +65,7 @@ class TestOneRow:
     def test_of_hosts_lost_later(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
         plan = plan_of("n[001-200]:1")
         lost = {at: fail(name) for at, name in enumerate(NAMES)}
-        said = Verdict(policy.Interrupted(2), 130, 200, lost=lost)
+        said = Verdict(verdicts.Interrupted(2), 130, 200, lost=lost)
         found = verdict_text.describe(said, plan, {}, lambda rank: ("stderr", []))
         assert found[1:] == [
             f"  then error: n[001-200]: {kind}: {why}",

@@ -15,7 +15,7 @@ from dispatcher.core.events.sink import Stamped
 from dispatcher.output.files import rank_logs
 from dispatcher.output.files.merged_log import PART, Merged
 from dispatcher.output.files.rank_logs import RankFiles
-from dispatcher.output.files.rotation_part import LogFile, Rotation, mark
+from dispatcher.output.files.rotation import LogFile, Rotation, mark
 from dispatcher.output.files.spool import Spill
 
 

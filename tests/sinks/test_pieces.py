@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.output.files.rotation import Pieces, names_in
-from dispatcher.output.files.rotation_part import LogFile, Rotation
+from dispatcher.output.files.rotation import LogFile, Pieces, Rotation, names_in
 
 
 def taken(pieces: Pieces, most: int | None = None) -> tuple[int, bytes]:

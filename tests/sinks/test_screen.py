@@ -12,8 +12,7 @@ import pytest
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import BEAT, Stamped
 from dispatcher.output.files.spool import BLOCK, Spill
-from dispatcher.output.terminal.outlet import Outlet
-from dispatcher.output.terminal.screen import Screen, View
+from dispatcher.output.terminal.screen import Outlet, Screen, View
 from dispatcher.output.text.fold import Folding, fold_numbers
 from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
 from dispatcher.core.events.sink import Stamped
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.live_table import LAST, Shot, Table
 from dispatcher.output.terminal.footer import drawn
-from dispatcher.output.terminal.watch_screen import HELP, SORTS, Look, Watch, chosen, keys
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.output.terminal.watch_table import HELP, SORTS, Look, Watch, chosen, keys
 
 GIB = 1 << 30
 

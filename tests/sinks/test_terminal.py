@@ -13,14 +13,12 @@ from emulator import Emulator
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Stamped
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.run_progress import Progress, Silence
-from dispatcher.output.terminal.curtain import Curtain
-from dispatcher.output.terminal.footer import Footer, drawn
-from dispatcher.output.terminal.outlet import Outlet
-from dispatcher.output.terminal.panel import closing
-from dispatcher.output.terminal.screen import Screen, View
-from dispatcher.output.terminal.terminal import FIRST, STOPPED, Terminal
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.output.terminal.alt_screen import Curtain
+from dispatcher.output.terminal.footer import Footer, closing, drawn
+from dispatcher.output.terminal.live_terminal import FIRST, STOPPED, Terminal
+from dispatcher.output.terminal.screen import Outlet, Screen, View
 
 
 class Now:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Stamped
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.files.trace import Trace
-from dispatcher.transport.base import Failure, Kind
 
 FACTS = ev.Facts("h", 1, "3.11", 4, 0, ("10.0.0.1",), "m")
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.error_file import ErrorFile
-from dispatcher.core.run import policy
-from dispatcher.core.run.policy import Cause, MpiAborted, Verdict
-from dispatcher.model.host_part import Host, Hostlist
-from dispatcher.output.text.verdict_text import describe, fold_ranks, status_words
+from dispatcher.core.events.verdicts import Cause, MpiAborted, Verdict
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.output.text.fold import fold_ranks
+from dispatcher.output.text.verdict_text import describe, status_words
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Program, Request
-from dispatcher.transport.base import Failure, Kind
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def plan() -> JobPlan:
 
 
 def told(cause: Cause | None, plan: JobPlan, **fields: object) -> str:
-    verdict = Verdict(cause, policy.exit_code(cause), 8, **fields)  # type: ignore[arg-type]
+    verdict = Verdict(cause, verdicts.exit_code(cause), 8, **fields)  # type: ignore[arg-type]
     return "\n".join(describe(verdict, plan, {3: 77}, lambda rank: ("stderr", ["boom"])))
 
 
@@ -31,7 +32,7 @@ def test_success_says_nothing(plan: JobPlan) -> None:
 
 def test_failed_rank_and_consequences(plan: JobPlan) -> None:
     statuses = {0: -15, 1: -15, 2: -15, 3: 42, 4: 1, 5: 1, 6: -15, 7: 0}
-    assert told(policy.RankFailed(1, 3, 42), plan, statuses=statuses) == (
+    assert told(verdicts.RankFailed(1, 3, 42), plan, statuses=statuses) == (
         "error: rank 3 on n01, pid 77: exit code 42\n"
         "  last lines of its stderr:\n"
         "    boom\n"
@@ -42,7 +43,7 @@ def test_failed_rank_and_consequences(plan: JobPlan) -> None:
 
 def test_what_the_host_knows_and_the_error_file(plan: JobPlan) -> None:
     error = ErrorFile("ValueError: \x1b[2J", "Traceback\n  x\nValueError: \x1b[2J")
-    cause = policy.RankFailed(1, 3, -9, error, "the OOM killer: \x1b]0;")
+    cause = verdicts.RankFailed(1, 3, -9, error, "the OOM killer: \x1b]0;")
     said = told(cause, plan, statuses={3: -9})
     assert "\x1b" not in said
     assert said.splitlines()[0].startswith("error: rank 3 on n01, pid 77: killed by SIGKILL")
@@ -53,14 +54,14 @@ def test_what_the_host_knows_and_the_error_file(plan: JobPlan) -> None:
 
 def test_a_traceback_is_told_once(plan: JobPlan) -> None:
     error = ErrorFile("boom", "Traceback\nboom")
-    assert "its traceback" not in told(policy.RankFailed(1, 3, 1, error), plan)
+    assert "its traceback" not in told(verdicts.RankFailed(1, 3, 1, error), plan)
 
 
 def test_equal_last_words_are_folded(plan: JobPlan) -> None:
     said = {rank: ["Traceback", f"rank {rank} at 0x7f{rank}: no"] for rank in range(8)}
     said[6] = ["something else"]
     statuses = {**dict.fromkeys(range(8), 1), 7: -15}
-    verdict = Verdict(policy.RankFailed(1, 3, 1), 1, 8, statuses=statuses)
+    verdict = Verdict(verdicts.RankFailed(1, 3, 1), 1, 8, statuses=statuses)
     lines = describe(verdict, plan, {}, lambda rank: ("stderr", said[rank]))
     assert lines[-3:] == [
         "  5 ranks the same: ranks 0-2,4-5",
@@ -75,7 +76,7 @@ def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
         1: Failure(Kind.AUTH, "me: refused", "ssh -v n01"),
         3: Failure(Kind.TIMEOUT, "no answer"),
     }
-    assert told(policy.Rejected(failures), plan) == (
+    assert told(verdicts.Rejected(failures), plan) == (
         "error: 3 hosts of 4 cannot be used; nothing was started\n"
         "  n[00-01]  authentication failed  me: refused\n"
         "  n03       timeout                no answer\n"
@@ -86,31 +87,31 @@ def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
-        (policy.NodeFailed(2, Failure(Kind.LOST, "silent")), "error: n02 (ranks 4-5): host lost"),
-        (policy.RankNotStarted(0, 1, 2, "exec", "x"), "rank 1 on n00: exec x: no such file"),
-        (policy.OutputLost(0, 1, 5, 6), "output lost: 5 of 6 bytes arrived"),
-        (policy.Interrupted(2), "ended by SIGINT"),
-        (policy.Interrupted(13), "nobody reads standard output any more"),
-        (policy.Impossible("no room", "less"), "error: no room\n  hint: less"),
+        (verdicts.NodeFailed(2, Failure(Kind.LOST, "silent")), "error: n02 (ranks 4-5): host lost"),
+        (verdicts.RankNotStarted(0, 1, 2, "exec", "x"), "rank 1 on n00: exec x: no such file"),
+        (verdicts.OutputLost(0, 1, 5, 6), "output lost: 5 of 6 bytes arrived"),
+        (verdicts.Interrupted(2), "ended by SIGINT"),
+        (verdicts.Interrupted(13), "nobody reads standard output any more"),
+        (verdicts.Impossible("no room", "less"), "error: no room\n  hint: less"),
         (
-            policy.LeftMpi(0, 1, True, (1, 3), (0, 2, 4, 5)),
+            verdicts.LeftMpi(0, 1, True, (1, 3), (0, 2, 4, 5)),
             "error: ranks 1,3 on n[00-01] exited 0 without MPI_Init; ranks 0,2,4-5 wait in it\n"
             "  hint: --mpi none",
         ),
         (
-            policy.LeftMpi(0, 1, False, (1,), (0,)),
+            verdicts.LeftMpi(0, 1, False, (1,), (0,)),
             "error: rank 1 on n00 exited 0 without MPI_Finalize; rank 0 is still in MPI",
         ),
         (
-            policy.LeftMpi(1, (1 << 20), False, ((1 << 20),)),
+            verdicts.LeftMpi(1, (1 << 20), False, ((1 << 20),)),
             "error: rank 1.0 on n01 exited 0 without MPI_Finalize",
         ),
         (
-            policy.MpisDiffer(
+            verdicts.MpisDiffer(
                 (
-                    policy.UsedMpi("MPICH Version:  5.0", "/a/libmpi.so", "PMI-1", (0, 1)),
-                    policy.UsedMpi("Open MPI v5.0.1, package: x", "", "PMIx", (2, 3)),
-                    policy.UsedMpi("", "/b/libmpi.so\x1b[2J", "PMIx", (4,)),
+                    verdicts.UsedMpi("MPICH Version:  5.0", "/a/libmpi.so", "PMI-1", (0, 1)),
+                    verdicts.UsedMpi("Open MPI v5.0.1, package: x", "", "PMIx", (2, 3)),
+                    verdicts.UsedMpi("", "/b/libmpi.so\x1b[2J", "PMIx", (4,)),
                 )
             ),
             "cannot meet: ranks 0-1 on n00: MPICH Version: 5.0 (/a/libmpi.so) by PMI-1; "
@@ -124,7 +125,7 @@ def test_causes(plan: JobPlan, cause: Cause, said: str) -> None:
 
 def test_texts_of_hosts_are_harmless(plan: JobPlan) -> None:
     failure = Failure(Kind.BOOT, "said \x1b]0;owned\x07", "\x1b[2J")
-    for cause in (policy.NodeFailed(0, failure), policy.Rejected({0: failure})):
+    for cause in (verdicts.NodeFailed(0, failure), verdicts.Rejected({0: failure})):
         assert "\x1b" not in told(cause, plan)
 
 

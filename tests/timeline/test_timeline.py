@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from dispatcher import cli
 from dispatcher.model.errors import DispatchError, UsageError
-from dispatcher.output.phases import phases
-from dispatcher.output.reading import read
-from dispatcher.output.timeline import page
+from dispatcher.output.timeline import page, phases, read
 
 
 def trace(*records: dict[str, object], end: str = "\n]\n") -> str:

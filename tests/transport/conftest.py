@@ -15,15 +15,14 @@ from pathlib import Path
 import pytest
 
 from dispatcher.bootstrap import payload
-from dispatcher.transport.base import Failure, Link, Target, Transport
+from dispatcher.model.failure import Failure
+from dispatcher.transport.base import Link, Target, Transport
 from dispatcher.transport.pool import socket_path
-from dispatcher.transport.pool.asking import ask
 from dispatcher.transport.pool.pool_frames import frame
 from dispatcher.transport.pool.pool_transport import KeptTransport
-from dispatcher.transport.process.command import CommandTransport
-from dispatcher.transport.process.local import LocalTransport
+from dispatcher.transport.pool.socket_path import ask
+from dispatcher.transport.process.command import CommandTransport, LocalTransport, template
 from dispatcher.transport.process.openssh import SshTransport
-from dispatcher.transport.process.rsh import template
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 from dispatcher.transport.tree.topology import Topology
 from dispatcher.transport.tree.tree_transport import TreeTransport

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.transport.ssh.arrived import Arrived
 from dispatcher.transport.ssh.byte_stream import Wire, over_socket
+from dispatcher.transport.ssh.channel import Arrived
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 30), min_size=1))

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.transport.base import Ending, Failure, Kind, Link, Target
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.transport.base import Link, Target
 from dispatcher.transport.ssh.algorithms import CIPHERS, KEX, MACS, narrow
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 

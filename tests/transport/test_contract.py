@@ -11,7 +11,8 @@ import time
 import pytest
 from rig import gone, wait_for
 
-from dispatcher.transport.base import Ending, Failure, Kind, LinkClosed, Target
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.transport.base import LinkClosed, Target
 
 from .conftest import Reader, Way, gather
 from .open_files import open_files

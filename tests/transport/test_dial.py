@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh import dial as module
 from dispatcher.transport.ssh.dial import dial
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.transport.base import Failure, Kind, Link, Target
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Link, Target
 from dispatcher.transport.process.openssh import SshTransport, classify
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 

@@ -12,9 +12,10 @@ from string import Template
 
 import pytest
 
-from dispatcher.transport.base import Failure, Kind, Link, Target
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
-from dispatcher.transport.ssh_auth.host_certificate import why_not
+from dispatcher.transport.ssh_auth.host_keys import why_not
 from dispatcher.transport.ssh_auth.known_hosts import _hash_name
 
 from .conftest import gather

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.transport.base import Failure, Kind, Link, Target
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from .conftest import gather

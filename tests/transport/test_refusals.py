@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.process.openssh import classify
 
 from .sshd import Sshd, keygen, start_sshd

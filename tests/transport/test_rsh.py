@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.model.errors import UsageError
-from dispatcher.transport.process.command import CommandTransport
-from dispatcher.transport.process.rsh import SRUN, template
+from dispatcher.transport.process.command import SRUN, CommandTransport, template
 
 COMMAND = "{command}"
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.transport import keepalive
-from dispatcher.transport.base import Failure, Kind, Target
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport import base
+from dispatcher.transport.base import Target
 from dispatcher.transport.ssh_config.host_config import HostConfig, jump_list
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
@@ -120,7 +121,7 @@ def ours(path: str, target: Target) -> dict[str, list[str]] | None:
         found["proxyjump"] = [",".join(jumps)]
     timeout = checked.connect_timeout
     found["connecttimeout"] = [str(int(timeout)) if timeout else "none"]
-    interval, count = keepalive.Alive().limits(checked.alive_interval, checked.alive_count)
+    interval, count = base.Alive().limits(checked.alive_interval, checked.alive_count)
     found["serveraliveinterval"], found["serveralivecountmax"] = [str(int(interval))], [str(count)]
     return found
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher.bootstrap import shell
-from dispatcher.transport import keepalive
-from dispatcher.transport.base import Ending, Kind, Link, Target
-from dispatcher.transport.keepalive import Alive
+from dispatcher.model.failure import Ending, Kind
+from dispatcher.transport import base
+from dispatcher.transport.base import Alive, Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from .conftest import Reader, gather
@@ -97,7 +97,7 @@ def test_a_host_of_one_session_refuses(tmp_path: Path) -> None:
     [(14.9, 15, 0), (15, 15, 1), (59, 15, 3), (60, 15, None), (1e9, 0, 0), (1.0, 0.5, 2)],
 )
 def test_questions_are_due(silent: float, interval: float, due: int | None) -> None:
-    assert keepalive.due(silent, interval, 3) == due
+    assert base.due(silent, interval, 3) == due
 
 
 @pytest.mark.parametrize("stopped", [False, True])

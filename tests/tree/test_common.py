@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.model.failure import Failure
 from dispatcher.remote import tree_relay
-from dispatcher.transport.base import Common, Failure, Link, LinkClosed, Target
-from dispatcher.transport.process.local import LocalTransport
-from dispatcher.transport.tree.branch import Branch
-from dispatcher.transport.tree.shelf import PLACES, Shelf
+from dispatcher.transport.base import Common, Link, LinkClosed, Target
+from dispatcher.transport.process.command import LocalTransport
+from dispatcher.transport.tree.branch import PLACES, Branch, Shelf
 from dispatcher.transport.tree.stream import Stream
 from dispatcher.transport.tree.tree_transport import payload
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dispatcher.bootstrap import payload as bootstrap
-from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.model.failure import Ending, Failure
+from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.tree_relay import COUNT, INPUT, PULSE, TAKEN, Frames
-from dispatcher.transport.base import Ending, Failure, Link, Target
-from dispatcher.transport.process.local import LocalTransport
+from dispatcher.transport.base import Link, Target
+from dispatcher.transport.process.command import LocalTransport
 from dispatcher.transport.tree.branch import Branch
 from dispatcher.transport.tree.tree_transport import payload
 

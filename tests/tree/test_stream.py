@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
-from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.tree_relay import Frames, frame
-from dispatcher.transport.base import Common, Ending, Failure, Kind, Link, LinkClosed
+from dispatcher.transport.base import Common, Link, LinkClosed
 from dispatcher.transport.tree.branch import Branch
-from dispatcher.transport.tree.detours import Detours, told
+from dispatcher.transport.tree.tree_transport import Detours, told
 
 BODIES = st.lists(
     st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary(max_size=300)), max_size=8

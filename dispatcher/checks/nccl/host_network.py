@@ -8,14 +8,14 @@ may hold several of them. Settings of a conf file stand below a line ``# /etc/nc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dispatcher.checks.nccl.nccl_advice import HostNet
-from dispatcher.checks.nccl.nccl_files import effective, parse_conf, parse_environment
+from dispatcher.checks.nccl.nccl_model import HostNet, effective, parse_conf, parse_environment
 from dispatcher.checks.network import default_route
 from dispatcher.checks.network import parse as parse_netdevs
 from dispatcher.checks.rdma_ports import parse as parse_ports
+from dispatcher.checks.rdma_ports import sysfs_lines
 
 #: the readings of a survey that ``text_of`` makes a text of
 READINGS: tuple[tuple[Any, ...], ...] = (
@@ -79,36 +79,19 @@ def _plugin_name(path: str) -> str:
     return "libnccl-net.so"
 
 
-def text_of(readings: Mapping[str, Any]) -> str:
-    """A survey's readings (name -> unpacked value, or text) as a text for ``from_text``."""
-    lines = [
-        *_sysfs(readings.get("rdma") or []),
-        *_plain(readings, "netdevs", "login", "nccl_env", "libnccl"),
-        *(content for _, content in readings.get("route") or []),
-    ]
-    for path, content in readings.get("nccl_conf") or []:
-        lines += [f"# {path}", content]
-    return "\n".join(lines) + "\n"
-
-
 def _plain(readings: Mapping[str, Any], *names: str) -> Iterable[str]:
     for name in names:
         if isinstance(readings.get(name), str):
             yield readings[name]
 
 
-def _sysfs(files: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Lines of ``ports``' first notation from [path, content] of single files."""
-    about: dict[str, dict[str, str]] = {}
-    ports: dict[tuple[str, str], dict[str, str]] = {}
-    for path, content in files:
-        parts = path.strip("/").split("/")[3:]  # mlx5_0 ports 1 state | mlx5_0 device net
-        if len(parts) == 4 and parts[1] == "ports":
-            ports.setdefault((parts[0], parts[2]), {})[parts[3]] = content.strip()
-        elif len(parts) == 3 and parts[1] == "device":
-            about.setdefault(parts[0], {})[parts[2]] = content.strip()
-    for (device, port), fields in ports.items():
-        more = about.get(device, {})
-        words = [fields.get(name, "") for name in ("state", "phys_state", "rate", "link_layer")]
-        netdevs = ",".join(more.get("net", "").split())
-        yield "|".join([f"{device}/ports/{port}", *words, netdevs, more.get("numa_node", "")])
+def text_of(readings: Mapping[str, Any]) -> str:
+    """A survey's readings (name -> unpacked value, or text) as a text for ``from_text``."""
+    lines = [
+        *sysfs_lines(readings.get("rdma") or []),
+        *_plain(readings, "netdevs", "login", "nccl_env", "libnccl"),
+        *(content for _, content in readings.get("route") or []),
+    ]
+    for path, content in readings.get("nccl_conf") or []:
+        lines += [f"# {path}", content]
+    return "\n".join(lines) + "\n"

@@ -17,44 +17,12 @@ Never advised: anything that tunes (NCCL_ALGO, NCCL_PROTO, ...).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dispatcher.checks.finding import Level
 from dispatcher.checks.nccl import nccl_warnings
-from dispatcher.checks.nccl.nccl_model import Prediction, predict
+from dispatcher.checks.nccl.nccl_model import HostNet, Message, Prediction, predict
 from dispatcher.checks.network import Netdev
 from dispatcher.checks.rdma_ports import IB, ROCE, Port
-
-
-@dataclass(frozen=True)
-class HostNet:
-    """What one host has. settings: what NCCL goes by there now (see ``nccl_files.effective``).
-
-    overridden: names that a conf file sets and the environment hides. login: the
-    address we reached it by. route: the interface of its default route. plugin: its
-    external network plugin. version: its libnccl's, "" for unknown. unread: what
-    could not be read, in words.
-    """
-
-    ports: tuple[Port, ...] = ()
-    netdevs: tuple[Netdev, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    overridden: frozenset[str] = frozenset()
-    login: str | None = None
-    route: str | None = None
-    plugin: str | None = None
-    version: str = ""
-    unread: str = ""
-
-
-@dataclass(frozen=True)
-class Message:
-    """Something the user should know of ``hosts``."""
-
-    level: Level
-    hosts: tuple[str, ...]
-    text: str
-    remedy: str | None = None
 
 
 @dataclass(frozen=True)

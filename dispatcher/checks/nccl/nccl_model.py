@@ -1,4 +1,6 @@
-"""What NCCL does with a host's devices and its NCCL_* settings; a small pure model.
+"""What NCCL does with a host's devices and its settings; a small pure model.
+
+What NCCL does with a host's devices and its NCCL_* settings; a small pure model.
 
 Theory, as NCCL's own source has it (net_ib, net_socket, bootstrap):
 
@@ -13,13 +15,19 @@ Theory, as NCCL's own source has it (net_ib, net_socket, bootstrap):
   Empty or ``=`` filters nothing, ``^`` alone excludes all.
 
 Not modelled: which port serves which GPU, and everything that tunes.
+
+NCCL's settings: where they stand and which of them counts; pure.
+
+The environment goes before NCCL_CONF_FILE (or else ~/.nccl.conf), and that before
+/etc/nccl.conf. A file has NAME=VALUE lines; ``#`` begins a comment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from dispatcher.checks.check import Level
 from dispatcher.checks.network import Netdev
 from dispatcher.checks.rdma_ports import IB, ROCE, Port
 
@@ -155,3 +163,67 @@ def is_on(text: str) -> bool:
         return int(text, 0) != 0
     except ValueError:
         return False
+
+
+#: names of other libraries that choose a network interface, and belong to the same advice
+RELATED = ("GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES", "HYDRA_IFACE", "FI_TCP_IFACE")
+
+
+def parse_conf(text: str) -> dict[str, str]:
+    """Names and values of a nccl.conf; lines that are no setting are skipped, as NCCL does."""
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("#")[0].partition("=")
+        if equals and name.strip():
+            found[name.strip()] = value.strip()
+    return found
+
+
+def parse_environment(text: str) -> dict[str, str]:
+    """The settings among the lines of ``env``, or of a shell's ``export NAME=VALUE``."""
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if equals and (name.startswith("NCCL_") or name in RELATED):
+            found[name] = value
+    return found
+
+
+def effective(environment: Mapping[str, str], files: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """What NCCL goes by: ``files`` are in order of precedence, after the environment."""
+    found: dict[str, str] = {}
+    for layer in (environment, *files):
+        for name, value in layer.items():
+            found.setdefault(name, value)
+    return found
+
+
+@dataclass(frozen=True)
+class HostNet:
+    """What one host has. settings: what NCCL goes by there now (see ``nccl_files.effective``).
+
+    overridden: names that a conf file sets and the environment hides. login: the
+    address we reached it by. route: the interface of its default route. plugin: its
+    external network plugin. version: its libnccl's, "" for unknown. unread: what
+    could not be read, in words.
+    """
+
+    ports: tuple[Port, ...] = ()
+    netdevs: tuple[Netdev, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    overridden: frozenset[str] = frozenset()
+    login: str | None = None
+    route: str | None = None
+    plugin: str | None = None
+    version: str = ""
+    unread: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Something the user should know of ``hosts``."""
+
+    level: Level
+    hosts: tuple[str, ...]
+    text: str
+    remedy: str | None = None

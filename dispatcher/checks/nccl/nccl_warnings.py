@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from dispatcher.checks.finding import Level
+from dispatcher.checks.check import Level
 from dispatcher.checks.nccl.nccl_model import Prediction, parse_filter
 from dispatcher.checks.rdma_ports import Port
 
 if TYPE_CHECKING:
-    from dispatcher.checks.nccl.nccl_advice import HostNet, Message
+    from dispatcher.checks.nccl.nccl_model import HostNet, Message
 
 #: interfaces that lead to nowhere but this host
 INNER = ("lo", "docker", "virbr", "br-", "veth", "cni", "flannel", "podman")
@@ -44,7 +44,7 @@ def messages(
     chosen: Mapping[str, tuple[Port, ...]],
 ) -> tuple[Message, ...]:
     """What to say of ``hosts``, the gravest first. chosen: the ports that are advised."""
-    from dispatcher.checks.nccl.nccl_advice import Message
+    from dispatcher.checks.nccl.nccl_model import Message
 
     groups: dict[tuple[Level, str, str | None], list[str]] = {}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.checks.finding import Finding, Level
-from dispatcher.checks.ruling import Ruling
+from dispatcher.checks.check import Finding, Level
+from dispatcher.checks.report import Ruling
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import harmless_text

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.api.here import allow_open_files
-from dispatcher.checks.finding import Level
-from dispatcher.checks.nccl import nccl_log_part
+from dispatcher.api.request import allow_open_files
+from dispatcher.checks.check import Level
+from dispatcher.checks.nccl import nccl_log
 from dispatcher.checks.nccl.host_network import READINGS, from_text, text_of
-from dispatcher.checks.nccl.nccl_advice import Advice, HostNet, Message, advise
-from dispatcher.cli.entry import say
+from dispatcher.checks.nccl.nccl_advice import Advice, advise
+from dispatcher.checks.nccl.nccl_model import HostNet, Message
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
+from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import harmless_text
@@ -78,7 +79,7 @@ def _read(path: str, flag: str, most: int) -> str:
 
 def _asked(flags: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, HostNet]:
     """What the hosts themselves say."""
-    from dispatcher.cli.options.reach import Reach
+    from dispatcher.cli.options.connect_options import Reach
     from dispatcher.runner.surveys import survey
 
     targets = find_hosts(flags, say)
@@ -105,7 +106,7 @@ def _asked(flags: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, HostN
 
 def _compared(path: str, advice: Advice) -> list[Message]:
     """What a log says that was not to be expected."""
-    said = nccl_log_part.read(_read(path, "--log", MOST_LOG).splitlines())
+    said = nccl_log.read(_read(path, "--log", MOST_LOG).splitlines())
     if not said:
         raise UsageError(f"--log {path}: no lines of NCCL in it", hint="-x NCCL_DEBUG=INFO")
     expected = {
@@ -113,7 +114,7 @@ def _compared(path: str, advice: Advice) -> list[Message]:
         for name, will in advice.now.items()
     }
     groups: dict[str, list[str]] = {}
-    for host, what in nccl_log_part.differences(expected, said):
+    for host, what in nccl_log.differences(expected, said):
         groups.setdefault(what, []).append(host)
     return [Message(Level.CRITICAL, tuple(hosts), what) for what, hosts in groups.items()]
 

@@ -1,4 +1,12 @@
-"""``dispatch check --pairs``: which host, or which link, makes the others wait."""
+"""``dispatch check --pairs``: which host, or which link, makes the others wait.
+
+Host by host rates of ``dispatch check --pairs``: for the screen, and as SVG. Pure.
+
+A row sends, a column receives. A shade stands for the share of the usual rate: what is as
+fast as usual, or faster, is full; what was not measured is left empty; what failed is marked.
+
+``dispatch check --pairs``: which host, or which link, makes the others wait.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +14,120 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from html import escape
 from typing import Any
 
-from dispatcher.api.here import allow_open_files, python_of
+from dispatcher.api.request import allow_open_files, python_of
 from dispatcher.checks.pair_ranking import Judgement, Pair, doubtful, judge, next_round, tournament
-from dispatcher.cli.checks import heatmap
-from dispatcher.cli.entry import say
+from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.options.host_options import find_hosts
-from dispatcher.cli.options.reach import Reach
-from dispatcher.model import exitcodes
+from dispatcher.cli.say import say
+from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import parse_count
 from dispatcher.output.text.sanitize import harmless_text
 from dispatcher.plan.exec_plan import Errand
-from dispatcher.plan.job.request import parse_count, parse_seconds
+from dispatcher.plan.job.request import parse_seconds
+
+SHADES = " ░▒▓█"
+FAILED, NOT_MEASURED = "x", "·"
+#: hosts that fit on a screen; an SVG takes any number
+MOST_SHOWN = 64
+CELL, MARGIN = 18, 90
+
+
+def rates(pairs: Sequence[Pair]) -> dict[tuple[int, int], float | None]:
+    """(sender, receiver) -> bytes/s, None where it failed."""
+    found: dict[tuple[int, int], float | None] = {}
+    for pair in pairs:
+        found[pair.a, pair.b] = pair.there
+        found[pair.b, pair.a] = pair.back
+    return found
+
+
+def text(names: Sequence[str], pairs: Sequence[Pair], judgement: Judgement) -> list[str]:
+    """The map in lines; [] for too many hosts."""
+    if len(names) > MOST_SHOWN:
+        return []
+    there = rates(pairs)
+    wide = max(map(len, names))
+    lines = []
+    for row, name in enumerate(names):
+        cells = [_shade(there, row, column, judgement.usual) for column in range(len(names))]
+        mark = " <" if row in judgement.culprits else ""
+        lines.append(f"{name.rjust(wide)} {''.join(cells)}{mark}")
+    return lines
+
+
+def _shade(there: dict[tuple[int, int], float | None], row: int, column: int, usual: float) -> str:
+    if row == column:
+        return " "
+    if (row, column) not in there:
+        return NOT_MEASURED
+    rate = there[row, column]
+    if rate is None:
+        return FAILED
+    share = min(1.0, rate / usual) if usual else 0.0
+    return SHADES[max(1, round(share * (len(SHADES) - 1)))]
+
+
+def svg(names: Sequence[str], pairs: Sequence[Pair], judgement: Judgement) -> str:
+    """The map as a picture that needs nothing else; each cell tells its rate when pointed at."""
+    there = rates(pairs)
+    side = CELL * len(names)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{side + 2 * MARGIN}" '
+        f'height="{side + 2 * MARGIN}" font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{MARGIN}" y="16">rows send, columns receive; usual: '
+        f"{rate_words(judgement.usual)}</text>",
+    ]
+    for at, name in enumerate(names):
+        middle = MARGIN + CELL * at + CELL * 0.7
+        style, edge = _style(at in judgement.culprits), MARGIN - 6
+        parts.append(
+            f'<text x="{edge}" y="{middle:.0f}" text-anchor="end"{style}>{escape(name)}</text>'
+        )
+        parts.append(
+            f'<text x="{middle:.0f}" y="{edge}"{style} '
+            f'transform="rotate(-60 {middle:.0f} {edge})">{escape(name)}</text>'
+        )
+    for (row, column), rate in sorted(there.items()):
+        told = "failed" if rate is None else rate_words(rate)
+        parts.append(
+            f'<rect x="{MARGIN + CELL * column}" y="{MARGIN + CELL * row}" width="{CELL - 1}" '
+            f'height="{CELL - 1}" fill="{_colour(rate, judgement.usual)}">'
+            f"<title>{escape(names[row])} to {escape(names[column])}: {told}</title></rect>"
+        )
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _style(is_culprit: bool) -> str:
+    return ' font-weight="bold" fill="#c00"' if is_culprit else ""
+
+
+def _colour(rate: float | None, usual: float) -> str:
+    """From red (nothing) over yellow to green (as usual); black for a failure."""
+    if rate is None:
+        return "#000"
+    share = min(1.0, rate / usual) if usual else 0.0
+    return f"hsl({120 * share:.0f},75%,50%)"
+
+
+def rate_words(rate: float) -> str:
+    """``1.2 GB/s``, ``340 kB/s``."""
+    for unit, factor in (("GB/s", 1e9), ("MB/s", 1e6)):
+        if rate >= factor:
+            return f"{rate / factor:.1f} {unit}"
+    return f"{rate / 1e3:.0f} kB/s"
+
+
+def named(names: Sequence[str], hosts: Collection[int]) -> list[str]:
+    return [names[host] for host in sorted(hosts)]
+
 
 #: seconds a pair may take, and the share of the usual rate below which it is bad
 LIMIT, SLOW = 6.0, 0.5
@@ -59,7 +165,7 @@ def run(flags: Mapping[str, Any]) -> int:
     if picture is not None:
         try:
             with open(picture, "w", encoding="utf-8") as file:
-                file.write(heatmap.svg(names, pairs, judgement))
+                file.write(svg(names, pairs, judgement))
         except OSError as error:
             raise UsageError(f"--svg {picture}: {(error.strerror or '').lower()}") from None
     if flags["as_json"]:
@@ -69,7 +175,7 @@ def run(flags: Mapping[str, Any]) -> int:
         shown = lines(names, pairs, problems, judgement, played, seconds)
         sys.stdout.write("".join(f"{line}\n" for line in shown))
     if problems:
-        return exitcodes.CLUSTER
+        return errors.CLUSTER
     return 1 if judgement.bad else 0
 
 
@@ -88,7 +194,7 @@ def _measured(
     connect: float,
 ) -> tuple[list[Pair], dict[int, str], int]:
     """The pairs, the hosts that could not take part and why, and how many rounds there were."""
-    from dispatcher.runner.pairs import find_places, play_round
+    from dispatcher.runner.surveys import find_places, play_round
 
     pairs: list[Pair] = []
     with Reach(flags) as reach:
@@ -149,10 +255,10 @@ def lines(
     seconds: float,
 ) -> list[str]:
     """What was found, for people: the map, then who is to blame."""
-    usual = heatmap.rate_words(judgement.usual)
+    usual = rate_words(judgement.usual)
     what = f"{len(names)} hosts, {len(pairs)} pairs in {rounds} rounds"
     out = [f"{what}, {seconds:.1f} s; usual: {usual}"]
-    out += heatmap.text(names, pairs, judgement)
+    out += text(names, pairs, judgement)
     groups: dict[str, list[str]] = {}
     for host, why in problems.items():
         groups.setdefault(harmless_text(why), []).append(names[host])
@@ -174,7 +280,7 @@ def _words(names: Sequence[str], pair: Pair) -> str:
     if pair.rate is None:
         return f"{who} failed ({harmless_text(pair.why).lower() or 'no answer'})"
     late = f", {pair.latency * 1e3:.1f} ms" if pair.latency is not None else ""
-    there, back = (heatmap.rate_words(rate or 0.0) for rate in (pair.there, pair.back))
+    there, back = (rate_words(rate or 0.0) for rate in (pair.there, pair.back))
     return f"{who} {there}, back {back}{late}"
 
 
@@ -192,7 +298,7 @@ def record(
         "seconds": round(seconds, 3),
         "rounds": rounds,
         "usual": judgement.usual,
-        "culprits": heatmap.named(names, judgement.culprits),
+        "culprits": named(names, judgement.culprits),
         "links": [[names[a], names[b]] for a, b in judgement.links],
         "problems": {names[host]: why for host, why in problems.items()},
         "pairs": [

@@ -34,12 +34,12 @@ def command(**flags: Any) -> int:
     """Connect to all hosts, and keep the connections for the commands to come."""
     if flags["listing"] or flags["closing"]:
         return _ask(flags)
-    from dispatcher.api.here import allow_open_files
-    from dispatcher.cli.entry import say
+    from dispatcher.api.request import allow_open_files
     from dispatcher.cli.exec.run_exec import carry_out, limits
     from dispatcher.cli.exec.shell import UNASKED
+    from dispatcher.cli.options.connect_options import Reach
     from dispatcher.cli.options.host_options import find_hosts
-    from dispatcher.cli.options.reach import Reach
+    from dispatcher.cli.say import say
     from dispatcher.plan.exec_plan import Errand
 
     hosts = find_hosts(flags, say)
@@ -51,11 +51,11 @@ def command(**flags: Any) -> int:
 
 def _ask(flags: dict[str, Any]) -> int:
     """List, or close; prints the hosts to which connections are open."""
-    from dispatcher.cli.entry import say
     from dispatcher.cli.options.host_options import find_hosts, hosts_typed
+    from dispatcher.cli.say import say
     from dispatcher.model.hostset import fold
-    from dispatcher.transport.pool.asking import ask
     from dispatcher.transport.pool.pool_frames import Malformed, frame, told
+    from dispatcher.transport.pool.socket_path import ask
 
     if flags["listing"] and flags["closing"]:
         raise UsageError("--list and --close exclude each other")

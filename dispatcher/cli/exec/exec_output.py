@@ -15,18 +15,14 @@ from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
-from dispatcher.output.exec.early import Early
-from dispatcher.output.exec.exec_notes import ErrandNotes, describe, words
+from dispatcher.output.exec.exec_notes import ErrandNotes, Through, describe, words
 from dispatcher.output.exec.exec_progress import ErrandProgress
-from dispatcher.output.exec.host_blocks import Kept, blocks_of, differences, gathered, record
-from dispatcher.output.exec.through import Through
-from dispatcher.output.files.files import write_all
-from dispatcher.output.files.hostfiles import HostFiles
-from dispatcher.output.files.journal import Journal
+from dispatcher.output.exec.host_blocks import Early, Kept, blocks_of, differences, gathered, record
+from dispatcher.output.files.journal import Journal, write_all
+from dispatcher.output.files.rank_logs import HostFiles
 from dispatcher.output.selection import OnlyStreams
-from dispatcher.output.terminal.outlet import Outlet
-from dispatcher.output.terminal.screen import Screen, View
-from dispatcher.remote.protocol.wire import STDERR, STDOUT
+from dispatcher.output.terminal.screen import Outlet, Screen, View
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 BOTH = frozenset({STDOUT, STDERR})
 
@@ -112,7 +108,7 @@ class Telling:
         broken = nobody_reads if streams else lambda: None
         outlet, footer, progress = Outlet(fds, broken), None, self._progress
         if progress is not None:
-            from dispatcher.output.terminal.terminal import Terminal
+            from dispatcher.output.terminal.live_terminal import Terminal
 
             outlet = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken)
 

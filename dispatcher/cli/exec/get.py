@@ -1,4 +1,9 @@
-"""From the flags of ``get`` to an errand that asks every host for its files."""
+"""``dispatch get``: files and trees from every host, each host's into a folder of its own.
+
+From the flags of ``get`` to an errand that asks every host for its files.
+
+``dispatch get``: files and trees from every host, each host's into a folder of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,27 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.bootstrap import copy_program, scripts
-from dispatcher.cli.entry import say
+import click
+
+from dispatcher.bootstrap import copy_program, shell
+from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_copy import conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
-from dispatcher.cli.options.host_options import find_hosts
+from dispatcher.cli.options.host_options import (
+    copy_options,
+    find_hosts,
+    how_options,
+    keep_option,
+    time_options,
+    where_options,
+)
+from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import is_good
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import Errand
-from dispatcher.transfer.fetching import Fetching
-from dispatcher.transfer.get_files import Group
+from dispatcher.transfer.get_files import Fetching, Group
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -49,7 +63,7 @@ def get(flags: Mapping[str, Any]) -> int:
     fetching = Fetching(
         plans, limit=limit, checksum=flags["checksum"], resume=not flags["no_resume"]
     )
-    words = copy_program.words(scripts.GET, ())
+    words = copy_program.words(shell.GET, ())
     tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
     errand = Errand(hosts, words, stdin=True, limits=limits(flags), tails=tails)
     began = time.monotonic()
@@ -97,3 +111,40 @@ def _size(text: str) -> int:
     if not (number.isascii() and number.isdigit() and len(number) < 13 and unit in ("", *_SIZES)):
         raise UsageError(f"--max-size: not a size: {text!r}", hint="--max-size 500M")
     return int(number) * _SIZES.get(unit, 1)
+
+
+EPILOG = """\b
+Examples:
+  dispatch get -H hostfile /var/log/syslog logs      logs/n01/syslog, logs/n02/syslog ...
+  dispatch get -w 'n[01-16]' '/data/{host}/out' .
+  dispatch get -w 'n[01-16]' '~/out' outs            quoted, it is the home of each host
+  dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'
+Exit code: as dispatch exec.
+"""
+
+
+@click.command("get", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="REMOTE... DIR")
+@where_options
+@time_options
+@copy_options
+@click.option("--max-size", default="16G", metavar="N[K|M|G]", help="Most bytes of one host [16G].")
+@keep_option
+@how_options
+def command(**flags: Any) -> int:
+    """Copy files and trees REMOTE of every host to DIR/HOST/.
+
+    Names are exact; nothing is expanded there but ~ at the start, the home folder. What a
+    host sends cannot leave its folder. A file whose size and time are equal here is not
+    fetched; an interrupted copy goes on where it stopped.
+
+    {host} in a name is the host's, {rank} each rank of the host in turn, as slots in the
+    hostfile give them. Where DIR has one of them it is the whole name of the folder.
+    """
+
+    return get(flags)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch get`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch get", {"--keep": "600"})

@@ -1,4 +1,9 @@
-"""From the flags of ``put`` to an errand that sends the files, or to a tree and an errand."""
+"""``dispatch put``: files and trees to every host.
+
+From the flags of ``put`` to an errand that sends the files, or to a tree and an errand.
+
+``dispatch put``: files and trees to every host.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +11,34 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
+
 from dispatcher.api.transports import LOCAL_NAMES
-from dispatcher.bootstrap import copy_program, scripts
-from dispatcher.cli.entry import say
+from dispatcher.bootstrap import copy_program, shell
+from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_copy import conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
-from dispatcher.cli.options.host_options import find_hosts
+from dispatcher.cli.options.host_options import (
+    copy_options,
+    find_hosts,
+    how_options,
+    keep_option,
+    time_options,
+    where_options,
+)
+from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import parse_count
 from dispatcher.model.paths import RANK
 from dispatcher.output.text.sanitize import harmless_text
 from dispatcher.plan.exec_plan import Errand
-from dispatcher.plan.job.request import parse_count
-from dispatcher.transfer import tree
-from dispatcher.transfer.put_files import Group, Sources, names_of
-from dispatcher.transfer.sending import Sending
-from dispatcher.transfer.told import Told
+from dispatcher.transfer import put_files
+from dispatcher.transfer.host_copy import Told
+from dispatcher.transfer.put_files import Group, Sending, Sources, names_of
 
 
 def put(flags: Mapping[str, Any]) -> int:
@@ -68,12 +82,16 @@ def _branches(flags: Mapping[str, Any], hosts: int, size: int | None) -> int:
     given = flags["tree"]
     one_by_one = flags["serial"] is not None or flags["stop_after"] is not None
     if given is None:
-        return 0 if one_by_one or size is None or not tree.pays(hosts, size) else tree.BRANCHES
+        return (
+            0
+            if one_by_one or size is None or not put_files.pays(hosts, size)
+            else put_files.BRANCHES
+        )
     if one_by_one:
         raise UsageError("--tree serves hosts at once; --serial and --stop-after do not go with it")
     if size is None:
         raise UsageError("--tree: every host must get the same files, and none be this machine")
-    count = parse_count(given, "--tree") if given else tree.BRANCHES
+    count = parse_count(given, "--tree") if given else put_files.BRANCHES
     return count if hosts > 1 else 0
 
 
@@ -99,11 +117,11 @@ class Putting:
     def by_tree(self, branches: int) -> dict[int, Outcome]:
         """Serve the heads of as many branches; whom they could not serve, from here."""
         self._plans[0][0].add_digests()
-        found = tree.branches_of(range(len(self._hosts)), branches)
+        found = put_files.branches_of(range(len(self._hosts)), branches)
         groups = [groups for _, groups in self._plans]
         below = {
             number: (
-                tree.instructions(branch, self._hosts, groups),
+                put_files.instructions(branch, self._hosts, groups),
                 {node: self._told[node] for node in branch.below},
             )
             for number, branch in enumerate(found)
@@ -150,9 +168,53 @@ class Putting:
         tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)
         errand = Errand(
             tuple(self._hosts[node] for node in nodes),
-            copy_program.words(scripts.PUT, ()),
+            copy_program.words(shell.PUT, ()),
             stdin=True,
             limits=limits(flags),
             tails=tails,
         )
         return dict(zip(nodes, run(errand, flags, sending, self._told), strict=True))
+
+
+EPILOG = """\b
+Examples:
+  dispatch put -H hostfile train.py conf /opt/job/
+  dispatch put -w 'n[01-16]' node.conf /etc/site.conf
+  dispatch put -w 'n[01-16]' shard.tar '/data/{host}/'
+  dispatch put -H hostfile 'shard-{rank}.bin' /data/       each rank's, on its own host
+Exit code: as dispatch exec.
+"""
+
+
+@click.command("put", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="SRC... DEST")
+@where_options
+@time_options
+@copy_options
+@click.option(
+    "--tree", is_flag=False, flag_value="", default=None, metavar="[K]",
+    help="Let hosts pass the files on, in K branches [8]; by itself from 64 hosts and 8 GiB on.",
+)  # fmt: skip
+@keep_option
+@how_options
+def command(**flags: Any) -> int:
+    """Copy files and trees SRC to DEST on every host.
+
+    DEST is a folder if it ends in /, is one there, or there are several SRC; ~ at its start
+    is the home folder there, if quoted. A file
+    is renamed into its place when all of it is there and compared by SHA-256; modes and
+    times are kept. A file whose size and time are equal there is not sent. An
+    interrupted copy goes on where it stopped; what it left is removed after a week.
+
+    {host} in a name is the host's; {rank} is each rank of the host in turn, as slots in the
+    hostfile give them: in SRC that many files, in DEST a place for each rank's.
+    """
+
+    return put(flags)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch put`` with ``words``; the exit code."""
+    # its number is optional, so what follows it after a blank is not the number
+    words = ["--tree=" if word == "--tree" else word for word in words]
+    return enter(command, words, "dispatch put", {"--keep": "600"})

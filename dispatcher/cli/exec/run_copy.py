@@ -9,11 +9,11 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.api.here import allow_open_files
-from dispatcher.cli.entry import say
+from dispatcher.api.request import allow_open_files
 from dispatcher.cli.hints import Advice
-from dispatcher.cli.options.reach import Reach
+from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.run.run_sinks import may_draw, terminals
+from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import (
     Failed,
     Interrupted,
@@ -26,16 +26,14 @@ from dispatcher.core.events.exec_events import (
 from dispatcher.core.events.run_events import SignalReceived
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
-from dispatcher.output.exec.copying import summary
-from dispatcher.output.exec.exec_notes import ErrandNotes, describe
-from dispatcher.output.terminal.outlet import Outlet
-from dispatcher.output.terminal.screen import Screen, View
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.output.exec.exec_notes import ErrandNotes, describe, summary
+from dispatcher.output.terminal.screen import Outlet, Screen, View
 from dispatcher.plan.exec_plan import Errand
-from dispatcher.remote.copy.give import NotGiven, at_home
-from dispatcher.runner.exec.dialogue import Dialogue
+from dispatcher.remote.copy.disk import NotGiven, at_home
 from dispatcher.runner.exec.exec_loop import ErrandRunner
-from dispatcher.transfer.told import Told
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.runner.exec.stdio import Dialogue
+from dispatcher.transfer.host_copy import Told
 
 _HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
 
@@ -83,7 +81,7 @@ def run(
     sinks: list[Sink] = []
     outlet = Outlet({2: 2}, nobody_reads)
     if may_draw(os.environ):
-        from dispatcher.output.exec.copy_progress import CopyProgress, CopyTerminal
+        from dispatcher.output.exec.exec_progress import CopyProgress, CopyTerminal
 
         progress = CopyProgress(told)
         sinks.append(progress)

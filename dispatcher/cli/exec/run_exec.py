@@ -1,27 +1,76 @@
-"""From flags to an errand: hosts, command, limits, transports, sinks, runner, exit code."""
+"""From options to a fan-out command: hosts, limits, transports, sinks, exit code.
+
+The hosts that failed, as a hostfile: written by ``--failed-to``, read by ``--retry-failed``.
+
+Each line has the host as it was named and why it failed as a comment; dispatch
+reads it like any hostfile, and it may be edited. When nothing failed the file
+holds only its first comment.
+
+From flags to an errand: hosts, command, limits, transports, sinks, runner, exit code.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.api.here import allow_open_files
-from dispatcher.cli.entry import say
-from dispatcher.cli.exec import again
-from dispatcher.cli.options import becoming, mistakes, terminal_part
-from dispatcher.cli.options.config_file import said_by, typed
+from dispatcher.api.request import allow_open_files
+from dispatcher.cli.options import mistakes, sudo, terminal
 from dispatcher.cli.options.connect_options import WINDOW, fanout
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed, only_typed
+from dispatcher.cli.options.option_defaults import said_by, typed
+from dispatcher.cli.say import say
+from dispatcher.core.events.exec_events import Outcome, is_good
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Hostlist
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.model.names import parse_count
+from dispatcher.output.exec.exec_notes import words
 from dispatcher.plan.exec_plan import Errand, ErrandLimits
-from dispatcher.plan.job.request import parse_count, parse_seconds
+from dispatcher.plan.hosts.hostfile import parse_hostfile
+from dispatcher.plan.job.request import parse_seconds
 
 if TYPE_CHECKING:
-    from dispatcher.cli.options.reach import Reach
-    from dispatcher.runner.exec.broadcast import Broadcast
-    from dispatcher.runner.exec.stdio import Keyboard
+    from dispatcher.cli.options.connect_options import Reach
+    from dispatcher.runner.exec.stdio import Broadcast, Keyboard
+
+
+_HEAD = "# hosts that failed, by dispatch exec\n"
+_MOST = 16 << 20
+
+
+def read(path: str, said: str) -> Hostlist | None:
+    """The hosts in the file that ``said`` names; None: there is none in it. Raises: UsageError."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MOST)
+    except OSError as error:
+        why = (error.strerror or "").lower()
+        raise UsageError(f"{said}: {path}: {why}") from None
+    lines = (line.strip() for line in text.splitlines())
+    if text and all(not line or line.startswith(b"#") for line in lines):
+        return None
+    return parse_hostfile(text, path, slots=False)
+
+
+def write(path: str, hosts: Sequence[Host], outcomes: Sequence[Outcome]) -> None:
+    """Replace the file by the hosts whose outcome was not good. Raises: OSError."""
+    lines = [_HEAD]
+    for host, outcome in zip(hosts, outcomes, strict=True):
+        if is_good(outcome):
+            continue
+        line = host.name
+        if host.user is not None:
+            line += f" user={host.user}"
+        if host.port is not None:
+            line += f" port={host.port}"
+        lines.append(f"{line}  # {' '.join(words(outcome).split())}\n")
+    beside = f"{path}.{os.getpid()}.new"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.writelines(lines)
+    os.replace(beside, path)
 
 
 def run(flags: Mapping[str, Any]) -> int:
@@ -41,7 +90,7 @@ def run(flags: Mapping[str, Any]) -> int:
     words = _words(flags)
     left: tuple[Hostlist, ...] = ()
     if flags["retry_failed"] is not None:
-        failed = again.read(flags["retry_failed"], said_by("retry_failed", "--retry-failed"))
+        failed = read(flags["retry_failed"], said_by("retry_failed", "--retry-failed"))
         if failed is None:
             say(f"note: {flags['retry_failed']}: no host failed the last time")
             return 0
@@ -52,12 +101,12 @@ def run(flags: Mapping[str, Any]) -> int:
         words,
         flags["stdin"],
         limits(flags),
-        sudo=becoming.user(flags),
-        terminal=terminal_part.size(flags),
+        sudo=sudo.user(flags),
+        terminal=terminal.size(flags),
     )
     tree = fanout(flags, errand.hosts)
     allow_open_files(len(errand.hosts))
-    from dispatcher.cli.options.reach import Reach
+    from dispatcher.cli.options.connect_options import Reach
 
     with Reach(flags, tree=tree) as reach:
         return carry_out(errand, flags, reach)
@@ -107,18 +156,18 @@ def carry_out(errand: Errand, flags: Mapping[str, Any], reach: Reach) -> int:
     def nobody_reads() -> None:
         runner.tell(SignalReceived(signal.SIGPIPE))
 
-    interactive = terminal_part.is_ours(flags, errand)
+    interactive = terminal.is_ours(flags, errand)
     telling = Telling(flags, errand.names, say, nobody_reads, through=interactive)
     dialogue: Broadcast | Keyboard | None = None
     if errand.stdin:
-        from dispatcher.runner.exec.broadcast import Broadcast
+        from dispatcher.runner.exec.stdio import Broadcast
 
         dialogue = Broadcast(0)
     elif interactive:
         from dispatcher.runner.exec.stdio import Keyboard
 
         dialogue = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
-    with becoming.password(flags) as ask:
+    with sudo.password(flags) as ask:
         runner = ErrandRunner(
             errand,
             reach.transport_for,
@@ -133,7 +182,7 @@ def carry_out(errand: Errand, flags: Mapping[str, Any], reach: Reach) -> int:
     code = exit_code(outcomes, largest=flags["max_code"])
     for path in filter(None, {flags["failed_to"], flags["retry_failed"]}):
         try:
-            again.write(path, errand.hosts, outcomes)
+            write(path, errand.hosts, outcomes)
         except OSError as error:
             say(f"error: {path}: {(error.strerror or '').lower()}")
             code = code or 1

@@ -1,8 +1,24 @@
-"""The prompt of ``dispatch shell``: read a line, do what it says, again.
+"""``dispatch shell``: a prompt for many hosts, whose connections stay open.
+
+What a line typed into ``dispatch shell`` means; pure, but for looking up host groups.
+
+::
+
+    uptime -p         a command for the hosts, as shell text
+    !ls               a command of this machine
+    +n05  -n07        more hosts, fewer hosts
+    @gpu  =n[1-4]     only these hosts;  =all those of the start
+    ?                 who they are, and these lines
+    :gather :live     how output is shown
+    quit              or Ctrl-D
+
+The prompt of ``dispatch shell``: read a line, do what it says, again.
 
 Every command is an errand of its own, over connections that the shell keeps. The
 standard library's readline edits the line; the history is the user's alone (0600).
 Where standard input is no terminal its lines are commands all the same.
+
+``dispatch shell``: a prompt for many hosts, whose connections stay open.
 """
 
 from __future__ import annotations
@@ -13,23 +29,119 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dispatcher.api.here import allow_open_files
+import click
+
+from dispatcher.api.request import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
-from dispatcher.cli.entry import complain, say
-from dispatcher.cli.exec import shell_lines
+from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_exec import carry_out, limits
-from dispatcher.cli.options import becoming
-from dispatcher.cli.options.host_options import find_hosts, login
-from dispatcher.cli.options.reach import Reach
-from dispatcher.jobs.registry import private, state_folder
-from dispatcher.model.errors import DispatchError
-from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.cli.options import sudo
+from dispatcher.cli.options.connect_options import Reach
+from dispatcher.cli.options.host_options import (
+    find_hosts,
+    how_options,
+    keep_option,
+    login,
+    sudo_options,
+    time_options,
+    where_options,
+)
+from dispatcher.cli.say import complain, say
+from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import fold
+from dispatcher.model.paths import private, state_folder
 from dispatcher.plan.exec_plan import Errand, targets
+from dispatcher.plan.hosts.hostfile import parse_inline
+
+HELP = (__doc__ or "").partition("::\n\n")[2].rstrip()
+WORDS = ("quit", "exit", ":gather", ":live", ":quit", "=all", "?")
+
+
+@dataclass(frozen=True)
+class Command:
+    """Run ``text`` on the hosts; here, if ``local``."""
+
+    text: str
+    local: bool = False
+
+
+@dataclass(frozen=True)
+class Aim:
+    """From now on the hosts are these."""
+
+    hosts: tuple[Host, ...]
+
+
+@dataclass(frozen=True)
+class Show:
+    """Gather equal output, or show lines as they come."""
+
+    gather: bool
+
+
+@dataclass(frozen=True)
+class Help:
+    """Say who the hosts are and what can be typed."""
+
+
+@dataclass(frozen=True)
+class Quit:
+    """Leave."""
+
+
+Order = Command | Aim | Show | Help | Quit
+
+
+def order(line: str, hosts: Sequence[Host], first: Sequence[Host]) -> Order | None:
+    """What ``line`` orders; None if it is empty.
+
+    hosts: those of now; first: those of the start. Raises: UsageError.
+    """
+    text = line.strip()
+    if not text:
+        return None
+    mark, rest = text[0], text[1:].strip()
+    if text in ("quit", "exit", ":quit", ":exit"):
+        return Quit()
+    if text == "?":
+        return Help()
+    if mark == "!":
+        return Command(rest, local=True) if rest else None
+    if mark == ":":
+        if rest not in ("gather", "live"):
+            raise UsageError(f"{text}: there is no such word", hint=":gather, :live, :quit or ?")
+        return Show(rest == "gather")
+    if mark in "+-=@":
+        return Aim(_aimed(mark, rest, hosts, first))
+    return Command(text)
+
+
+def _aimed(mark: str, rest: str, hosts: Sequence[Host], first: Sequence[Host]) -> tuple[Host, ...]:
+    if mark == "=" and rest == "all":
+        return tuple(first)
+    if not rest:
+        raise UsageError(f"{mark}: which hosts?", hint=f"{mark}n[1-4], or ? for help")
+    named = parse_inline("@" + rest if mark == "@" else rest, "", slots=False).hosts
+    # a host that was there before is reached as it was: with its user and its port
+    known = {host.name: host for host in (*first, *hosts)}
+    named = tuple(known.get(host.name, host) for host in named)
+    names = {host.name for host in named}
+    if mark == "-":
+        left = tuple(host for host in hosts if host.name not in names)
+        if not left:
+            raise UsageError("no host would be left")
+        return left
+    if mark == "+":
+        there = {host.name for host in hosts}
+        return (*hosts, *(host for host in named if host.name not in there))
+    return named
+
 
 MOST_LINES = 1000
 #: columns of the hosts' names in the prompt
@@ -39,7 +151,7 @@ WIDEST = 40
 def run(flags: Mapping[str, Any]) -> int:
     """Read and run commands until the end; the last one's exit code. Raises: UsageError."""
     hosts = find_hosts(flags, say)
-    becoming.user(flags)
+    sudo.user(flags)
     limits(flags)
     allow_open_files(len(hosts))
     with Reach(flags, keep=True) as reach:
@@ -84,23 +196,23 @@ class Shell:
     def obey(self, line: str) -> bool:
         """Do what ``line`` says; False when that is to leave."""
         try:
-            match shell_lines.order(line, self._hosts, self._first):
-                case shell_lines.Quit():
+            match order(line, self._hosts, self._first):
+                case Quit():
                     return False
-                case shell_lines.Help():
+                case Help():
                     print(f"{fold(h.name for h in self._hosts)} ({len(self._hosts)})")
-                    print(shell_lines.HELP)
-                case shell_lines.Show(gather):
+                    print(HELP)
+                case Show(gather):
                     self._gather = gather
-                case shell_lines.Aim(named):
+                case Aim(named):
                     hosts = self._hosts = targets([Hostlist(named)], (), *self._login)
                     allow_open_files(len(hosts))
                     if not os.isatty(0):
                         return True
                     print(f"{fold(host.name for host in hosts)} ({len(hosts)})")
-                case shell_lines.Command(text, local=True):
+                case Command(text, local=True):
                     self.code = _local(text)
-                case shell_lines.Command(text):
+                case Command(text):
                     self.code = self._run(text)
         except DispatchError as error:
             self.code = complain(error)
@@ -111,7 +223,7 @@ class Shell:
             self._hosts,
             ("/bin/sh", "-c", text),
             limits=limits(self._flags),
-            sudo=becoming.user(self._flags),
+            sudo=sudo.user(self._flags),
         )
         shown = {**UNASKED, **self._flags, "gather": self._gather}
         sys.stdout.flush()
@@ -126,7 +238,7 @@ class Shell:
     def words(self) -> list[str]:
         """What may complete a word."""
         names = [host.name for host in (*self._first, *self._hosts)]
-        return sorted({*shell_lines.WORDS, *names, *(m + name for name in names for m in "+-=")})
+        return sorted({*WORDS, *names, *(m + name for name in names for m in "+-=")})
 
 
 #: the flags of exec that the shell does not have
@@ -201,3 +313,35 @@ def _programs(start: str) -> list[str]:
         with contextlib.suppress(OSError):
             names |= {name for name in os.listdir(Path(folder)) if name.startswith(start)}
     return sorted(names)
+
+
+EPILOG = """\b
+At the prompt:
+  uptime            a command for the hosts, as shell text; Ctrl-C ends it, not the shell
+  !ls               a command of this machine
+  +n05  -n07        more hosts, fewer hosts
+  @gpu  =n[1-4]     only these; =all those of the start
+  ?  :live  :gather  quit
+"""
+
+
+@click.command("shell", context_settings=CONTEXT, epilog=EPILOG)
+@where_options
+@sudo_options
+@time_options
+@click.option("--live", is_flag=True, help="Show lines as they come [default: equal output once].")
+@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
+@keep_option
+@how_options
+def command(**flags: Any) -> int:
+    """Run commands on all hosts, one after the other; the first connects, the next need not.
+
+    The exit code is that of the last command.
+    """
+
+    return run(flags)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``dispatch shell`` with ``words``; the exit code."""
+    return enter(command, words, "dispatch shell", {"--sudo": "root", "--keep": "600"})

@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter, say
+from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.jobs.job_screen import Watch, follow, tell_end, written
 from dispatcher.cli.options.output_options import line_options, settings
+from dispatcher.cli.say import say
 from dispatcher.jobs import registry
-from dispatcher.jobs.caller import Call
-from dispatcher.model import exitcodes
+from dispatcher.jobs.job_socket import Call
+from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 
 EPILOG = """\b
@@ -64,7 +65,7 @@ def command(
             return follow(watch, call, from_start=from_start)
     except KeyboardInterrupt:
         say(f"\nnote: detached; job {found.run_id} goes on; to end it: dispatch stop")
-        return exitcodes.SIGNAL_BASE + 2
+        return errors.SIGNAL_BASE + 2
 
 
 class Stopping:

@@ -12,23 +12,21 @@ import time
 from collections import deque
 from typing import Any
 
-from dispatcher.cli.entry import say
-from dispatcher.cli.jobs.homes import ToldHomes
+from dispatcher.cli.jobs.stacks import ToldHomes
 from dispatcher.cli.options.output_options import Showing
 from dispatcher.cli.run import run_sinks as told
-from dispatcher.cli.run.labels import RankLabels
+from dispatcher.cli.run.run_sinks import RankLabels
+from dispatcher.cli.say import say
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.jobs import registry
-from dispatcher.jobs.caller import Call
-from dispatcher.jobs.job_socket import Malformed
+from dispatcher.jobs.job_socket import Call, Malformed
 from dispatcher.model.errors import DispatchError
-from dispatcher.model.paths_part import RunPaths
+from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.log_reader import MergedLog, RankFolder, Written, rest_of
-from dispatcher.output.monitor.distant import Distant
-from dispatcher.output.terminal.outlet import Outlet
-from dispatcher.output.terminal.screen import Screen
-from dispatcher.remote.protocol.wire import STDERR
+from dispatcher.output.monitor.run_progress import Distant
+from dispatcher.output.terminal.screen import Outlet, Screen
+from dispatcher.remote.protocol.frames import STDERR
 
 #: seconds that the files may be behind the launcher's word (--log-overflow spool)
 BEHIND = 5.0
@@ -50,7 +48,7 @@ class Watch:
         self._homes = ToldHomes(logs.journal, hosts)
         view = told.view_of(showing, RankLabels(showing.label, lambda: self._homes))
         if self.has_footer:
-            from dispatcher.output.terminal.terminal import Terminal
+            from dispatcher.output.terminal.live_terminal import Terminal
 
             outlet: Outlet = Terminal(told.terminals(), STDERR, on_broken=_nobody_reads)
             draw = told.footer_of(hosts, self.distant.picture)

@@ -47,9 +47,9 @@ def command(job: str | None, everything: bool) -> int:
 
 
 def _kill(job: registry.Job) -> int:
-    from dispatcher.cli.jobs.tagged import look, tell
-    from dispatcher.jobs.caller import Call
-    from dispatcher.model.host_part import Host
+    from dispatcher.cli.jobs.sweep import look, tell
+    from dispatcher.jobs.job_socket import Call
+    from dispatcher.model.host import Host
 
     if job.state == registry.ELSEWHERE:
         raise registry.not_running(job)

@@ -10,7 +10,7 @@ import click
 from dispatcher.cli.entry import MIXED, enter
 from dispatcher.core.events.sink import Sink
 from dispatcher.jobs import registry
-from dispatcher.model import exitcodes
+from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
 
 #: seconds between two looks at the files
@@ -51,7 +51,7 @@ def command(job: str | None, follow: bool, rank: str | None) -> int:
             if not any_new:
                 time.sleep(LOOK)
     except KeyboardInterrupt:
-        return exitcodes.SIGNAL_BASE + 2
+        return errors.SIGNAL_BASE + 2
     finally:
         screen.close()
     if only is not None and not any(reader.taken.values()):

@@ -1,21 +1,86 @@
-"""``dispatch stacks``: where in its program each rank of a job is."""
+"""``dispatch stacks``: where in its program each rank of a job is.
+
+Where the ranks of another process's run are, from that run's journal.
+
+``dispatch stacks``: where in its program each rank of a job is.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter, say
+from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli.say import say
 from dispatcher.core.hang_monitor import GATHER
 from dispatcher.jobs import registry
-from dispatcher.jobs.caller import Call
-from dispatcher.jobs.job_socket import Malformed
-from dispatcher.model import exitcodes
+from dispatcher.jobs.job_socket import Call, Malformed
+from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 from dispatcher.output.text.sanitize import harmless_text
+
+
+class ToldHomes:
+    """``home`` and ``host_of`` of each rank, read when somebody asks for one not yet known.
+
+    hosts: their names by number. A journal that is gone, or not ours, tells of no rank.
+    """
+
+    def __init__(self, journal: Path, hosts: Sequence[str]) -> None:
+        self._journal = journal
+        self._hosts = hosts
+        self._offset = 0
+        self._homes: dict[int, tuple[int, int]] = {}
+        self._next: dict[int, int] = {}  # host -> the local rank that is started next
+
+    def home(self, rank: int) -> tuple[int, int]:
+        """The number of the rank's host, and the rank's number there."""
+        if rank not in self._homes:
+            self._read()
+        return self._homes.get(rank, (len(self._hosts), rank))
+
+    def host_of(self, rank: int) -> str:
+        """The name of its host."""
+        host = self.home(rank)[0]
+        return self._hosts[host] if host < len(self._hosts) else "?"
+
+    def forget(self) -> None:
+        """The ranks have been placed anew."""
+        self._homes.clear()
+
+    def _read(self) -> None:
+        try:
+            with open(self._journal, "rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break  # it is being written
+                    self._offset += len(line)
+                    if b'"rank' in line:
+                        self._note(line)
+        except OSError:
+            return
+
+    def _note(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            name, context = record["name"], record["context"]
+            if name == "ranks.placed":
+                self._next.clear()
+            elif name == "rank.spawned":
+                host, rank = int(context["node"]), int(context["rank"])
+                if 0 <= host < len(self._hosts):
+                    local = self._next.get(host, 0)
+                    self._homes[rank] = (host, local)
+                    self._next[host] = local + 1
+        except (ValueError, KeyError, TypeError):
+            return
+
 
 #: seconds that the launcher may take longer than its hosts
 SLACK = 10.0
@@ -47,7 +112,7 @@ def command(job: str | None) -> int:
                         return _show(found, number, [str(line) for line in lines])
                     case {"type": "verdict", "exit_code": int(code)}:
                         say(f"note: job {found.run_id} ended, exit code {code}")
-                        return exitcodes.CLUSTER
+                        return errors.CLUSTER
                 if time.monotonic() > until:
                     raise DispatchError(f"job {found.run_id}: its launcher does not answer")
     except (OSError, Malformed):

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter, say
+from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.jobs.job_screen import Watch, follow, tell_end
 from dispatcher.cli.options.output_options import settings
+from dispatcher.cli.say import say
 from dispatcher.jobs import registry
-from dispatcher.jobs.caller import Call
-from dispatcher.model import exitcodes
+from dispatcher.jobs.job_socket import Call
+from dispatcher.model import errors
 
 EPILOG = """\b
 Examples:
@@ -39,7 +40,7 @@ def command(job: str | None, now: bool) -> int:
             follow(Watch(found, settings({"quiet": True}, None)), call)
     except KeyboardInterrupt:
         say(f"\nnote: job {found.run_id} is being ended; dispatch attach shows it")
-        return exitcodes.SIGNAL_BASE + 2
+        return errors.SIGNAL_BASE + 2
     return 0
 
 

@@ -1,16 +1,50 @@
-"""``dispatch sweep``: what runs have left whose launcher is gone; listed, or ended."""
+"""``dispatch sweep``: what runs have left whose launcher is gone; listed, or ended.
+
+One look at what runs have left on many hosts, and its result in words; for kill and sweep.
+
+``dispatch sweep``: what runs have left whose launcher is gone; listed, or ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter, say
+from dispatcher.api.find_processes import Look, look_by, summary
+from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.options.host_options import find_hosts, how_options, where_options
+from dispatcher.cli.say import say
 from dispatcher.jobs import registry
+from dispatcher.model import paths
 from dispatcher.model.errors import UsageError
+from dispatcher.model.host import Host
+from dispatcher.model.hostset import fold
+
+
+def look(
+    hosts: Sequence[Host], run_ids: Sequence[str], reach: Mapping[str, Any], *, kill: bool
+) -> Look:
+    """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's."""
+    # under a rank we would carry its run id to what we start here
+    os.environ.pop("DISPATCH_RUN_ID", None)
+    with Reach(reach) as transports:
+        return look_by(transports.transport_for, hosts, run_ids, kill=kill)
+
+
+def tell(seen: Look, say: Callable[[str], None]) -> int:
+    """Say what a killing look ended and could not; 0, 1 if something is left, 125 for hosts."""
+    lines = summary(seen.found, "killed", "removed")
+    left = summary(seen.found, "left", "kept")
+    for line in [*lines, *left, *seen.failures]:
+        say(line)
+    if not (lines or left or seen.failures):
+        say(f"{fold(seen.found)}: nothing found")
+    return 125 if seen.failures else int(bool(left))
+
 
 EPILOG = """\b
 Examples:
@@ -32,10 +66,9 @@ def command(run_id: str | None, kills: bool, **flags: Any) -> int:
     folder in /tmp by the run id in its name. Only your own are looked at. What runs that were
     started on another machine left is listed, but killed only if you give its RUN_ID.
     """
-    from dispatcher.api.tagged import Look, summary
-    from dispatcher.cli.jobs.tagged import look, tell
+    from dispatcher.api.find_processes import summary
 
-    if run_id is not None and not registry.is_run_id(run_id):
+    if run_id is not None and not paths.is_run_id(run_id):
         raise UsageError(f"not a run id: {run_id!r}", hint="dispatch sweep lists them")
     hosts = find_hosts(flags, say)
     seen = look(hosts, [run_id] if run_id else [], flags, kill=False)

@@ -10,16 +10,16 @@ from types import FrameType
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter, say
-from dispatcher.cli.run.overview import is_screen
+from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli.run.monitoring import is_screen
+from dispatcher.cli.say import say
 from dispatcher.jobs import registry
-from dispatcher.jobs.caller import Call
-from dispatcher.jobs.job_socket import LEAST_EVERY, Malformed
-from dispatcher.model import exitcodes
+from dispatcher.jobs.job_socket import LEAST_EVERY, Call, Malformed
+from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 from dispatcher.output.monitor.live_table import Shot
 from dispatcher.output.terminal.alt_screen import Canvas
-from dispatcher.output.terminal.watching import View
+from dispatcher.output.terminal.watch_screen import View
 
 #: seconds after which a launcher that shows no table is not waited for
 PATIENCE = 10.0
@@ -55,7 +55,7 @@ def command(job: str | None, sample: float) -> int:
             once = _once(3 * sample + 2)
             ended = _live(found, call) if is_screen() else _follow(found, call, once)
     except KeyboardInterrupt:
-        return exitcodes.SIGNAL_BASE + signal.SIGINT
+        return errors.SIGNAL_BASE + signal.SIGINT
     if ended is not None:
         say(f"note: job {found.run_id} ended, exit code {ended}")
     return 0
@@ -97,7 +97,7 @@ def _once(patience: float) -> Shown:
         known = all(row.cpu is not None for row in shot.rows if row.alive)
         if not known and time.monotonic() < until:
             return True
-        from dispatcher.output.terminal.watch_screen import table
+        from dispatcher.output.terminal.watch_table import table
 
         for line in table(shot.rows, shot.rows):
             click.echo(line.plain.rstrip())

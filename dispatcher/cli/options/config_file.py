@@ -1,221 +1,131 @@
-"""Where options have their defaults from: ``dispatch.toml`` of the user and of this folder.
+"""Defaults of options from ``dispatch.toml``: the text to values, each with its origin.
 
-Read, in this order: ``~/.config/dispatch/dispatch.toml`` (or below
-``XDG_CONFIG_HOME``), then ``./dispatch.toml``. ``DISPATCH_CONFIG`` names one file
-to read instead; empty, it means none. A file that somebody else could have
-written is not read, and that is said. What that of a folder may say: see ``loose``.
+    [all]                      # every command that has such an option
+    user = "ml"
+    [run]
+    hostfile = "hosts"
+    export = ["NCCL_DEBUG=INFO"]
+    [profile.night.run]        # only with --profile night
+    log-dir = "/data/logs"
+
+Keys are the options' long names, with dashes or underscores. What is narrower
+wins: a command's table over ``[all]``, a profile over both, a later file over an
+earlier one. Whether an option exists, takes such a value and may be said by such a
+file is judged where the options are known.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-import click
-from click.core import ParameterSource
-
-from dispatcher.cli.options import config_trust
 from dispatcher.model.errors import UsageError
 
-if TYPE_CHECKING:
-    from dispatcher.cli.options.defaults import Defaults, Setting
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+EVERY = "all"
+PROFILE = "profile"
 
 
-@dataclass
-class _Filled:
-    """What the files say to the command that runs; kept in its context."""
+@dataclass(frozen=True)
+class Setting:
+    """A value, the place that said so, ``dispatch.toml [run]``, and the name it has there.
 
-    files: Sequence[Defaults]
-    profile: str | None
-    values: dict[str, Setting]
-
-
-NAME = "dispatch.toml"
-#: the way round what a file says
-WITHOUT = "DISPATCH_CONFIG= dispatch ... goes without the file"
-
-
-def option() -> click.Option:
-    """``--profile``, which fills in the defaults before the other options are looked at."""
-    return click.Option(
-        ["--profile"],
-        metavar="NAME",
-        envvar="DISPATCH_PROFILE",
-        is_eager=True,
-        expose_value=False,
-        callback=_fill,
-        help="Defaults of this name in dispatch.toml; see dispatch config.",
-    )
-
-
-def _fill(context: click.Context, _: click.Parameter, profile: str | None) -> None:
-    files = read()
-    values = settings(context.command, profile, files)
-    context.default_map = {name: setting.value for name, setting in values.items()}
-    context.meta[__name__] = _Filled(files, profile, values)
-
-
-def typed(name: str) -> bool:
-    """Whether the parameter ``name`` of the command that runs stood on the command line."""
-    return _source(name) is ParameterSource.COMMANDLINE
-
-
-def origin(name: str) -> str | None:
-    """The place in a file that has the value of the parameter ``name``, as
-    ``dispatch.toml [exec]: hostfile``; None: no file has.
+    loose: the file merely lies in the current folder.
     """
-    setting = setting_of(name)
-    return None if setting is None else f"{setting.origin}: {setting.name}"
+
+    value: Any
+    origin: str
+    name: str
+    loose: bool = False
 
 
-def setting_of(name: str) -> Setting | None:
-    """What a file says of the parameter ``name``, if that is its value."""
-    if _source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-        return None
-    return _filled().values.get(name)
+@dataclass(frozen=True)
+class Defaults:
+    """One file: tables by name of the command, or ``profile.NAME.command``; see ``Setting``."""
+
+    source: str
+    tables: Mapping[str, Mapping[str, Any]]
+    profiles: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    text: str = ""
+    loose: bool = False
+
+    def said(self, command: str, profile: str | None) -> Iterator[tuple[str, str, Any]]:
+        """Table, name and value of all it says for ``command``, the narrower ones later."""
+        for tables, where in (
+            (self.tables, ""),
+            ({} if profile is None else self.profiles.get(profile, {}), f"{PROFILE}.{profile}."),
+        ):
+            for name in (EVERY, command):
+                for option, value in tables.get(name, {}).items():
+                    yield where + name, option, value
+
+    def place(self, table: str, name: str) -> str:
+        """``file:line`` of a name, or the file and the table if it is written unusually."""
+        header = ""
+        for number, line in enumerate(self.text.split("\n"), 1):
+            key, equals, _ = line.partition("=")
+            if not equals and line.lstrip().startswith("["):
+                header = _plain(line.partition("]")[0]) + "."
+            elif equals and _plain(f"{table}.{name}.").startswith(f"{header}{_plain(key)}."):
+                return f"{self.source}:{number}"
+        return f"{self.source}: [{table}]"
 
 
-def said_by(name: str, option: str) -> str:
-    """Who says the value of the parameter ``name``: ``option``, if no file does."""
-    return origin(name) or option
+def _plain(key: str) -> str:
+    return re.sub(r"[\s\"'\[]", "", key).replace("_", "-")
 
 
-def _source(name: str) -> ParameterSource | None:
-    return click.get_current_context().get_parameter_source(name)
+def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = False) -> Defaults:
+    """The tables of a file; ``loose`` as in ``Setting``.
 
-
-def _filled() -> _Filled:
-    filled: _Filled = click.get_current_context().meta[__name__]
-    return filled
-
-
-def said_to(command: str) -> dict[str, Setting]:
-    """What the files say to another command, by the names of options; not judged."""
-    from dispatcher.cli.options.defaults import chosen
-
-    filled = _filled()
-    return chosen(filled.files, command, filled.profile) if filled.files else {}
-
-
-def as_said_to(
-    command: str, flags: Mapping[str, Any], options: Mapping[str, str]
-) -> Mapping[str, Any]:
-    """``flags``, with those ``options`` (flag -> name) that nobody typed as ``command`` has them.
-
-    Raises: UsageError naming the file for a value that cannot be.
+    Raises: UsageError for bad TOML, an unknown table, a key outside.
     """
-    said, values, mine = said_to(command), _filled().values, dict(flags)
-    for flag, name in options.items():
-        parameter = _parameter(click.get_current_context().command, name)
-        if typed(flag) or parameter is None:
-            continue
-        values.pop(flag, None)
-        mine[flag] = () if parameter.multiple else None
-        if name in said:
-            mine[flag] = _fitted(parameter, name, said[name])
-            values[flag] = replace(said[name], value=mine[flag])
-    return mine
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{source}: {str(error)[:200].lower()}") from None
+    profiles = found.pop(PROFILE, {})
+    if not isinstance(profiles, dict):
+        raise UsageError(f"{source}: {PROFILE} is not a table", hint="[profile.NAME.run]")
+    known = (EVERY, *commands)
+    for tables, where in ((found, ""), *((t, f"profile.{n}.") for n, t in profiles.items())):
+        if not isinstance(tables, dict):
+            raise UsageError(f"{source}: {where[:-1]} is not a table", hint="[profile.NAME.run]")
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise UsageError(
+                    f"{source}: {where}{name} stands outside of any command's table",
+                    hint=f"put it under [{where}run], or [{where}{EVERY}]",
+                )
+            if name not in known:
+                raise UsageError(
+                    f"{source}: [{where}{name}]: no such command", hint=f"known: {', '.join(known)}"
+                )
+    return Defaults(source, found, profiles, text, loose)
 
 
-def settings(
-    command: click.Command, profile: str | None, files: Sequence[Defaults] | None = None
-) -> dict[str, Setting]:
-    """The files' values for ``command``, by parameter name, as click wants them.
+def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
+    """The settings for ``command``, by their names with dashes; later files win.
 
-    files: those that there are, if they have been read.
-    Raises: UsageError naming the file for an option or a value that cannot be.
+    Raises: UsageError when no file has the profile.
     """
-    if files is None:
-        files = read()
-    if not files:
-        if profile is not None:
-            raise UsageError(f"--profile {profile}: there is no {NAME}", hint=_place())
-        return {}
-    from dispatcher.cli.options.defaults import EVERY, chosen
-
-    if not os.environ.get("DISPATCH_CONFIG"):
-        for file in files:
-            config_trust.judge(file, command, profile, _place())
     found: dict[str, Setting] = {}
-    for name, setting in chosen(files, command.name or "", profile).items():
-        parameter = _parameter(command, name)
-        if parameter is None:
-            if setting.origin.endswith(f"{EVERY}]"):
-                continue  # another command has it
-            raise UsageError(f"{setting.origin}: {name}: {command.name} has no such option")
-        value = _fitted(parameter, name, setting)
-        found[parameter.name or ""] = replace(setting, value=value)
-    return found
-
-
-def read() -> Sequence[Defaults]:
-    """The files there are, the narrowest last."""
-    from dispatcher.cli import COMMANDS
-
-    named = os.environ.get("DISPATCH_CONFIG")
-    if named is not None:
-        paths = [named] if named else []
-    else:
-        own = _place()
-        paths = [own] if _is_same(own, NAME) else [own, NAME]
-    found = []
-    for path in paths:
-        text = _text(path, must_be=named is not None)
-        if text is not None:
-            from dispatcher.cli.options.defaults import parse  # and with it a TOML parser
-
-            found.append(parse(text, path, COMMANDS, loose=path == NAME and named is None))
-    return found
-
-
-def _place() -> str:
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):  # as its specification has it
-        base = os.path.expanduser("~/.config")
-    return os.path.join(base, "dispatch", NAME)
-
-
-def _is_same(one: str, other: str) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
-
-
-def _text(path: str, *, must_be: bool) -> str | None:
-    try:
-        text = config_trust.read(path, must_be=must_be)
-        return None if text is None else text.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from None
-    except UsageError as error:
-        raise UsageError(
-            f"DISPATCH_CONFIG: {error.message}" if must_be else error.message
-        ) from None
-
-
-def _parameter(command: click.Command, name: str) -> click.Option | None:
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and f"--{name}" in parameter.opts:
-            return parameter if parameter.expose_value else None
-    return None
-
-
-def _fitted(parameter: click.Option, name: str, setting: Setting) -> Any:
-    """The value as the option would have it from the command line."""
-    value = setting.value
-    if parameter.is_flag:
-        if isinstance(value, bool):
-            return value
-        wanted = "true or false"
-    elif parameter.multiple:
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
-            return value
-        wanted = "a list of texts"
-    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return str(value)
-    else:
-        wanted = "a text or a number"
-    raise UsageError(f"{setting.origin}: {name}: {wanted} is wanted, not {value!r}"[:300])
+    named: dict[str, Setting] = {}
+    names: set[str] = set()
+    for file in files:
+        names |= set(file.profiles)
+        for table, name, value in file.said(command, profile):
+            into = named if table.startswith(f"{PROFILE}.") else found
+            setting = Setting(value, f"{file.source} [{table}]", name, file.loose)
+            into[name.replace("_", "-")] = setting
+    if profile is not None and profile not in names:
+        known = f"there are: {', '.join(sorted(names))}" if names else "dispatch config --help"
+        raise UsageError(f"--profile {profile}: there is none of that name", hint=known)
+    return {**found, **named}

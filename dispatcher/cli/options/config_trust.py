@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dispatcher.cli.entry import say
+from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import BadName
 from dispatcher.plan.variables import check_folders_variable
 
 if TYPE_CHECKING:
-    from dispatcher.cli.options.defaults import Defaults, Setting
-    from dispatcher.model.host_part import Hostlist
+    from dispatcher.cli.options.config_file import Defaults, Setting
+    from dispatcher.model.host import Hostlist
 
 MOST_BYTES = 1 << 20
 _MAY_NOT = "a folder's file may not"

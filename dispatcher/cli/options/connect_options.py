@@ -1,18 +1,93 @@
-"""``--fanout-tree``: which hosts are reached through which, as the flags say; and in words."""
+"""Which transport reaches which host, through which others, and over which kept connections.
+
+Whether connections are shared with other runs of dispatch: ``--keep``, and what is kept.
+
+``--fanout-tree``: which hosts are reached through which, as the flags say; and in words.
+
+Which transport reaches which host: as the flags say it, over kept connections where it may.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.api import transports
+from dispatcher.api.transports import Ask, Ways
+from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.plan.job.request import parse_seconds
+from dispatcher.transport.base import INTERVAL, UNLESS_CONFIGURED, Alive, Transport
 
 if TYPE_CHECKING:
     from dispatcher.transport.base import Target, Transport
     from dispatcher.transport.tree.topology import Topology
+
+
+def seconds(flags: Mapping[str, Any]) -> float | None:
+    """How long new connections are to be kept idle; None without ``--keep``.
+
+    Raises: UsageError.
+    """
+    text = flags.get("keep")
+    if text is None:
+        return None
+    if flags["transport"] not in ("auto", "paramiko") or flags.get("rsh") is not None:
+        raise UsageError(
+            "--keep is for SSH in process", hint="ControlPersist of ssh_config keeps ssh's own"
+        )
+    found = parse_seconds(text, "--keep")
+    if found <= 0:
+        raise UsageError("--keep=0: for how long?", hint="dispatch connect --close ends them")
+    return found
+
+
+def judge_keep(flags: Mapping[str, Any]) -> None:
+    """Nothing, if connections can be kept as ``flags`` say. Raises: UsageError."""
+    if "keep" in flags:
+        from dispatcher.transport.pool import socket_path
+
+        if seconds(flags) is not None or socket_path.there():
+            socket_path.folder()
+
+
+def transport(flags: Mapping[str, Any], direct: Callable[[], Transport]) -> Transport:
+    """What reaches hosts by SSH: over kept connections where that may be, else ``direct()``."""
+    if "keep" not in flags:
+        return direct()
+    from dispatcher.transport.pool import socket_path
+
+    keep = seconds(flags)
+    if keep is None and not socket_path.there():
+        return direct()
+    from dispatcher.transport.pool.pool_transport import KeptTransport
+
+    if keep is not None:
+        socket_path.call().close()
+    return KeptTransport(
+        direct,
+        keep=keep,
+        config=flags["ssh_config"],
+        host_keys=flags["host_keys"],
+        alive=alive(flags),
+    )
+
+
+def alive(flags: Mapping[str, Any]) -> Alive:
+    """When a silent host is asked whether it lives. Raises: UsageError.
+
+    In a run only if ssh_config says so: there the agents' heartbeats decide who is lost.
+    """
+    if "alive" not in flags:
+        return UNLESS_CONFIGURED
+    if flags["alive"] is None:
+        return Alive(otherwise=INTERVAL)
+    return Alive(parse_seconds(flags["alive"], "--alive"))
+
 
 #: how many hosts may connect at once where nobody says: inner hosts do most of the work
 WINDOW = 1024
@@ -105,3 +180,77 @@ def fanout(
 
     remote = tuple(host for host in hosts if not is_local(host))
     return Fanout(remote, plan_tree(len(remote), branches), run_id)
+
+
+class Reach(transports.Reach):
+    """Transports by host; closes them all at the end of the context.
+
+    ask: asks for a secret; by default at our terminal. keep: connections are used
+    again by the next command. tree: who is reached through whom, if not all from here;
+    say: shows a line about it. Raises: UsageError.
+    """
+
+    def __init__(
+        self,
+        flags: Mapping[str, Any],
+        ask: Ask | None = None,
+        *,
+        keep: bool = False,
+        tree: Fanout | None = None,
+        say: Callable[[str], None] = say,
+    ) -> None:
+        judge_keep(flags)
+        super().__init__(ways(flags), ask or ask_here, alive(flags))
+        self._flags = flags
+        self._keep = keep
+        self._tree = tree
+        self._say = say
+        self._by_tree: Transport | None = None
+
+    def transport_for(self, host: Host) -> Transport:
+        direct = super().transport_for(host)
+        if self._tree is None or direct.name == "local":
+            return direct
+        if self._by_tree is None:
+            self._by_tree = self._tree.transport(self._flags, direct, self._say)
+        return self._by_tree
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._by_tree is not None:
+            self._by_tree.close()
+        super().__exit__(kind, error, trace)
+
+    def in_process(self, *, keep: bool = False) -> Transport:
+        return transport(
+            self._flags, lambda: super(Reach, self).in_process(keep=keep or self._keep)
+        )
+
+
+def ways(flags: Mapping[str, Any]) -> Ways:
+    """What the flags say of reaching hosts. Raises: UsageError."""
+    return Ways(flags["transport"], flags.get("rsh"), flags["ssh_config"], flags["host_keys"])
+
+
+def judge(flags: Mapping[str, Any], hosts: Iterable[Host]) -> None:
+    """Nothing, if the flags can reach ``hosts`` as these want it. Raises: UsageError."""
+    transports.judge(ways(flags), hosts)
+
+
+def ask_here(prompt: str) -> str | None:
+    """Ask the person at the terminal for a secret; None where there is nobody to ask."""
+    import getpass
+    import os
+
+    from dispatcher.output.terminal import alt_screen
+
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        with alt_screen.OURS.asking():
+            return getpass.getpass(prompt)
+    except (OSError, EOFError):
+        return None

@@ -17,14 +17,13 @@ from typing import Any, TypeVar
 import click
 
 from dispatcher.cli.options import config_trust
-from dispatcher.cli.options.config_file import WITHOUT, origin, said_by, setting_of, typed
+from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, setting_of, typed
 from dispatcher.model import hostset
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Host, Hostlist
-from dispatcher.model.names import BadName, check_user
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.model.names import BadName, check_user, parse_count
 from dispatcher.plan.exec_plan import targets
 from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
-from dispatcher.plan.job.request import parse_count
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -197,14 +196,14 @@ def find_hosts(
         said=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
     )  # fmt: skip
     if "transport" in flags:
-        from dispatcher.cli.options.reach import judge
+        from dispatcher.cli.options.connect_options import judge
 
         judge(flags, hosts)
     return hosts
 
 
 def _allocated() -> list[Hostlist]:
-    from dispatcher.api.surroundings import allocated
+    from dispatcher.api.request import allocated
 
     found = allocated()
     return [] if found is None else [found]

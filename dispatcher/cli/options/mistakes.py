@@ -1,7 +1,11 @@
-"""Command lines that cannot be meant as they stand: refused before any host is touched.
+"""Command lines that cannot be meant as they stand, and the line to paste instead.
+
+Command lines that cannot be meant as they stand: refused before any host is touched.
 
 Only what is certain is refused. A script need not be on this machine, so a name that is not is
 no mistake by itself; what hosts say about it later is ``advice``'s to explain.
+
+The command line as it was typed, for hints that give it back mended and can be pasted.
 """
 
 from __future__ import annotations
@@ -9,13 +13,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dispatcher.api.here import cwd_of, is_program
-from dispatcher.cli.options import retyped
+import click
+
+from dispatcher.api.request import cwd_of, is_program
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import shown
+from dispatcher.plan.variables import HIDDEN, is_secret
 
 #: launchers of batch systems, which are not translated: dispatch reads their allocation itself
 _STEPS = ("aprun", "jsrun", "prun", "srun")
@@ -41,19 +47,19 @@ def script(words: Sequence[str], flags: Mapping[str, Any]) -> None:
     first, *rest = _split(name)
     path = os.path.join(folder, first)
     if rest and not here and (os.path.isfile(path) or _ends_in_arguments(name, first)):
-        hint = retyped.line([*retyped.options(), first, *rest, *words[1:]])
+        hint = line([*options(), first, *rest, *words[1:]])
         raise _one_word(name, "script", hint)
     if here or ("/" not in name and usual and _is_on_path(name)):
         raise UsageError(
             f"{shown(name)}: a program, and no script of Python",
-            hint=retyped.line([*retyped.options(), "--no-python", *words]),
+            hint=line([*options(), "--no-python", *words]),
         )
 
 
 def module(words: Sequence[str]) -> None:
     """Refuse ``words``, a module and its arguments, if the name holds arguments as well."""
     if _SHELL.intersection(words[0]):
-        hint = retyped.line([*retyped.options(), *_split(words[0]), *words[1:]])
+        hint = line([*options(), *_split(words[0]), *words[1:]])
         raise _one_word(words[0], "module", hint)
 
 
@@ -73,12 +79,12 @@ def apart(words: Sequence[str]) -> str:
     """The line of a run whose program ``words`` begin with text for a shell."""
     plain = not _SHELL.intersection(words[0]).difference(" ") and "=" not in words[0]
     better = [*_split(words[0]), *words[1:]] if plain else ["sh", "-c", " ".join(words)]
-    return retyped.line([*retyped.options(), *better])
+    return line([*options(), *better])
 
 
 def as_shell_text(words: Sequence[str]) -> str:
     """The line of ``exec`` with ``words`` as pdsh, clush and ssh would take them."""
-    return retyped.line([*retyped.options(), "--shell", " ".join(words)])
+    return line([*options(), "--shell", " ".join(words)])
 
 
 def is_shell_text(word: str, *, surely: bool = True) -> bool:
@@ -98,28 +104,28 @@ def no_hosts(words: Sequence[str]) -> UsageError | None:
         return UsageError(f"{shown(words[0])}: no such command, nor a script here", hint=near)
     for at, word in enumerate(words[:-1]):
         if at and word in _HOSTS:
-            moved = [*retyped.options(), word, words[at + 1], *words[:at], *words[at + 2 :]]
+            moved = [*options(), word, words[at + 1], *words[:at], *words[at + 2 :]]
             why = f"no hosts: {word} stands behind the program, and so is the program's own"
-            return UsageError(why, hint=retyped.line(moved))
+            return UsageError(why, hint=line(moved))
     return None
 
 
 def near_command(words: Sequence[str]) -> str | None:
     """The line with the command of ours that the first of ``words`` may be meant for."""
-    if not words or retyped.options() or os.path.lexists(words[0]):
+    if not words or options() or os.path.lexists(words[0]):
         return None
     from difflib import get_close_matches
 
-    from dispatcher.cli import COMMANDS
+    from dispatcher.cli.command_table import COMMANDS
 
     near = get_close_matches(words[0], COMMANDS, 1, 0.7)
-    return retyped.line([near[0], *words[1:]]) if near else None
+    return line([near[0], *words[1:]]) if near else None
 
 
 def neighbours(words: Sequence[str], listed: str | None) -> list[str]:
     """The first ``words`` that go on with the hosts ``listed``: a blank for a comma."""
-    typed = retyped.options()
-    if not listed or retyped.spelled(typed, listed, "") == typed or os.path.lexists(listed):
+    typed = options()
+    if not listed or spelled(typed, listed, "") == typed or os.path.lexists(listed):
         return []  # no hosts, those of a default, or of a file
     series = {_shape(host) for host in re.split(r",(?![^\[]*\])", listed)} - {""}
     found: list[str] = []
@@ -132,8 +138,8 @@ def neighbours(words: Sequence[str], listed: str | None) -> list[str]:
 
 def with_neighbours(words: Sequence[str], more: Sequence[str], listed: str) -> str:
     """The line in which ``more``, the first of ``words``, are hosts beside those ``listed``."""
-    options = retyped.spelled(retyped.options(), listed, ",".join([listed.strip(","), *more]))
-    return retyped.line([*options, *words[len(more) :]])
+    typed = spelled(options(), listed, ",".join([listed.strip(","), *more]))
+    return line([*typed, *words[len(more) :]])
 
 
 def _shape(word: str) -> str:
@@ -157,7 +163,7 @@ def _launcher(words: Sequence[str], flags: Mapping[str, Any]) -> None:
         return
     name = shown(words[0])
     if flags["per_node"]:
-        hint = retyped.line([*retyped.options(), "--no-python", *words])
+        hint = line([*options(), "--no-python", *words])
         raise UsageError(f"{name}: a program, and no script of Python", hint=hint)
     if step:
         hint = _bare(_behind(words)) + "  # --transport slurm has srun start it"
@@ -180,10 +186,10 @@ def _bare(words: Sequence[str]) -> str:
     """The line with ``words``, but for the Python that they may start with."""
     from dispatcher.plan.compat.flag_table import program
 
-    options, rest = ([], list(words)) if words[0].endswith(".py") else program(words, words[0])
-    if options[:1] == ["--python"] and options[1] in ("python", "python3"):
-        options = options[2:]  # the one that the user's shell finds is the one we take
-    return retyped.line([*retyped.options(), *options, *rest])
+    before, rest = ([], list(words)) if words[0].endswith(".py") else program(words, words[0])
+    if before[:1] == ["--python"] and before[1] in ("python", "python3"):
+        before = before[2:]  # the one that the user's shell finds is the one we take
+    return line([*options(), *before, *rest])
 
 
 def _ends_in_arguments(word: str, first: str) -> bool:
@@ -206,3 +212,51 @@ def _split(word: str) -> list[str]:
         return shlex.split(word) or [word]
     except ValueError:
         return word.split() or [word]
+
+
+#: ``-x NAME=``, in one word or two
+_VARIABLE = re.compile(r"(?:-x|--export=)?([A-Za-z_][A-Za-z0-9_]*)=")
+
+
+def options() -> list[str]:
+    """The words that stand before the program, of a command whose options all do."""
+    context = click.get_current_context()
+    typed = list(context.obj)
+    before = typed[: len(typed) - len(context.params["words"])]
+    return before[:-1] if before[-1:] == ["--"] else before
+
+
+def line(words: Iterable[str]) -> str:
+    """This command with ``words``; secrets hidden, as hints are kept in reports."""
+    name = click.get_current_context().info_name or "dispatch"
+    return shlex.join([*name.split(), *map(_hidden, words)])
+
+
+def _hidden(word: str) -> str:
+    found = _VARIABLE.match(word)
+    return f"{found[0]}{HIDDEN}" if found and is_secret(found[1]) else word
+
+
+def respelled(old: str, new: str) -> str:
+    """The line with the value ``old`` of an option written ``new``."""
+    return line(spelled(click.get_current_context().obj, old, new))
+
+
+def as_file(listed: str) -> str | None:
+    """The line in which the list ``listed`` of ``-w`` is a file of ``-H``."""
+    words = list(click.get_current_context().obj)
+    for at, word in enumerate(words):
+        if word == listed and at and words[at - 1] in ("-w", "--hosts"):
+            return line([*words[: at - 1], "-H", *words[at:]])
+    return None
+
+
+def spelled(words: Iterable[str], old: str, new: str) -> list[str]:
+    """``words`` where the first one that is ``old``, or ``--option=old``, has ``new`` for it."""
+    found = list(words)
+    for at, word in enumerate(found):
+        flag, equals, value = word.partition("=")
+        if word == old or (word.startswith("-") and equals and value == old):
+            found[at] = f"{flag}={new}" if word != old else new
+            break
+    return found

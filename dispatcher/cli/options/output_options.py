@@ -16,7 +16,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
 
 if TYPE_CHECKING:
-    from dispatcher.output.files.rotation_part import Rotation
+    from dispatcher.output.files.rotation import Rotation
     from dispatcher.output.selection import Ranks
 
 #: bytes of a piece of a log file at least
@@ -208,7 +208,7 @@ def _sample(flags: Mapping[str, Any]) -> float | None:
 
 
 def _rotation(flags: Mapping[str, Any]) -> Rotation:
-    from dispatcher.output.files.rotation_part import Rotation
+    from dispatcher.output.files.rotation import Rotation
 
     size, keep = flags["log_size"], flags["log_keep"]
     if keep is not None and size is None:

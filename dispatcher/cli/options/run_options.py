@@ -7,30 +7,29 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dispatcher.api.here import cwd_of, python_of
-from dispatcher.cli.entry import say
+from dispatcher.api.request import cwd_of, python_of
 from dispatcher.cli.options import config_trust
-from dispatcher.cli.options.config_file import WITHOUT, origin, said_by, setting_of, typed
 from dispatcher.cli.options.connect_options import WINDOW
+from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, setting_of, typed
+from dispatcher.cli.say import say
 from dispatcher.model.errors import PlanError, UsageError
-from dispatcher.model.host_part import Hostlist
-from dispatcher.plan.envfile import EnvFileError, parse_env_file
+from dispatcher.model.host import Hostlist
+from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose, fitting
 from dispatcher.plan.hosts.hostfile import read_hosts
-from dispatcher.plan.job.per_node import torchrun
+from dispatcher.plan.job.rank_environment import torchrun
 from dispatcher.plan.job.request import (
     Limits,
     Nproc,
     Program,
     Request,
+    Restarts,
     Stdin,
-    parse_count,
     parse_nproc,
     parse_seconds,
     parse_stdin,
 )
-from dispatcher.plan.job.restarts import Restarts
-from dispatcher.plan.variables import check_folders_variable
+from dispatcher.plan.variables import EnvFileError, check_folders_variable, parse_env_file
 
 MOST_ENV_FILE = 1 << 20
 _DEEPSPEEDS = ".deepspeed_env"
@@ -87,7 +86,7 @@ def request(flags: Mapping[str, Any]) -> Request:
 
 
 def _allocated(words: tuple[str, ...]) -> Hostlist:
-    from dispatcher.api.surroundings import allocated
+    from dispatcher.api.request import allocated
 
     found = allocated()
     if found is None:

@@ -1,4 +1,12 @@
-"""Options whose value may be left out: ``--sudo`` or ``--sudo=USER``.
+"""``--pty``, and options whose value may be left out.
+
+``--pty``: of what size, and whether it is the user's own.
+
+One host, and a terminal on both our standard input and output: then its bytes pass
+unchanged, as with ``ssh -t``. Else nothing is typed, and what the terminals show comes
+as labelled lines, made harmless, as from pipes.
+
+Options whose value may be left out: ``--sudo`` or ``--sudo=USER``.
 
 click would take the next word for the value, and with it the program. So a bare
 one is given its value here, before click sees it, among our own options only.
@@ -9,9 +17,58 @@ difflib and the user's language for an error that nobody sees: 3 ms of every sta
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
+
+from dispatcher.model.errors import UsageError
+from dispatcher.plan.exec_plan import Errand
+
+#: flags that say how lines are shown: with one of these, lines are wanted
+_OF_LINES = (
+    "gather",
+    "gather_all",
+    "diff",
+    "as_json",
+    "timestamps",
+    "output_dir",
+    "error_dir",
+    "no_stdin",
+)
+USUAL = (80, 24)
+
+
+def size(flags: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(columns, rows) of the terminal that each command gets; None without ``--pty``.
+
+    Raises: UsageError.
+    """
+    if not flags["pty"]:
+        return None
+    if flags["stdin"]:
+        raise UsageError("-I and --pty: a terminal is no pipe, it would change the bytes")
+    for fd in (1, 0, 2):
+        try:
+            found = os.get_terminal_size(fd)
+        except OSError:
+            continue
+        if found.columns > 0 and found.lines > 0:
+            return found.columns, found.lines
+    return USUAL
+
+
+def is_ours(flags: Mapping[str, Any], errand: Errand) -> bool:
+    """Whether the command's terminal is to be the user's own."""
+    return (
+        errand.terminal is not None
+        and len(errand.hosts) == 1
+        and os.isatty(0)
+        and os.isatty(1)
+        and not any(flags[name] for name in _OF_LINES)
+    )
+
 
 fanout_option = click.option(
     "--fanout-tree",

@@ -30,14 +30,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.cli.entry import say
 from dispatcher.cli.options.output_options import Showing, settings
+from dispatcher.cli.say import say
 from dispatcher.core.events.run_events import RankSpawned, RanksPlaced
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.jobs.registry import private, state_folder
-from dispatcher.model import exitcodes
+from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
-from dispatcher.model.paths_part import RunPaths
+from dispatcher.model.paths import RunPaths, private, state_folder
 from dispatcher.plan.job.job_plan import JobPlan
 
 #: bytes of the launcher's own words that the foreground shows when the start fails
@@ -146,16 +145,16 @@ def _become_background(paths: RunPaths) -> None:
 
 def _end(launcher: Callable[[Word], int], word: Word) -> None:
     """Run the job to its end and leave the process, whatever happens."""
-    code = exitcodes.CLUSTER
+    code = errors.CLUSTER
     try:
         try:
             code = launcher(word)
         except DispatchError as error:
-            from dispatcher.cli.entry import complain
+            from dispatcher.cli.say import complain
 
             code = complain(error)
         except KeyboardInterrupt:  # before the loop took signals
-            code = exitcodes.SIGNAL_BASE + signal.SIGINT
+            code = errors.SIGNAL_BASE + signal.SIGINT
         except BaseException:  # noqa: BLE001 - there is no caller to tell
             import traceback
 
@@ -187,7 +186,7 @@ class _Foreground:
                 except KeyboardInterrupt:
                     self._interrupt()
                     continue
-                told = json.loads(line) if line else {"ended": exitcodes.CLUSTER}
+                told = json.loads(line) if line else {"ended": errors.CLUSTER}
                 if "pid" in told:
                     self._pid = told["pid"]
                 elif "ask" in told:
@@ -198,7 +197,7 @@ class _Foreground:
                     return self._ended(int(told["ended"]))
 
     def _ask(self, prompt: str) -> None:
-        from dispatcher.cli.options.reach import ask_here
+        from dispatcher.cli.options.connect_options import ask_here
 
         answer = None
         try:
@@ -229,7 +228,7 @@ class _Foreground:
             raise UsageError(
                 f"--detach: there is no terminal to ask for the {self._unasked}", hint="ssh-add"
             )
-        return exitcodes.SIGNAL_BASE + signal.SIGINT if self._refused and code else code
+        return errors.SIGNAL_BASE + signal.SIGINT if self._refused and code else code
 
 
 def _failed(code: int, log: Path, run_id: str) -> int:

@@ -1,27 +1,92 @@
-"""From flags to an exit code: plan, settings, transports, sinks, runner, verdict."""
+"""From options to an exit code; with ``--dry-run``, to the plan and no further.
+
+``--dry-run``: the plan as a table for people, or as JSON for programs. No host is touched.
+
+From flags to an exit code: plan, settings, transports, sinks, runner, verdict.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import shlex
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.api.here import allow_open_files
-from dispatcher.cli.entry import say
-from dispatcher.cli.options.connect_options import fanout
-from dispatcher.cli.options.reach import Reach, judge
+from dispatcher.api.request import allow_open_files
+from dispatcher.cli.options.connect_options import Reach, fanout, judge
 from dispatcher.cli.options.run_options import request
 from dispatcher.cli.run.mpirun_launcher import Handing
 from dispatcher.cli.run.mpirun_launcher import check as check_launcher
+from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
+from dispatcher.plan.job import plan_record
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 
 if TYPE_CHECKING:
+    from dispatcher.cli.options.connect_options import Fanout
     from dispatcher.cli.options.output_options import Showing
     from dispatcher.cli.run.detach import Word
-    from dispatcher.model.paths_part import RunPaths
+    from dispatcher.model.paths import RunPaths
+
+
+def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
+    """Print the plan on standard output, secrets hidden. tree: who is reached through whom."""
+    if as_json:
+        told = plan_record.describe(plan)
+        if tree is not None:
+            told["parents"] = tree.parents()
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return
+    if isinstance(sys.stdout, io.TextIOWrapper):  # arguments may hold bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(title=f"run {plan.run_id}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("node", "host", "user", "port", "slots", "ranks"):
+        table.add_column(heading, justify="right" if heading in ("node", "port") else "left")
+    for node in plan.nodes:
+        table.add_row(
+            str(node.index),
+            escape(node.host.name),
+            escape(node.host.user or ""),
+            str(node.host.port or ""),
+            ",".join(node.slots) or "counted at the start",
+            _spans(node.ranks) or "one per GPU, else 1",
+        )
+    for spare in plan.spares:
+        table.add_row(
+            "",
+            escape(spare.host.name),
+            escape(spare.host.user or ""),
+            str(spare.host.port or ""),
+            ",".join(spare.slots),
+            "spare",
+        )
+    console.print(table)
+    size = plan.world_size or "counted at the start"
+    console.print(f"world size  {size}")
+    for line in tree.lines() if tree is not None else ():
+        console.print(escape(line))
+    console.print(f"folder      {escape(plan.cwd)}")
+    if plan.ranks:
+        console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")
+        environment = plan_record.describe(plan)["ranks"][0]["environment"]
+        for name, value in sorted(environment.items()):
+            console.print(f"            {escape(name)}={escape(value)}")
+
+
+def _spans(ranks: tuple[int, ...]) -> str:
+    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
 
 
 def launch(flags: Mapping[str, Any]) -> int:
@@ -36,8 +101,6 @@ def launch(flags: Mapping[str, Any]) -> int:
     for notice in plan.notices:
         say(f"note: {notice}")
     if flags["dry_run"]:
-        from dispatcher.cli.run.dryrun import show
-
         show(Handing(plan, flags).plan, tree, as_json=flags["as_json"])
         return 0
     if flags["as_json"]:
@@ -45,14 +108,14 @@ def launch(flags: Mapping[str, Any]) -> int:
     from dispatcher.bootstrap import payload
     from dispatcher.cli.options.output_options import settings
     from dispatcher.cli.run.preflight import wants
-    from dispatcher.model.paths_part import RunPaths
+    from dispatcher.model.paths import RunPaths
 
     wants(flags)
     allow_open_files(len(plan.nodes) + len(plan.spares))
     if flags["agent_python"] is not None:
         payload.command(first=[flags["agent_python"]])  # judge it while no host is touched
     if flags["watch"]:
-        from dispatcher.cli.run.overview import check
+        from dispatcher.cli.run.monitoring import check
 
         check(flags)
     if flags["detach"]:
@@ -65,7 +128,7 @@ def launch(flags: Mapping[str, Any]) -> int:
 
 
 def _run_id() -> str:
-    from dispatcher.model.paths_part import new_run_id
+    from dispatcher.model.paths import new_run_id
 
     return new_run_id()
 
@@ -80,14 +143,13 @@ def _run(
     """Carry out the plan; the exit code. word: to the foreground, if we are in the background."""
     import signal
 
-    from dispatcher.api.files import open_files
-    from dispatcher.api.run_session import Course
+    from dispatcher.api.run_session import Course, open_files
     from dispatcher.cli.hints import Advice
     from dispatcher.cli.run import run_sinks as told
-    from dispatcher.cli.run.labels import RankLabels
     from dispatcher.cli.run.monitoring import Seen
     from dispatcher.cli.run.preflight import preflight
     from dispatcher.cli.run.registration import Enrolled
+    from dispatcher.cli.run.run_sinks import RankLabels
     from dispatcher.core.events.run_events import SignalReceived
     from dispatcher.core.events.sink import Sink
     from dispatcher.output.terminal.notes import Notes

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.cli.options.reach import ways
+from dispatcher.cli.options.connect_options import ways
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Host
-from dispatcher.output.files.files import create, write_all
+from dispatcher.model.host import Host
+from dispatcher.output.files.journal import create, write_all
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.transport.base import Transport
 
@@ -65,7 +65,7 @@ class Handing:
         """``transport_for``, but for mpirun itself: it is started here."""
         if not self.hosts:
             return transport_for
-        from dispatcher.transport.process.local import LocalTransport
+        from dispatcher.transport.process.command import LocalTransport
 
         here, local = self.plan.nodes[0].host, LocalTransport()
         return lambda host: local if host is here else transport_for(host)
@@ -166,7 +166,7 @@ def _argv_of(flags: Mapping[str, Any]) -> Any:
 
 def _folder() -> Path:
     """Where the script lies: ours alone, and seldom mounted noexec. Raises: UsageError."""
-    from dispatcher.jobs.registry import private, state_folder
+    from dispatcher.model.paths import private, state_folder
 
     folder = private(state_folder())
     if any(char.isspace() or char in ":,;" for char in str(folder)):  # mpirun takes it apart

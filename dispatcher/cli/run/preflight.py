@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.core.run import policy
-from dispatcher.model import exitcodes
+from dispatcher.core.events import verdicts
+from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.attempts import left_out
 from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.verdict_text import left_out
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.transport.base import Failure, Kind
 
 if TYPE_CHECKING:
-    from dispatcher.checks.ruling import Ruling
-    from dispatcher.plan.job.fitness import Exclusion, Fitness
+    from dispatcher.checks.report import Ruling
+    from dispatcher.plan.job.reassignment import Exclusion, Fitness
 
 
 @value
@@ -32,7 +32,7 @@ class Decision(Value):
 
     plan: JobPlan
     excluded: tuple[Exclusion, ...] = ()
-    verdict: policy.Verdict | None = None
+    verdict: verdicts.Verdict | None = None
     ruling: Ruling | None = None
 
     @property
@@ -46,7 +46,7 @@ class Decision(Value):
         """For the start: who is left out, and what is not quite right with the others."""
         if self.ruling is None:
             return []
-        from dispatcher.checks.finding import Level
+        from dispatcher.checks.check import Level
 
         lines = left_out(self.excluded) if self.verdict is None else []
         return lines + [
@@ -73,7 +73,7 @@ def preflight(plan: JobPlan, flags: Mapping[str, Any]) -> Decision:
     """Look at the hosts of ``plan``, if that is asked for, and decide. Raises: UsageError."""
     if not asks(flags):
         return Decision(plan)
-    from dispatcher.plan.job.fitness import without
+    from dispatcher.plan.job.reassignment import without
 
     ruling = _examined(plan, flags)
     places = (*plan.nodes, *plan.spares)
@@ -105,7 +105,7 @@ def _examined(plan: JobPlan, flags: Mapping[str, Any]) -> Ruling:
     return health.examined(hosts, want, chosen, more, seconds, plan.master_port)
 
 
-def _rejected(plan: JobPlan, fitness: Fitness, ruling: Ruling) -> policy.Verdict:
+def _rejected(plan: JobPlan, fitness: Fitness, ruling: Ruling) -> verdicts.Verdict:
     """The verdict on a run that cannot be started."""
     names = ruling.hosts
     failures = {}
@@ -114,6 +114,6 @@ def _rejected(plan: JobPlan, fitness: Fitness, ruling: Ruling) -> policy.Verdict
         worst = max(found.values(), key=lambda one: one.level, default=None)
         hint = worst.remedy if worst is not None else None
         failures[node] = Failure(Kind.CHECK, ruling.why(names[node]), hint)
-    return policy.Verdict(
-        policy.Rejected(failures, exitcodes.CLUSTER), exitcodes.CLUSTER, plan.world_size
+    return verdicts.Verdict(
+        verdicts.Rejected(failures, errors.CLUSTER), errors.CLUSTER, plan.world_size
     )

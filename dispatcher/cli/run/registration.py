@@ -11,10 +11,10 @@ from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.phase import Phase
-from dispatcher.model import exitcodes
+from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
-from dispatcher.model.host_part import Host
-from dispatcher.model.paths_part import RunPaths
+from dispatcher.model.host import Host
+from dispatcher.model.paths import RunPaths
 from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ class Enrolled:
             if word is None:
                 self._open_hatch(plan, paths, tell)
             else:
-                from dispatcher.cli.run.overview import open_table
+                from dispatcher.cli.run.monitoring import open_table
                 from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
                 from dispatcher.jobs.control_server import Control
-                from dispatcher.output.monitor.distant import packed
+                from dispatcher.output.monitor.run_progress import packed
                 from dispatcher.runner.inbox import Stop
 
                 stop = Stop(tell)
@@ -131,7 +131,7 @@ class Enrolled:
         if isinstance(error, DispatchError):
             self.conclude(error.exit_code, [f"error: {error.message}"])
         elif error is not None:
-            self.conclude(exitcodes.CLUSTER, [f"error: {type(error).__name__}: {error}"])
+            self.conclude(errors.CLUSTER, [f"error: {type(error).__name__}: {error}"])
 
     def conclude(self, exit_code: int, lines: Sequence[str]) -> None:
         """Write down the end, and tell it to whoever is attached."""

@@ -1,4 +1,8 @@
-"""The sinks of a run, opened as its options say.
+"""The sinks of a run, opened as its options say, and the ranks' labels.
+
+What the ranks of a run are called on the screen: ``[3]``, ``[gpu01:3]``, ``[0-63]``.
+
+The sinks of a run, opened as its options say.
 
 Who may hold the ranks back? A rank that cannot write stops computing, so nobody
 should, but then bytes that find no room must be left out somewhere. The rule:
@@ -22,16 +26,64 @@ from typing import TYPE_CHECKING, Protocol
 
 from dispatcher.cli.options.output_options import Showing
 from dispatcher.core.events.sink import Sink
-from dispatcher.output.files.files import write_all
-from dispatcher.output.terminal.outlet import Outlet, can_pause, same_file
-from dispatcher.output.terminal.screen import PARTIAL, STATE, Screen, View
-from dispatcher.output.text.fold import Folding
-from dispatcher.remote.protocol.wire import STDERR, STDOUT
+from dispatcher.model.hostset import fold
+from dispatcher.output.files.journal import write_all
+from dispatcher.output.terminal.screen import (
+    PARTIAL,
+    STATE,
+    Outlet,
+    Screen,
+    View,
+    can_pause,
+    same_file,
+)
+from dispatcher.output.text.fold import Folding, fold_numbers
+from dispatcher.plan.job.placement import FIRST, name
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 if TYPE_CHECKING:
-    from dispatcher.model.paths_part import RunPaths
+    from dispatcher.model.paths import RunPaths
     from dispatcher.output.monitor.run_progress import Picture, Progress
     from dispatcher.output.terminal.footer import Footer
+
+
+class Homes(Protocol):
+    """Where ranks run: ``home`` is the host's number and the rank's own there."""
+
+    def home(self, rank: int) -> tuple[int, int]: ...
+    def host_of(self, rank: int) -> str: ...
+
+
+class RankLabels:
+    """kind: ``rank``, ``host`` or ``none``. runner: gives the run, which is made later."""
+
+    def __init__(self, kind: str, runner: Callable[[], Homes]) -> None:
+        self._kind = kind
+        self._runner = runner
+
+    def of(self, rank: int) -> str:
+        if self._kind == "none":
+            return ""
+        if self._kind == "rank":
+            return f"[{name(rank)}]"
+        runner = self._runner()
+        own = name(rank) if rank >= FIRST else runner.home(rank)[1]
+        return f"[{runner.host_of(rank)}:{own}]"
+
+    def of_many(self, ranks: Sequence[int]) -> str:
+        """One label for several ranks."""
+        if self._kind == "none":
+            return ""
+        if self._kind == "rank":
+            return f"[{fold_numbers(ranks, name)}]"
+        runner = self._runner()
+        return f"[{fold({runner.host_of(rank) for rank in ranks})}]"
+
+    def hue(self, rank: int) -> int:
+        """What chooses the colour of a label: the host where labels name hosts, else the rank."""
+        by_host = self._kind == "host" and rank < FIRST
+        return self._runner().home(rank)[0] if by_host else rank
+
 
 #: seconds after which a program that reads nothing has paused
 PAUSED = 2.0
@@ -54,7 +106,7 @@ def open_screen(
     progress = None
     if not showing.quiet and may_draw(os.environ):
         from dispatcher.output.monitor.run_progress import Progress
-        from dispatcher.output.terminal.terminal import Terminal
+        from dispatcher.output.terminal.live_terminal import Terminal
 
         progress = Progress(len(hosts), time.monotonic)
         outlet: Outlet = Terminal(terminals(), STDERR, on_broken=on_broken)
@@ -144,11 +196,11 @@ def close_panel(
     lines: Sequence[str], exit_code: int, hosts: int, ranks: int, seconds: float
 ) -> None:
     """Say how the run ended where a footer stood; a short run that went well says nothing."""
-    from dispatcher.output.terminal.terminal import FIRST
+    from dispatcher.output.terminal.live_terminal import FIRST
 
     if not lines and seconds < FIRST:
         return
-    from dispatcher.output.terminal.panel import closing
+    from dispatcher.output.terminal.footer import closing
 
     try:
         columns = os.get_terminal_size(STDERR).columns - 1

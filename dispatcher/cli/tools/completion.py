@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
-from dispatcher.cli import COMMANDS
+from dispatcher.cli.command_table import COMMANDS
 from dispatcher.cli.entry import CONTEXT, enter
 
 VARIABLE = "_DISPATCH_COMPLETE"

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from dispatcher.cli import COMMANDS
+from dispatcher.cli.command_table import COMMANDS
 from dispatcher.cli.entry import MIXED, enter
-from dispatcher.cli.options.config_file import settings
+from dispatcher.cli.options.option_defaults import settings
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.variables import HIDDEN, is_secret
 

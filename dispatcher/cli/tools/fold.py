@@ -17,9 +17,10 @@ from typing import Any
 
 import click
 
-from dispatcher.cli.entry import CONTEXT, enter, say
+from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli.say import say
 from dispatcher.model.hostset import fold
-from dispatcher.output.files.files import write_all
+from dispatcher.output.files.journal import write_all
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.fold import WINDOW, Folding, fold_numbers, gather
 from dispatcher.output.text.lines import LineAssembler

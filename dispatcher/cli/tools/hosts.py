@@ -59,8 +59,8 @@ def command(**flags: Any) -> int:
 
     Lists may hold ranges n[01-16/2], @groups, and , ! & ^ read from left to right.
     """
-    from dispatcher.cli.entry import say
-    from dispatcher.cli.options.config_file import as_said_to
+    from dispatcher.cli.options.option_defaults import as_said_to
+    from dispatcher.cli.say import say
     from dispatcher.model import hostset
     from dispatcher.model.errors import PlanError, UsageError
     from dispatcher.model.names import BadName
@@ -97,7 +97,7 @@ def command(**flags: Any) -> int:
 
 def _elsewhere(flags: Mapping[str, Any]) -> list[str]:
     """The commands that would not take these hosts, since a file says something else to them."""
-    from dispatcher.cli.options.config_file import said_to, typed
+    from dispatcher.cli.options.option_defaults import said_to, typed
 
     named = bool(flags["words"]) or hosts_typed()
     options = [

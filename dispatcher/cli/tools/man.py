@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from dispatcher import __version__
-from dispatcher.cli import COMMANDS
+from dispatcher.cli.command_table import COMMANDS
 from dispatcher.cli.entry import CONTEXT, enter, profiled
 
 #: characters of a line of the source; manuals are read by people, too

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter, say
+from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
-from dispatcher.output.phases import phases
-from dispatcher.output.reading import read
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.output.timeline import page
+from dispatcher.output.timeline import page, phases, read
 
 #: bytes of a trace; some million spans
 MOST_TRACE = 1 << 29

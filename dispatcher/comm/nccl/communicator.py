@@ -1,4 +1,6 @@
-"""An NCCL communicator: collectives on device memory, with a deadline on every call.
+"""NCCL communicators: how the world's starts, and collectives with a deadline on every call.
+
+An NCCL communicator: collectives on device memory, with a deadline on every call.
 
 All calls are made without blocking: NCCL answers "in progress", and ``finish`` asks
 for its state until it is done or the deadline passes. So a rank never sits inside
@@ -10,11 +12,23 @@ A collective is queued on a CUDA stream, as a kernel is: the call returns before
 data is there, ``torch.cuda.synchronize()`` or the stream's order waits for it.
 
 Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
+
+How the world's NCCL communicator starts: ids over MPI, then all ranks or none.
+
+Rank 0 makes the id, so its address is that of a rank and not of a login node, and
+only when a communicator is wanted: an id that is never used keeps a thread and a
+port for the life of the process. Above ``RANKS_PER_ID`` ranks one listener is too
+few, and NCCL takes several ids, made by ranks spread over the world.
+
+Each rank then starts its part without blocking and asks NCCL how it is doing, while
+it listens to the other ranks: NCCL itself waits for a missing rank for ever, here a
+rank that fails, or the deadline, ends the start on all with one reason.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +36,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from dispatcher.comm.errors import NcclError
-from dispatcher.comm.exchange import Pause
+from dispatcher.comm.exchange import Exchange, Pause
 from dispatcher.comm.nccl.buffers import OPERATIONS, Buffer, as_buffer, current_stream
-from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR
+from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, SCALABLE, SIZE, Library, UniqueId
 
 
 class Calls(Protocol):
@@ -283,3 +297,94 @@ def _code(op: str) -> int:
         return OPERATIONS[op]
     except KeyError:
         raise ValueError(f"no reduction {op!r}: one of {', '.join(OPERATIONS)}") from None
+
+
+log = logging.getLogger("dispatcher.comm")
+
+#: How many ranks one id (one listening thread in one rank) serves; torch's number too.
+RANKS_PER_ID = 128
+
+
+def roots(size: int, count: int) -> list[int]:
+    """The ranks that make the ids, in the order NCCL wants them: [0, 3, 5] for 7 ranks, 3 ids.
+
+    The first size % count ids serve one rank more than the others; each is made by
+    the first rank it serves.
+    """
+    each, more = divmod(size, count)
+    first = [0]
+    for index in range(count - 1):
+        first.append(first[-1] + each + (index < more))
+    return first
+
+
+def how_many(size: int, version: int, ranks_per_id: int = RANKS_PER_ID) -> int:
+    """Ids for a world of this size with this NCCL: one, or one for each ``ranks_per_id`` ranks."""
+    return 1 if version < SCALABLE else max(1, -(-size // ranks_per_id))
+
+
+def share_ids(
+    exchange: Exchange, library: Library, count: int, timeout: float, given: UniqueId | None = None
+) -> list[UniqueId]:
+    """The same ids on every rank; if one cannot be made, every rank raises that rank's reason.
+
+    given is rank 0's own id, made by another binding, and goes with count 1.
+    """
+    if count == 1:
+        raw = exchange.share(
+            lambda: bytes(given or library.unique_id()), "sharing the nccl id", timeout
+        )
+    else:
+        makers = roots(exchange.size, count)
+        mine = exchange.rank in makers
+        parts = exchange.gather(
+            lambda: bytes(library.unique_id()) if mine else b"", "sharing the nccl ids", timeout
+        )
+        raw = b"".join(parts)
+    ids = [UniqueId(raw[start : start + SIZE]) for start in range(0, len(raw), SIZE)]
+    log.debug("%s: nccl ids %s", exchange.who, " ".join(each.digest for each in ids))
+    return ids
+
+
+def start(
+    exchange: Exchange,
+    library: Library,
+    ids: list[UniqueId],
+    timeout: float,
+    *,
+    hint: str = "export NCCL_DEBUG=INFO and run again",
+) -> Communicator:
+    """The communicator of all ranks, ready on every one of them.
+
+    Raises the same NcclError, or RollCallError naming who was not ready after ``timeout``
+    seconds, on every rank; what was started is aborted then.
+    """
+    handle = ctypes.c_void_p()
+    started: list[int] = []
+
+    def step() -> bytes | None:
+        if started:
+            code = library.state(handle)
+        else:
+            code = library.init_rank(handle, exchange.size, ids, exchange.rank)
+            started.append(code)
+        if code == IN_PROGRESS:
+            return None
+        if code:
+            why = library.why(code)
+            raise NcclError(f"nccl: ncclCommInitRank: {why}", code=code, hint=hint)
+        return b""
+
+    try:
+        exchange.assemble("starting nccl", timeout, step=step, hint=hint)
+    except BaseException:
+        abort(library, handle)
+        raise
+    who = exchange.who
+    return Communicator(library, handle, who=who, timeout=timeout)
+
+
+def abort(library: Calls, handle: ctypes.c_void_p) -> None:
+    """Free a communicator whose start failed or never ended; null is left alone."""
+    if handle.value:
+        library.call("ncclCommAbort", handle)

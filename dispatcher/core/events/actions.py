@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from dispatcher.model.frozen import Value, value
 
 if TYPE_CHECKING:  # an errand has none of these
+    from dispatcher.core.events.mpi_events import World
     from dispatcher.core.events.run_events import Event
-    from dispatcher.core.run.policy import Verdict
-    from dispatcher.core.run.spawn_placement import World
+    from dispatcher.core.events.verdicts import Verdict
     from dispatcher.plan.job.job_plan import JobPlan
 
 
@@ -190,3 +190,11 @@ class End(Action):
     """The run is over."""
 
     verdict: Verdict
+
+
+@value
+class LookAgain(Action):
+    """End what is left on the node, reaching it anew within ``seconds``: ``NodeCleared``."""
+
+    node: int
+    seconds: float

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatcher.core.events.run_events import Event
-from dispatcher.model import exitcodes
+from dispatcher.model import errors
+from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
-from dispatcher.transport.base import Failure
 
 
 @value
@@ -137,14 +137,14 @@ def own_code(outcome: Outcome) -> int:
         case Exited(code):
             return code
         case Killed(signal):
-            return exitcodes.SIGNAL_BASE + _SIGNALS.get(signal, 0)
+            return errors.SIGNAL_BASE + _SIGNALS.get(signal, 0)
         case TimedOut():
-            return exitcodes.TIME_LIMIT
+            return errors.TIME_LIMIT
         case Interrupted(signum):
-            return exitcodes.SIGNAL_BASE + signum
+            return errors.SIGNAL_BASE + signum
         case NotStarted() | NotCopied():
             return 1
-    return exitcodes.CLUSTER
+    return errors.CLUSTER
 
 
 def exit_code(outcomes: Iterable[Outcome], *, largest: bool = False) -> int:
@@ -156,15 +156,15 @@ def exit_code(outcomes: Iterable[Outcome], *, largest: bool = False) -> int:
     """
     bad = [outcome for outcome in outcomes if not is_good(outcome)]
     if not bad:
-        return exitcodes.OK
+        return errors.OK
     stopped = [outcome.signum for outcome in bad if isinstance(outcome, Interrupted)]
     if stopped:
-        return exitcodes.SIGNAL_BASE + stopped[0]
+        return errors.SIGNAL_BASE + stopped[0]
     if largest:
         return max(map(own_code, bad))
     if any(isinstance(outcome, Failed) for outcome in bad):
-        return exitcodes.CLUSTER
-    return exitcodes.TIME_LIMIT if any(isinstance(o, TimedOut) for o in bad) else 1
+        return errors.CLUSTER
+    return errors.TIME_LIMIT if any(isinstance(o, TimedOut) for o in bad) else 1
 
 
 #: signal(7), x86 and ARM; a host may run another system, so names travel and not numbers

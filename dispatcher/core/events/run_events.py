@@ -1,8 +1,14 @@
 """What can happen in a run: frozen facts in the past tense, the spine of everything.
 
+What can happen in a run: frozen facts in the past tense, the spine of everything.
+
 Edges (link threads, signal handlers) make events, the runner numbers and
 stamps them, ``job`` decides on them, sinks tell about them. Output bytes do
 not pass here: only their end and their count do.
+
+The event of a host that was left out before anything was started.
+
+``Facts``: what an agent says about its host before a start.
 """
 
 from __future__ import annotations
@@ -14,10 +20,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dispatcher.core.events.error_file import ErrorFile
-from dispatcher.core.events.facts import Facts as Facts
-from dispatcher.core.run.policy import Cause
+from dispatcher.core.events.verdicts import Cause
+from dispatcher.model.failure import Ending, Failure
 from dispatcher.model.frozen import Value, value
-from dispatcher.transport.base import Ending, Failure
 
 
 @value
@@ -341,3 +346,48 @@ class RunFinished(Event):
 
     exit_code: int
     why: str
+
+
+@value
+class HostExcluded(Event):
+    """``host`` was found unfit, ``why``, and is no part of the run; ``by`` has its seat."""
+
+    host: str
+    why: str
+    by: str | None = None
+
+
+@value
+class Facts(Value):
+    """What an agent says about its host; ``core`` judges it, nobody trusts it further.
+
+    port: the port node 0 keeps free for MASTER_PORT, else None.
+    error_folder: where ranks may write error files on that host, None if nowhere.
+    machine: equal for two agents only if they run on the same machine.
+    mark: when the progress file was last changed, in ns; None where there is none.
+    script: CRC-32 of the script's beginning, None without a script. room: bytes that are
+    free for temporary files and in shared memory, None where not known. visible:
+    CUDA_VISIBLE_DEVICES as the agent found it.
+    """
+
+    hostname: str
+    pid: int
+    python: str
+    cores: int
+    gpus: int
+    addresses: tuple[str, ...]
+    machine: str
+    error_folder: str | None = None
+    port: int | None = None
+    mark: int | None = None
+    script: int | None = None
+    room: tuple[int | None, int | None] = (None, None)
+    visible: str | None = None
+
+
+@value
+class NodeCleared(Event):
+    """Nothing of the run is left on the given-up node; ``killed`` processes were."""
+
+    node: int
+    killed: int

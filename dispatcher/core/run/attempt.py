@@ -40,7 +40,8 @@ import signal
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from dispatcher.core.events import mpi_events, pmix
+from dispatcher.core.events import mpi_events, verdicts
+from dispatcher.core.events import mpi_events as pmix
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import (
     Action,
@@ -56,13 +57,12 @@ from dispatcher.core.events.actions import (
 )
 from dispatcher.core.run import policy
 from dispatcher.core.run.half_finalized import Leaving
-from dispatcher.core.run.kvs import FenceError
-from dispatcher.core.run.mpi_manager import Mpi
-from dispatcher.core.run.roll import Roll
+from dispatcher.core.run.mpi_manager import FenceError, Mpi
 from dispatcher.core.run.start_check import Answer, Ask, Check, Go
+from dispatcher.core.run.tables import Roll
 from dispatcher.model.errors import InternalError
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.transport.base import Failure, Kind
 
 CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
     "connecting", "probing", "running", "stopping", "finishing", "over",
@@ -91,7 +91,7 @@ class Job:
     def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
         self.plan = plan
         self.state = CONNECTING
-        self.cause: policy.Cause | None = None
+        self.cause: verdicts.Cause | None = None
         self.deadlines: dict[Hashable, float] = {}
         self.n_signals = 0
         self._check = Check(plan, prove=check)
@@ -103,7 +103,7 @@ class Job:
         self._rungs: list[policy.Rung] = []
         self._mpi: Mpi | None = None  # once the ranks are placed
         self._leaving = Leaving(self._roll)
-        self._doubted: policy.Cause | None = None  # the first failure, which may be a consequence
+        self._doubted: verdicts.Cause | None = None  # the first failure, which may be a consequence
 
     # -- the three doors --------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Job:
         refused = self._mpi.not_started(event)
         if refused is not None:  # J-9
             return refused + self._conclude(now)
-        cause = policy.RankNotStarted(event.node, event.rank, event.errno, event.step, event.what)
+        cause = verdicts.RankNotStarted(event.node, event.rank, event.errno, event.step, event.what)
         return self.stop(cause, now)
 
     def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
@@ -203,7 +203,7 @@ class Job:
         freed = self._mpi.ended(event.rank, event.status, event.mpi)
         if event.status != 0 and freed is not None:  # J-9
             return self._failed(
-                policy.RankFailed(event.node, event.rank, event.status, event.error, event.hint),
+                verdicts.RankFailed(event.node, event.rank, event.status, event.error, event.hint),
                 now,
             )
         if self.state == RUNNING:
@@ -216,7 +216,7 @@ class Job:
             return []
         if event.received != event.sent:
             return self.stop(
-                policy.OutputLost(event.node, event.rank, event.received, event.sent), now
+                verdicts.OutputLost(event.node, event.rank, event.received, event.sent), now
             )
         return self._conclude(now)
 
@@ -236,7 +236,7 @@ class Job:
         self._lost.setdefault(node, event.failure)
         self._roll.lose(node)
         self._waiting.discard(node)
-        return [CloseLink(node), *self.stop(policy.NodeFailed(node, event.failure), now)]
+        return [CloseLink(node), *self.stop(verdicts.NodeFailed(node, event.failure), now)]
 
     def _on_node_dying(self, event: ev.NodeDying, now: float) -> list[Action]:
         failure = Failure(Kind.LOST, event.why)
@@ -245,14 +245,14 @@ class Job:
         if event.node not in self._live:
             return []
         self._lost.setdefault(event.node, failure)  # the link's end will say less
-        return self.stop(policy.NodeFailed(event.node, failure), now)
+        return self.stop(verdicts.NodeFailed(event.node, failure), now)
 
     def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
         if event.signum in PASSED_SIGNALS:
             return self._signal_all(event.signum) if self.state in (RUNNING, STOPPING) else []
         self.n_signals += 1
         if self.n_signals == 1:
-            return self.stop(policy.Interrupted(event.signum), now)
+            return self.stop(verdicts.Interrupted(event.signum), now)
         if self.n_signals == 2 and self.state == STOPPING:
             self._rungs = []
             return self._climb(now)
@@ -291,7 +291,7 @@ class Job:
     def _on_pmi_aborted(self, event: mpi_events.PmiAborted, now: float) -> list[Action]:
         if not self._roll.is_alive(event.rank, event.node):
             return []
-        cause = policy.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
+        cause = verdicts.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
         return self._failed(cause, now)
 
     def _on_pmi_asked(self, event: mpi_events.PmiAsked, now: float) -> list[Action]:
@@ -320,7 +320,7 @@ class Job:
         if self._leaving.due is not None:
             self.deadlines["look"] = self._leaving.due
 
-    def _failed(self, cause: policy.Cause, now: float) -> list[Action]:
+    def _failed(self, cause: verdicts.Cause, now: float) -> list[Action]:
         """A rank failed, perhaps because of what another did before (J-10)."""
         if self.state != RUNNING or not self._leaving.is_in_doubt:
             return self.stop(self._leaving.instead(cause), now)
@@ -335,15 +335,15 @@ class Job:
     def _on_pmix_failed(self, event: pmix.PmixFailed, now: float) -> list[Action]:
         if self.state != RUNNING:
             return []
-        return self.stop(policy.NodeFailed(event.node, pmix.failure(event)), now)
+        return self.stop(verdicts.NodeFailed(event.node, pmix.failure(event)), now)
 
     # -- the end ---------------------------------------------------------------------
 
-    def stop(self, cause: policy.Cause, now: float) -> list[Action]:
+    def stop(self, cause: verdicts.Cause, now: float) -> list[Action]:
         """Note the cause (J-3) and begin to end the job, unless that is under way."""
         actions: list[Action] = []
         if self.cause is None:
-            if self._doubted is not None and not isinstance(cause, policy.MpisDiffer):
+            if self._doubted is not None and not isinstance(cause, verdicts.MpisDiffer):
                 cause = self._doubted
             self.deadlines.pop("look", None)
             self.deadlines.pop("doubt", None)
@@ -414,14 +414,14 @@ class Job:
         cause = self.cause
         if cause is None and self._lost:
             node, failure = next(iter(self._lost.items()))
-            cause = policy.NodeFailed(node, failure)
+            cause = verdicts.NodeFailed(node, failure)
         if cause is None and any(r.rank not in self._roll.statuses for r in self.plan.ranks):  # J-6
             raise InternalError("job: ended without a cause and without all ranks' statuses")
         self.state = OVER
         self.deadlines.clear()
-        verdict = policy.Verdict(
+        verdict = verdicts.Verdict(
             cause=cause,
-            exit_code=policy.exit_code(cause),
+            exit_code=verdicts.exit_code(cause),
             world_size=len(self.plan.ranks),
             statuses=dict(self._roll.statuses),
             lost=dict(self._lost),

@@ -23,12 +23,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import Action, LookInside
-from dispatcher.core.events.mpi_events import MpiInside
-from dispatcher.core.events.pmix import MpiFound
-from dispatcher.core.run import policy
-from dispatcher.core.run.roll import Roll
-from dispatcher.plan.job import worlds
+from dispatcher.core.events.mpi_events import MpiFound, MpiInside
+from dispatcher.core.run.tables import Roll
+from dispatcher.plan.job import placement
 
 #: seconds from an exit to the look, and between two looks
 MOMENT, AGAIN = 1.0, 2.0
@@ -63,7 +62,7 @@ class Leaving:
         """Ranks use this MPI."""
         key = (event.served, event.library, event.size)
         known = self._found
-        if worlds.place(event.rank)[0] == 0 and key not in known:
+        if placement.place(event.rank)[0] == 0 and key not in known:
             self._suspect |= any(_may_differ(event, other) for other in known.values())
         known.setdefault(key, event)
         self._plan(now + MOMENT)
@@ -85,7 +84,7 @@ class Leaving:
         over = bool(self._unfinished or self._open)
         return [LookInside(node, over, self._versions(node)) for node in nodes]
 
-    def answer(self, event: MpiInside) -> policy.Cause | None:
+    def answer(self, event: MpiInside) -> verdicts.Cause | None:
         """What a node says; the cause to end the job for, if all have answered and there is one."""
         if event.node not in self._awaited:
             return None
@@ -93,13 +92,13 @@ class Leaving:
         self._answers.append(event)
         return None if self._awaited & set(self._roll.living()) else self._judge()
 
-    def instead(self, cause: policy.Cause) -> policy.Cause:
+    def instead(self, cause: verdicts.Cause) -> verdicts.Cause:
         """The cause, where ``cause`` came: ranks that lose a partner fail in their turn."""
-        came = isinstance(cause, (policy.RankFailed, policy.MpiAborted))
+        came = isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted))
         gone = (*self._unfinished, *self._open)
         return self._left(gone, (), never=False) if came and gone else cause
 
-    def at_the_end(self) -> policy.Cause | None:
+    def at_the_end(self) -> verdicts.Cause | None:
         """All ranks have ended, with 0: the failure that this is all the same."""
         gone = tuple(self._unfinished)
         return self._left(gone, (), never=False) if gone else None
@@ -120,13 +119,13 @@ class Leaving:
         own = [e for e in self._found.values() if self._roll.nodes.get(e.rank) == node]
         return tuple((event.served, event.library) for event in own if event.library)
 
-    def _judge(self) -> policy.Cause | None:
+    def _judge(self) -> verdicts.Cause | None:
         answers, self._answers = self._answers, []
         if self._suspect:
             self._suspect = False  # a look tells, once and for all
             groups = self._groups(answers)
             if groups:
-                return policy.MpisDiffer(groups)
+                return verdicts.MpisDiffer(groups)
         inside = {rank for answer in answers for rank in answer.inside}
         for rank in self._never:
             gone, waiting = _of_world(rank, self._never), _of_world(rank, inside)
@@ -143,12 +142,12 @@ class Leaving:
 
     def _left(
         self, gone: tuple[int, ...], waiting: tuple[int, ...], *, never: bool
-    ) -> policy.LeftMpi:
+    ) -> verdicts.LeftMpi:
         first = gone[0]
         ranks = tuple(sorted(gone))
-        return policy.LeftMpi(self._roll.nodes[first], first, never, ranks, waiting)
+        return verdicts.LeftMpi(self._roll.nodes[first], first, never, ranks, waiting)
 
-    def _groups(self, answers: list[MpiInside]) -> tuple[policy.UsedMpi, ...]:
+    def _groups(self, answers: list[MpiInside]) -> tuple[verdicts.UsedMpi, ...]:
         """The MPIs that are certainly different ones, with their ranks; () if there is one."""
         uses = {e.rank: (e.served, e.library) for e in self._found.values()}
         for answer in answers:
@@ -156,7 +155,7 @@ class Leaving:
         known = {key: words for answer in answers for key, words in answer.versions.items()}
         groups: dict[tuple[str, str], tuple[str, str, str, list[int]]] = {}
         for rank, (served, path) in sorted(uses.items()):
-            if worlds.place(rank)[0] == 0:
+            if placement.place(rank)[0] == 0:
                 words = known.get((served, path), "")
                 match = _RELEASE.match(words)
                 key = (way(served), "".join(match.groups()) if match else "")
@@ -166,15 +165,15 @@ class Leaving:
         if len(ways) < 2 and len(releases) < 2:
             return ()
         return tuple(
-            policy.UsedMpi(words, path, by, tuple(ranks))
+            verdicts.UsedMpi(words, path, by, tuple(ranks))
             for words, path, by, ranks in groups.values()
         )
 
 
 def _of_world(rank: int, ranks: Iterable[int]) -> tuple[int, ...]:
     """Those of ``ranks`` that were started together with ``rank``, in order."""
-    world = worlds.place(rank)[0]
-    return tuple(sorted(other for other in ranks if worlds.place(other)[0] == world))
+    world = placement.place(rank)[0]
+    return tuple(sorted(other for other in ranks if placement.place(other)[0] == world))
 
 
 def way(served: str) -> str:

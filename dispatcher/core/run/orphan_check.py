@@ -18,26 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dispatcher.core.events.actions import Action
-from dispatcher.core.events.run_events import Event
+from dispatcher.core.events.actions import Action, LookAgain
 from dispatcher.core.run.restart import SWEEP
-from dispatcher.model.frozen import value
-
-
-@value
-class NodeCleared(Event):
-    """Nothing of the run is left on the given-up node; ``killed`` processes were."""
-
-    node: int
-    killed: int
-
-
-@value
-class LookAgain(Action):
-    """End what is left on the node, reaching it anew within ``seconds``: ``NodeCleared``."""
-
-    node: int
-    seconds: float
 
 
 class LastLooks:

@@ -1,50 +1,55 @@
-"""Whether a cause may be followed by another attempt, and where it puts the blame. Pure."""
+"""Whether another attempt may follow, after which pause, and when to stop trying.
+
+Whether a cause may be followed by another attempt, and where it puts the blame. Pure.
+
+The account of the attempts that failed: how long to pause, when to stop trying. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dispatcher.core.run import policy
-from dispatcher.model import exitcodes
-from dispatcher.plan.job.request import Limits
+from dispatcher.core.events import verdicts
+from dispatcher.model import errors
+from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Restarts
 
 #: seconds beyond its lease that a stuck agent lives until its guardian kills it, that a sweep
 #: may take, and one for the way of the launcher's last word
 GUARDIAN, SWEEP, MARGIN = 8.0, 5.0, 1.0
 
 
-def refusal(cause: policy.Cause) -> str | None:
+def refusal(cause: verdicts.Cause) -> str | None:
     """Why ``cause`` must not be followed by a restart; None when it may be.
 
     Interrupts are the user's wish. What would fail again in the same way, or must be
     looked at by a person, is not tried again.
     """
     match cause:
-        case policy.Interrupted():
+        case verdicts.Interrupted():
             return "it was interrupted"
-        case policy.Impossible():
+        case verdicts.Impossible():
             return "the hosts cannot hold it"
-        case policy.OutputLost():
+        case verdicts.OutputLost():
             return "output was lost"
-        case policy.MpisDiffer():
+        case verdicts.MpisDiffer():
             return "its ranks use different MPIs"
-        case policy.RankNotStarted(step="exec"):
+        case verdicts.RankNotStarted(step="exec"):
             return "the program cannot be executed"
-        case policy.RankFailed(status=exitcodes.NO_RESTART):
-            return f"exit code {exitcodes.NO_RESTART} asks for none"
-        case policy.MpiAborted(code=exitcodes.NO_RESTART):
-            return f"MPI_Abort({exitcodes.NO_RESTART}) asks for none"
+        case verdicts.RankFailed(status=errors.NO_RESTART):
+            return f"exit code {errors.NO_RESTART} asks for none"
+        case verdicts.MpiAborted(code=errors.NO_RESTART):
+            return f"MPI_Abort({errors.NO_RESTART}) asks for none"
     return None
 
 
-def why_not(cause: policy.Cause | None, most: int, interrupted: bool) -> str | None:
+def why_not(cause: verdicts.Cause | None, most: int, interrupted: bool) -> str | None:
     """Why no restart follows ``cause``, where the user allowed ``most`` of them."""
-    if not most or cause is None or isinstance(cause, policy.Interrupted):
+    if not most or cause is None or isinstance(cause, verdicts.Interrupted):
         return None
     if interrupted:
         return "it was interrupted"
-    if isinstance(cause, policy.Rejected):
+    if isinstance(cause, verdicts.Rejected):
         return None
     return refusal(cause) or exhausted(most)
 
@@ -59,14 +64,14 @@ def lemon(faults: int) -> str:
     return f"{faults} attempt{'s' if faults != 1 else ''} ended there"
 
 
-def blamed(cause: policy.Cause | None) -> int | None:
+def blamed(cause: verdicts.Cause | None) -> int | None:
     """The node on which ``cause`` happened; None where that is no single one."""
     return getattr(cause, "node", None)
 
 
-def outward(cause: policy.Cause, seats: Sequence[int]) -> policy.Cause:
+def outward(cause: verdicts.Cause, seats: Sequence[int]) -> verdicts.Cause:
     """``cause`` with the host in each seat in place of the plan's node."""
-    if isinstance(cause, policy.Rejected):
+    if isinstance(cause, verdicts.Rejected):
         return replace(cause, failures={seats[n]: f for n, f in cause.failures.items()})
     node = blamed(cause)
     return cause if node is None else replace(cause, node=seats[node])  # type: ignore[arg-type]
@@ -79,3 +84,53 @@ def fence(limits: Limits) -> float:
     out, its ranks get TERM, then KILL. If it is stuck, its guardian does that.
     """
     return limits.lease + max(limits.lifeline_grace, GUARDIAN) + SWEEP + MARGIN
+
+
+class Account:
+    """Counts failures in a row, by ``rules``.
+
+    began: when the ranks of the present attempt were started; None while they are not.
+    """
+
+    def __init__(self, rules: Restarts) -> None:
+        self.began: float | None = None
+        self.progressed = False  # in the present attempt
+        self._rules = rules
+        self._mark: int | None = None  # of the progress file, when last looked at
+        self._in_a_row = 0
+        self._fruitless = 0
+
+    def start_from(self, mark: int | None) -> None:
+        """The progress file as it is before the ranks start."""
+        self._mark = mark
+
+    def see(self, mark: int | None) -> None:
+        """The progress file was looked at again; a change is progress."""
+        self.progressed = self.progressed or (mark is not None and mark != self._mark)
+
+    def failed(self, now: float) -> None:
+        """The present attempt has ended. One that started no rank does not count."""
+        if self.began is None:
+            return
+        if self.progressed or now - self.began >= LONG_LIFE:
+            self._in_a_row = 0
+        self._in_a_row += 1
+        if self._rules.shows_progress:
+            self._fruitless = 0 if self.progressed else self._fruitless + 1
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before the next attempt."""
+        return 0.0 if self.began is None else self._rules.pause(self._in_a_row)
+
+    @property
+    def verdict(self) -> str | None:
+        """Why to try no more; None while there is hope."""
+        if self._fruitless < MOST_FRUITLESS:
+            return None
+        return f"{MOST_FRUITLESS} attempts without progress"
+
+    def next(self) -> None:
+        """Another attempt begins."""
+        self.began = None
+        self.progressed = False

@@ -29,7 +29,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dispatcher.core.events import mpi_events
+from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import (
     Action,
@@ -45,13 +45,13 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.run import policy, restart
-from dispatcher.core.run.account import Account
+from dispatcher.core.events.run_events import NodeCleared
+from dispatcher.core.run import restart
 from dispatcher.core.run.attempt import CONNECTING, PASSED_SIGNALS, PROBING, SWEEP_LIMIT, Job
-from dispatcher.core.run.orphan_check import LastLooks, NodeCleared
+from dispatcher.core.run.orphan_check import LastLooks
 from dispatcher.core.run.pause import Pause
-from dispatcher.core.run.seating import Seating, seated, take_seats
-from dispatcher.core.run.tables import Pool
+from dispatcher.core.run.restart import Account
+from dispatcher.core.run.tables import Pool, Seating, seated, take_seats
 from dispatcher.plan.job.job_plan import JobPlan
 
 TRYING, PAUSED, CLOSING, OVER = "trying", "paused", "closing", "over"
@@ -100,8 +100,8 @@ class Run:
         self._deadlines: dict[str, float] = {}
         self._kept: set[int] = set()  # hosts told to sweep where the job said finish
         self._homes: dict[int, tuple[int, int]] = {}  # rank -> host, local rank
-        self._attempts: list[policy.Attempt] = []
-        self._verdict: policy.Verdict | None = None  # of the latest attempt
+        self._attempts: list[verdicts.Attempt] = []
+        self._verdict: verdicts.Verdict | None = None  # of the latest attempt
         self._not_before = 0.0
 
     @property
@@ -301,12 +301,12 @@ class Run:
         job = self._job
         if job.cause is None or job.n_signals or restart.refusal(job.cause) is not None:
             return False
-        if isinstance(job.cause, policy.Rejected):  # R-6
+        if isinstance(job.cause, verdicts.Rejected):  # R-6
             more = len(self.pool.places) > len(self._seats)
             return more or self._rules.min_nodes is not None
         return self.restarts < self._rules.most
 
-    def _ended(self, verdict: policy.Verdict, now: float) -> list[Action]:
+    def _ended(self, verdict: verdicts.Verdict, now: float) -> list[Action]:
         """The attempt is over: note who cannot be used again, and go on or close."""
         self._verdict = verdict
         cause = verdict.cause
@@ -314,7 +314,7 @@ class Run:
         actions: list[Action] = []
         for node in verdict.unkillable:
             self.pool.leave_out(self._seats[node], "has processes that would not die")
-        failures = cause.failures if isinstance(cause, policy.Rejected) else {}
+        failures = cause.failures if isinstance(cause, verdicts.Rejected) else {}
         for node, failure in (*verdict.lost.items(), *failures.items()):
             self.pool.leave_out(self._seats[node], f"{failure.kind.value}: {failure.why}")
         for host in (self._seats[node] for node in verdict.lost):
@@ -344,7 +344,7 @@ class Run:
             following += self._looks.plan(self.pool.fences(), self.pool.over, now)
         return actions + (announced if self.state in (PAUSED, TRYING) else []) + following
 
-    def _announce(self, cause: policy.Cause, now: float) -> list[Action]:
+    def _announce(self, cause: verdicts.Cause, now: float) -> list[Action]:
         if self._account.began is None:
             return []
         wait = max(self._not_before, self.pool.dead_at()) - now
@@ -418,7 +418,7 @@ class Run:
         size = self._verdict.world_size
         began = self._account.began is not None
         self._attempts.append(
-            policy.Attempt(self.restarts, names, size, self._verdict.cause, began)
+            verdicts.Attempt(self.restarts, names, size, self._verdict.cause, began)
         )
 
     # -- the end --------------------------------------------------------------------------
@@ -438,9 +438,9 @@ class Run:
         if self.state == CLOSING:
             return self._leave(INTERRUPTED)
         self._note_attempt()
-        cause = policy.Interrupted(event.signum)  # R-2
+        cause = verdicts.Interrupted(event.signum)  # R-2
         size = len(self.plan.ranks)
-        self._verdict = policy.Verdict(cause, policy.exit_code(cause), size)
+        self._verdict = verdicts.Verdict(cause, verdicts.exit_code(cause), size)
         return self._close(INTERRUPTED, None, now)
 
     def _stop_with_us(self, when: Callable[..., list[Action]], now: float) -> list[Action]:

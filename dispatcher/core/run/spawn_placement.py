@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment
-from dispatcher.model.frozen import Value, value
+from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
 from dispatcher.model.hostset import fold
-from dispatcher.plan.job import placement, worlds
+from dispatcher.plan.job import placement
+from dispatcher.plan.job import placement as worlds
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 
 #: bytes of all arguments of all ranks of one world
@@ -29,40 +29,6 @@ REFUSED = frozenset({b"hostfile", b"add-host", b"add-hostfile", b"arch", b"file"
 
 class Refused(ValueError):
     """This world cannot be; the text says why."""
-
-
-@value
-class World(Value):
-    """A spawned world: ``nodes`` has the node of each rank; ``by`` is the rank that asked."""
-
-    index: int
-    by: int
-    segments: tuple[Segment, ...]
-    preput: tuple[tuple[bytes, bytes], ...]
-    nodes: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return len(self.nodes)
-
-    def number(self, rank: int) -> int:
-        """The number in the job of the world's ``rank``."""
-        return worlds.number(self.index, rank)
-
-    def segment(self, rank: int) -> Segment:
-        """The segment that the world's ``rank`` belongs to."""
-        for segment in self.segments:
-            if rank < segment.nprocs:
-                return segment
-            rank -= segment.nprocs
-        raise IndexError(rank)
-
-    def ranks_of(self) -> dict[int, tuple[int, ...]]:
-        """node -> the world's ranks there, in order."""
-        found: dict[int, list[int]] = {}
-        for rank, node in enumerate(self.nodes):
-            found.setdefault(node, []).append(rank)
-        return {node: tuple(ranks) for node, ranks in found.items()}
 
 
 def place(

@@ -1,4 +1,6 @@
-"""Everything that is judged before the first rank starts: hosts ready, distinct, within reach.
+"""Everything that is judged before the first rank starts, and what is odd but no reason to stop.
+
+Everything that is judged before the first rank starts: hosts ready, distinct, within reach.
 
 ``Job`` hands over what the nodes say and gets back what it means: nothing yet,
 ``Ask`` them to probe, ``Go``, or the cause why nothing can start. Pure.
@@ -8,18 +10,27 @@
 3. A plan that was open is closed with the number of GPUs counted.
 4. Every other node reaches node 0 at the address it was itself reached by, or,
    asked again, at one common address of all that node 0 has.
+
+What is odd about hosts that can be started on: no room left, another script; pure.
+
+These are the checks that cost a run nothing, since the agents tell it with what they say
+anyway. They only warn; ``dispatch check`` and ``--check full`` judge.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
+from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run import policy
-from dispatcher.core.run.doubts import doubts
 from dispatcher.model.errors import UsageError
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.transport.base import Failure, Kind
 
 #: seconds for the first probe (the address ssh used) and for the second (all addresses)
 FIRST_PROBE, SECOND_PROBE = 1.0, 3.0
@@ -44,7 +55,7 @@ class Go(Value):
     port: int
 
 
-Answer = Ask | Go | policy.Cause | None
+Answer = Ask | Go | verdicts.Cause | None
 
 
 class Check:
@@ -114,7 +125,7 @@ class Check:
             return self._ask(self._candidates, SECOND_PROBE)
         counts = {a: sum(a in r for r in self._reached.values()) for a in self._candidates}
         best = max(self._candidates, key=lambda address: counts[address])
-        return policy.Rejected(
+        return verdicts.Rejected(
             {
                 node: policy.unreachable_master(self._candidates, reached)
                 for node, reached in sorted(self._reached.items())
@@ -137,7 +148,7 @@ class Check:
             self._plan = self._plan.resolved(counts, said)
             self._chosen = devices.odd(self._plan, counts, said)
         except UsageError as error:
-            return policy.Impossible(error.message, error.hint)
+            return verdicts.Impossible(error.message, error.hint)
         return self._meet()
 
     def _same_machine(self) -> dict[int, Failure]:
@@ -192,3 +203,23 @@ def _hint(problems: frozenset[str]) -> str | None:
     if "port" in problems:
         return "name a free port with --master-port, or leave the choice to dispatch"
     return None
+
+
+#: free bytes below which even a small file does not fit
+LEAST_ROOM = 1 << 20
+PLACES = ("the folder for temporary files", "shared memory")
+
+
+def doubts(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
+    """(node, what is odd about its host), by node. facts: of all nodes."""
+    found = []
+    # of two scripts as frequent that of the first node is the right one
+    scripts = Counter(one.script for _, one in sorted(facts.items()) if one.script is not None)
+    usual = max(scripts, key=lambda script: scripts[script], default=None)
+    for node, one in sorted(facts.items()):
+        for place, free in zip(PLACES, one.room, strict=True):
+            if free is not None and free < LEAST_ROOM:
+                found.append((node, f"{place} is full: {free >> 10} KiB free"))
+        if one.script not in (None, usual):
+            found.append((node, "its script is not the one that most hosts have"))
+    return found

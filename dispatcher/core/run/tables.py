@@ -1,20 +1,35 @@
-"""The hosts of a run and what is known of each, by their numbers. Pure.
+"""The tables of a run: its hosts, its ranks, and who sits where.
+
+The hosts of a run and what is known of each, by their numbers. Pure.
 
 A host is *linked* from the order to reach it until it is given up; it is *out* when it
 will not be used (any more), which says nothing about its link; it is *armed* while
 ranks may live there. A host that is given up while armed is *fenced*: only time tells
 that its ranks are dead (``restart.fence``), and if its lease rests (``pause``), not even that.
+
+The roll of a job's ranks: where each one is, whether it lives, what is still to come of it.
+
+Rules of the job lean on it (J-4): a rank is done when it exited and both its
+streams ended, or when its node was given up.
+
+Who sits where: spares into vacant seats, or fewer seats; and orders for those who sit there.
+
+Pure, like all of ``core``.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from dispatcher.core.events.actions import Action, ReleaseFence
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run import restart
-from dispatcher.plan.job.job_plan import NodePlan
+from dispatcher.model.frozen import Value, value
+from dispatcher.plan.job import reassignment
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 from dispatcher.plan.job.request import Limits
 
 
@@ -126,3 +141,155 @@ class Pool:
     @property
     def patience(self) -> str:
         return f"nothing heard for {self._limits.heartbeat * self._limits.beats_lost:.0f} s"
+
+
+class Roll:
+    """nodes: rank -> node, of every rank ever called. statuses: rank -> how it ended."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, int] = {}
+        self.statuses: dict[int, int] = {}
+        self._alive: dict[int, int] = {}  # rank -> node; spawn ordered, not yet exited
+        self._streams: dict[int, int] = {}  # rank -> streams not yet ended
+
+    def call(self, rank: int, node: int) -> None:
+        """``rank`` is being started on ``node``."""
+        self.nodes[rank] = self._alive[rank] = node
+        self._streams[rank] = 2
+
+    def is_alive(self, rank: int, node: int) -> bool:
+        return self._alive.get(rank) == node
+
+    def absent(self, rank: int, node: int) -> bool:
+        """``rank`` could not be started on ``node``; False if nobody waited for that."""
+        if not self.is_alive(rank, node):
+            return False
+        del self._alive[rank]
+        self._streams.pop(rank, None)
+        return True
+
+    def exited(self, rank: int, node: int, status: int) -> bool:
+        """``rank`` was reaped on ``node``; False if nobody waited for that."""
+        if not self.is_alive(rank, node):
+            return False
+        del self._alive[rank]
+        self.statuses[rank] = status
+        return True
+
+    def stream_ended(self, rank: int) -> bool:
+        """One of the rank's streams is complete; False if nobody waited for that."""
+        left = self._streams.get(rank, 0)
+        if left > 1:
+            self._streams[rank] = left - 1
+        elif left:
+            del self._streams[rank]
+        return left > 0
+
+    def lose(self, node: int) -> None:
+        """Nothing more will be heard of the ranks on ``node``."""
+        self.give_up(node)
+        for rank in [rank for rank in self._streams if self.nodes[rank] == node]:
+            del self._streams[rank]
+
+    def give_up(self, node: int) -> None:
+        """Nobody can wait for the ranks that still live on ``node``."""
+        for rank in [rank for rank, place in self._alive.items() if place == node]:
+            del self._alive[rank]
+            self._streams.pop(rank, None)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is to come of any rank."""
+        return not self._alive and not self._streams
+
+    def living(self) -> list[int]:
+        """The nodes that have living ranks, in order."""
+        return sorted(set(self._alive.values()))
+
+    def alive(self) -> list[int]:
+        """The living ranks."""
+        return list(self._alive)
+
+    def load(self) -> Counter[int]:
+        """How many ranks live on each node."""
+        return Counter(self._alive.values())
+
+
+@value
+class Seating(Value):
+    """The next attempt's ``plan`` and the host in each of its seats.
+
+    swaps: (host that leaves, host that takes its seat, that seat's ranks). dropped:
+    hosts whose seats are no more. excluded: of both, those that still answer but where
+    too many attempts have ended. vacant: seats that nobody can take and the run cannot do without;
+    awaited: a host that may take one has yet to answer. With a vacant seat nothing can begin.
+    """
+
+    plan: JobPlan
+    hosts: tuple[int, ...]
+    swaps: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    dropped: tuple[int, ...] = ()
+    excluded: tuple[int, ...] = ()
+    vacant: frozenset[int] = frozenset()
+    awaited: bool = False
+
+
+def take_seats(
+    plan: JobPlan,
+    seats: Sequence[int],
+    *,
+    bad: Collection[int],
+    lemons: Collection[int],
+    free: Mapping[int, tuple[NodePlan, Facts]],
+    awaited: bool = False,
+    distinct: Mapping[int, str] | None = None,
+) -> Seating:
+    """The seating that follows ``plan``, whose seats the hosts ``seats`` had.
+
+    bad: hosts that cannot be used; their seats are filled, or dropped as far as
+    ``--min-nodes`` allows. lemons: hosts better not used: likewise, but where neither
+    is possible they stay. free: hosts that wait for a seat, the first that fits takes
+    it. awaited: more may come. distinct: host -> its machine, if no two seats may
+    be on one.
+    """
+    machines = distinct or {}
+    leaving = [n for n, h in enumerate(seats) if h in bad]
+    leaving += [n for n, h in enumerate(seats) if h in lemons and h not in bad]
+    taken = {machines.get(h) for n, h in enumerate(seats) if n not in leaving} - {None}
+    places: dict[int, NodePlan] = {}
+    hosts = dict(enumerate(seats))
+    left = dict(free)
+    for node in leaving:
+        for host, (own, facts) in left.items():
+            place = reassignment.seated(plan, node, own, facts.gpus, facts.visible)
+            if place is not None and machines.get(host) not in taken:
+                places[node], hosts[node] = place, host
+                taken |= {machines.get(host)} - {None}
+                del left[host]
+                break
+    unfilled = [node for node in leaving if node not in places]
+    least = plan.restarts.min_nodes
+    n_spare = 0 if least is None else max(0, len(seats) - least)
+    musts = frozenset(node for node in unfilled if seats[node] in bad)
+    if musts and awaited:
+        return Seating(plan, tuple(seats), vacant=musts, awaited=True)
+    if len(musts) > n_spare:
+        return Seating(plan, tuple(seats), vacant=musts)
+    gone = frozenset(unfilled[:n_spare])  # the bad ones come first
+    kept = [node for node in range(len(seats)) if node not in gone]
+    changed = [node for node in leaving if node in places or node in gone]
+    return Seating(
+        plan=reassignment.shrunk(reassignment.replaced(plan, places), gone),
+        hosts=tuple(hosts[node] for node in kept),
+        swaps=tuple((seats[n], hosts[n], places[n].ranks) for n in sorted(places)),
+        dropped=tuple(seats[node] for node in sorted(gone)),
+        excluded=tuple(seats[node] for node in sorted(changed) if seats[node] not in bad),
+    )
+
+
+def seated(action: Action, seats: Sequence[int]) -> Action:
+    """A job's ``action``, which means nodes of its plan, for the hosts in their ``seats``."""
+    if isinstance(action, ReleaseFence):
+        return replace(action, nodes=tuple(seats[node] for node in action.nodes))
+    node = action.node  # type: ignore[attr-defined]
+    return action if seats[node] == node else replace(action, node=seats[node])  # type: ignore[call-arg]

@@ -1,16 +1,28 @@
-"""An errand in words: notes while it goes on, and what became of which hosts at its end."""
+"""A fan-out command or a copy in words, while it goes on and at its end.
+
+An errand in words: notes while it goes on, and what became of which hosts at its end.
+
+``put`` and ``get`` in words: what was copied, equal hosts folded.
+
+The output of one host's terminal on our own, byte for byte, as ``ssh -t`` shows it.
+
+Nothing is made harmless here: a full-screen program is what was asked for, and it
+needs the whole terminal.
+"""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from dispatcher.core.events import exec_events as vi
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.counted import plural
+from dispatcher.output.files.journal import write_all
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
+from dispatcher.output.text.fold import plural
 from dispatcher.output.text.sanitize import harmless_text
 
 #: words of a line of the summary
@@ -127,3 +139,81 @@ def _trouble(outcome: vi.Outcome) -> tuple[str, str, str | None]:
     if isinstance(outcome, vi.Failed):
         return outcome.failure.kind.value, text, outcome.failure.hint
     return text if isinstance(outcome, vi.Exited) else "", text, None
+
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Told(Protocol):
+    """What is known of the copy to or from one host."""
+
+    @property
+    def python(self) -> bool | None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def wanted(self) -> int: ...
+    @property
+    def found(self) -> int: ...
+    @property
+    def sent(self) -> int | None: ...
+    @property
+    def equal(self) -> int: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def hostile(self) -> bool: ...
+
+
+def size(nbytes: float) -> str:
+    """``17 B``, ``1.5 MiB``."""
+    unit = 0
+    while nbytes >= 1024 and unit < len(_UNITS) - 1:
+        nbytes /= 1024
+        unit += 1
+    return f"{nbytes:.1f} {_UNITS[unit]}" if unit else f"{nbytes:.0f} B"
+
+
+def summary(
+    names: Sequence[str],
+    outcomes: Sequence[vi.Outcome],
+    told: Sequence[Told],
+    seconds: float,
+    verb: str,
+) -> list[str]:
+    """A line for the hosts that were served alike; [] when none was served. verb: ``sent``."""
+    groups: dict[str, list[str]] = {}
+    for name, outcome, one in zip(names, outcomes, told, strict=True):
+        if not vi.is_good(outcome):
+            continue
+        if one.sent is None:
+            text = f"all {verb}, by tar"
+        else:
+            text = f"{plural(one.sent, 'file')} {verb}, {one.equal} equal"
+            if not one.python:
+                text += ", by tar"
+            if one.found:
+                text += f", {size(one.found)} were there from an interrupted copy"
+        groups.setdefault(text, []).append(name)
+    total = sum(one.bytes for one in told)
+    lines = [f"{fold(hosts)}: {text}" for text, hosts in groups.items()]
+    if lines:
+        lines[-1] += f"; {size(total)} in {seconds:.1f} s"
+    return lines
+
+
+class Through(Sink):
+    """Writes to ``fd``; on_broken: called once when nobody reads any more."""
+
+    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
+        self._fd: int | None = fd
+        self._on_broken = on_broken
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if self._fd is None:
+            return
+        try:
+            write_all(self._fd, data)
+        except OSError:
+            self._fd = None
+            self._on_broken()

@@ -1,12 +1,19 @@
-"""How far an errand is, below the lines of a terminal: hosts done, failed, at work, and the slow.
+"""How far a fan-out command or a copy is, below the lines of a terminal.
+
+How far an errand is, below the lines of a terminal: hosts done, failed, at work, and the slow.
 
 rich is loaded when the first picture is drawn: a quick errand shows none.
+
+How far a copy is, below the lines of a terminal: hosts, bytes, rate, what is left.
+
+Loaded with the first copy that a terminal shows; nobody else pays for rich.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,10 +21,14 @@ from dispatcher.core.events import exec_events as vi
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.counted import plural
+from dispatcher.output.exec.exec_notes import Told, size
+from dispatcher.output.terminal.live_terminal import Terminal
+from dispatcher.output.terminal.screen import Live
+from dispatcher.output.text.fold import plural
 
 if TYPE_CHECKING:
     from rich.text import Text
+
 
 #: seconds after which those that are not done are named
 SLOW = 5.0
@@ -88,3 +99,65 @@ class ErrandProgress(Sink):
                 line.append(f" {len(nodes)} {word}{named}")
         line.append(f" {clock(seconds)}")
         return line
+
+
+#: seconds over which the rate is measured
+RATE = 5.0
+
+
+class CopyProgress(Sink):
+    """told: what is known of each host's copy; its numbers grow meanwhile."""
+
+    def __init__(self, told: Sequence[Told], clock: Callable[[], float] = time.monotonic) -> None:
+        self._told = told
+        self._clock = clock
+        self._done = 0
+        self._failed = 0
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, vi.HostDone):
+            self._done += 1
+            self._failed += not vi.is_good(stamped.event.outcome)
+
+    def lines(self, columns: int) -> list[tuple[bytes, int]]:
+        """The footer: one line, no wider than ``columns``."""
+        from dispatcher.output.terminal.footer import drawn
+
+        line = self._line(self._clock())
+        line.truncate(columns, overflow="ellipsis")
+        return drawn([line], columns)
+
+    def _line(self, now: float) -> Text:
+        from rich.text import Text  # which a copy without a terminal has no use for
+
+        from dispatcher.output.terminal.footer import clock
+
+        sent, wanted = sum(one.bytes for one in self._told), sum(one.wanted for one in self._told)
+        self._seen.append((now, sent))
+        while now - self._seen[0][0] > RATE:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        rate = (sent - before) / (now - then) if now > then else 0.0
+        part = min(1.0, sent / wanted) if wanted else 0.0
+        line = Text(f"{self._done} of {plural(len(self._told), 'host')} ")
+        if self._failed:
+            line.append(f"({self._failed} failed) ", style="red")
+        full = round(part * _BAR)
+        line.append("\N{BOX DRAWINGS HEAVY HORIZONTAL}" * full, style="green")
+        line.append("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (_BAR - full), style="dim")
+        line.append(f" {size(sent)} of {size(wanted)}")
+        if rate:
+            line.append(f"  {size(rate)}/s  {clock((wanted - sent) / rate)} left")
+        return line
+
+
+class CopyTerminal(Terminal):
+    """A terminal with the progress of a copy below its lines."""
+
+    def __init__(self, progress: CopyProgress, stream: int, on_broken: Callable[[], None]) -> None:
+        super().__init__(frozenset({stream}), stream, {stream: stream}, on_broken)
+        self._progress = progress
+
+    def refresh(self, now: float, live: Live) -> bool:
+        return super().refresh(now, self._progress.lines)

@@ -1,4 +1,8 @@
-"""The journal: every event as one JSON line, in the order of the spine.
+"""The journal, and how files of a run are made: new, private, written whole.
+
+Files of a run: made new, private to the user, written whole.
+
+The journal: every event as one JSON line, in the order of the spine.
 
 ``{"seq": 41, "t": 9.0, "name": "rank.exited", "context": {"rank": 2, "status": 3}}``;
 ``t`` is seconds since the run began. Output bytes are not in it, their counts are.
@@ -12,7 +16,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.output.files.files import create, write_all
+
+
+def create(path: Path) -> int:
+    """A descriptor of the new file ``path``, mode 0600. Nothing that lies there is touched.
+
+    Raises: OSError, also when something of that name exists, be it a link.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o600)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of ``data``; one write(2) where the descriptor takes it whole."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 class Journal(Sink):

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from dispatcher.core.events.sink import Counts, Sink
 from dispatcher.output.files.merged_log import stamp
 from dispatcher.output.files.rotation import Names, Pieces, names_in
-from dispatcher.plan.job import worlds
+from dispatcher.plan.job import placement
 
 _RANK = r"(?:([0-9]{1,6})\.)?"
 _FILE = re.compile(rf"rank-{_RANK}([0-9]{{5,7}})\.(out|err)")
@@ -83,7 +83,7 @@ class RankFolder:
             match = _FILE.fullmatch(name)
             if match is None:
                 continue
-            rank = worlds.number(int(match[1] or 0), int(match[2]))
+            rank = placement.number(int(match[1] or 0), int(match[2]))
             if self._only in (None, rank):
                 found.append(((rank, _STREAMS[match[3]]), folder / name, names))
         return sorted(found, key=lambda one: one[0])
@@ -157,7 +157,7 @@ class MergedLog:
 
     def _read_head(self, match: re.Match[bytes]) -> _Head:
         when, world, number, side, tag = match.groups()
-        rank = worlds.number(int(world or 0), int(number))
+        rank = placement.number(int(world or 0), int(number))
         if self._only not in (None, rank):
             return _Head()
         return _Head(when, (rank, _STREAMS[side]), tag)

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import Counts, Sink, Stamped
-from dispatcher.output.files.rotation_part import LogFile, Rotation
+from dispatcher.output.files.rotation import LogFile, Rotation
 from dispatcher.output.files.spool import LongLine, Spill
-from dispatcher.plan.job.worlds import name
-from dispatcher.remote.protocol.wire import STDOUT
+from dispatcher.plan.job.placement import name
+from dispatcher.remote.protocol.frames import STDOUT
 
 #: bytes of a line that wait in memory for its end
 PART = 64 << 10

@@ -1,4 +1,11 @@
-"""Lines that are too long to wait in memory for their end: on disk, and then written whole.
+"""Bytes that wait on disk: a first-in first-out, and lines too long to wait in memory.
+
+A bounded first-in first-out of bytes in a nameless file of this machine's own disk.
+
+For log files on a file system that is slow for a while. The file has no name, so
+it is gone with the process, and nobody else can open it.
+
+Lines that are too long to wait in memory for their end: on disk, and then written whole.
 
 All of them share one nameless file in TMPDIR, so it is gone with the process, nobody else can
 open it, and a thousand ranks take no thousand descriptors. It is made of blocks, which are used
@@ -11,13 +18,60 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 
-from dispatcher.output.files.files import write_all
+from dispatcher.output.files.journal import write_all
+
+LIMIT = 4 << 30
+
+
+class Spool:
+    """Takes up to ``limit`` bytes. Not thread-safe. Raises: OSError where nothing can be kept."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        import tempfile  # which takes a while to load, and few runs keep anything here
+
+        self._file = tempfile.TemporaryFile(prefix="dispatch-", buffering=0)  # noqa: SIM115
+        self._head = 0  # where the oldest byte is
+        self._tail = 0
+
+    @property
+    def empty(self) -> bool:
+        return self._head == self._tail
+
+    def put(self, data: bytes) -> bool:
+        """Append ``data``; False if there is no room for it."""
+        if self._tail + len(data) > self._limit:
+            return False
+        os.lseek(self._file.fileno(), self._tail, os.SEEK_SET)
+        try:
+            write_all(self._file.fileno(), data)
+        except OSError:  # a full disk is a full spool
+            return False
+        self._tail += len(data)
+        return True
+
+    def take(self, size: int) -> bytes:
+        """The oldest ``size`` bytes, which must have been put. Raises: OSError."""
+        parts = []
+        while size:
+            part = os.pread(self._file.fileno(), size, self._head)
+            if not part:
+                raise OSError(5, "the spool was cut short")
+            parts.append(part)
+            size -= len(part)
+            self._head += len(part)
+        if self.empty:
+            os.ftruncate(self._file.fileno(), 0)
+            self._head = self._tail = 0
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self._file.close()
+
 
 BLOCK = 64 << 10
-LIMIT = 4 << 30
 
 
 class Spill:
@@ -76,18 +130,22 @@ class Spill:
 
     def words(self) -> list[str]:
         """What to say in the end of lines that are not whole."""
+        from tempfile import gettempdir
+
         found = []
         if self.broken:
             lines = "1 line" if self.broken == 1 else f"{self.broken:,} lines"
             found.append(
                 f"{lines} of more than {BLOCK >> 10} KiB came in pieces, as marked: "
-                f"no room in {tempfile.gettempdir()}: {self._why}"
+                f"no room in {gettempdir()}: {self._why}"
             )
         if self.lost:
             found.append(f"{self.lost:,} bytes of long lines were lost, as marked")
         return found
 
     def _open(self) -> None:
+        import tempfile
+
         with tempfile.TemporaryFile(prefix="dispatch-", buffering=0) as file:
             self._fd = os.dup(file.fileno())
         free = os.fstatvfs(self._fd)

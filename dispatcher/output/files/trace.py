@@ -22,8 +22,8 @@ from typing import Any
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.output.files.files import write_all
-from dispatcher.plan.job import worlds
+from dispatcher.output.files.journal import write_all
+from dispatcher.plan.job import placement
 
 #: the picture's process of the launcher itself; host n is n + 1
 LAUNCHER = 0
@@ -90,7 +90,7 @@ class Trace(Sink):
                 if self._spans.get((node + 1, LINK), ("",))[0] == "spawn":
                     self._turn((node + 1, LINK), "ranks", now)
                 self._places[rank] = (node + 1, rank + 1)
-                self._name(node + 1, f"rank {worlds.name(rank)}", rank + 1)
+                self._name(node + 1, f"rank {placement.name(rank)}", rank + 1)
                 self._open_streams[rank] = 2
                 self._silent.add(rank)
                 self._turn(self._places[rank], "start", now)

@@ -15,11 +15,9 @@ from typing import Any
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.output.monitor.distant import packed, unpacked
-from dispatcher.output.monitor.run_progress import Picture, Progress
-from dispatcher.output.monitor.shares import Shares
+from dispatcher.output.monitor.run_progress import Picture, Progress, Shares, packed, unpacked
 from dispatcher.output.text.sanitize import harmless
-from dispatcher.plan.job.worlds import place
+from dispatcher.plan.job.placement import place
 
 #: bytes kept of what a rank wrote last
 LAST = 512

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.core.events.sink import Sink
-from dispatcher.output.files.files import write_all
+from dispatcher.output.files.journal import write_all
 from dispatcher.output.monitor.live_table import Row, Shot
 from dispatcher.output.monitor.run_progress import STATES
-from dispatcher.plan.job.worlds import name
+from dispatcher.plan.job.placement import name
 
 #: callers that may wait at the socket; bytes of a call that are read
 MOST_CALLERS, MOST_CALL = 16, 4096

@@ -17,15 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from dispatcher.core.events.networks import NetworksDiffer
+from dispatcher.core.events.monitor_events import NetworksDiffer
 from dispatcher.core.events.run_events import Event, RankSpawned, RanksPlaced
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import harmless_text
 
 if TYPE_CHECKING:
-    from dispatcher.checks.nccl.nccl_log import Networks
-    from dispatcher.checks.nccl.nccl_log_part import Said
+    from dispatcher.checks.nccl.nccl_log import Networks, Said
 
 NEEDLE = b"NCCL "
 #: bytes of a rank that are searched where nobody asked NCCL to speak; of an unfinished line

@@ -1,4 +1,27 @@
-"""Which rank is slower than the others, from the lines that each of them writes once a step.
+"""Which rank is unlike the others: by CPU and GPU, or by the steps it takes.
+
+Who is far from the others? One rule for all who look for slow ranks; pure.
+
+The median says what is usual and the median distance from it how much is: neither moves when
+a few ranks are odd, however far they are away. With less than half of the ranks odd, the
+others are not taken for odd ones.
+
+Which rank uses its CPU or GPU unlike all others, by what samples show (``--sample S``).
+
+Theory. In a job of equal ranks all do the same, so the shares that they use are alike; which
+share is right nobody knows. Where ranks sleep while they wait for others the slow one is the
+busiest; where the wait spins, or a GPU waits, the slow one is rather the one that does less. So
+what is told is that a rank is *apart*, never that it is slow. A rank is apart when
+
+* its share is away from the median of all by ``SIGMAS`` deviations, a quarter of the
+  median, and ``LEAST_POINTS`` points, in the same direction ``ROUNDS`` times in a row, and
+* a quarter of the ranks are so at most: else ranks have different parts in the job
+
+A round is over when every host has sent a sample; who falls behind by more than ``BEHIND``
+samples is left out of it. Shares of CPUs have no upper end, those of GPUs are of the GPU of the
+rank. ``Apart`` is pure; ``SamplesApart`` feeds it and tells each rank once an attempt.
+
+Which rank is slower than the others, from the lines that each of them writes once a step.
 
 Theory. A rank that is slow slows all: the others wait for it in their next collective. What
 its line tells depends on where the line is written:
@@ -9,8 +32,8 @@ its line tells depends on where the line is written:
 * by ranks that do not wait for each other: its lines come at a slower pace
 
 A line after the wait, without a figure, tells nothing; then nothing is said. A rank is called
-slow when over its last ``WINDOW`` steps (``LEAST`` at least) it takes ``RATIO`` times the median
-of all ranks. ``Steps`` is pure; ``StepLines`` feeds it from the ranks' output.
+slow when over its last ``WINDOW`` steps (``LEAST_STEPS`` at least) it takes ``RATIO`` times the
+median of all ranks. ``Steps`` is pure; ``StepLines`` feeds it from the ranks' output.
 """
 
 from __future__ import annotations
@@ -22,17 +45,172 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from dispatcher.core.events.run_events import RankSpawned, RanksPlaced
+from dispatcher.core.events.monitor_events import NodeSampled, RanksApart
+from dispatcher.core.events.run_events import Event, NodeLost, RankExited, RankSpawned, RanksPlaced
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.output.monitor.outliers_part import outliers
+from dispatcher.model.hostset import fold
+from dispatcher.output.monitor.run_progress import Shares
+from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.plan.job.worlds import name
+from dispatcher.plan.job.placement import name, place
 
-WINDOW, LEAST, RATIO = 20, 5, 1.5
+#: median distances that are one standard deviation where figures are spread normally
+SIGMA = 1.4826
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """``rank`` has ``value`` where ``usual`` is the median of all."""
+
+    rank: int
+    value: float
+    usual: float
+
+
+def outliers(
+    figures: Mapping[int, float],
+    share: float,
+    *,
+    fewest: int,
+    least: float = 0.0,
+    sigmas: float = 0.0,
+) -> list[Outlier]:
+    """The ranks that are away from the median, the farthest first; [] for fewer than ``fewest``.
+
+    share: of the median, that they are away at least; least: the same as a figure; sigmas: the
+    same in standard deviations of all, as the median distance tells them.
+    """
+    if len(figures) < fewest:
+        return []
+    usual = median(figures.values())
+    spread = SIGMA * median(abs(value - usual) for value in figures.values())
+    away = max(share * abs(usual), least, sigmas * spread)
+    found = [
+        Outlier(rank, value, usual)
+        for rank, value in figures.items()
+        if abs(value - usual) >= away and value != usual
+    ]
+    return sorted(found, key=lambda one: (-abs(one.value - usual), one.rank))
+
+
+FEWEST_SAMPLED, ROUNDS, BEHIND = 4, 5, 3
+SIGMAS, SHARE, LEAST_POINTS = 5.0, 0.25, 25.0
+#: the largest part of all ranks that can be apart
+MOST_APART = 0.25
+
+
+class Apart:
+    """Rounds of figures of one kind: for how many in a row each rank has been apart."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, int] = {}  # rank -> so many, below 0 for less than usual
+
+    def round(self, figures: Mapping[int, float]) -> list[Outlier]:
+        """The ranks that are apart after this round; ``figures``: rank -> % in it."""
+        odd = {
+            one.rank: one
+            for one in outliers(
+                figures, SHARE, fewest=FEWEST_SAMPLED, least=LEAST_POINTS, sigmas=SIGMAS
+            )
+        }
+        if len(odd) > MOST_APART * len(figures):
+            odd.clear()
+        rounds = self._rounds
+        self._rounds = {}
+        for rank, one in odd.items():
+            step = 1 if one.value > one.usual else -1
+            before = rounds.get(rank, 0)
+            self._rounds[rank] = step + (before if before * step > 0 else 0)
+        return [one for rank, one in odd.items() if abs(self._rounds[rank]) >= ROUNDS]
+
+
+class SamplesApart(Sink):
+    """Tells ``RanksApart``, each rank once; it comes back on the spine."""
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        self._tell = tell
+        self._begin()
+
+    def _begin(self) -> None:
+        self._living: dict[int, set[int]] = {}  # host -> ranks
+        self._gpus: dict[int, float] = {}  # rank -> % of its GPU
+        self._shares = Shares()
+        self._came: dict[int, int] = {}  # host -> samples in this round
+        self._awaited: set[int] = set()  # hosts with none in this round
+        self._ends: deque[float] = deque(maxlen=ROUNDS + 1)
+        self._apart = {"CPU": Apart(), "GPU": Apart()}
+        self._told: set[tuple[str, int]] = set()
+
+    def event(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case RanksPlaced():  # also after a restart
+                self._begin()
+            case RankSpawned(node, rank):
+                self._shares.forget(rank)
+                self._living.setdefault(node, set()).add(rank)
+                self._awaited.add(node)
+            case RankExited(node, rank):
+                self._living.get(node, set()).discard(rank)
+            case NodeLost(node):
+                self._living.pop(node, None)
+                self._awaited.discard(node)
+            case NodeSampled(node) if node in self._living:
+                self._take(stamped.event, stamped.t)
+
+    def _take(self, sample: NodeSampled, now: float) -> None:
+        node = sample.node
+        self._shares.take(sample)
+        used = {gpu.index: gpu.utilisation for gpu in sample.gpus}
+        for rank in sample.ranks:
+            value = used.get(rank.own[0]) if rank.own else None
+            if value is None or place(rank.rank)[0]:  # spawned ranks have another part in the job
+                self._gpus.pop(rank.rank, None)
+            else:
+                self._gpus[rank.rank] = value
+        self._came[node] = self._came.get(node, 0) + 1
+        self._awaited.discard(node)
+        if not self._awaited or self._came[node] >= BEHIND:
+            self._round(now)
+
+    def _round(self, now: float) -> None:
+        self._ends.append(now)
+        present = {rank: node for node in self._came for rank in self._living.get(node, ())}
+        self._came.clear()
+        self._awaited = {node for node, ranks in self._living.items() if ranks}
+        for what, known in (("CPU", self._shares.of), ("GPU", self._gpus)):
+            found = self._apart[what].round({r: known[r] for r in present if r in known})
+            new = [one for one in found if (what, one.rank) not in self._told]
+            self._told.update((what, one.rank) for one in new)
+            for more in (True, False):
+                odd = [one for one in new if (one.value > one.usual) is more]
+                if odd:
+                    self._tell(self._report(what, odd, present, now - self._ends[0]))
+
+    @staticmethod
+    def _report(
+        what: str, odd: Sequence[Outlier], homes: Mapping[int, int], seconds: float
+    ) -> RanksApart:
+        ranks = tuple(sorted(one.rank for one in odd))
+        nodes = tuple(sorted({homes[rank] for rank in ranks}))
+        share = sum(one.value for one in odd) / len(odd)
+        return RanksApart(what, ranks, nodes, share, odd[0].usual, seconds)
+
+
+def words(event: RanksApart, hosts: Sequence[str]) -> str:
+    """``rank 5 on n3: 98 % of a CPU for 10 s, the median is 12 %``. hosts: number -> name."""
+    where = fold(hosts[node] for node in event.nodes)
+    who = f"{fold_ranks(event.ranks)} on {where}"
+    of = "a CPU" if event.what == "CPU" else "the GPU"
+    much = f"{event.share:.0f} % of {of} for {event.seconds:.0f} s"
+    why = " (the others may wait for it)" if event.share > event.usual else ""
+    return f"{who}: {much}, where the median is {event.usual:.0f} %{why}"
+
+
+WINDOW, LEAST_STEPS, RATIO = 20, 5, 1.5
 #: paces this near to the median (as a share of it) are the same
 LOCKSTEP = 0.1
 #: ranks that can be compared; slow ones that are told
-FEWEST, MOST_TOLD = 3, 3
+FEWEST_STEPPING, MOST_TOLD = 3, 3
 #: seconds for which an answer is good enough; bytes of a line that are looked at
 FRESH, MOST_LINE = 1.0, 4096
 
@@ -69,15 +247,17 @@ class Steps:
 
     def slow(self) -> list[Slow]:
         """The slow ranks, the slowest first; [] where nothing can be compared."""
-        told = {rank: median(r.took) for rank, r in self._ranks.items() if len(r.took) >= LEAST}
+        told = {
+            rank: median(r.took) for rank, r in self._ranks.items() if len(r.took) >= LEAST_STEPS
+        }
         costs = told or self._costs()
-        far = outliers(costs, RATIO - 1, fewest=FEWEST)
+        far = outliers(costs, RATIO - 1, fewest=FEWEST_STEPPING)
         return [Slow(o.rank, o.value / o.usual, o.value) for o in far if o.value > o.usual > 0]
 
     def _costs(self) -> Mapping[int, float]:
         """rank -> seconds a step, by when its lines came."""
-        known = {rank: r for rank, r in self._ranks.items() if len(r.came) > LEAST}
-        if len(known) < FEWEST:
+        known = {rank: r for rank, r in self._ranks.items() if len(r.came) > LEAST_STEPS}
+        if len(known) < FEWEST_STEPPING:
             return {}
         paces = {rank: (r.came[-1] - r.came[0]) / (len(r.came) - 1) for rank, r in known.items()}
         usual = median(paces.values())

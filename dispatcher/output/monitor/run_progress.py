@@ -1,19 +1,56 @@
-"""How far a run is: hosts and ranks by state, lines, silence. A fold; draws nothing.
+"""How far a run is, and that picture for another process.
+
+The share of a CPU that each rank uses, from what two samples of it counted. Pure.
+
+How far a run is: hosts and ranks by state, lines, silence. A fold; draws nothing.
 
 Told on the sinks' thread, asked on the screen's; a lock stands between them.
+
+A picture of a run that another process follows: packed there, unpacked here, aged meanwhile.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.output.monitor.shares import Shares
+
+#: share (%) below which a rank computes nothing; a heartbeat or a poll costs that much
+NOTHING = 1.0
+
+
+class Shares:
+    """``of``: rank -> % of one CPU between its last two samples."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, float] = {}
+        self._seen: dict[int, tuple[float, float]] = {}  # rank -> when (s), CPU time (s)
+
+    def take(self, sample: NodeSampled) -> None:
+        for rank in sample.ranks:
+            then, before = self._seen.get(rank.rank, (sample.at, 0.0))
+            if sample.at > then:
+                # a tree may lose time that it had: of a child that nobody waited for
+                used = max(0.0, rank.cpu - before)
+                self.of[rank.rank] = 100 * used / (sample.at - then)
+            self._seen[rank.rank] = (sample.at, rank.cpu)
+
+    def forget(self, rank: int) -> None:
+        """``rank`` is another process from now on, or none."""
+        self.of.pop(rank, None)
+        self._seen.pop(rank, None)
+
+    def is_idle(self, rank: int) -> bool:
+        """Whether ``rank`` was seen to use no CPU."""
+        return self.of.get(rank, NOTHING) < NOTHING
+
 
 #: states of a host, in the order in which they are passed
 WAITING, CONNECTING, CONNECTED, CHECKED, RUNNING, ENDED, LOST = range(7)
@@ -159,3 +196,68 @@ class Silence(Sink):
                 del self._last[rank]
             self._tell(ev.RanksStalled(silent, self._after))
         return bool(self._last)
+
+
+#: silent or pending numbers that are sent at most: a footer has one line for them
+MOST = 4096
+
+
+def packed(picture: Picture) -> dict[str, Any]:
+    """``picture`` as values for JSON."""
+    plain = dataclasses.asdict(picture)
+    plain["hosts"] = sorted(picture.hosts.items())
+    plain["pending"] = picture.pending[:MOST]
+    plain["silent"] = picture.silent[:MOST]
+    plain["idle"] = picture.idle[:MOST]
+    return plain
+
+
+def unpacked(plain: Any) -> Picture | None:
+    """The picture in ``plain``, None if there is none in it."""
+    try:
+        picture = Picture(**plain)
+        hosts = {int(state): int(count) for state, count in plain["hosts"]}
+        if not hosts.keys() <= set(range(len(STATES))):
+            return None
+        return dataclasses.replace(
+            picture,
+            hosts=hosts,
+            pending=tuple(map(int, plain["pending"])),
+            ranks={str(word): int(count) for word, count in plain["ranks"].items()},
+            lines=int(plain["lines"]),
+            seconds=float(plain["seconds"]),
+            since_line=None if plain["since_line"] is None else float(plain["since_line"]),
+            silent=tuple(map(int, plain["silent"])),
+            silent_for=float(plain["silent_for"]),
+            idle=tuple(map(int, plain["idle"])),
+            stopping=None if plain["stopping"] is None else str(plain["stopping"]),
+        )
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return None
+
+
+class Distant:
+    """The run of another process, for a footer: ``picture`` is the last one heard, aged.
+
+    hosts: how many there are. clock: seconds, monotonic.
+    """
+
+    def __init__(self, hosts: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard_at = clock()
+        self._hosts = hosts
+        self._last = Picture({}, (), {}, 0, 0.0, None)
+        self.heard = False
+
+    def hear(self, plain: Mapping[str, Any]) -> None:
+        """Take a packed picture; one that is not, or of other hosts, is passed over."""
+        picture = unpacked(plain)
+        if picture is not None and all(0 <= node < self._hosts for node in picture.pending):
+            self._last, self._heard_at = picture, self._clock()
+            self.heard = True
+
+    def picture(self) -> Picture:
+        """The run as it is likely to stand now."""
+        last, age = self._last, self._clock() - self._heard_at
+        since = None if last.since_line is None else last.since_line + age
+        return dataclasses.replace(last, seconds=last.seconds + age, since_line=since)

@@ -2,6 +2,9 @@
 
 Loaded when the first footer is drawn, not before: rich takes longer to load than
 a short run takes.
+
+The panel sets the end of a run off from its output: its lines are neither wrapped nor framed at
+their sides, for hints are there to be copied.
 """
 
 from __future__ import annotations
@@ -15,9 +18,8 @@ from rich.text import Text
 
 from dispatcher.model.hostset import fold
 from dispatcher.output.monitor.run_progress import CHECKED, LOST, RUNNING, STATES, Picture
-from dispatcher.output.text.counted import plural
+from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import harmless, harmless_text
-from dispatcher.output.text.verdict_text import fold_ranks
 
 #: progress bars of ranks shown at once
 MOST_BARS = 8
@@ -142,3 +144,37 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s" if seconds < 1 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def closing(
+    lines: Sequence[str], *, exit_code: int, hosts: int, ranks: int, seconds: float, columns: int
+) -> list[bytes]:
+    """What to write, line by line. lines: the verdict in words, harmless; [] if all is well."""
+    size = f"{plural(ranks, 'rank')} on {plural(hosts, 'host')}, {clock(seconds)}"
+    if not lines:
+        text = Text()
+        text.append("\N{CHECK MARK}", style="bold green")
+        text.append(f" {size}")
+        return [line for line, _ in drawn([text], columns)]
+    style = "red" if exit_code else "green"
+    title = Text(f"exit code {exit_code} \N{MIDDLE DOT} {size}", style=f"bold {style}")
+    rule = Text()
+    left = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * 3
+    rule.append(f"{left} ", style=style)
+    rule.append_text(title)
+    rule.append(
+        " " + "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(0, columns - rule.cell_len - 1), style
+    )
+    body = [_styled(line) for line in lines]
+    end = Text("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * columns, style=style)
+    wide = max(columns, *(line.cell_len for line in body))
+    return [line for line, _ in drawn([rule, *body, end], wide)]
+
+
+def _styled(line: str) -> Text:
+    text = Text.from_ansi(line)
+    for word, style in (("error:", "bold red"), ("hint:", "bold cyan"), ("note:", "bold yellow")):
+        if line.lstrip().startswith(word):
+            start = line.index(word)
+            text.stylize(style, start, start + len(word))
+    return text

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import RanksApart, RanksHung, RanksWait
-from dispatcher.core.events.networks import NetworksDiffer
-from dispatcher.core.events.pmix import MpiFound
+from dispatcher.core.events.monitor_events import NetworksDiffer, RanksApart, RanksHung, RanksWait
+from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
-from dispatcher.output.text import attempts
+from dispatcher.output.text import verdict_text
+from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.output.text.verdict_text import fold_ranks, status_words
-from dispatcher.plan.job.worlds import name
+from dispatcher.output.text.verdict_text import status_words
+from dispatcher.plan.job.placement import name
 
 
 class Notes(Sink):
@@ -68,7 +68,7 @@ class Notes(Sink):
             case ev.RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
             case RanksApart():
-                from dispatcher.output.monitor.apart import words
+                from dispatcher.output.monitor.outliers import words
 
                 return words(event, self._hosts)
             case RanksHung(seconds):
@@ -84,7 +84,7 @@ class Notes(Sink):
                 return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
-        return attempts.note(event, self._hosts)
+        return verdict_text.note(event, self._hosts)
 
     def _detail(self, event: ev.Event) -> str | None:
         match event:

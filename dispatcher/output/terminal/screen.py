@@ -1,22 +1,31 @@
-"""The ranks' lines on standard output and standard error, labelled, each in one piece."""
+"""The ranks' lines on standard output and standard error, labelled, each in one piece.
+
+The ranks' lines on standard output and standard error, labelled, each in one piece.
+
+Standard output and standard error: whole batches of lines, and readers that leave.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
+import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import BEAT, Counts, Sink, Stamped
 from dispatcher.model.frozen import Value, value
+from dispatcher.output.files.journal import write_all
 from dispatcher.output.files.spool import Spill
-from dispatcher.output.terminal.outlet import Outlet
 from dispatcher.output.text.fold import Folded, Folding
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import harmless_lines, harmless_pieces
-from dispatcher.remote.protocol.wire import STDERR
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 #: SGR foreground colours that can be told apart on dark and light backgrounds
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -265,3 +274,75 @@ class Screen(Sink):
                 label = f"\x1b[{colour}m{label}\x1b[0m"
             prefix = self._prefixes[rank, stream] = f"{label} ".encode() if label else b""
         return prefix
+
+
+#: bytes that a pipe to a reader may hold (pipe-max-size of pipe(7))
+PIPE_SIZE = 1 << 20
+
+#: columns -> lines to draw below the others, and how many columns each takes
+Live = Callable[[int], list[tuple[bytes, int]]]
+
+
+class Outlet:
+    """Writes batches to the descriptor of their stream.
+
+    on_broken: called once for every stream that nobody reads any more (``| head``,
+    a terminal that went away); that stream is silent from then on.
+    """
+
+    def __init__(
+        self,
+        fds: Mapping[int, int] | None = None,
+        on_broken: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._fds = dict(fds or {STDOUT: 1, STDERR: 2})
+        self._on_broken = on_broken
+        #: batches written so far: it grows while a long line is written
+        self.pace = 0
+        for fd in self._fds.values():
+            widen(fd)
+        #: whether both streams end in the same place, where they must be told apart
+        self.together = len(self._fds) == 2 and same_file(*self._fds.values())
+
+    def write(self, stream: int, batch: bytes) -> None:
+        """Write ``batch``, whole lines."""
+        fd = self._fds.get(stream)
+        if fd is None:
+            return
+        try:
+            write_all(fd, batch)
+            self.pace += 1
+        except OSError:
+            del self._fds[stream]
+            self._on_broken()
+
+    def refresh(self, now: float, live: Live) -> bool:
+        """Time for what is drawn below the lines; False if nothing ever is."""
+        return False
+
+    def close(self) -> None:
+        """Take away what is not a line."""
+
+
+def same_file(one: int, other: int) -> bool:
+    """Whether two descriptors lead to the same terminal, pipe or file."""
+    try:
+        a, b = os.fstat(one), os.fstat(other)
+    except OSError:
+        return False
+    return (a.st_dev, a.st_ino, a.st_rdev) == (b.st_dev, b.st_ino, b.st_rdev)
+
+
+def widen(fd: int) -> None:
+    """Let a pipe hold more: its reader is woken less often. No pipe, or no leave: no harm."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+
+
+def can_pause(fd: int) -> bool:
+    """Whether ``fd`` leads to somebody who may stop reading: a terminal, a pipe, a socket."""
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)

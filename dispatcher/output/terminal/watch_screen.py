@@ -1,220 +1,158 @@
-"""The table of all ranks on a whole screen: what it looks like, and what a key changes. Pure.
+"""``--watch``: the table of all ranks in place of their lines, until the user goes back to those.
 
-A moment of the run (``table.Shot``) and a ``Look`` go in, lines come out. Loaded only where
-it is drawn: rich takes longer to load than a short run takes.
+It comes when the ranks are started: connecting may need a passphrase, which is asked for below
+the lines. While the table stands, the ranks' lines are not shown; they are counted, and the
+files have them. What dispatch itself has to say stands below the table, and again above the
+verdict. The table is a fold that the sinks' thread feeds (``table``); this only draws it, on
+the screen's thread, and never waits for the terminal.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import termios
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.text import Text
+from dispatcher.core.events.run_events import RanksPlaced
+from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.output.monitor.live_table import Shot
+from dispatcher.output.terminal.alt_screen import Canvas
+from dispatcher.output.terminal.screen import Screen
 
-from dispatcher.model.hostset import fold
-from dispatcher.output.monitor.live_table import Row, Shot
-from dispatcher.output.monitor.shares import NOTHING
-from dispatcher.output.terminal.footer import Footer, duration
-from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.plan.job.worlds import name
+if TYPE_CHECKING:
+    from dispatcher.output.terminal.watch_table import Look, Watch
 
-#: notes of dispatch itself below the table; characters of a filter
-MOST_NOTES, MOST_FILTER = 3, 64
-#: seconds of silence that are worth a colour
-LONG = 60.0
-
-HELP = "q lines  s sort  / filter  \N{UPWARDS ARROW}\N{DOWNWARDS ARROW} PgUp PgDn scroll"
-
-#: what s goes through: name -> what the first rows have most of; rank is the plain order
-SORTS: dict[str, Callable[[Row], float]] = {
-    "rank": lambda row: -row.rank,
-    "silence": lambda row: -1.0 if row.silence is None else row.silence,
-    "cpu": lambda row: -1.0 if row.cpu is None else row.cpu,
-    "rss": lambda row: -1.0 if row.rss is None else row.rss,
-}
-
-_KEYS = {
-    b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[5~": "page up", b"\x1b[6~": "page down",
-    b"\x1bOA": "up", b"\x1bOB": "down", b"\x1b[H": "home", b"\x1b[F": "end",
-    b"\x1bOH": "home", b"\x1bOF": "end", b"\x1b[1~": "home", b"\x1b[4~": "end",
-    b"\r": "enter", b"\n": "enter", b"\x7f": "back", b"\x08": "back", b"\x1b": "escape",
-}  # fmt: skip
-_KEY = re.compile(rb"\x1b\[[0-9;]{0,16}[@-~]|\x1bO.|[ -~]|[\x08\n\r\x1b\x7f]", re.DOTALL)
+#: seconds between two pictures; and a pause that means that dispatch was stopped
+EVERY, STOPPED = 0.5, 2.0
+#: notes that are kept for the time after
+NOTES_KEPT = 200
 
 
-def keys(data: bytes) -> list[str]:
-    """The names of the keys that sent ``data``; a printable one is its character."""
-    found = []
-    for match in _KEY.finditer(data):
-        key = _KEYS.get(match[0]) or (match[0].decode() if len(match[0]) == 1 else None)
-        if key is not None:
-            found.append(key)
-    return found
+class View:
+    """Draws ``shot`` on ``canvas`` and follows the keys. hosts: node -> name."""
+
+    def __init__(self, canvas: Canvas, hosts: Sequence[str], shot: Callable[[], Shot]) -> None:
+        self.canvas = canvas
+        self._hosts = hosts
+        self._shot = shot
+        self._watch: Watch | None = None
+        self._look: Look | None = None
+        self._next = 0.0
+
+    def turn(self, now: float, notes: Sequence[str]) -> bool:
+        """Look at the keys and draw when it is time; False when the user has left.
+
+        Raises: OSError, termios.error when the terminal is gone.
+        """
+        from dispatcher.output.terminal import watch_table
+
+        if self._watch is None or self._look is None:
+            self._watch, self._look = watch_table.Watch(self._hosts), watch_table.Look()
+        if not self.canvas.is_ours:
+            return True
+        if not self.canvas.taken:
+            self.canvas.enter()
+            self._next = now
+        for key in watch_table.keys(self.canvas.typed()):
+            self._look = self._look.pressed(key, self._watch.page)
+            self._next = now
+        if self._look.over:
+            return False
+        if now >= self._next:
+            self._next = now + EVERY
+            columns, rows = self.canvas.size
+            wide = max(1, columns - 1)  # a full line may leave the cursor in either of two places
+            shot = self._shot()
+            lines, self._look = self._watch.lines(shot, self._look, notes, wide, rows)
+            from dispatcher.output.terminal.footer import drawn
+
+            self.canvas.draw([line for line, _ in drawn(lines, wide)])
+        return True
 
 
-@dataclass(frozen=True)
-class Look:
-    """How the table is looked at. top: rows scrolled away; typing: a filter not yet entered."""
+class Watching(Sink):
+    """``screen``, which shows lines, and ``view`` over it from the start of the ranks."""
 
-    sort: str = "rank"
-    top: int = 0
-    filter: str = ""
-    typing: str | None = None
-    over: bool = False
+    def __init__(self, view: View, screen: Screen) -> None:
+        self._view = view
+        self._screen = screen
+        self._on = False
+        self._left = False
+        self._lent = False
+        self._last = 0.0
+        self._missing: dict[tuple[int, int], int] = {}
+        self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
 
-    def pressed(self, key: str, page: int) -> Look:
-        """The look after ``key``; ``over``: the user has left. page: rows of a screenful."""
-        new = dataclasses.replace
-        if self.typing is not None:
-            if key == "enter":
-                return new(self, filter=self.typing, typing=None, top=0)
-            if key == "escape":
-                return new(self, typing=None)
-            if key == "back":
-                return new(self, typing=self.typing[:-1])
-            return new(self, typing=(self.typing + key)[:MOST_FILTER]) if len(key) == 1 else self
-        if key == "q":
-            return new(self, over=True)
-        if key == "s":
-            order = list(SORTS)
-            return new(self, sort=order[(order.index(self.sort) + 1) % len(order)], top=0)
-        if key == "/":
-            return new(self, typing="")
-        if key == "escape":
-            return new(self, filter="", top=0)
-        moves = {"up": -1, "down": 1, "page up": -page, "page down": page}
-        if key in moves:
-            return new(self, top=max(0, self.top + moves[key]))
-        tops = {"home": 0, "end": 1 << 30}
-        return new(self, top=tops[key]) if key in tops else self
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if not self._on:
+            self._screen.output(rank, stream, data)
+        else:
+            self.gap({(rank, stream): len(data)})
 
+    def event(self, stamped: Stamped) -> None:
+        self._screen.event(stamped)
+        if isinstance(stamped.event, RanksPlaced) and not self._left:
+            self._screen.hide()
+            self._on = True
 
-def chosen(rows: Sequence[Row], look: Look) -> list[Row]:
-    """The rows that pass the filter (part of a host's name, or a rank), as sorted."""
-    wanted = look.filter
-    fits = [row for row in rows if not wanted or wanted in row.host or wanted == name(row.rank)]
-    return sorted(fits, key=SORTS[look.sort], reverse=True)
+    def gap(self, missing: Counts) -> None:
+        if not self._on:
+            self._screen.gap(missing)
+            return
+        for key, count in missing.items():
+            self._missing[key] = self._missing.get(key, 0) + count
 
+    def say(self, line: str) -> None:
+        if self._on:
+            self._notes.append(line)
+        else:
+            self._screen.say(line)
 
-class Watch:
-    """Draws; remembers a few seconds, to know how fast lines come. hosts: node -> name."""
+    def tick(self, now: float) -> bool:
+        if not self._on:
+            return self._screen.tick(now)
+        if self._lent:
+            return True
+        try:
+            if now - self._last > STOPPED and self._last:
+                self._view.canvas.leave()  # we were stopped, and somebody else drew meanwhile
+            self._last = now
+            if not self._view.turn(now, list(self._notes)):
+                self._leave()
+        except (OSError, termios.error):
+            self._leave()
+        return True
 
-    def __init__(self, hosts: Sequence[str]) -> None:
-        self._footer = Footer(hosts)
-        self.page = 1  # rows of the last picture
+    def close(self) -> None:
+        self._leave()
+        self._screen.close()
+        self._view.canvas.close()
 
-    def lines(
-        self, shot: Shot, look: Look, notes: Sequence[str], columns: int, height: int
-    ) -> tuple[list[Text], Look]:
-        """At most ``height`` lines, none wider than ``columns``; and the look, scrolled no further
-        than there are rows."""
-        head = self._footer.lines(shot.picture, [], columns)[::-1]
-        if shot.late:
-            names = harmless_text(fold(shot.late))
-            head.append(Text(f"GPUs do not answer: {names}", style="yellow"))
-        head += [Text(harmless_text(words), style="yellow") for words in shot.slow]
-        below = [Text(harmless_text(note), style="yellow") for note in notes[-MOST_NOTES:]]
-        rows = chosen(shot.rows, look)
-        self.page = max(1, height - len(head) - len(below) - 2)
-        look = dataclasses.replace(look, top=max(0, min(look.top, len(rows) - self.page)))
-        seen = rows[look.top : look.top + self.page]
-        lines = [*head, *table(seen, shot.rows, look.sort)]
-        lines += [Text()] * (height - len(lines) - len(below) - 1)
-        lines += [*below, _status(look, len(rows), len(seen))]
-        for line in lines:
-            line.truncate(columns, overflow="ellipsis")
-            line.no_wrap = True
-        return lines[:height], look
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """The terminal is the shell's for so long; from any thread."""
+        self._lent = True
+        self._view.canvas.leave()
+        try:
+            yield
+        finally:
+            self._lent = False
 
+    def give_back(self) -> None:
+        """Whatever stands still: leave the terminal as it was. From any thread."""
+        self._lent = True
+        self._view.canvas.leave()
 
-def _status(look: Look, total: int, seen: int) -> Text:
-    if look.typing is not None:
-        return Text(f"host or rank: {look.typing}\N{LOWER ONE EIGHTH BLOCK}")
-    where = f"{look.top + 1}-{look.top + seen} of {total}" if total else "no ranks"
-    only = f" with {look.filter!r}" if look.filter else ""
-    return Text(f"{where}{only}, by {look.sort}   {HELP}", style="dim")
-
-
-def table(rows: Sequence[Row], everyone: Sequence[Row], sort: str = "") -> list[Text]:
-    """Heading and ``rows``; columns as wide as ``everyone`` needs, so that scrolling keeps them."""
-    columns = [(title, right, cell) for title, right, cell, there in _COLUMNS if there(everyone)]
-    wide = [max([len(title), *(len(cell(row)) for row in everyone)]) for title, _, cell in columns]
-    heading = Text(style="bold")
-    lines = [heading]
-    for at, (title, right, _) in enumerate(columns):
-        text = title.rjust(wide[at]) if right else title.ljust(wide[at])
-        heading.append(text, style="underline" if title.lower() == sort else "")
-        heading.append("  ")
-    heading.append("LAST LINE")
-    for row in rows:
-        line = Text()
-        for at, (title, right, cell) in enumerate(columns):
-            text = cell(row)
-            line.append(text.rjust(wide[at]) if right else text.ljust(wide[at]), _style(title, row))
-            line.append("  ")
-        line.append(Text.from_ansi(row.last).plain.expandtabs(8), "" if row.alive else "dim")
-        lines.append(line)
-    return lines
-
-
-def _style(title: str, row: Row) -> str:
-    if not row.alive:
-        return "dim" if row.state == "done" else "red" if title == "STATE" else "dim"
-    silent = row.silence is not None and row.silence >= LONG
-    if title == "SILENCE" and silent:
-        return "yellow"
-    if title == "CPU" and silent and row.cpu is not None and row.cpu < NOTHING:
-        return "bold yellow"
-    return {"RANK": "cyan"}.get(title, "red" if title == "STATE" and "disk" in row.state else "")
-
-
-def _size(count: float | None) -> str:
-    if count is None:
-        return "-"
-    units = ["", "K", "M", "G", "T"]
-    while count >= 1000 and len(units) > 1:
-        count /= 1024
-        del units[0]
-    unit = units[0]
-    return f"{count:.0f}{unit}" if count >= 10 or not unit else f"{count:.1f}{unit}"
-
-
-def _gpu(row: Row, at: int, form: Callable[[float | None], str]) -> str:
-    return "-" if row.gpu is None else form(row.gpu[at])
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}%"
-
-
-def _silence(row: Row) -> str:
-    return "-" if row.silence is None else duration(round(row.silence))
-
-
-def _always(rows: Sequence[Row]) -> bool:
-    return True
-
-
-def _any_gpu(rows: Sequence[Row]) -> bool:
-    return any(row.gpu is not None for row in rows)
-
-
-#: title, whether numbers stand to the right, what stands there, and when there is such a column
-_COLUMNS: list[
-    tuple[str, bool, Callable[[Row], str], Callable[[Sequence[Row]], bool]]
-] = [
-    ("RANK", True, lambda row: name(row.rank), _always),
-    ("HOST", False, lambda row: harmless_text(row.host), _always),
-    ("LOCAL", True, lambda row: str(row.local), _always),
-    ("PID", True, lambda row: "-" if row.pid is None else str(row.pid), _always),
-    ("STATE", False, lambda row: row.state, _always),
-    ("CPU", True, lambda row: _percent(row.cpu), _always),
-    ("RSS", True, lambda row: _size(row.rss), _always),
-    ("GPU", True, lambda row: _gpu(row, 0, _percent), _any_gpu),
-    ("GMEM", True, lambda row: _gpu(row, 1, _size), _any_gpu),
-    ("POWER", True, lambda row: _gpu(row, 2, lambda w: "-" if w is None else f"{w:.0f}W"),
-     _any_gpu),
-    ("SILENCE", True, _silence, _always),
-]  # fmt: skip
+    def _leave(self) -> None:
+        """Back to lines."""
+        if not self._on:
+            return
+        self._view.canvas.leave()
+        self._on, self._left = False, True
+        missing, self._missing = self._missing, {}
+        if missing:
+            self._screen.gap(missing)
+        while self._notes:
+            self._screen.say(self._notes.popleft())

@@ -1,4 +1,12 @@
-"""Hosts with the same trouble, told once with one hint, whatever each puts of its own into it.
+"""Hosts with the same trouble, told once with one hint; who is to blame for those behind others.
+
+Who is to blame for hosts that were lost together, when some were reached through others.
+
+A host that goes takes along all that is reached through it, and who is missed first is
+chance. So where a lost host stands above the first one, it is the cause, and those behind
+it are told in one line. Pure.
+
+Hosts with the same trouble, told once with one hint, whatever each puts of its own into it.
 
 200 hosts that refuse a connection differ in their names and addresses only. What differs by
 host stands as ``{host}``, ``{address}``, ``{fingerprint}`` or ``{line}`` where hosts with
@@ -7,11 +15,39 @@ different texts share a row; each one's own text is told by ``-v``. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import harmless_text
+
+
+def blamed(verdict: Verdict, above: Mapping[int, Sequence[int]]) -> tuple[Verdict, list[int]]:
+    """``verdict`` with the host to blame as its cause, and those that were lost behind it.
+
+    above: node -> those it was reached through, nearest first.
+    """
+    cause = verdict.cause
+    if not isinstance(cause, NodeFailed):
+        return verdict, []
+    lost = {**verdict.lost, cause.node: cause.failure}
+    top = next((node for node in reversed(above.get(cause.node, ())) if node in lost), cause.node)
+    behind = sorted(node for node in lost if top in above.get(node, ()))
+    left = {node: failure for node, failure in lost.items() if node not in behind}
+    found = NodeFailed(top, lost[top])
+    return dataclasses.replace(verdict, cause=found, lost=left), behind
+
+
+def words(verdict: Verdict, names: Sequence[str], behind: Sequence[int]) -> list[str]:
+    """The line about those ``behind`` the cause. names: of all nodes."""
+    if not behind or not isinstance(verdict.cause, NodeFailed):
+        return []
+    where = fold(names[node] for node in behind)
+    return [f"  then {where}: lost with {names[verdict.cause.node]}, which leads to them"]
+
 
 #: trouble -> what the launcher's own machine knows to do about it, or None
 Advise = Callable[[str], "str | None"]

@@ -1,4 +1,8 @@
-"""Equal output of many, said once: whole blocks, or lines while they stream by; pure.
+"""Equal output of many, said once.
+
+How many of something, in words.
+
+Equal output of many, said once: whole blocks, or lines while they stream by; pure.
 
 ``gather`` is for output that is complete (one block a host). ``Folding`` is for
 lines that are still coming: a line waits a short time for the others to say
@@ -16,6 +20,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from dispatcher.plan.job.placement import name
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
+
 
 Who = TypeVar("Who", bound=Hashable)
 
@@ -134,3 +145,10 @@ class Folding(Generic[Who]):
             del self._by_key[key]
         self._bytes -= len(group.line)
         return group
+
+
+def fold_ranks(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0-3,7,1.0-1.1``."""
+    numbers = sorted(ranks)
+    word = "rank" if len(numbers) == 1 else "ranks"
+    return f"{word} {fold_numbers(numbers, name)}"

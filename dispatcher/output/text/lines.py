@@ -1,4 +1,6 @@
-r"""Whole lines out of chunks; pure, but for what is put aside.
+"""Whole lines out of chunks, and the last of them kept for the verdict.
+
+Whole lines out of chunks; pure, but for what is put aside.
 
 A line ends at LF or CR LF. What stands before a lone CR is overwritten by what
 follows, as on a terminal: of ``10%\r20%\r30%\n`` the line is ``30%``, and until
@@ -9,15 +11,21 @@ Memory stays bounded, whatever a line's length. For a person, on a terminal, a l
 the limit comes in pieces, each but the last with ``CONTINUED`` behind it. For a program it must
 stay whole: then its beginning is put aside (``spill``), and it comes at its end, as pieces to be
 written one behind the other.
+
+The last lines of every rank, kept for the verdict.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
+from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.output.files.spool import LongLine, Spill
-from dispatcher.output.text.sanitize import character_edge
+from dispatcher.output.text.sanitize import character_edge, harmless
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 LINE_LIMIT = 64 << 10
 CONTINUED = " \N{LEFTWARDS ARROW WITH HOOK}".encode()
@@ -195,3 +203,47 @@ def _split(block: bytes, limit: int) -> bytes:
         if pieces:
             lines[at] = b"\n".join([*pieces, line])
     return b"\n".join(lines)
+
+
+#: lines kept of each stream, and bytes kept of each line
+N_LINES = 20
+LINE_BYTES = 512
+#: bytes of a chunk that can matter here; older ones would be pushed out anyway
+CHUNK_BYTES = 16 << 10
+
+
+class Tail(Sink):
+    """``last(rank)`` gives the lines that say most about how the rank ended."""
+
+    def __init__(self) -> None:
+        self._assemblers: dict[tuple[int, int], LineAssembler] = {}
+        self._lines: dict[tuple[int, int], deque[bytes]] = {}
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        key = (rank, stream)
+        if key not in self._assemblers:
+            self._assemblers[key] = LineAssembler()
+            self._lines[key] = deque(maxlen=N_LINES)
+        self._keep(key, self._assemblers[key].feed(data[-CHUNK_BYTES:]))
+
+    def event(self, stamped: Stamped) -> None:
+        event = stamped.event
+        if isinstance(event, RanksPlaced) and event.restart:
+            self._lines.clear()
+            self._assemblers.clear()
+        if isinstance(event, OutputEnded) and (event.rank, event.stream) in self._assemblers:
+            key = (event.rank, event.stream)
+            self._keep(key, self._assemblers[key].finish())
+
+    def _keep(self, key: tuple[int, int], block: bytes) -> None:
+        if block:
+            lines = block[:-1].rsplit(b"\n", N_LINES)[-N_LINES:]
+            self._lines[key].extend(line[:LINE_BYTES] for line in lines)
+
+    def last(self, rank: int) -> tuple[str, list[str]]:
+        """("stderr" or "stdout", its last lines made harmless); stderr if it said anything."""
+        for stream, name in ((STDERR, "stderr"), (STDOUT, "stdout")):
+            lines = self._lines.get((rank, stream))
+            if lines:
+                return name, [harmless(line).decode() for line in lines]
+        return "stderr", []

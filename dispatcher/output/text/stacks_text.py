@@ -10,15 +10,14 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dispatcher.core.events.monitor_events import NodeStacks, RankStack, StacksGathered
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.core.events.stack_frames import Group
-from dispatcher.core.events.stacks import NodeStacks, RankStack, StacksGathered
 from dispatcher.model.hostset import fold
-from dispatcher.output.files.files import create, write_all
-from dispatcher.output.text.counted import plural
+from dispatcher.output.files.journal import create, write_all
+from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.output.text.verdict_text import fold_ranks
-from dispatcher.plan.job.worlds import name
+from dispatcher.plan.job.placement import name
 
 #: groups that are told in words, and frames of the odd one
 MOST_GROUPS, MOST_FRAMES = 6, 8

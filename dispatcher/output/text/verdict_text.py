@@ -1,7 +1,11 @@
-"""The verdict in words: what ended the job, where, and what that rank said last.
+"""The verdict and the attempts before it, in words.
+
+The verdict in words: what ended the job, where, and what that rank said last.
 
 Pure: a ``Verdict`` and the tails go in, lines come out. Host names are folded;
 texts from hosts are made harmless.
+
+The attempts of a run in words: what ended each, who left, who came instead. Pure.
 """
 
 from __future__ import annotations
@@ -9,21 +13,24 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from errno import EMFILE
+from typing import Any
 
-from dispatcher.core.run import policy
-from dispatcher.core.run.policy import Verdict
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
+from dispatcher.core.events.run_events import NodeCleared
+from dispatcher.core.events.verdicts import Verdict
+from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.counted import plural
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
-from dispatcher.output.text.fold import fold_numbers
+from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import harmless_text
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.plan.job.worlds import name
-from dispatcher.transport.base import Failure
+from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.reassignment import Exclusion
 
-#: rank -> (name of the stream, its last lines); see ``output.text.tail``
+#: rank -> (name of the stream, its last lines); see ``output.text.lines``
 Last = Callable[[int], tuple[str, list[str]]]
 
 #: descriptors that an agent needs for itself, and for each of its ranks
@@ -47,7 +54,7 @@ def describe(
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
-    pids: rank -> process id on its host. last: see ``output.text.tail``. advise: what our machine
+    pids: rank -> process id on its host. last: see ``output.text.lines``. advise: what our machine
     knows to do about a host's trouble.
     """
     cause = verdict.cause
@@ -56,7 +63,7 @@ def describe(
     match cause:
         case None:
             pass
-        case policy.RankFailed(node, rank, status):
+        case verdicts.RankFailed(node, rank, status):
             pid = f", pid {pids[rank]}" if rank in pids else ""
             how = ": ".join(filter(None, (status_words(status), _message(cause))))
             lines.append(f"error: rank {name(rank)} on {names[node]}{pid}: {how}")
@@ -67,23 +74,23 @@ def describe(
             if same:
                 noun = "rank" if len(same) == 1 else "ranks"
                 lines.append(f"  {len(same)} {noun} the same: {fold_ranks(same)}")
-        case policy.MpiAborted(node, rank, code, text):
+        case verdicts.MpiAborted(node, rank, code, text):
             said = (f"called MPI_Abort({code})", harmless_text(text), _message(cause))
             how = ": ".join(filter(None, said))
             lines.append(f"error: rank {name(rank)} on {names[node]}: {how}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
-        case policy.LeftMpi(_, rank):
+        case verdicts.LeftMpi(_, rank):
             nodes = [plan.ranks[rank].node for rank in cause.ranks if rank < len(plan.ranks)]
             where = fold(dict.fromkeys(names[node] for node in nodes or [cause.node]))
             lines.append(f"error: {fold_ranks(cause.ranks)} on {where} {left_words(cause)}")
             if cause.never:
                 lines.append("  hint: --mpi none, if ranks use MPI each by itself or not at all")
             lines += _last_lines(rank, last) if last(rank)[1] else []
-        case policy.MpisDiffer(used):
+        case verdicts.MpisDiffer(used):
             each = "; ".join(_used(one, plan, names) for one in used)
             lines.append(f"error: MPI: the ranks use different libraries and cannot meet: {each}")
             lines.append("  hint: let all find the same one: PATH, LD_LIBRARY_PATH, environments")
-        case policy.RankNotStarted(node, rank, errno, step, what):
+        case verdicts.RankNotStarted(node, rank, errno, step, what):
             why = os.strerror(errno).lower()
             lines.append(
                 f"error: rank {name(rank)} on {names[node]}: {step} {harmless_text(what)}: {why}"
@@ -94,23 +101,23 @@ def describe(
                     f"  hint: logins there may open too few files; let its sshd have {need} or "
                     "more (LimitNOFILE=), or start fewer ranks there"
                 )
-        case policy.NodeFailed(node, failure):
+        case verdicts.NodeFailed(node, failure):
             ranks = fold_ranks(plan.nodes[node].ranks)
             lines += _failure_lines(f"{names[node]} ({ranks})", failure)
-        case policy.Rejected(failures, problems=problems):
+        case verdicts.Rejected(failures, problems=problems):
             again = any(attempt.started for attempt in verdict.attempts)
             outcome = "the ranks were not started again" if again else "nothing was started"
             lines += _table(failures, problems, names, outcome, advise)
-        case policy.Impossible(message, hint):
+        case verdicts.Impossible(message, hint):
             lines.append(f"error: {message}")
             if hint:
                 lines.append(f"  hint: {hint}")
-        case policy.OutputLost(node, rank, received, sent):
+        case verdicts.OutputLost(node, rank, received, sent):
             lines.append(
                 f"error: rank {name(rank)} on {names[node]}: output lost: "
                 f"{received} of {sent} bytes arrived"
             )
-        case policy.Hung(seconds, groups):
+        case verdicts.Hung(seconds, groups):
             from dispatcher.output.text.stacks_text import words  # which needs what is here
 
             homes = {rank: host for host, node in zip(names, plan.nodes, strict=True)
@@ -118,16 +125,16 @@ def describe(
             lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
             found = words(groups, lambda rank: homes.get(rank, "another host"))
             lines += ["  " + line for line in found]
-        case policy.Interrupted(signal.SIGPIPE):
+        case verdicts.Interrupted(signal.SIGPIPE):
             lines.append(
                 "error: nobody reads standard output any more; --log-dir keeps a run going"
             )
-        case policy.Interrupted(signum):
+        case verdicts.Interrupted(signum):
             lines.append(f"error: ended by {signal.Signals(signum).name}")
     return lines + _consequences(verdict, plan, names, last, pids)
 
 
-def left_words(cause: policy.LeftMpi) -> str:
+def left_words(cause: verdicts.LeftMpi) -> str:
     """``exited 0 without MPI_Init; ranks 0,2-3 wait in it``."""
     called = "MPI_Init" if cause.never else "MPI_Finalize"
     some = len(cause.waiting) != 1
@@ -138,18 +145,18 @@ def left_words(cause: policy.LeftMpi) -> str:
     return f"exited 0 without {called}{left}"
 
 
-def _used(one: policy.UsedMpi, plan: JobPlan, names: list[str]) -> str:
+def _used(one: verdicts.UsedMpi, plan: JobPlan, names: list[str]) -> str:
     where = fold(dict.fromkeys(names[plan.ranks[rank].node] for rank in one.ranks))
     library = " ".join(harmless_text(one.version).split(",")[0].split()) or "an MPI"
     path = f" ({harmless_text(one.path)})" if one.path else ""
     return f"{fold_ranks(one.ranks)} on {where}: {library}{path} by {one.way}"
 
 
-def _message(cause: policy.RankFailed | policy.MpiAborted) -> str:
+def _message(cause: verdicts.RankFailed | verdicts.MpiAborted) -> str:
     return harmless_text(cause.error.message) if cause.error is not None else ""
 
 
-def _traceback(cause: policy.RankFailed | policy.MpiAborted, last: Last) -> list[str]:
+def _traceback(cause: verdicts.RankFailed | verdicts.MpiAborted, last: Last) -> list[str]:
     """The traceback of the rank's error file, unless its last lines end with the same."""
     text = cause.error.traceback.splitlines() if cause.error is not None else []
     if not text or harmless_text(text[-1]) in last(cause.rank)[1]:
@@ -157,7 +164,7 @@ def _traceback(cause: policy.RankFailed | policy.MpiAborted, last: Last) -> list
     return ["  its traceback:", *("    " + harmless_text(line) for line in text[-N_TRACEBACK:])]
 
 
-def alike(cause: policy.RankFailed, statuses: Mapping[int, int], last: Last) -> list[int]:
+def alike(cause: verdicts.RankFailed, statuses: Mapping[int, int], last: Last) -> list[int]:
     """Other ranks that ended as the cause did and said the same, numbers in it apart."""
     own = _shape(cause.rank, last)
     return [
@@ -176,8 +183,8 @@ def _consequences(
 ) -> list[str]:
     lines = []
     cause = verdict.cause
-    told = {cause.rank} if isinstance(cause, (policy.RankFailed, policy.MpiAborted)) else set()
-    if isinstance(cause, policy.RankFailed):
+    told = {cause.rank} if isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted)) else set()
+    if isinstance(cause, verdicts.RankFailed):
         told.update(alike(cause, verdict.statuses, last))
     by_status: dict[int, list[int]] = {}
     for rank, status in sorted(verdict.statuses.items()):
@@ -185,7 +192,7 @@ def _consequences(
             by_status.setdefault(status, []).append(rank)
     for status, ranks in by_status.items():
         lines.append(f"  then {fold_ranks(ranks)}: {status_words(status)}")
-    blamed = cause.node if isinstance(cause, policy.NodeFailed) else None
+    blamed = cause.node if isinstance(cause, verdicts.NodeFailed) else None
     lost = grouped(
         Trouble(names[node], failure.kind.value, failure.why, failure.hint)
         for node, failure in verdict.lost.items()
@@ -262,8 +269,109 @@ def status_words(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def fold_ranks(ranks: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 0-3,7,1.0-1.1``."""
-    numbers = sorted(ranks)
-    word = "rank" if len(numbers) == 1 else "ranks"
-    return f"{word} {fold_numbers(numbers, name)}"
+#: hosts of a rank map that are shown one by one
+MOST_SHOWN = 32
+
+
+def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
+    """``rank 3 on n2: exit code 1``: the cause in one line. names: node -> host."""
+    match cause:
+        case verdicts.RankFailed(node, rank, status):
+            error = cause.error
+            said = f": {harmless_text(error.message)}" if error and error.message else ""
+            return f"rank {name(rank)} on {names[node]}: {status_words(status)}{said}"
+        case verdicts.MpiAborted(node, rank, code):
+            return f"rank {name(rank)} on {names[node]}: called MPI_Abort({code})"
+        case verdicts.LeftMpi(node, rank):
+            return f"rank {name(rank)} on {names[node]}: {left_words(cause)}"
+        case verdicts.MpisDiffer():
+            return "MPI: the ranks use different libraries"
+        case verdicts.RankNotStarted(node, rank, _, step):
+            return f"rank {name(rank)} on {names[node]}: could not be started ({step})"
+        case verdicts.NodeFailed(node, failure):
+            return f"{names[node]}: {failure.kind.value}: {harmless_text(failure.why)}"
+        case verdicts.Rejected(failures):
+            return f"{fold(names[node] for node in failures)} cannot be used"
+        case verdicts.OutputLost(node, rank):
+            return f"rank {name(rank)} on {names[node]}: output lost"
+        case verdicts.Hung(seconds):
+            return f"no sign of life for {seconds:.0f} s"
+        case verdicts.Impossible(message):
+            return message
+        case verdicts.Interrupted(signum):
+            return f"ended by {signal.Signals(signum).name}"
+
+
+def note(event: ev.Event, hosts: Sequence[str]) -> str | None:
+    """What the user should know of ``event`` at once; None for events of other kinds.
+
+    hosts: number -> name.
+    """
+    match event:
+        case ev.RunRestarting(cause, number, most, seconds):
+            when = f" in {seconds:.0f} s" if seconds >= 1 else ""
+            return f"{headline(cause, hosts)}; restart {number} of {most}{when}"
+        case NodeCleared(node, killed):
+            left = f", {killed} were killed" if killed else ""
+            return f"{hosts[node]}: looked at again: no process of the run is left there{left}"
+        case ev.HostReplaced(node, by, ranks, why):
+            place = f" with {fold_ranks(ranks)}" if ranks else ""
+            return f"{hosts[by]} takes the place of {hosts[node]}{place} ({harmless_text(why)})"
+        case ev.HostLeftOut(node, why):
+            return f"{hosts[node]}: not used any more: {harmless_text(why)}"
+        case ev.WorldShrunk(nodes, counts):
+            return (
+                f"{plural(len(nodes), 'host')} and {plural(sum(counts), 'rank')} go on: "
+                + _rank_map(nodes, counts, hosts)
+            )
+    return None
+
+
+def _rank_map(nodes: Sequence[int], counts: Sequence[int], hosts: Sequence[str]) -> str:
+    shown = [f"{hosts[node]}:{count}" for node, count in zip(nodes, counts, strict=True)]
+    return ", ".join(shown[:MOST_SHOWN]) + (", ..." if len(shown) > MOST_SHOWN else "")
+
+
+def left_out(excluded: Sequence[Exclusion]) -> list[str]:
+    """Lines about hosts that were found unfit before anything was started."""
+    lines = []
+    for one in excluded:
+        instead = f"; {one.by} takes its place" if one.by else ""
+        lines.append(f"note: {one.host}: left out, not fit: {harmless_text(one.why)}{instead}")
+    return lines
+
+
+def history(verdict: verdicts.Verdict) -> list[str]:
+    """Lines for the verdict: the attempts before the last one, and why there was none after it."""
+    lines = []
+    for attempt in verdict.attempts:
+        which = f"start {attempt.restart + 1}" if attempt.started else "before a start"
+        lines.append(f"note: {which}: {headline(attempt.cause, attempt.names)}")
+    restarts = sum(attempt.started for attempt in verdict.attempts)
+    if verdict.cause is None and restarts:
+        lines.append(f"note: the job succeeded after {plural(restarts, 'restart')}")
+    for host, why in verdict.left_out.items():
+        lines.append(f"note: {host}: not used to the end: {harmless_text(why)}")
+    if verdict.no_restart is not None:
+        lines.append(f"note: not started again: {verdict.no_restart}")
+    return lines
+
+
+def record(verdict: verdicts.Verdict) -> dict[str, Any]:
+    """The same for the report."""
+    return {
+        "attempts": [
+            {
+                "restart": attempt.restart,
+                "started": attempt.started,
+                "world_size": attempt.world_size,
+                "hosts": list(attempt.names),
+                "cause": type(attempt.cause).__name__,
+                "what": headline(attempt.cause, attempt.names),
+                "exit_code": verdicts.exit_code(attempt.cause),
+            }
+            for attempt in verdict.attempts
+        ],
+        "left_out": dict(verdict.left_out),
+        "no_restart": verdict.no_restart,
+    }

@@ -11,15 +11,15 @@ import os
 from collections.abc import Callable, Sequence
 
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.compat import accelerate, deepspeed, mpirun, torch_launchers
+from dispatcher.plan.compat import accelerate, deepspeed, mpirun, torchrun
 from dispatcher.plan.compat.flag_table import Line
 
 __all__ = ["Line", "is_known", "translate"]
 
 _LAUNCHERS: dict[str, Callable[[Sequence[str]], Line]] = {
-    "torchrun": torch_launchers.translate,
-    "torch.distributed.run": torch_launchers.translate,
-    "torch.distributed.launch": torch_launchers.translate_launch,
+    "torchrun": torchrun.translate,
+    "torch.distributed.run": torchrun.translate,
+    "torch.distributed.launch": torchrun.translate_launch,
     "deepspeed": deepspeed.translate,
     "ds": deepspeed.translate,
     "accelerate": accelerate.translate,

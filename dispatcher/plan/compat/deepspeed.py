@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.compat.flag_table import Flag, Line, Reason, flag, gone, read, refuse, to
-from dispatcher.plan.compat.torch_launchers import spelled
+from dispatcher.plan.compat.torchrun import spelled
 
 WHO = "deepspeed"
 _ALL = "dispatch starts every node from one command"

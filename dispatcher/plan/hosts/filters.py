@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dispatcher.model import hostset
 from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.model.names import BadName, is_ipv6, shown
 from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
 

@@ -27,10 +27,9 @@ from dataclasses import replace
 
 from dispatcher.model.errors import HostfileError, Problem, UsageError
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.host_part import Host, Hostlist
+from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import LIMIT, Resolve, fold
-from dispatcher.model.names import BadName, shown
-from dispatcher.model.text import MOST_PROBLEMS, decoded, display, lines, problem
+from dispatcher.model.names import MOST_PROBLEMS, BadName, decoded, display, lines, problem, shown
 from dispatcher.plan.hosts.hostfile_line import parse_line
 
 __all__ = ["Host", "Hostlist", "parse_hostfile", "parse_inline", "read_hostfile", "read_hosts"]

@@ -27,10 +27,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dispatcher.model import hostset
-from dispatcher.model.host import parse_gpus
-from dispatcher.model.host_part import Host
-from dispatcher.model.names import BadName, check_host, check_user, digits, shown
-from dispatcher.model.text import LONGEST_LINE
+from dispatcher.model.host import Host, parse_gpus
+from dispatcher.model.names import LONGEST_LINE, BadName, check_host, check_user, digits, shown
 from dispatcher.plan.variables import check_value, check_variable
 
 MOST_SLOTS = 4096

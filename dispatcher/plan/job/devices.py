@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: auto: all chosen GPUs of the node. node: all of the node. rank: a chosen one each. none: nothing
-POLICIES = ("auto", "node", "rank", "none")
 
 
 def chosen(plan: JobPlan, counts: Mapping[int, int], said: Mapping[int, str | None]) -> JobPlan:

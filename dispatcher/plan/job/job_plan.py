@@ -24,29 +24,30 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from dispatcher.model import names
 from dispatcher.model.errors import InternalError, PlanError
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose
 from dispatcher.plan.job import devices, placement
-from dispatcher.plan.job.rank_environment import exported
+from dispatcher.plan.job.placement import divide
 from dispatcher.plan.job.request import (
     Limits,
     Nproc,
     Program,
     Request,
+    Restarts,
     Stdin,
     check,
-    parse_count,
     parse_nproc,
     parse_stdin,
 )
-from dispatcher.plan.job.restarts import Restarts
-from dispatcher.plan.job.spares import divide
+from dispatcher.plan.variables import exported
 
 if TYPE_CHECKING:
-    from typing import Any
+    pass
 
 #: characters of DISPATCH_HOSTS at most
 MOST_SEATING = 16 << 10
@@ -180,25 +181,6 @@ class JobPlan:
         devices.judge(plan)
         return plan
 
-    def to_json(self) -> str:
-        """The whole plan as JSON text, secrets included: for programs, not for eyes."""
-        from dispatcher.plan.job.plan_record import to_json
-
-        return to_json(self)
-
-    @staticmethod
-    def from_json(text: str) -> JobPlan:
-        """The plan that ``to_json`` wrote. Raises: PlanError for any other text."""
-        from dispatcher.plan.job.plan_record import from_json
-
-        return from_json(text)
-
-    def describe(self) -> dict[str, Any]:
-        """The plan for eyes: secrets hidden, placeholders for what only the hosts know."""
-        from dispatcher.plan.job.plan_record import describe
-
-        return describe(self)
-
 
 def plan_job(request: Request, run_id: str) -> JobPlan:
     """The plan for ``request``; open if GPUs must be counted first.
@@ -272,8 +254,8 @@ def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
     n_ranks = sum(room) if plan.np is None else plan.np
     if isinstance(plan.stdin, int) and plan.stdin >= n_ranks:
         raise PlanError(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
-    if n_ranks > placement.MOST_RANKS:
-        raise PlanError(f"{n_ranks} ranks: at most {placement.MOST_RANKS} can be placed")
+    if n_ranks > names.MOST_RANKS:
+        raise PlanError(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
     try:
         counts = placement.shares(
             room, n_ranks, map_by=plan.map_by, most=most, oversubscribe=plan.oversubscribe

@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host_part import Host
+from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 from dispatcher.plan.job.rank_environment import interface
-from dispatcher.plan.job.request import Program
-from dispatcher.plan.job.restarts import Restarts
+from dispatcher.plan.job.request import Program, Restarts
 
 #: Open MPI to 4.1; from 5.0, whose launcher is PRRTE; MPICH's, and Intel MPI's like it
 Family = Literal["openmpi", "prrte", "hydra"]

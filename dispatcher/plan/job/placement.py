@@ -1,4 +1,6 @@
-"""Which rank runs on which node: slots to ranks, a bijection.
+"""Which rank runs on which node, which hosts wait as spares, and the ranks' numbers.
+
+Which rank runs on which node: slots to ranks, a bijection.
 
 ``block`` fills a node before the next one, so that ranks that talk most (tensor
 parallel groups) share a node; ``node`` deals ranks out one a node in turn. In
@@ -8,13 +10,31 @@ Over-subscription (more ranks than slots) happens only when asked for: the extra
 ranks are dealt out in turn, never above a node's ``most``.
 
 Knows no hosts, only numbers in host order; ``job`` turns its answers into messages.
+
+Which hosts take part from the start and which ones wait as spares. Pure.
+
+Numbers for the ranks of a whole job: those that were planned, and those they spawn later.
+
+Every ``MPI_Comm_spawn`` makes a *world* of its own, whose ranks count from 0 again.
+The plan is world 0. On the wire, in events and in the journal each rank of the job
+has one number, from which its world and its rank there can be told without asking
+anybody; people read ``3`` for a planned rank and ``1.0`` for rank 0 of the first
+spawned world.
+
+::
+
+    0 ... FIRST-1                    the planned ranks, as they are
+    FIRST + (w-1) * MOST_SPAWNED     rank 0 of world w; its other ranks follow
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-MOST_RANKS = 1_000_000
+from dispatcher.model.errors import PlanError
+from dispatcher.model.hostset import fold
+from dispatcher.plan.hosts.filters import Choice
+
 MAPPINGS = ("block", "node")
 
 
@@ -99,3 +119,64 @@ def ranks_of(counts: Sequence[int], map_by: str = "block") -> tuple[tuple[int, .
             rank += 1
         turn += 1
     return tuple(map(tuple, ranks))
+
+
+def divide(
+    choices: Sequence[Choice], nnodes: int | None, spares: int | None
+) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
+    """Hosts to use and hosts to spare, both in the order given.
+
+    Hosts that the hostfile calls ``spare`` are spares. ``--spares N`` adds the N that
+    follow the first ``--nnodes``, or the last N where that is not given.
+
+    Raises: PlanError when there are too few.
+    """
+    marked = tuple(choice for choice in choices if choice.host.spare)
+    others = tuple(choice for choice in choices if not choice.host.spare)
+    if not others:
+        raise PlanError(f"{fold(c.host.name for c in marked)}: only spares, no host to start on")
+    wanted = spares or 0
+    if nnodes is None:
+        if wanted >= len(others):
+            raise _too_few(f"--spares {wanted}: no host is left to start on", others)
+        first = len(others) - wanted
+    elif nnodes > len(others):
+        raise _too_few(f"--nnodes {nnodes}", others)
+    elif nnodes + wanted > len(others):
+        raise _too_few(f"--nnodes {nnodes} --spares {wanted}", others)
+    else:
+        first = nnodes
+    return others[:first], (*others[first : first + wanted], *marked)
+
+
+def _too_few(asked: str, choices: Sequence[Choice]) -> PlanError:
+    count = len(choices)
+    names = fold(choice.host.name for choice in choices)
+    return PlanError(f"{asked}: only {count} host{'s' if count != 1 else ''}: {names}")
+
+
+#: where spawned ranks begin; above placement.MOST_RANKS
+FIRST = 1 << 20
+#: ranks of one spawned world at most; and of all that live at the same time
+MOST_SPAWNED = 1 << 12
+#: a frame holds a rank number in four bytes
+MOST_WORLDS = ((1 << 32) - FIRST) // MOST_SPAWNED
+
+
+def number(world: int, rank: int) -> int:
+    """The number of ``rank`` of ``world``."""
+    return rank if world == 0 else FIRST + (world - 1) * MOST_SPAWNED + rank
+
+
+def place(number: int) -> tuple[int, int]:
+    """(world, rank there) of a rank number."""
+    if number < FIRST:
+        return 0, number
+    world, rank = divmod(number - FIRST, MOST_SPAWNED)
+    return world + 1, rank
+
+
+def name(number: int) -> str:
+    """What people call it: ``3``, or ``1.0`` for a spawned rank."""
+    world, rank = place(number)
+    return f"{world}.{rank}" if world else str(rank)

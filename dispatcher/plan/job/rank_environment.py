@@ -1,4 +1,6 @@
-"""What a rank finds in its environment: the user's variables, then ours.
+"""What a rank finds in its environment and, one process a node, in its words.
+
+What a rank finds in its environment: the user's variables, then ours.
 
 Lowest first, a later one wins::
 
@@ -18,32 +20,36 @@ which has the server behind them. ``PMI_HOSTNAME`` says by which address MPICH
 should be reached. A spawned rank gets the same, without what would lie to it (see
 ``spawned_environment``). Reads no
 ``os.environ``: the environment is an argument.
+
+One process a node, its place in its words: ``--node-rank {node_rank}``, ``--node-rank 3``.
+
+Only where the user asked for one process a node (``--per-node``): such programs
+are launchers themselves and want their place as arguments. Only the names below
+are known; every other brace stands as it is, so JSON passes untouched.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.names import BadName
-from dispatcher.plan.envfile import parse_env_file
 from dispatcher.plan.job import devices
 from dispatcher.plan.variables import (
     SCRUB_NAMES,
     SCRUB_PREFIXES,
-    check_value,
-    check_variable,
-    crosses,
+    exported,
     is_reserved,
     is_scrubbed,
+    parse_env_file,
     redacted,
 )
 
 if TYPE_CHECKING:
     from dispatcher.plan.job.job_plan import JobPlan
+
 
 __all__ = [
     "SCRUB_NAMES", "SCRUB_PREFIXES", "Bound", "exported", "is_reserved", "is_scrubbed",
@@ -69,38 +75,6 @@ class Bound(Value):
     error_file: str | None = None
     hostname: str | None = None
     gpus: int = 0
-
-
-def exported(
-    environ: Mapping[str, str],
-    extra: Iterable[str] = (),
-    files: Iterable[tuple[str, bytes | str]] = (),
-) -> dict[str, str]:
-    """What crosses from the login node: allow-list, then env files, then ``-x``.
-
-    environ: the login node's environment. extra: values of ``-x``. files: source
-    and text of each ``--env-file``, in the order given.
-
-    Raises: UsageError for a bad or reserved name, a NUL, or ``-x NAME`` of a
-    variable that is not set here; EnvFileError for bad lines.
-    """
-    found = {name: environ[name] for name in sorted(environ) if crosses(name)}
-    for source, text in files:
-        found.update(parse_env_file(text, source))
-    for item in extra:
-        name, equals, text = item.partition("=")
-        try:
-            check_variable(name)
-            if not equals:
-                if name not in environ:
-                    raise UsageError(
-                        f"-x {name}: not set in this environment", hint=f"give it: -x {name}=VALUE"
-                    )
-                text = environ[name]
-            found[name] = check_value(name, text)
-        except BadName as bad:
-            raise UsageError(f"-x: {bad.message}", hint=bad.hint) from None
-    return found
 
 
 def omp_threads(cores: int, local_ranks: int) -> int:
@@ -219,3 +193,50 @@ def _threads(plan: JobPlan, bound: Bound | None) -> str | None:
     if bound is None:
         return "<cores / local ranks>"
     return None if bound.omp_threads is None else str(bound.omp_threads)
+
+
+#: name -> what it stands for
+NAMES = {
+    "nnodes": "number of hosts",
+    "node_rank": "this host's number, from 0",
+    "nproc_per_node": "slots of this host, else its GPUs, else 1",
+    "master_addr": "address of host 0 that all others reach",
+    "master_port": "port kept free there",
+    "address": "this host's own address",
+    "host": "this host's name as the hostfile has it",
+    "is_first_node": "1 on host 0, else 0",
+    "run_id": "the run's id",
+    "restart": "number of this start, from 0",
+}
+#: variables that launchers started once a node look for, besides MASTER_ADDR and MASTER_PORT
+PER_NODE = ("NNODES", "NODE_RANK", "NPROC_PER_NODE")
+_FIELD = re.compile(r"\{([a-z_]+)\}")
+
+#: torchrun's own rendezvous, on the address and port that dispatch has proved
+_TORCHRUN = (
+    "torch.distributed.run", "--nnodes", "{nnodes}", "--nproc-per-node", "{nproc_per_node}",
+    "--rdzv-backend", "c10d", "--rdzv-endpoint", "{master_addr}:{master_port}",
+    "--rdzv-id", "{run_id}-{restart}", "--rdzv-conf", "is_host={is_first_node}",
+    "--local-addr", "{address}",
+)  # fmt: skip
+
+
+def torchrun(words: Sequence[str], nproc: str | None, kind: str) -> tuple[str, ...]:
+    """Module and arguments that start ``words`` by torchrun, one on every host.
+
+    nproc: ranks a host, as torchrun takes it; None for ``{nproc_per_node}``.
+    kind: ``script``, ``module`` or ``command``, as in ``Program``.
+    """
+    options = [nproc if nproc and word == "{nproc_per_node}" else word for word in _TORCHRUN]
+    how = {"script": [], "module": ["-m"], "command": ["--no-python"]}[kind]
+    return (*options, *how, *words)
+
+
+def filled(words: tuple[str, ...], values: Mapping[str, object]) -> tuple[str, ...]:
+    """``words`` with every known ``{name}`` replaced by its value.
+
+    Raises: KeyError when a name of ``NAMES`` has no value.
+    """
+    return tuple(
+        _FIELD.sub(lambda m: str(values[m[1]]) if m[1] in NAMES else m[0], word) for word in words
+    )

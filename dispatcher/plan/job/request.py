@@ -1,4 +1,10 @@
-"""What the user asked for: program, numbers, limits; checked alone, before the hosts are looked at.
+"""What the user asked for, checked alone, before the hosts are looked at.
+
+What the user allows when an attempt fails: how often, how fast, with how few hosts.
+
+Numbers and patterns only, judged alone; what follows from them is ``core.run.run_machine``'s.
+
+What the user asked for: program, numbers, limits; checked alone, before the hosts are looked at.
 
 Numbers that arrive as text become numbers here (``parse_count``,
 ``parse_nproc``, ``parse_seconds``), by plain ASCII digits only. Whether the hosts can satisfy a
@@ -7,17 +13,69 @@ request is ``job``'s to say.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Literal
 
+from dispatcher.model import names
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.host_part import Hostlist
+from dispatcher.model.host import Hostlist
 from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.devices import POLICIES as DEVICE_POLICIES
-from dispatcher.plan.job.restarts import Restarts
+
+#: seconds between two attempts at most
+LONGEST_DELAY = 60.0
+#: an attempt that lived this many seconds was no part of a crash loop
+LONG_LIFE = 300.0
+#: attempts in a row without progress that end a run which shows its progress
+MOST_FRUITLESS = 3
+
+
+@value
+class Restarts(Value):
+    """The rules of starting again.
+
+    most: restarts at most, TORCHELASTIC_MAX_RESTARTS. delay: seconds before the
+    second restart in a row; the first comes at once, each further one waits twice
+    as long. min_nodes: hosts to go on with at least when others are lost; None: all
+    are needed. host_faults: attempts that may end on one host before it is left out.
+    progress_file: on host 0, changed by an attempt that came further. progress_line:
+    a pattern that some line of such an attempt contains.
+    """
+
+    most: int = 0
+    delay: float = 1.0
+    min_nodes: int | None = None
+    host_faults: int = 3
+    progress_file: str | None = None
+    progress_line: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delay < 1e7:  # also refuses nan
+            raise UsageError(f"--restart-delay: {self.delay} is not a sensible time")
+        if self.progress_line is not None:
+            try:
+                re.compile(self.progress_line.encode("utf-8", "surrogateescape"))
+            except re.error as error:
+                raise UsageError(f"--progress-line: not a pattern: {error}") from None
+        if self.progress_file is not None and (
+            not self.progress_file or "\0" in self.progress_file
+        ):
+            raise UsageError("--progress-file: not a file name")
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether the user said how progress can be seen."""
+        return self.progress_file is not None or self.progress_line is not None
+
+    def pause(self, in_a_row: int) -> float:
+        """Seconds before the next start after ``in_a_row`` (>= 1) attempts that came to nothing."""
+        if in_a_row <= 1:
+            return 0.0
+        return float(min(LONGEST_DELAY, self.delay * 2.0 ** min(in_a_row - 2, 30)))
+
 
 Nproc = int | Literal["auto", "gpu"]
 Stdin = int | Literal["none", "all"]
@@ -113,14 +171,6 @@ class Request(Value):
     per_node: bool = False
 
 
-def parse_count(text: str, flag: str, high: int = placement.MOST_RANKS) -> int:
-    """The whole number >= 1 written in ``text``. Raises: UsageError naming ``flag``."""
-    try:
-        return digits(text, flag, 1, high)
-    except BadName as bad:
-        raise UsageError(bad.message, hint=f"{flag} takes a whole number from 1") from None
-
-
 def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
     """The value of ``--nproc-per-node``: ``auto``, ``gpu``, or a number. Raises: UsageError."""
     if text == "auto":
@@ -128,7 +178,7 @@ def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
     if text == "gpu":
         return "gpu"
     try:
-        return digits(text, flag, 1, placement.MOST_RANKS)
+        return digits(text, flag, 1, names.MOST_RANKS)
     except BadName as bad:
         raise UsageError(bad.message, hint=f"{flag} takes a number, gpu or auto") from None
 
@@ -151,7 +201,7 @@ def parse_stdin(text: str, flag: str = "--stdin") -> Stdin:
     if text == "all":
         return "all"
     try:
-        return digits(text, flag, 0, placement.MOST_RANKS - 1)
+        return digits(text, flag, 0, names.MOST_RANKS - 1)
     except BadName as bad:
         raise UsageError(
             bad.message, hint=f"{flag} takes none, all or the number of a rank"
@@ -181,12 +231,12 @@ def check(request: Request, run_id: str) -> None:
             hint="leave out --max-restarts, or have the ranks read a file",
         )
     for flag, number, high in (
-        ("--np", request.np, placement.MOST_RANKS),
-        ("--nnodes", request.nnodes, placement.MOST_RANKS),
-        ("--spares", request.spares, placement.MOST_RANKS),
-        ("--min-nodes", request.restarts.min_nodes, placement.MOST_RANKS),
-        ("--host-faults", request.restarts.host_faults, placement.MOST_RANKS),
-        ("--nproc-per-node", request.nproc_per_node, placement.MOST_RANKS),
+        ("--np", request.np, names.MOST_RANKS),
+        ("--nnodes", request.nnodes, names.MOST_RANKS),
+        ("--spares", request.spares, names.MOST_RANKS),
+        ("--min-nodes", request.restarts.min_nodes, names.MOST_RANKS),
+        ("--host-faults", request.restarts.host_faults, names.MOST_RANKS),
+        ("--nproc-per-node", request.nproc_per_node, names.MOST_RANKS),
         ("--omp-threads", request.omp, 1 << 16),
         ("--port", request.port, 65535),
         ("--master-port", request.master_port, 65535),
@@ -198,7 +248,7 @@ def check(request: Request, run_id: str) -> None:
         ("--nproc-per-node", "auto" if isinstance(nproc, int) else nproc, (None, "auto", "gpu")),
         ("--omp-threads", "auto" if isinstance(omp, int) else omp, ("auto", "keep")),
         ("--map-by", request.map_by, placement.MAPPINGS),
-        ("--devices", request.devices, DEVICE_POLICIES),
+        ("--devices", request.devices, POLICIES),
     )
     for flag, word, known in words:
         if word not in known:
@@ -215,3 +265,7 @@ def check(request: Request, run_id: str) -> None:
                 judge(name)
             except BadName as bad:
                 raise UsageError(f"{flag}: {bad.message}", hint=bad.hint) from None
+
+
+#: auto: all chosen GPUs of the node. node: all of the node. rank: a chosen one each. none: nothing
+POLICIES = ("auto", "node", "rank", "none")

@@ -34,10 +34,8 @@ from errno import EIO
 from time import monotonic
 
 from dispatcher.remote.agent.node import Node
-from dispatcher.remote.host import folder, host_facts, process, proctree
-from dispatcher.remote.protocol.frames import control
-from dispatcher.remote.protocol.packing import PackError, unpack
-from dispatcher.remote.protocol.wire import (
+from dispatcher.remote.host import host_facts, process, proctree, workdir
+from dispatcher.remote.protocol.frames import (
     CONTROL,
     COUNT,
     ENDED,
@@ -47,14 +45,16 @@ from dispatcher.remote.protocol.wire import (
     TAKEN,
     Decoder,
     WireError,
+    control,
     encode,
 )
+from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from dispatcher.remote.agent.guarded import Guarded
+    from dispatcher.remote.agent.guardian import Guarded
     from dispatcher.remote.agent.node import Action
     from dispatcher.remote.agent.rank_stdin import Stdin
     from dispatcher.remote.agent.rendezvous_port import Meeting
@@ -188,10 +188,10 @@ class Loop:
             self.encode = Equal(message["equal"]).encode
         self.cwd = message["cwd"]
         if self.error_folder:  # of an earlier attempt, whose ranks are dead
-            folder.remove(self.error_folder)
+            workdir.remove(self.error_folder)
         expect = self.guarded.expect
         lease, grace = message["lease"], message["lifeline_grace"]
-        self.error_folder = folder.make(message["run_id"], lambda path: expect(lease, grace, path))
+        self.error_folder = workdir.make(message["run_id"], lambda path: expect(lease, grace, path))
         self.innocent = True
         self.wireup = None
         found = host_facts.gather(message["check"], self.cwd)
@@ -326,7 +326,7 @@ class Loop:
 
     def do_mpi(self, rank: int, served: str, library: str = "") -> None:
         """``rank`` has come to what serves MPI: say which it has loaded, unless another has too."""
-        from dispatcher.remote.host.workdir import library as loaded
+        from dispatcher.remote.host.shm import library as loaded
 
         if rank in self.ranks and self.wireup is not None:
             pid = self.ranks[rank].pid
@@ -555,7 +555,7 @@ class Loop:
         if self.meeting is not None:
             self.meeting.close()
         if self.error_folder:
-            folder.remove(self.error_folder)
+            workdir.remove(self.error_folder)
         self.guarded.leave()
         end = monotonic() + 2.0
         while (self.sending or self.first or self.second) and monotonic() < end:

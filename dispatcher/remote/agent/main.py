@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from dispatcher.remote.agent import guarded
+from dispatcher.remote.agent import guardian as guarded
 from dispatcher.remote.host import proctree
-from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.remote.protocol.frames import SYNC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import fcntl
 import os
 import signal
 
-from dispatcher.remote.copy.disk import NotTaken
-from dispatcher.remote.copy.give import NotGiven, at_home, digest, give, scan
+from dispatcher.remote.copy.disk import NotGiven, NotTaken, at_home, digest, give, scan
 from dispatcher.remote.copy.receiver import Taker
 from dispatcher.remote.protocol.copy_frames import (
     CHUNK,

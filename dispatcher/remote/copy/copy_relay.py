@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 
-from dispatcher.remote.copy.give import give
+from dispatcher.remote.copy.disk import give
 from dispatcher.remote.protocol.copy_frames import (  # fmt: skip
     Frames,
     message,

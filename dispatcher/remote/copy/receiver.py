@@ -18,6 +18,8 @@ from dispatcher.remote.copy.disk import (
     PART,
     STAGE,
     NotTaken,
+    at_home,
+    digest,
     lock,
     locked,
     merge,
@@ -27,7 +29,6 @@ from dispatcher.remote.copy.disk import (
     same_time,
     sweep,
 )  # fmt: skip
-from dispatcher.remote.copy.give import at_home, digest
 from dispatcher.remote.protocol.copy_frames import (
     BROKEN,
     DATA,

@@ -105,21 +105,3 @@ def gpu_trouble(log: list[str]) -> str:
         if "NVRM: Xid" in line:
             return "the GPU driver reported " + line[:QUOTE_LIMIT]
     return ""
-
-
-def where(pid: int, proc: str = "/proc") -> str:
-    """``D nfs_wait_on_request 74 x86_64``: state, kernel function, system call; "-" unknown.
-
-    The number of a system call means something only with the machine.
-    """
-    words = []
-    for name in ("stat", "wchan", "syscall"):
-        try:
-            with open("%s/%d/%s" % (proc, pid, name)) as file:
-                text = file.read(4096)
-        except OSError:  # gone by now, or not for us to know
-            text = ""
-        # a command's name may hold spaces and parentheses
-        text = text.rpartition(")")[2]
-        words.append((text.split() or ["-"])[0][:64])
-    return " ".join([*words, os.uname().machine])

@@ -14,7 +14,7 @@ import os
 from _signal import NSIG, SIG_DFL, SIGKILL, SIGSTOP, signal  # type: ignore[import-not-found]
 
 from dispatcher.remote.host import proctree
-from dispatcher.remote.protocol.wire import STDERR, STDOUT
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -113,7 +113,6 @@ def stuck(pids: list[int]) -> list[str]:
     """Where ``pids`` hang, as ``autopsy`` says it."""
     if not pids:
         return []
-    from dispatcher.remote.host.failure_info import where
 
     return [where(pid) for pid in pids[:16]]
 
@@ -145,3 +144,21 @@ def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], li
             return killed, descendants(me)
         sleep(pause)
         pause = min(pause * 2, 0.05)
+
+
+def where(pid: int, proc: str = "/proc") -> str:
+    """``D nfs_wait_on_request 74 x86_64``: state, kernel function, system call; "-" unknown.
+
+    The number of a system call means something only with the machine.
+    """
+    words = []
+    for name in ("stat", "wchan", "syscall"):
+        try:
+            with open("%s/%d/%s" % (proc, pid, name)) as file:
+                text = file.read(4096)
+        except OSError:  # gone by now, or not for us to know
+            text = ""
+        # a command's name may hold spaces and parentheses
+        text = text.rpartition(")")[2]
+        words.append((text.split() or ["-"])[0][:64])
+    return " ".join([*words, os.uname().machine])

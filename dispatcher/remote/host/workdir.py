@@ -1,64 +1,50 @@
-"""Shared memory that killed MPI ranks would leave in /dev/shm: found before, removed after.
-
-MPI libraries remove their segments when they finalize, which a killed rank does
-not. The names say nothing about whose they are, so what our own processes have
-mapped is noted while they live, and removed when all are dead. Only names that
-MPI libraries choose count: a program's own shared memory may be meant to stay.
-"""
+"""The one folder an agent makes on its host: private, gone at the end with all that is in it."""
 
 from __future__ import annotations
 
 import os
 
-FOLDER = b"/dev/shm/"
-#: MPICH, Intel MPI, and UCX below them
-PREFIXES = (b"mpich_shm_", b"mpich_shar_tmp", b"Intel_MPI_", b"ucx_shm_posix_")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def mapped(pids: list[int]) -> set[bytes]:
-    """Paths of the MPI segments that the processes ``pids`` have mapped now."""
-    found = set()
-    for pid in pids:
-        try:
-            with open("/proc/%d/maps" % pid, "rb") as file:
-                for line in file:
-                    path = line.rstrip(b"\n").partition(FOLDER)[2]
-                    if path.startswith(PREFIXES) and b"/" not in path and b" " not in path:
-                        found.add(FOLDER + path)
-        except OSError:
-            pass  # it ended while we looked
-    return found
+def make(run_id: str, tell: Callable[[str], None]) -> str | None:
+    """A fresh folder of mode 0700 for the ranks' error files, or None where none can be made.
 
-
-def library(pid: int) -> tuple[str, int]:
-    """The MPI library that process ``pid`` has loaded, and its size; "" if it has none."""
-    try:
-        with open("/proc/%d/maps" % pid) as file:
-            for line in file:
-                if "/libmpi" in line and ".so" in line:
-                    path = line[line.index("/") :].rstrip()
-                    return path, os.stat(path).st_size
-    except (OSError, ValueError):
-        pass
-    return "", 0
-
-
-def keeps(path: str) -> bool:
-    """Whether the MPI library at ``path`` has a segment from MPI_Init to MPI_Finalize.
-
-    MPICH 5 does. It takes its leave of PMI in an exit handler, long after MPI_Finalize.
+    tell: takes its path before it is there, so that it goes also if we are killed right then.
     """
-    try:
-        with open(path, "rb") as file:
-            return PREFIXES[0] in file.read()
-    except OSError:
-        return True  # then the less is said of it the better
-
-
-def remove(paths: set[bytes]) -> None:
-    """Remove those of ``paths`` that are still there."""
-    for path in paths:
+    for base in (os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm"):  # noqa: S108 - mkdir is exclusive
+        if not base.startswith("/"):
+            continue
+        path = os.path.join(base, "dispatch-%s-%s" % (run_id, os.urandom(4).hex()))
+        tell(path)
         try:
-            os.unlink(path)
+            os.mkdir(path, 0o700)
         except OSError:
-            pass
+            continue
+        return path
+    return None
+
+
+def shared(path: str) -> str:
+    """Where Open MPI's ranks keep shared memory: named after our folder, gone with it."""
+    return "/dev/shm/" + os.path.basename(path)  # noqa: S108 - our own name, mode 0700
+
+
+def remove(path: str) -> None:
+    """Remove our own folder and ``shared``, with what Python and MPI put below; follows no link."""
+    for place in (path, shared(path)):
+        _remove(place)
+
+
+def _remove(path: str) -> None:
+    try:
+        if os.path.isdir(path) and not os.path.islink(path):
+            for name in os.listdir(path):
+                _remove(os.path.join(path, name))
+            os.rmdir(path)
+        else:
+            os.unlink(path)
+    except OSError:
+        pass

@@ -177,9 +177,9 @@ class Wireup:
         self.way = self.standing(rank)
         if self.way == "inside" and rank in self.mpis:
             served, path, _ = self.mpis[rank]
-            from dispatcher.remote.host import workdir
+            from dispatcher.remote.host import shm
 
-            if served == "PMI-1" and workdir.keeps(path):
+            if served == "PMI-1" and shm.keeps(path):
                 self.way = "open"  # it may have finalized MPI, and had no time to say so
         self.leave(rank)
         if status != 0:
@@ -202,16 +202,16 @@ class Wireup:
     def note_segments(self) -> None:
         """Remember which shared memory MPI made; the ranks are about to be signalled."""
         if self.spoken:
-            from dispatcher.remote.host import proctree, workdir
+            from dispatcher.remote.host import proctree, shm
 
-            self.segments |= workdir.mapped(proctree.descendants(os.getpid()))
+            self.segments |= shm.mapped(proctree.descendants(os.getpid()))
 
     def remove_segments(self) -> None:
         """All ranks are dead: remove what they left in shared memory."""
         if self.segments:
-            from dispatcher.remote.host import workdir
+            from dispatcher.remote.host import shm
 
-            workdir.remove(self.segments)
+            shm.remove(self.segments)
 
     def tick(self, now: float) -> list[Action]:
         """What is due at ``now``."""

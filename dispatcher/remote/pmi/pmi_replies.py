@@ -63,7 +63,7 @@ class Answers:
             return []
         if kind == "mpi_look":
             getattr(__spec__.loader, "sources", {}).update(message["parts"])
-            from dispatcher.remote.pmi.inside import look
+            from dispatcher.remote.pmi.mpi_library import look
 
             return [("send", "mpi_inside", look(wireup, message))]
         if wireup.rendezvous is not None and kind != "pmi_answer":

@@ -25,11 +25,10 @@ from _socket import socket, socketpair
 from errno import ENOENT
 
 from dispatcher.remote.host import proctree
-from dispatcher.remote.host.folder import shared
+from dispatcher.remote.host.workdir import shared
 from dispatcher.remote.pmi.pmi_port import owner
-from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
-from dispatcher.remote.protocol.wire import Decoder, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

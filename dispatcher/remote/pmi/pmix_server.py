@@ -28,9 +28,8 @@ from _thread import allocate_lock
 from dispatcher.remote.pmi import mpi_library
 from dispatcher.remote.pmi.libpmix import Answer, Library, LoadError
 from dispatcher.remote.pmi.pmi_port import owner
-from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.frames import Decoder, control
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.remote.protocol.wire import Decoder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -33,9 +33,8 @@ from _signal import (  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
 from dispatcher.remote.host import proctree
-from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
-from dispatcher.remote.protocol.wire import Decoder, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from _signal import SIGKILL  # type: ignore[import-not-found]
 from _socket import AF_INET, SOCK_STREAM, socket
 from time import CLOCK_BOOTTIME, clock_gettime, monotonic, sleep, time
 
-from dispatcher.remote.host.failure_info import where
+from dispatcher.remote.host.proctree import where
 from dispatcher.remote.probe import usage
 from dispatcher.remote.protocol.frames import control
 

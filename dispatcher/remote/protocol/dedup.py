@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from _collections import deque  # type: ignore[import-not-found]
 
-from dispatcher.remote.protocol.wire import HEADER, OUTPUT_LIMIT, SAME, SPAN, WireError, encode
+from dispatcher.remote.protocol.frames import HEADER, OUTPUT_LIMIT, SAME, SPAN, WireError, encode
 
 #: bytes that a SAME frame stands for at least: as a part of a chunk, which it divides, and as
 #: the whole of one; fewer are cheaper sent as they are

@@ -71,8 +71,7 @@ class End:
 
     def rate(self, seconds: float) -> float:
         """busbw, bytes/s. Raises: ArithmeticError."""
-        from dispatcher.comm.bandwidth import all_reduce_rates
-
+        bandwidth: Any = import_module("dispatcher.comm.bandwidth")
         size, times = FIRST, 1
         while True:
             data = self._torch.full((size // 4,), self._job.rank + 1.0, device=self._job.device)
@@ -82,7 +81,7 @@ class End:
             data.zero_()
             took = self._slower(self._timed(data, times))
             if took * times > seconds / 2 or times >= MOST:
-                return all_reduce_rates(size, took, self._job.size)[1]
+                return float(bandwidth.all_reduce_rates(size, took, self._job.size)[1])
             if size < LARGEST:
                 size *= 2
             else:

@@ -14,22 +14,13 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import shell
-from dispatcher.bootstrap.noise import SyncScanner
+from dispatcher.bootstrap.payload import SyncScanner
 from dispatcher.bootstrap.shell import Door
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
-from dispatcher.runner.exec.dialogue import Dialogue
-from dispatcher.runner.exec.entrance import Entrance, Heard
-from dispatcher.transport.base import (
-    Call,
-    Failure,
-    Kind,
-    Link,
-    LinkClosed,
-    Target,
-    Transport,
-    Window,
-)
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.runner.exec.stdio import Dialogue, Entrance, Heard
+from dispatcher.transport.base import Call, Link, LinkClosed, Target, Transport, Window
 
 READ_SIZE = 256 << 10
 INTERRUPT = b"\x03"  # what a terminal takes for Ctrl-C

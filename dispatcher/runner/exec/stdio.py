@@ -1,22 +1,187 @@
-"""The user's terminal as the terminal of one command far away: keys there, sizes too.
+"""Standard input and output of the commands: prompts, our input for all, a terminal's keys.
+
+Who talks with the commands of an errand on their standard input and output.
+
+An errand's output goes to the sinks unless somebody here takes it; its input is empty
+unless somebody here writes it. ``Broadcast`` writes the same to all and hears nothing.
+
+What a host says between an open link and the command, where the command must wait; pure.
+
+A terminal has to be made silent, and sudo may want a password, before the far side
+can be told what to run (see ``lifeline.door``). Until it says that it is ready nothing
+of the user's is sent, least of all standard input: sudo would take its lines for
+passwords. A password that is asked for twice was wrong; sudo counts each attempt, so
+there is only one.
+
+Our standard input for every host: read once, kept on disk, sent at each host's own pace.
+
+A host that reads slowly must neither hold back the others nor make us keep its
+backlog in memory. So what is read goes to an unlinked temporary file (mode
+0600), and each host's writer reads it there at its own position; a regular
+file is not copied at all. Memory is one chunk a host.
+
+The user's terminal as the terminal of one command far away: keys there, sizes too.
 
 From the start of the command to its end our terminal passes every key unchanged, so
 Ctrl-C is the command's. ``~.`` at the start of a line leaves a host that does not
 answer any more, as in ssh. Sizes are looked at four times a second: a signal handler
 would need the main thread, which waits elsewhere.
+
+How long the user has been typing: time that no host is to be charged with.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import select
+import stat
 import termios
 import threading
-import tty
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+from dispatcher.bootstrap.shell import Door
 from dispatcher.transport.base import Link, LinkClosed, Window
+
+
+class Dialogue(Protocol):
+    """Talks with every host's command. Methods are called from the hosts' own threads."""
+
+    #: whether ``heard`` takes the standard output, in the place of the sinks
+    hears: bool
+
+    def start(self, node: int, link: Link) -> None:
+        """The command of ``node`` has started; returns at once, may write to ``link`` later."""
+
+    def heard(self, node: int, data: bytes) -> None:
+        """Standard output of ``node``; may block, which holds back that host only."""
+
+    def finish(self, node: int) -> None:
+        """All output of ``node`` was heard; returns when what it calls for is done."""
+
+    def close(self) -> None:
+        """Nothing is to be written any more."""
+
+
+#: bytes of either stream that are kept to explain a host that lets nobody in
+KEPT = 4096
+
+
+class Heard(enum.Enum):
+    NOTHING = enum.auto()
+    PASSWORD = enum.auto()  # one is wanted
+    WRONG = enum.auto()  # the one that was given
+    READY = enum.auto()  # for the opening
+
+
+class Entrance:
+    """Listens at ``door`` to both streams; ``said`` is what else the host said, of each."""
+
+    def __init__(self, door: Door) -> None:
+        self._ready = door.ready
+        self._prompt = door.prompt
+        self.asked = False
+        self.said = {1: b"", 2: b""}
+
+    def hear(self, stream: int, data: bytes) -> tuple[Heard, bytes]:
+        """What ``data`` of ``stream`` means, and what followed if it means ``READY``."""
+        text = self.said[stream] + data
+        if stream == 1 and (at := text.find(self._ready)) >= 0:
+            self.said[stream] = text[:at][-KEPT:]
+            return Heard.READY, text[at + len(self._ready) :]
+        heard = Heard.NOTHING
+        while (at := text.find(self._prompt)) >= 0:
+            text = text[:at] + text[at + len(self._prompt) :]
+            heard = Heard.WRONG if self.asked else Heard.PASSWORD
+            self.asked = True
+        self.said[stream] = text[-KEPT:]
+        return heard, b""
+
+
+CHUNK = 64 << 10
+_LINK_LOOK = 0.5  # seconds between two looks whether a link has ended
+
+
+class Broadcast:
+    """Copies of descriptor ``fd`` for any number of links; one thread reads, one a link writes.
+
+    ``problem`` says why not all of it could be read, if so.
+    """
+
+    hears = False
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._size = 0
+        self._complete = False
+        self._closed = False
+        self._grown = threading.Condition()
+        self.problem: str | None = None
+        self._file: int
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            self._start = os.lseek(fd, 0, os.SEEK_CUR)
+            self._size = max(self._start, os.fstat(fd).st_size)
+            self._file = os.dup(fd)
+            self._complete = True
+            return
+        self._start = 0
+        import tempfile  # which takes longer to load than a command to start
+
+        with tempfile.TemporaryFile(prefix="dispatch-stdin-") as file:
+            self._file = os.dup(file.fileno())
+        threading.Thread(target=self._fill, name="stdin", daemon=True).start()
+
+    def start(self, node: int, link: Link) -> None:
+        """Write all of it to ``link`` and end its input, in a thread that ends with the link."""
+        threading.Thread(target=self._feed, args=(link,), name="stdin:link", daemon=True).start()
+
+    def heard(self, node: int, data: bytes) -> None:
+        """Nothing is expected: output goes to the sinks."""
+
+    def finish(self, node: int) -> None:
+        """Nothing is left to do."""
+
+    def close(self) -> None:
+        """Let the writers end."""
+        with self._grown:
+            self._closed = True
+            self._grown.notify_all()
+
+    def _fill(self) -> None:
+        try:
+            while data := os.read(self._fd, CHUNK):
+                written = os.pwrite(self._file, data, self._size)
+                while written < len(data):
+                    written += os.pwrite(self._file, data[written:], self._size + written)
+                with self._grown:
+                    self._size += len(data)
+                    self._grown.notify_all()
+        except OSError as error:
+            self.problem = f"standard input: {(error.strerror or '').lower()}"
+        with self._grown:
+            self._complete = True
+            self._grown.notify_all()
+
+    def _feed(self, link: Link) -> None:
+        at = self._start
+        try:
+            while not link.gone() and not self._closed:
+                with self._grown:
+                    if at == self._size and not self._complete:
+                        self._grown.wait(_LINK_LOOK)
+                        continue
+                    size = self._size
+                data = os.pread(self._file, min(CHUNK, size - at), at)
+                if not data:
+                    break
+                link.write(data)
+                at += len(data)
+            link.end_input()
+        except LinkClosed:
+            pass  # the command reads no more; whether that is a failure, its exit code says
+
 
 _LOOK = 0.25
 _CHUNK = 4096
@@ -40,6 +205,8 @@ class Keyboard:
     def start(self, node: int, link: Link) -> None:
         """Give ``link`` every key from now on."""
         self._before = termios.tcgetattr(self._fd)
+        import tty
+
         tty.setraw(self._fd)
         self._thread = threading.Thread(
             target=self._run, args=(link,), name="keyboard", daemon=True
@@ -110,3 +277,28 @@ class Keys:
             keys += key
             self._at_start = key in (b"\r", b"\n")
         return keys
+
+
+class Typing:
+    """Told when secrets begin and end to be typed; any thread may tell and ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._count = 0
+        self._since = 0.0
+        self._before = 0.0
+
+    def told(self, began: bool) -> None:
+        """Another secret is being typed, or one no more."""
+        with self._lock:
+            now = self._clock()
+            if self._count:
+                self._before += now - self._since
+            self._since = now
+            self._count += 1 if began else -1
+
+    def seconds(self) -> float:
+        """For how long somebody typed so far."""
+        with self._lock:
+            return self._before + (self._clock() - self._since if self._count else 0.0)

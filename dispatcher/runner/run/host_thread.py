@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import run_events as ev
-from dispatcher.remote.protocol.frames import control
-from dispatcher.remote.protocol.wire import (
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.remote.protocol.frames import (
     CONTROL,
     COUNT,
     HEADER,
@@ -28,19 +28,11 @@ from dispatcher.remote.protocol.wire import (
     Decoder,
     Frame,
     WireError,
+    control,
 )
 from dispatcher.runner.run import reports
-from dispatcher.runner.run.equal import Body, literal
-from dispatcher.runner.run.output_intake import Credit
-from dispatcher.transport.base import (
-    Ending,
-    Failure,
-    Kind,
-    Link,
-    LinkClosed,
-    Target,
-    Transport,
-)
+from dispatcher.runner.run.output_intake import Body, Credit, literal
+from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READ_SIZE = 256 << 10
 ERRORS_LIMIT = 64 << 10

@@ -1,4 +1,19 @@
-"""Who asks the agents for samples: at the start of their ranks, or later when somebody looks.
+"""Signs of life on their way to the core: heartbeats, output, progress lines, samples.
+
+Heartbeats on their way to the core: noted by the threads of hosts, told when somebody asks.
+
+A beat changes nothing but when its host must be heard again. So it wakes nobody: the loop asks
+for what has come before it lets the core judge who is late, and all of it is one event. A job
+that only runs then costs the loop a look now and then, however many hosts it has.
+
+When ranks last wrote something, as the threads of hosts and sinks see it.
+
+Output that waits here because nobody takes it holds the ranks back, so as long as any waits
+they count as writing.
+
+Looks for the line that shows a rank's progress, on the threads of the hosts.
+
+Who asks the agents for samples: at the start of their ranks, or later when somebody looks.
 
 The one who samples also finds out where the ranks are, when that is asked for: then he gets
 the modules for it and begins anew.
@@ -6,9 +21,91 @@ the modules for it and begins anew.
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
+
 from dispatcher.bootstrap import payload
+from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.run.host_thread import Host
+
+
+class Beats:
+    """The last beat of each host."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, float] = {}
+        self._told: dict[int, float] = {}
+
+    def note(self, node: int) -> None:
+        """``node`` gave its beat now; from any thread."""
+        self._last[node] = time.monotonic()
+
+    def news(self, now: float) -> NodesHeard | None:
+        """Who gave a beat since the last call, and how long before ``now``; None: nobody."""
+        last = self._last.copy()  # at once: others go on to note
+        new = {node: when for node, when in last.items() if when != self._told.get(node)}
+        self._told = last
+        ago = tuple(max(0.0, now - when) for when in new.values())
+        return NodesHeard(tuple(new), ago) if new else None
+
+
+class Flow:
+    """Told by several threads; each number is written by one kind of them only."""
+
+    def __init__(self) -> None:
+        self._given: dict[int, int] = {}  # node -> bytes; each written by its own thread
+        self._taken = 0
+        self._last = 0.0  # when something was given or taken
+        self._last_progress = 0.0
+        self._told = (0.0, 0.0)
+
+    def given(self, node: int, nbytes: int) -> None:
+        self._given[node] = self._given.get(node, 0) + nbytes
+        self._last = time.monotonic()
+
+    def taken(self, nbytes: int) -> None:
+        self._taken += nbytes
+        self._last = time.monotonic()
+
+    def progressed(self) -> None:
+        self._last_progress = time.monotonic()
+
+    def news(self, now: float) -> list[tuple[float, bool]]:
+        """(seconds before ``now``, whether it was progress) of what came since the last call."""
+        waits = sum(list(self._given.values())) > self._taken
+        last, progress = now if waits else self._last, self._last_progress
+        before, self._told = self._told, (last, progress)
+        found = [(max(0.0, now - last), False)] if last > before[0] else []
+        return found + ([(max(0.0, now - progress), True)] if progress > before[1] else [])
+
+
+#: bytes of a line that is not yet complete; what is longer is searched in pieces
+MOST_PENDING = 64 << 10
+
+
+class ProgressLine:
+    """Calls ``seen`` with (node, rank) for output in which a line contains ``pattern``.
+
+    Each stream is fed by one thread only, so the pieces of its lines need no lock.
+    """
+
+    def __init__(self, pattern: str, seen: Callable[[int, int], None]) -> None:
+        self._search = re.compile(pattern.encode("utf-8", "surrogateescape")).search
+        self._seen = seen
+        self._rests: dict[tuple[int, int], bytes] = {}
+
+    def feed(self, node: int, rank: int, stream: int, data: bytes) -> None:
+        key = (rank, stream)
+        *lines, rest = (self._rests.get(key, b"") + data).replace(b"\r", b"\n").split(b"\n")
+        if len(rest) > MOST_PENDING:
+            lines.append(rest)
+            rest = b""
+        self._rests[key] = rest
+        if any(map(self._search, lines)):
+            self._seen(node, rank)
+
 
 #: modules of the agent that take samples
 PARTS = ("probe.sampler", "probe.usage", "probe.nvidia")

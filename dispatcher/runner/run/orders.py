@@ -1,4 +1,17 @@
-"""The orders every agent gets, as frames: ``prepare``, ``start`` and ``release``.
+"""The orders every agent gets, as frames: ``prepare``, ``start``, ``release`` and PMIx's.
+
+What is the same for every node of a plan, made once: ``@once_a_plan``.
+
+Each node's orders name things that depend on all nodes. Made anew for each, a start would take
+time by the square of their number, on the one loop.
+
+What ranks are told of PMIx, and what an agent is sent to serve it. Nothing here is loaded
+on a host before a rank has asked.
+
+The variables are those that libpmix itself sets for its clients (``PMIx_server_setup_fork``),
+with one port for all protocol versions, since what listens there only carries bytes.
+
+The orders every agent gets, as frames: ``prepare``, ``start`` and ``release``.
 
 What they hold is told in ``remote.protocol.frames``; the plan decides all of it, together
 with what the hosts have said of themselves.
@@ -7,25 +20,105 @@ with what the hosts have said of themselves.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import LookInside
 from dispatcher.core.events.run_events import Facts
-from dispatcher.core.run.kvs import process_mapping
+from dispatcher.core.run.mpi_manager import process_mapping
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
-from dispatcher.plan.job.per_node import PER_NODE, filled
 from dispatcher.plan.job.rank_environment import (
+    PER_NODE,
     SCRUB_NAMES,
     SCRUB_PREFIXES,
     Bound,
+    filled,
     omp_threads,
     rank_environment,
 )
+from dispatcher.remote.host.workdir import shared
 from dispatcher.remote.protocol.frames import control
-from dispatcher.runner.run import pmix
-from dispatcher.runner.run.once import once_a_plan
 from dispatcher.transport.base import Common
+
+T = TypeVar("T")
+
+
+def once_a_plan(make: Callable[[JobPlan], T]) -> Callable[[JobPlan], T]:
+    """``make``, which remembers what it made of the latest plan; nobody may change that.
+
+    Plans are told apart by identity: to compare two takes as long as to make it.
+    """
+    latest: list[tuple[JobPlan, T]] = []
+
+    @functools.wraps(make)
+    def made(plan: JobPlan) -> T:
+        if not latest or latest[0][0] is not plan:
+            latest[:] = [(plan, make(plan))]
+        return latest[0][1]
+
+    return made
+
+
+#: modules of the agent that serve PMIx
+PARTS = ("pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.mpi_library", "pmi.pmi_port")
+
+#: where to come, under the names by which versions 2 to 5 look
+URIS = tuple(f"PMIX_SERVER_URI{version}".encode() for version in ("2", "21", "3", "4", "41"))
+
+#: where Open MPI's ranks keep shared memory; killed ones would leave it in /dev/shm
+SEGMENTS = tuple(
+    f"OMPI_MCA_{part}_backing_directory" for part in ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
+)
+
+
+def is_offered(plan: JobPlan) -> bool:
+    """Whether ranks find PMIx beside PMI-1; one rank alone needs neither."""
+    return plan.mpi == "auto" and plan.world_size != 1
+
+
+def variables(plan: JobPlan, rank: int, kvs_name: str, folder: str | None) -> dict[str, str]:
+    """What ``rank`` needs besides the place to come to, which its agent knows.
+
+    folder: the agent's own on its host, if it could make one.
+    """
+    env = dict.fromkeys(SEGMENTS, shared(folder)) if folder else {}
+    return env | {
+        "PMIX_NAMESPACE": kvs_name,
+        "PMIX_RANK": str(rank),
+        "PMIX_HOSTNAME": hostnames(plan)[plan.ranks[rank].node],
+        "PMIX_SECURITY_MODE": "native",
+        "PMIX_BFROP_BUFFER_TYPE": "PMIX_BFROP_BUFFER_NON_DESC",
+        "PMIX_GDS_MODULE": "hash",
+        # the first connection waits until the library is there
+        "PMIX_MCA_ptl_base_handshake_wait_time": "60",
+        # MPICH 5 does not choose by itself between the two that it finds
+        "MPIR_CVAR_PMI_VERSION": "1",
+        # Open MPI 4 looks for PMIx only where it knows the launcher; this one sets nothing else
+        "JSM_JSRUN_PORT": "1",
+    }
+
+
+@once_a_plan
+def hostnames(plan: JobPlan) -> list[str]:
+    """A name for each node that PMIx can hold in a list; they are for people, and differ."""
+    names: list[str] = []
+    taken = set()
+    for node in plan.nodes:
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", node.host.name)[:60]
+        names.append(f"{name}-{node.index}" if name in taken else name)
+        taken.add(names[-1])
+    return names
+
+
+def pmix_order(plan: JobPlan, node: int) -> bytes:
+    """The order to serve the ranks of ``node``, as a frame."""
+    hosts = [
+        [name.encode(), list(place.ranks)]
+        for name, place in zip(hostnames(plan), plan.nodes, strict=True)
+    ]
+    return control("pmix", parts=payload.parts(PARTS), node=node, hosts=hosts)
 
 
 def prepare_order(
@@ -113,8 +206,8 @@ def start_order(
             gpus=_gpus(plan.nodes[node], facts),
         )
         environment = rank_environment(plan, rank, bound, restart=restart)
-        if pmix.is_offered(plan):
-            environment = pmix.variables(plan, rank, kvs_name, folder) | environment
+        if is_offered(plan):
+            environment = variables(plan, rank, kvs_name, folder) | environment
         words[rank] = plan.argv(rank)
         if plan.per_node:
             values = _place(plan, rank, facts, addr, port, restart)
@@ -176,7 +269,7 @@ def release_order(world: int, fence: str, epoch: int, packets: Sequence[bytes]) 
 def look_order(action: LookInside) -> bytes:
     """The order to say who is inside MPI, with what finds that out."""
     versions = [list(library) for library in action.versions]
-    parts = payload.parts(("pmi.inside",))
+    parts = payload.parts(("pmi.mpi_library",))
     return control("mpi_look", parts=parts, over=action.over, versions=versions)
 
 
@@ -191,7 +284,7 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
         "mapping": _mapping(plan),
         "patience": plan.limits.mpi_patience,
         "port": plan.pmi_port,
-        "pmix": list(pmix.URIS) if pmix.is_offered(plan) else [],
+        "pmix": list(URIS) if is_offered(plan) else [],
         "hook": None if plan.program.kind == "command" else hook(),
     }
 

@@ -1,9 +1,13 @@
 """What an agent reports, checked and turned into events; pure.
 
+What an agent reports, checked and turned into events; pure.
+
 Everything here came from a host and is hostile until shown otherwise: types,
 ranges and lengths are checked, and a report about a rank counts only if that
 rank was given to this very node. The node is known from the link, never from
 the message.
+
+An agent's report of where its ranks are, checked; pure, and as distrustful as ``reports``.
 """
 
 from __future__ import annotations
@@ -11,10 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.events import error_file, mpi_events, pmix
+from dispatcher.core.events import error_file, mpi_events
+from dispatcher.core.events import mpi_events as pmix
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
-from dispatcher.core.events.stuck import in_words
+from dispatcher.core.events.monitor_events import (
+    Flight,
+    GpuSample,
+    NodeSampled,
+    NodeStacks,
+    RankSample,
+    RankStack,
+)
+from dispatcher.core.events.stack_frames import HOW, in_words
 from dispatcher.remote.protocol.packing import PackError, unpack
 
 #: bytes of one report; two bytes can become an object of a hundred, so this is far below a frame's
@@ -233,7 +245,6 @@ def _indices(value: Any) -> tuple[int, ...] | None:
 
 
 def _stacks(fields: Fields, node: int) -> list[ev.Event]:
-    from dispatcher.runner.run.stacks import read_stacks  # most runs never ask where ranks are
 
     return [read_stacks(fields, node)]
 
@@ -359,3 +370,32 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "swept": _swept,
     "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
 }
+
+
+#: bytes of one text or dump
+MOST = 256 << 10
+
+
+def read_stacks(fields: Fields, node: int) -> NodeStacks:
+    """The event that the report tells. Raises: ReportError."""
+    ranks, flights = [], []
+    for item in fields.items("ranks"):
+        rank, pid, state, how, text = _row(item, (int, int, str, str, bytes))
+        if how not in HOW or len(state) != 1 or not (state.isalpha() or state == "-"):
+            raise ReportError("ranks: not stacks")
+        ranks.append(RankStack(fields.own(rank), pid, state, how, text))
+    for item in fields.items("flights"):
+        rank, path, size, data = _row(item, (int, str, int, bytes))
+        flights.append(Flight(fields.own(rank), path[:4096], size, data))
+    number, ras = fields.integer("number"), fields.bytes("ras", MOST)
+    return NodeStacks(node, number, tuple(ranks), ras, tuple(flights))
+
+
+def _row(item: Any, kinds: tuple[type, ...]) -> list[Any]:
+    """``item``, a list of values of ``kinds``: no number below 0, no bytes beyond ``MOST``."""
+    if not isinstance(item, list) or [type(value) for value in item] != list(kinds):
+        raise ReportError("stacks: not a row of them")
+    for value in item:
+        if (type(value) is int and value < 0) or (type(value) is bytes and len(value) > MOST):
+            raise ReportError("stacks: out of bounds")
+    return item

@@ -20,28 +20,27 @@ from contextlib import AbstractContextManager, nullcontext
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import LookAgain
 from dispatcher.core.events.monitor_events import SamplesWanted
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.core.run.orphan_check import LookAgain
-from dispatcher.core.run.policy import Verdict
-from dispatcher.core.watched import Watched
-from dispatcher.model.host_part import Host as PlanHost
+from dispatcher.core.events.verdicts import Verdict
+from dispatcher.core.hang_monitor import Watched
+from dispatcher.model.host import Host as PlanHost
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner import inbox
-from dispatcher.runner.inbox_part import Inbox
-from dispatcher.runner.run.beats import Beats
-from dispatcher.runner.run.equal import bodies, window_of
+from dispatcher.runner.inbox import Inbox
 from dispatcher.runner.run.host_thread import Host
-from dispatcher.runner.run.liveness import Sampling
+from dispatcher.runner.run.liveness import Beats, Sampling
 from dispatcher.runner.run.orders import prepare_order, release_order, start_order
+from dispatcher.runner.run.output_intake import bodies, window_of
 from dispatcher.runner.run.stdin_reader import Stdin
 from dispatcher.runner.sink_thread import Feed
 from dispatcher.transport.base import Target, Transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dispatcher.runner.run.flow import Flow
+    from dispatcher.runner.run.liveness import Flow
 
 #: output bytes all agents together may have under way, and one of them at most and at least
 CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
@@ -100,14 +99,14 @@ class Runner:
         self._feed = Feed(sinks, self._taken, sink_failed)
         self._output: Output = self._feed.output
         if plan.restarts.progress_line is not None:
-            from dispatcher.runner.run.progress_line import ProgressLine
+            from dispatcher.runner.run.liveness import ProgressLine
 
             self._progress = ProgressLine(plan.restarts.progress_line, self._progressed)
             self._output = self._watched
         self._flow: Flow | None = None
         if plan.limits.hang_timeout:
             from dispatcher.core.hang_rule import every
-            from dispatcher.runner.run.flow import Flow
+            from dispatcher.runner.run.liveness import Flow
 
             self._flow = Flow()
             self._output = self._counted(self._output)
@@ -213,7 +212,7 @@ class Runner:
         """Output is no event, so it is told when the core would else think that there was none."""
         now = time.monotonic()
         if self._flow is not None and self._core.is_quiet(now):
-            from dispatcher.core.events.stacks import OutputSeen
+            from dispatcher.core.events.monitor_events import OutputSeen
 
             for ago, progress in self._flow.news(now):
                 self._observe(OutputSeen(ago, progress))
@@ -306,7 +305,7 @@ class Runner:
                 case act.AnswerRank(node, rank, line):
                     self._send(node, "pmi_answer", rank=rank, line=line)
                 case act.ServePmix(node):
-                    from dispatcher.runner.run.pmix import pmix_order
+                    from dispatcher.runner.run.orders import pmix_order
 
                     number = self._core.host_at(node)
                     self._hosts[number].send(pmix_order(self.plan, node))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from dispatcher.core.events.mpi_events import World
 from dispatcher.core.events.run_events import Facts
-from dispatcher.core.run.kvs import process_mapping
-from dispatcher.core.run.spawn_placement import World
+from dispatcher.core.run.mpi_manager import process_mapping
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.rank_environment import (
     SCRUB_NAMES,

@@ -24,7 +24,7 @@ from errno import EIO
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.remote.protocol.wire import INPUT, OUTPUT_LIMIT, encode
+from dispatcher.remote.protocol.frames import INPUT, OUTPUT_LIMIT, encode
 
 #: bytes of input that one agent may have under way
 WINDOW = 512 << 10

@@ -1,10 +1,14 @@
 """The process that holds connections, for every dispatch of the user that calls.
 
+The process that holds connections, for every dispatch of the user that calls.
+
 A caller's dispatch says what to run where; the holder opens a channel over a connection
 it has, or makes one if it was asked to keep it, and hands bytes on. Every dispatch
 has its own reading of ssh_config and known_hosts (``run``), so a change of these files
 holds from the next one on. While nobody calls, shells are started for the next commands
-(``transport.ssh.standby``). It ends when it holds nothing any more.
+(``transport.ssh.shared_sessions``). It ends when it holds nothing any more.
+
+``python -m dispatcher.transport.pool``: the holder; started by ``place.call`` alone.
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ from typing import Any
 
 from dispatcher.bootstrap import shell
 from dispatcher.model.errors import DispatchError
-from dispatcher.transport.base import Failure, Link, Target, Window
-from dispatcher.transport.keepalive import Alive
+from dispatcher.model.failure import Failure
+from dispatcher.transport.base import Alive, Link, Target, Window
 from dispatcher.transport.pool import socket_path
 from dispatcher.transport.pool.daemon_client import Caller
-from dispatcher.transport.ssh.kept_sessions import KeptSessions
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
+from dispatcher.transport.ssh.shared_sessions import KeptSessions
 
 #: seconds between two looks for connections that are to be closed
 LOOK = 1.0
@@ -149,3 +153,6 @@ def main() -> None:
     finally:
         socket_path.forget()
         holder.close()
+
+
+main()

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dispatcher.transport.base import Failure, Link, LinkClosed, Window
+from dispatcher.model.failure import Failure
+from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.pool.pool_frames import (
     INPUT,
     OPENING,

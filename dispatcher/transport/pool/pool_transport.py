@@ -10,21 +10,20 @@ import threading
 import time
 from collections.abc import Callable
 
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import (
+    UNLESS_CONFIGURED,
+    Alive,
     Call,
-    Failure,
-    Kind,
     Link,
     LinkClosed,
     Target,
     Transport,
     Window,
 )
-from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
 from dispatcher.transport.pool import socket_path
-from dispatcher.transport.pool.line import Line
 from dispatcher.transport.pool.pool_frames import OPENING, Malformed, fields
-from dispatcher.transport.pool.pool_link import KeptLink
+from dispatcher.transport.pool.pool_link import KeptLink, Line
 
 #: seconds that the holder's answer may be late
 SLACK = 1.0

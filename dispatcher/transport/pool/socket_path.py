@@ -1,8 +1,12 @@
-"""Where the holder's socket is: in a folder of mode 0700, the socket itself 0600.
+"""Where the pool's socket is, and questions to the daemon itself.
+
+Where the holder's socket is: in a folder of mode 0700, the socket itself 0600.
 
 ``$XDG_RUNTIME_DIR/dispatch``, or ``kept`` among dispatch's own files; the node's name
 is part of the socket's, since a home directory may be shared by many. Both sides ask the
 kernel who the other is all the same.
+
+A question to the holder itself: what it holds, or to let go of some of it.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from dispatcher.jobs.registry import private, state_folder
 from dispatcher.model.errors import DispatchError
-from dispatcher.transport.pool.pool_frames import PROTOCOL
+from dispatcher.model.paths import private, state_folder
+from dispatcher.transport.pool.pool_frames import PROTOCOL, Frame, Frames, Malformed, fields
 
 #: seconds that a new holder may take to listen
 START_LIMIT = 10.0
@@ -136,3 +141,27 @@ def _at(place: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+#: seconds that it may take to answer
+LIMIT = 10.0
+
+
+def ask(order: bytes) -> dict[str, Any] | None:
+    """What the holder answers to a frame ``L`` or ``C``; None where there is none.
+
+    Raises: UsageError if its folder is not ours alone; OSError, Malformed.
+    """
+    link = dial()
+    if link is None:
+        return None
+    with link:
+        link.settimeout(LIMIT)
+        link.sendall(order)
+        frames, answers = Frames(), list[Frame]()
+        while not answers:
+            data = link.recv(1 << 16)
+            if not data:
+                raise Malformed("the holder hung up")
+            answers += frames.feed(data)
+    return fields(answers[0][2])

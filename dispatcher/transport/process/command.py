@@ -1,21 +1,40 @@
-"""``CommandTransport``: any program that gives a byte stream to a host.
+"""Commands that give a byte stream: any program, this machine, remote-shell templates.
+
+``CommandTransport``: any program that gives a byte stream to a host.
 
 ``srun``, ``kubectl exec``, ``docker exec``, ``lxc exec``, a site's own wrapper:
 an argv template with ``{host}``, ``{user}``, ``{port}`` and ``{command}``; without
 ``{command}`` the command follows as one last argument, as with ``ssh``. No shell
 takes part on this side: a host name cannot become more than one argument.
+
+``LocalTransport``: the command runs on this host, no network and no ssh.
+
+For a single node, for tests, and for sites where the launcher already runs on
+the node (``--transport local``). The target's host name is not looked at.
+
+Remote-shell commands as ``CommandTransport`` templates: ``--rsh`` and ``--transport slurm``.
+
+Two contracts are in use. ``ssh``, and every launch agent made for ``mpirun``
+(Open MPI's ``plm_rsh_agent``, the ``kubexec.sh`` of MPIJobs), joins its last
+arguments and gives them to a shell there: the command is one argument.
+``kubectl exec``, ``docker exec`` and their kind start a program from its
+arguments as they are: there the command is ``sh -c COMMAND``. Known programs
+are told apart by name, as is anything that ends in ``--``; who knows better
+writes ``{command}`` where the shell text belongs.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
 import string
 import time
 from collections.abc import Sequence
 
 from dispatcher.model.errors import UsageError
-from dispatcher.transport.base import Failure, Kind, Link, Target, Transport, Window
-from dispatcher.transport.host_names import bad_target
-from dispatcher.transport.process.child import start
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Link, Target, Transport, Window, bad_target
+from dispatcher.transport.process.child import on_terminal, start
 from dispatcher.transport.process.pump import Pump
 
 _FIELDS = ("host", "user", "port", "command")
@@ -83,3 +102,65 @@ def _fields_of(word: str) -> list[str]:
             known = ", ".join("{" + name + "}" for name in _FIELDS)
             raise UsageError(f"transport command: unknown field {{{field}}}; known: {known}")
     return fields
+
+
+class LocalTransport(Transport):
+    """Runs ``/bin/sh -c command`` in its own session."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._pump = Pump("transport:local:read")
+
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
+        if time.monotonic() >= deadline:
+            return Failure(Kind.TIMEOUT, "no time left to start the command")
+        argv = ("/bin/sh", "-c", command)
+        opened = (
+            start(argv, self._pump) if window is None else on_terminal(argv, self._pump, window)
+        )
+        if isinstance(opened, Link):
+            opened.address = "127.0.0.1"
+        return opened
+
+    def close(self) -> None:
+        self._pump.close()
+
+
+#: programs that start what they are given without a shell
+_EXEC = frozenset({
+    "apptainer", "chroot", "crictl", "docker", "incus", "ip", "kubectl", "lxc", "lxc-attach",
+    "machinectl", "microk8s", "nerdctl", "nsenter", "oc", "podman", "singularity", "srun",
+    "systemd-run",
+})  # fmt: skip
+
+#: One step a host beside whatever else runs in the job; the agent lives in it, and
+#: Slurm ends all of the step when srun's connection or the job ends. srun(1).
+SRUN = (
+    "srun", "--nodes=1", "--ntasks=1", "--nodelist={host}", "--overlap", "--cpu-bind=none",
+    "--mpi=none", "--unbuffered", "--quiet", "--job-name=dispatch", "sh", "-c", "{command}",
+)  # fmt: skip
+
+
+def template(text: str, flag: str = "--rsh") -> tuple[str, ...]:
+    """The argv template of a remote-shell command as a user writes it.
+
+    Without ``{host}`` the host follows the words, as ``mpirun`` has it.
+
+    Raises: UsageError when there are no words or a quote is left open.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {str(error).lower()}: {text!r}") from None
+    if not words:
+        raise UsageError(f"{flag}: an empty command", hint=f"{flag} 'kubectl exec -i {{host}} --'")
+    if not any("{host}" in word for word in words):
+        words.append("{host}")
+    if any("{command}" in word for word in words):
+        return tuple(words)
+    if os.path.basename(words[0]) in _EXEC or words[-1] == "--":
+        return (*words, "sh", "-c", "{command}")
+    return (*words, "{command}")

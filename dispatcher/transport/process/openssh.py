@@ -15,21 +15,20 @@ import math
 import re
 import time
 
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import (
-    Ending,
-    Failure,
-    Kind,
+    UNLESS_CONFIGURED,
+    Alive,
     Link,
     Target,
     Transport,
     Window,
+    bad_target,
 )
-from dispatcher.transport.host_names import bad_target
-from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
 from dispatcher.transport.process.child import ChildLink, start
 from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh_auth.host_keys import unknown_key
-from dispatcher.transport.ssh_auth.logins import methods, refused_key, takes_no_key
+from dispatcher.transport.ssh_auth.identities import methods, refused_key, takes_no_key
 
 #: What ssh itself exits with when the connection failed or broke.
 SSH_FAILED = 255

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.transport.ssh_config.patterns import matches
+from dispatcher.transport.ssh_config.config_match import matches
 
 CIPHERS = (
     "aes128-gcm@openssh.com",

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.transport.base import Failure, Kind
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.process.pump import Pump
 
 _CHUNK, _FULL = 64 << 10, 256 << 10  # bytes taken at once: usually, and while more is waiting

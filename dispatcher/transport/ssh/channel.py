@@ -1,4 +1,16 @@
-"""paramiko's ``Channel``, made fit for a command's output: bounded, and sure of its end.
+"""paramiko's channels and packets, bounded, and sure of their end.
+
+What has arrived on one stream of an SSH channel and was not taken yet.
+
+Stands where paramiko has its ``BufferedPipe``, which copies every byte into an
+array and out again; here the pieces stay as they came until they are taken. Bounded by
+the channel's window, which the peer is held to.
+
+paramiko's ``Packetizer``: bounded, without a timer, and knows when the host was heard last.
+
+It is given to the session, which is called when the host has been silent (``silent``).
+
+paramiko's ``Channel``, made fit for a command's output: bounded, and sure of its end.
 
 The receive window is enforced (paramiko would buffer all that a peer sends beyond
 it), and ``exit-signal`` is understood as well as ``exit-status``.
@@ -13,6 +25,7 @@ jump host, all hosts.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +33,115 @@ from typing import Any
 from paramiko.channel import Channel
 from paramiko.common import cMSG_CHANNEL_FAILURE, cMSG_CHANNEL_REQUEST
 from paramiko.message import Message
+from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
-from dispatcher.transport.ssh.arrived import Arrived
+
+class Arrived:
+    """Filled by the session's thread, emptied by the owner of the link."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+        self._event: Any = None
+        self._cond = threading.Condition()  # reentrant: ``wait`` takes
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def spent(self) -> bool:
+        """Whether all was taken and no more can come."""
+        return self._ended and not self._size
+
+    def take(self, limit: int) -> bytes | None:
+        """Up to ``limit`` bytes; ``None``: none now; ``b""``: the end."""
+        with self._cond:
+            if not self._size:
+                return b"" if self._ended else None
+            taken: list[bytes] = []
+            while limit and self._pieces:
+                piece = self._pieces.popleft()
+                if len(piece) > limit:
+                    self._pieces.appendleft(piece[limit:])
+                    piece = piece[:limit]
+                taken.append(piece)
+                limit -= len(piece)
+            data = b"".join(taken)
+            self._size -= len(data)
+            return data
+
+    def wait(self, limit: int, seconds: float | None) -> bytes:
+        """As ``take``, but waits. Raises: TimeoutError."""
+        end = None if seconds is None else time.monotonic() + seconds
+        with self._cond:
+            while (data := self.take(limit)) is None:
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError
+                self._cond.wait(left)
+            return data
+
+    # -- what paramiko calls, on the session's thread --------------------------------------
+
+    def set_event(self, event: Any) -> None:
+        with self._cond:
+            self._event = event
+            if self._size or self._ended:
+                event.set()
+
+    def feed(self, data: bytes) -> None:
+        with self._cond:
+            if data:
+                self._pieces.append(data)
+                self._size += len(data)
+                self._tell()
+
+    def close(self) -> None:
+        with self._cond:
+            self._ended = True
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._event is not None:
+            self._event.set()
+        self._cond.notify_all()
+
+
+_MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
+
+
+class Packets(Packetizer):  # type: ignore[misc]
+    """Packets of one connection; see ``session`` for what is changed."""
+
+    heard = 0.0  # when the last bytes came
+    silent: Callable[[float], None]
+
+    def read_all(self, n: int, check_rekey: bool = False) -> Any:
+        if n > _MAX_READ:
+            raise Misbehaved(f"it announces a packet of {n} bytes")
+        found = super().read_all(n, check_rekey)
+        self.heard = time.monotonic()
+        return found
+
+    def _check_keepalive(self) -> None:
+        """paramiko calls it when nothing came for ``_active_check_timeout``."""
+        self.silent(time.monotonic() - self.heard)
+
+    def sends(self) -> bool:
+        """Whether somebody is sending, and maybe for long."""
+        free = self._Packetizer__write_lock.acquire(blocking=False)
+        if free:
+            self._Packetizer__write_lock.release()
+        return not free
+
+    def start_handshake(self, timeout: float) -> None:
+        """Nothing: deadlines are the caller's, and a timer would be a thread more."""
+
+    def _log(self, level: int, msg: Any) -> None:
+        pass
+
 
 #: Bytes a peer may send before we have read: the bound on memory a link.
 WINDOW = 1 << 20

@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from dispatcher.transport.base import Failure, Kind
-from dispatcher.transport.steps import Steps
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Steps
 
 _STAGGER = 0.25
 #: Unacknowledged data ends the connection after this long; heartbeats decide sooner.

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from paramiko.ssh_exception import SSHException
 
-from dispatcher.transport.base import Ending, Failure, Kind, Link, LinkClosed, Window
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.ssh.channel import Bell, Pipe
 from dispatcher.transport.ssh.session import Session
 

@@ -21,21 +21,28 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dispatcher.transport.base import Failure, Kind, Link, Target, Transport, Window
-from dispatcher.transport.keepalive import UNLESS_CONFIGURED, Alive
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import (
+    UNLESS_CONFIGURED,
+    Alive,
+    Link,
+    Steps,
+    Target,
+    Transport,
+    Window,
+)
 from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.byte_stream import Wire
 from dispatcher.transport.ssh.dial import dial
-from dispatcher.transport.ssh.kept_sessions import KeptSessions, Route
-from dispatcher.transport.ssh.shared_sessions import JumpHost
-from dispatcher.transport.ssh_auth import host_certificate, logins
+from dispatcher.transport.ssh.shared_sessions import JumpHost, KeptSessions, Route
+from dispatcher.transport.ssh_auth import host_keys as host_certificate
+from dispatcher.transport.ssh_auth import identities
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Ask, Candidate, Identities
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles
 from dispatcher.transport.ssh_config.host_config import HostConfig
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
-from dispatcher.transport.steps import Steps
 
 if TYPE_CHECKING:
     from dispatcher.transport.ssh.session import Session
@@ -307,7 +314,7 @@ class ParamikoTransport(Transport):
         if outcome in ("late", "gone"):
             return why_broken(session, deadline)
         more = outcome == "partial"
-        return logins.refused(config, self._identities, tried, session.offered, more=more)
+        return identities.refused(config, self._identities, tried, session.offered, more=more)
 
 
 def _start(

@@ -36,20 +36,19 @@ from paramiko.common import (
 from paramiko.message import Message
 from paramiko.ssh_exception import PartialAuthentication, SSHException
 
-from dispatcher.transport import keepalive
-from dispatcher.transport.base import Failure, Window
+from dispatcher.model.failure import Failure
+from dispatcher.transport import base
+from dispatcher.transport.base import Steps, Window
 from dispatcher.transport.ssh import algorithms
 from dispatcher.transport.ssh.byte_stream import Wire, read_identification
-from dispatcher.transport.ssh.channel import WINDOW, Pipe, request
-from dispatcher.transport.ssh.packets import Packets
+from dispatcher.transport.ssh.channel import WINDOW, Packets, Pipe, request
 from dispatcher.transport.ssh.standby import Standby
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
-from dispatcher.transport.ssh_auth.logins import methods
-from dispatcher.transport.steps import Steps
+from dispatcher.transport.ssh_auth.identities import methods
 
 #: seconds for which a connection counts as alive after it was heard: longer than idle ones,
 #: which are asked every ``keepalive.INTERVAL``, are silent
-FRESH = keepalive.INTERVAL + 10.0
+FRESH = base.INTERVAL + 10.0
 #: seconds of silence after which we look after a host: more than between two heartbeats
 LOOK = 7.5
 _MAX_PACKET = 32768
@@ -112,7 +111,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
         self._preferred_pubkeys = offers["pubkeys"]
         self._standby: Standby | None = None
         self._answered = threading.Event()
-        self._alive = (0.0, keepalive.MOST)
+        self._alive = (0.0, base.MOST)
         self._heard_then = 0.0
         self._questions = 0  # that the present silence was met with
         self.packetizer.silent = self._on_silence
@@ -338,7 +337,7 @@ class Session(paramiko.Transport):  # type: ignore[misc]
             return  # what is due by a deadline is waited for elsewhere
         if self.packetizer.heard != self._heard_then:
             self._heard_then, self._questions = self.packetizer.heard, 0
-        due = keepalive.due(seconds, *self._alive)
+        due = base.due(seconds, *self._alive)
         if due is None and self._questions >= self._alive[1]:
             raise FellSilent(f"no answer for {seconds:.0f} s")
         if due is None or due > self._questions:  # if late: nobody is given up unasked

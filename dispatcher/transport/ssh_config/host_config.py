@@ -7,11 +7,9 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dispatcher.transport.base import Target
-from dispatcher.transport.host_names import valid_host, valid_user
+from dispatcher.transport.base import Target, valid_host, valid_user
 from dispatcher.transport.ssh_config import config_lines
-from dispatcher.transport.ssh_config.config_lines_part import ConfigProblem, split_words
-from dispatcher.transport.ssh_config.config_options import REFUSED
+from dispatcher.transport.ssh_config.config_lines import REFUSED, ConfigProblem, split_words
 
 DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")

@@ -19,20 +19,22 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dispatcher.transport.base import Failure, Kind, Target
-from dispatcher.transport.host_names import bad_target
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Target, bad_target
 from dispatcher.transport.ssh_config import config_lines, config_match
-from dispatcher.transport.ssh_config.config_lines_part import ConfigProblem, Line, parse
-from dispatcher.transport.ssh_config.config_options import (
+from dispatcher.transport.ssh_config.config_lines import (
     ALIASES,
     KNOWN,
     LISTS,
     RAW,
     REPEATED,
     SINGLE,
+    ConfigProblem,
+    Line,
+    parse,
 )
+from dispatcher.transport.ssh_config.config_match import matches, matches_list
 from dispatcher.transport.ssh_config.host_config import HostConfig, check, jump_list
-from dispatcher.transport.ssh_config.patterns import matches, matches_list
 
 _MAX_DEPTH = 16  # of Include, as in ssh
 _HINT = "--transport ssh  # the system's ssh follows its own configuration"

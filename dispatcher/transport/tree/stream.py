@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dispatcher.bootstrap import payload
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
-from dispatcher.remote.protocol.wire import SYNC
-from dispatcher.transport.base import Common, Ending, Failure, Kind, Link, LinkClosed
+from dispatcher.remote.protocol.frames import SYNC
+from dispatcher.transport.base import Common, Link, LinkClosed
 from dispatcher.transport.process.child import signal_name
 from dispatcher.transport.process.openssh import SSH_FAILED, classify
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.job.request import parse_count
+from dispatcher.model.names import parse_count
 
 #: what ``--fanout-tree`` without a number stands for
 AUTO = "auto"

@@ -1,9 +1,15 @@
 """``TreeTransport``: who is reached through whom, and from here when that fails.
 
+``TreeTransport``: who is reached through whom, and from here when that fails.
+
 A host without others below it is a stream of its parent's branch; an inner host is reached
 on its own branch, where its command runs beside the relay. Branches are opened by whoever
 needs them first. Of the time that a host has, half is for the inner host above it and a
 quarter is kept for a connection from here.
+
+Tells who had to be connected from here, each reason once, with the hosts folded.
+
+What happens to many hosts at once is told together: when no host is on its way any more.
 """
 
 from __future__ import annotations
@@ -11,24 +17,24 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from dispatcher.bootstrap import payload as bootstrap
-from dispatcher.remote.protocol.wire import SYNC
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.hostset import fold
+from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.transport.base import (
     Common,
-    Failure,
-    Kind,
     Link,
     LinkClosed,
     Target,
     Transport,
     Window,
+    bad_target,
 )
-from dispatcher.transport.host_names import bad_target
 from dispatcher.transport.tree import trust
 from dispatcher.transport.tree.branch import Branch
-from dispatcher.transport.tree.detours import Detours
 from dispatcher.transport.tree.stream import Stream
 from dispatcher.transport.tree.topology import Topology
 
@@ -185,3 +191,56 @@ def payload() -> Common:
     modules = {name: bootstrap.source(name) for name in ("tree_command", "tree_relay")}
     start = f"from {bootstrap.REMOTE}.tree_relay import serve\nserve({SYNC!r})\n"
     return Common(bootstrap.payload_of(modules, start))
+
+
+_HINTS = {
+    Kind.AUTH: "ssh {parent} ssh {host} true  # hosts of a tree log in to each other",
+    Kind.HOST_KEY_UNKNOWN: "ssh-keyscan {host} >> ~/.ssh/known_hosts"
+    "  # here, after checking the fingerprint",
+    Kind.NO_PYTHON: "--agent-python names one; an inner host needs Python",
+    Kind.CONFIG: "ssh {parent} ssh -v {host} true",
+    Kind.DNS: "ssh {parent} getent hosts {host}",
+}
+
+
+class Detours:
+    """Collects reasons. say: shows one line to the user."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._waiting: dict[Kind, list[tuple[str, str, Failure]]] = {}
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """A host is being reached."""
+        with self._lock:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                found = {} if self._under_way else self._waiting
+                self._waiting = {} if found else self._waiting
+            for kind, detours in found.items():
+                for line in told(kind, detours):
+                    self._say(line)
+
+    def add(self, host: str, parent: str, failure: Failure) -> None:
+        """``host`` is connected from here, since ``parent`` cannot reach it."""
+        with self._lock:
+            self._waiting.setdefault(failure.kind, []).append((host, parent, failure))
+
+
+def told(kind: Kind, detours: list[tuple[str, str, Failure]]) -> list[str]:
+    """The lines for hosts that were all refused for a reason of one kind."""
+    hosts = fold(host for host, _, _ in detours)
+    parents = fold({parent for _, parent, _ in detours})
+    host, parent, failure = detours[0]
+    lines = [f"note: {hosts}: connected from here, not through {parents}: {failure.why}"]
+    hint = _HINTS.get(kind)
+    if hint is not None:
+        lines.append("  hint: " + hint.format(host=host, parent=parent))
+    return lines

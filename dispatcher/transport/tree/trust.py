@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote import tree_relay
-from dispatcher.remote.protocol.wire import SYNC
-from dispatcher.transport.base import Failure, Kind, Target
+from dispatcher.remote.protocol.frames import SYNC
+from dispatcher.transport.base import Target
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles, lookup_name
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 

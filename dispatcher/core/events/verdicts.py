@@ -1,0 +1,226 @@
+"""What can end a job, how its attempts ended, and the verdict on the whole."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from dispatcher.core.events.error_file import ErrorFile
+from dispatcher.model import errors
+from dispatcher.model.failure import Failure
+from dispatcher.model.frozen import Value, value
+
+if TYPE_CHECKING:
+    from dispatcher.core.events.stack_frames import Group
+
+
+@value
+class RankFailed(Value):
+    """A rank ended with a status other than 0 (exit code, or -n for signal n).
+
+    error, hint: see ``events.RankExited``.
+    """
+
+    node: int
+    rank: int
+    status: int
+    error: ErrorFile | None = None
+    hint: str = ""
+
+
+@value
+class MpiAborted(Value):
+    """A rank called MPI_Abort with ``code``; error: see ``events.RankExited``."""
+
+    node: int
+    rank: int
+    code: int
+    text: str = ""
+    error: ErrorFile | None = None
+
+
+@value
+class LeftMpi(Value):
+    """A rank exited with 0 half-way: before MPI_Init (``never``), or without MPI_Finalize.
+
+    ranks: all that did so, ``rank`` the first of them. waiting: those that are left in MPI.
+    """
+
+    node: int
+    rank: int
+    never: bool
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...] = ()
+
+
+@value
+class MpisDiffer(Value):
+    """The ranks use different MPIs."""
+
+    used: tuple[UsedMpi, ...]
+
+
+@value
+class RankNotStarted(Value):
+    """A rank's program could not be executed on its host."""
+
+    node: int
+    rank: int
+    errno: int
+    step: str
+    what: str
+
+
+@value
+class NodeFailed(Value):
+    """A node was lost while its ranks ran."""
+
+    node: int
+    failure: Failure
+
+
+@value
+class Rejected(Value):
+    """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code.
+
+    problems: node -> what its agent found wrong, as ``remote.host.host_facts.look`` names it.
+    """
+
+    failures: Mapping[int, Failure]
+    exit_code: int = errors.CLUSTER
+    problems: Mapping[int, frozenset[str]] = field(default_factory=dict)
+
+
+@value
+class Impossible(Value):
+    """Nothing was started: the plan does not fit what the hosts have."""
+
+    message: str
+    hint: str | None = None
+
+
+@value
+class OutputLost(Value):
+    """A stream arrived with another number of bytes than the agent sent."""
+
+    node: int
+    rank: int
+    received: int
+    sent: int
+
+
+@value
+class Hung(Value):
+    """No rank had shown a sign of life for ``seconds``; groups: where they were then.
+
+    node, rank: the one rank that is elsewhere than all others, if there is such a one.
+    """
+
+    seconds: float
+    groups: tuple[Group, ...] = ()
+    node: int | None = None
+    rank: int | None = None
+
+
+@value
+class Interrupted(Value):
+    """dispatch was told to stop by signal ``signum``."""
+
+    signum: int
+
+
+Cause = (
+    RankFailed
+    | MpiAborted
+    | LeftMpi
+    | MpisDiffer
+    | RankNotStarted
+    | NodeFailed
+    | Rejected
+    | Impossible
+    | OutputLost
+    | Hung
+    | Interrupted
+)
+
+
+@value
+class Attempt(Value):
+    """One attempt to run the ranks that was not the last, and what ended it.
+
+    names: node -> host of that attempt's plan, which the nodes of ``cause`` refer to.
+    restart: how often ranks had been started before it. started: whether its own were.
+    """
+
+    restart: int
+    names: tuple[str, ...]
+    world_size: int
+    cause: Cause
+    started: bool
+
+
+@value
+class Verdict(Value):
+    """How the run ended, for the screen, the report and the exit code.
+
+    statuses: rank -> exit code or -n, of every rank that was reaped.
+    lost: node -> failure, of every node that could not be used to the end.
+    unkillable: node -> pids that survived SIGKILL; stuck: where the first of them hang.
+    swept: node -> processes that ranks left behind and that had to be killed.
+    attempts: those before the last one, in order; all else here is of the last.
+    left_out: hosts by name that were not used to the end, and why.
+    no_restart: why the ranks were not started again, where the user allowed that.
+    """
+
+    cause: Cause | None
+    exit_code: int
+    world_size: int
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    lost: Mapping[int, Failure] = field(default_factory=dict)
+    unkillable: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    stuck: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    swept: Mapping[int, int] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    no_restart: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.cause is None
+
+
+def exit_code(cause: Cause | None) -> int:
+    """What dispatch exits with; the table is in ``exitcodes``."""
+    match cause:
+        case None:
+            return errors.OK
+        case RankFailed(status=status):
+            return errors.from_status(status)
+        case MpiAborted(code=code):
+            return code or 1  # an abort is never a success
+        case LeftMpi():
+            return 1  # as mpirun's, of a process "exiting improperly"
+        case RankNotStarted(errno=number, step=step):
+            found = step != "exec" or number != errno.ENOENT
+            return errors.NOT_EXECUTABLE if found else errors.NOT_FOUND
+        case Interrupted(signum=signum):
+            return errors.SIGNAL_BASE + signum
+        case Rejected(exit_code=code):
+            return code
+        case Impossible():
+            return errors.USAGE
+        case Hung():
+            return errors.TIME_LIMIT
+    return errors.CLUSTER
+
+
+@value
+class UsedMpi(Value):
+    """An MPI of the job: its version or "", its path or "", how its ``ranks`` find each other."""
+
+    version: str
+    path: str
+    way: str
+    ranks: tuple[int, ...]

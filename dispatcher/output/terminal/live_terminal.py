@@ -1,0 +1,148 @@
+"""A terminal with something live below the lines: a footer that is replaced, never scrolled.
+
+One thread writes everything, and each write takes the footer away, adds whole
+lines and puts the footer back, so a line is never torn. No mode of the terminal
+is changed, the cursor stays visible, no other screen is used: so there is nothing
+to restore, however dispatch ends, even by SIGKILL. The cursor always stands at the
+start of the line below the footer.
+
+Unless the user presses Enter: the terminal echoes a line end, and the footer stands one line
+higher than we left it. Since nobody reads what is typed, the number of whole lines that wait
+to be read (FIONREAD) tells us; rather too few of them than too many, for to wipe a line
+too many would take one of the ranks'.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import termios
+from collections.abc import Callable, Mapping
+
+from dispatcher.output.terminal.alt_screen import OURS, Curtain
+from dispatcher.output.terminal.screen import Live, Outlet
+
+#: seconds between two pictures, and before the first: a short run needs none
+EVERY, FIRST = 0.25, 0.4
+
+
+#: rows that stay for the lines; columns and rows below which there is no footer
+ROWS_LEFT, LEAST = 4, 20
+
+
+#: a pause this long (s) means that dispatch was stopped (^Z): what stands above is the shell's
+STOPPED = 2.0
+
+
+def typed(fd: int) -> int:
+    """Bytes of the whole lines that were typed at the terminal ``fd``, echoed, and not yet read.
+
+    0 where that is not known.
+    """
+    line_wise = termios.ICANON | termios.ECHO
+    try:
+        if termios.tcgetattr(fd)[3] & line_wise != line_wise:
+            return 0
+        return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0])
+    except (OSError, termios.error):
+        return 0
+
+
+class Terminal(Outlet):
+    """Like ``Outlet``; ``streams`` are those that end in the terminal ``fd``.
+
+    size: gives (columns, rows). typed: see ``typed``. curtain: who else uses the terminal.
+    """
+
+    def __init__(
+        self,
+        streams: frozenset[int],
+        fd: int,
+        fds: Mapping[int, int] | None = None,
+        on_broken: Callable[[], None] = lambda: None,
+        size: Callable[[int], tuple[int, int]] = os.get_terminal_size,
+        typed: Callable[[int], int] = typed,
+        curtain: Curtain = OURS,
+    ) -> None:
+        super().__init__(fds, on_broken)
+        self._streams = streams
+        self._fd = fd
+        self._size = size
+        self._typed = typed
+        self._curtain = curtain
+        self._known = 0  # bytes typed when the footer was drawn
+        self._drawn: list[tuple[bytes, int]] = []  # lines of the footer and their columns
+        self._next: float | None = None
+        self._last = 0.0
+
+    def write(self, stream: int, batch: bytes) -> None:
+        if stream in self._streams and self._drawn:
+            self._replace(stream, batch)
+        else:
+            super().write(stream, batch)
+
+    def refresh(self, now: float, live: Live) -> bool:
+        if self._next is None:
+            self._next = now + FIRST
+        if now - self._last > STOPPED:
+            self._drawn = []  # it is not below us any more
+        self._last = now
+        if not self._curtain.draws():
+            self.close()
+            return True
+        if self._drawn and self._typed(self._fd) > self._known:
+            self._put(self._drawn, again=True)
+        if now >= self._next:
+            self._next = now + EVERY
+            self._draw(live)
+        return True
+
+    def close(self) -> None:
+        self._put([])
+        self._curtain.taken_away()
+
+    def _draw(self, live: Live) -> None:
+        try:
+            columns, rows = self._size(self._fd)
+        except OSError:
+            return
+        if columns < LEAST or rows <= ROWS_LEFT:
+            self._put([])
+            return
+        # a full line may leave the cursor in either of two places
+        self._put(live(columns - 1)[: rows - ROWS_LEFT])
+
+    def _put(self, lines: list[tuple[bytes, int]], *, again: bool = False) -> None:
+        if lines == self._drawn and not again:
+            return
+        self._replace(min(self._streams, default=0), b"", lines)
+
+    def _replace(
+        self, stream: int, batch: bytes, lines: list[tuple[bytes, int]] | None = None
+    ) -> None:
+        """Put ``batch`` where the footer stands, and below it the footer; ``lines`` if it changes.
+
+        What is typed just now may be echoed before our bytes or after them: then a line of the
+        old footer stays, but none of the ranks' is taken away.
+        """
+        wipe = self._wipe()
+        if lines is not None:
+            self._drawn = lines
+        super().write(stream, wipe + batch + self._text())
+        self._known = self._typed(self._fd)
+
+    def _wipe(self) -> bytes:
+        """What takes the footer away; a terminal made narrower has wrapped its lines."""
+        if not self._drawn:
+            return b""
+        try:
+            columns = max(1, self._size(self._fd)[0])
+        except OSError:
+            columns = 1 << 16
+        rows = sum(max(1, -(-width // columns)) for _, width in self._drawn)
+        rows += self._typed(self._fd) > self._known  # one Enter at least; two so soon are rare
+        return b"\r\x1b[%dA\x1b[J" % rows
+
+    def _text(self) -> bytes:
+        return b"".join(line + b"\n" for line, _ in self._drawn)
