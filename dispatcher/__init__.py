@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dispatcher.model.errors import PlanError as PlanError
     from dispatcher.model.errors import UsageError as UsageError
     from dispatcher.plan.exec_plan import ErrandLimits as ErrandLimits
+    from dispatcher.plan.exec_plan import ExecLimits as ExecLimits
     from dispatcher.plan.job.job_plan import JobPlan as JobPlan
     from dispatcher.plan.job.request import Limits as Limits
     from dispatcher.plan.job.request import Request as Request
@@ -58,6 +59,7 @@ _HOMES = {
     "exec": "api.exec",
     "Answers": "api.exec",
     "Answer": "api.exec",
+    "ExecLimits": "plan.exec_plan",
     "ErrandLimits": "plan.exec_plan",
     "Ways": "api.transports",
     "Report": "api.report",

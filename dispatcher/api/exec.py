@@ -15,9 +15,9 @@ from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_go
 from dispatcher.model.errors import UsageError
 from dispatcher.output.exec.exec_notes import describe, words
 from dispatcher.output.exec.host_blocks import Kept
-from dispatcher.plan.exec_plan import Errand, ErrandLimits, targets
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, target_hosts
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
-from dispatcher.runner.exec.exec_loop import ErrandRunner
+from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.transport.base import INTERVAL, Alive
 
 
@@ -26,7 +26,7 @@ class Answer:
     """One host's: ``code`` is its command's exit code, None if it did not exit by itself.
 
     words: what became of it. stdout, stderr: the first 4 MiB; dropped: bytes beyond.
-    seconds: from the errand's start to this host's end.
+    seconds: from the command's start to this host's end.
     """
 
     host: str
@@ -65,7 +65,7 @@ def exec(
     hosts: Hosts,
     argv: Sequence[str],
     *,
-    limits: ErrandLimits | None = None,
+    limits: ExecLimits | None = None,
     ways: Ways | None = None,
     ask: Ask = nobody,
 ) -> Answers:
@@ -77,12 +77,12 @@ def exec(
     if isinstance(argv, str):
         raise UsageError("argv: a list of words, not a text", hint=f"{argv.split()!r}")
     ways = ways or Ways()
-    places = targets([hosts_of(hosts)], ())
-    errand = Errand(places, tuple(argv), limits=limits or ErrandLimits())
+    places = target_hosts([hosts_of(hosts)], ())
+    exec_plan = ExecPlan(places, tuple(argv), limits=limits or ExecLimits())
     judge(ways, places)
     allow_open_files(len(places))
     kept, reach = Kept(frozenset({STDOUT, STDERR})), Reach(ways, ask, Alive(otherwise=INTERVAL))
-    runner = ErrandRunner(errand, reach.transport_for, [kept])
+    runner = ExecRunner(exec_plan, reach.transport_for, [kept])
     reach.typing = runner.typing
 
     def work() -> tuple[Outcome, ...]:
@@ -104,9 +104,9 @@ def exec(
                 kept.dropped(node, STDOUT) + kept.dropped(node, STDERR),
                 kept.seconds.get(node, 0.0),
             )
-            for node, (name, outcome) in enumerate(zip(errand.names, outcomes, strict=True))
+            for node, (name, outcome) in enumerate(zip(exec_plan.names, outcomes, strict=True))
         ),
         exit_code(outcomes),
         max(map(own_code, outcomes)),
-        tuple(describe(outcomes, errand.names)),
+        tuple(describe(outcomes, exec_plan.names)),
     )

@@ -7,7 +7,7 @@ Last looks at hosts where nobody may be left to clean up: agent and guardian kil
 Ranks die with their agent (the kernel sees to that), but a child in a session of its own
 does not, nor does the agent's private folder go, and both who would have ended these are dead.
 The launcher lives and knows the run id, so it asks such a host once more, over a new connection:
-an errand that ends what carries that id. Between two attempts the core says which hosts are
+a fan-out command that ends what carries that id. Between two attempts the core says which hosts are
 looked at, and when (``last_look``); at the end of the run those that are left. No run pays for it
 in which no host is lost.
 
@@ -33,12 +33,12 @@ from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.output.exec.exec_notes import describe
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.plan.exec_plan import Errand, ErrandLimits
-from dispatcher.runner.exec.exec_loop import HANDLED, ErrandRunner
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
 from dispatcher.transport.base import Transport
 
 #: a host that does not even say who it is would hold everybody up
-LIMITS = ErrandLimits(command=60.0)
+LIMITS = ExecLimits(command=60.0)
 #: bytes of a host's answer that are kept
 MOST = 1 << 20
 
@@ -69,21 +69,21 @@ def look_by(
     run_ids: Sequence[str],
     *,
     kill: bool,
-    limits: ErrandLimits = LIMITS,
+    limits: ExecLimits = LIMITS,
     handled: Sequence[Signals] = HANDLED,
 ) -> Look:
     """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's.
 
     handled: the signals that end the look; () outside the main thread.
     """
-    errand = Errand(tuple(hosts), shell.words(run_ids, kill=kill), limits=limits)
+    exec_plan = ExecPlan(tuple(hosts), shell.words(run_ids, kill=kill), limits=limits)
     answers = Answers()
-    outcomes = ErrandRunner(errand, transport_for, [answers]).run(handled)
+    outcomes = ExecRunner(exec_plan, transport_for, [answers]).run(handled)
     found = {
         name: shell.parse(bytes(answers.text.get(node, b"")))
-        for node, name in enumerate(errand.names)
+        for node, name in enumerate(exec_plan.names)
     }
-    failures = [] if all(map(is_good, outcomes)) else describe(outcomes, errand.names)
+    failures = [] if all(map(is_good, outcomes)) else describe(outcomes, exec_plan.names)
     return Look(found, failures)
 
 

@@ -214,7 +214,7 @@ def path_of(name: str) -> str:
 def alone(main: str, names: Sequence[str]) -> str:
     """Source of one program that is the agent's module ``main`` with those it needs, ``names``.
 
-    For errands, where no agent runs; its function ``main`` gets the last argument's bytes.
+    For fan-out commands, where no agent runs; its function ``main`` gets the last argument's bytes.
     """
     modules = {name: source(name) for name in (*names, main)}
     packed = binascii.b2a_base64(zlib.compress(repr((modules, LOADER)).encode(), 9), newline=False)

@@ -1,7 +1,7 @@
 """What this machine knows about what hosts complain of, as a hint to paste: asked at the end.
 
 ``Advice`` answers for a trouble as the verdict names it: a kind of failure (``name not found``),
-what an agent's look found (``no script``), or an errand's end (``exit code 127``).
+what an agent's look found (``no script``), or a fan-out command's end (``exit code 127``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An errand as one pure machine: ``handle(event, now) -> [Action]``.
+"""A fan-out command as one pure machine: ``handle(event, now) -> [Action]``.
 
 Each host goes its own way::
 
@@ -8,11 +8,11 @@ Each host goes its own way::
 
 Rules (their ids appear in the tests):
 
-* E-1  a host is contacted only if nothing has stopped the errand before its turn
+* E-1  a host is contacted only if nothing has stopped the fan-out before its turn
 * E-2  never more than ``fan_out`` hosts connect, never more than ``serial`` are at work
 * E-3  every host ends with exactly one outcome, and its first one stands
 * E-4  a dropped connection is tried again, later each time, until the connect limit
-* E-5  the errand ends in bounded time after it was stopped, whatever the hosts do
+* E-5  the fan-out ends in bounded time after it was stopped, whatever the hosts do
 * E-6  the user is asked for sudo's password once, and typing it costs no host its time
 * E-7  nor does typing the passphrase of a key
 
@@ -28,13 +28,13 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import value
-from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.exec_plan import ExecPlan
 
 WAITING, CONNECTING, RUNNING, DONE = "waiting", "connecting", "running", "done"
 
@@ -51,7 +51,7 @@ _ENDING = ("TERM", "KILL")
 
 
 @value
-class Visit(Action):
+class StartCommand(Action):
     """Connect to the host and start the command; give up ``seconds`` from now."""
 
     node: int
@@ -73,7 +73,7 @@ class AskPassword(Action):
 
 
 @value
-class Answer(Action):
+class SendPassword(Action):
     """Tell the host the password; give up ``seconds`` from now."""
 
     node: int
@@ -81,7 +81,7 @@ class Answer(Action):
 
 
 @value
-class Leave(Action):
+class CloseHost(Action):
     """Close what there is to the host; nothing from it counts any more."""
 
     node: int
@@ -89,9 +89,9 @@ class Leave(Action):
 
 @value
 class Finished(Action):
-    """The errand is over."""
+    """All hosts are done."""
 
-    outcomes: tuple[vi.Outcome, ...]
+    outcomes: tuple[exec_events.Outcome, ...]
 
 
 @dataclass
@@ -100,19 +100,22 @@ class _Host:
     attempt: int = 0
     until: float | None = None  # the connect limit, from the first attempt on
     rungs: list[str] = field(default_factory=list)
-    why: vi.TimedOut | vi.Interrupted | None = None  # why it is being stopped
-    outcome: vi.Outcome | None = None
+    why: exec_events.TimedOut | exec_events.Interrupted | None = None  # why it is being stopped
+    outcome: exec_events.Outcome | None = None
 
 
-class Rounds:
-    """The state of one errand. random: numbers from 0 to 1, for the pauses between attempts."""
+class ExecMachine:
+    """The state of one fan-out command.
 
-    def __init__(self, errand: Errand, random: Callable[[], float]) -> None:
-        self._limits = errand.limits
+    random: numbers from 0 to 1, for the pauses between attempts.
+    """
+
+    def __init__(self, exec_plan: ExecPlan, random: Callable[[], float]) -> None:
+        self._limits = exec_plan.limits
         self._random = random
-        self._hosts = [_Host() for _ in errand.hosts]
+        self._hosts = [_Host() for _ in exec_plan.hosts]
         self._queue = deque(range(len(self._hosts)))
-        self._window = float(errand.limits.fan_out)
+        self._window = float(exec_plan.limits.fan_out)
         self._at = {WAITING: len(self._hosts), CONNECTING: 0, RUNNING: 0, DONE: 0}
         self._failures = 0
         self._signals = 0
@@ -143,20 +146,20 @@ class Rounds:
                 return self._started(node, now)
             case ev.NodeLost(node, failure):
                 return self._lost(node, failure, now)
-            case vi.CommandEnded(node, code, name):
+            case exec_events.CommandEnded(node, code, name):
                 return self._ended(node, code, name, now)
             case ev.SignalReceived(signum):
                 return self._signalled(signum, now)
-            case vi.PasswordAwaited(node):
+            case exec_events.PasswordAwaited(node):
                 return self._await_password(node, now)
-            case vi.PasswordTold(given):
+            case exec_events.PasswordTold(given):
                 self._password = given
                 waiting, self._awaiting = self._awaiting, []
                 return [action for node in waiting for action in self._answer(node, now)]
-            case vi.Typing(began):
+            case exec_events.Typing(began):
                 self._typed(began, now)
                 return []
-        raise InternalError(f"rounds: no rule for {event!r}")
+        raise InternalError(f"exec machine: no rule for {event!r}")
 
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
@@ -191,7 +194,7 @@ class Rounds:
     # -- hosts come and go -------------------------------------------------------------
 
     def _go_on(self, now: float) -> list[Action]:
-        """Start whose turn it is (E-2); end the errand when all are done."""
+        """Start whose turn it is (E-2); end when all are done."""
         actions: list[Action] = []
         most = self._limits.serial or len(self._hosts)
         while (
@@ -200,21 +203,21 @@ class Rounds:
             and self._at[CONNECTING] < max(1, int(self._window))
             and self._at[CONNECTING] + self._at[RUNNING] < most
         ):
-            actions.append(self._visit(self._queue.popleft(), now))
+            actions.append(self._begin(self._queue.popleft(), now))
         if self._at[DONE] == len(self._hosts) and not self._over:
             self._over = True
             self.deadlines.clear()
             actions.append(Finished(tuple(self._outcome_of(host) for host in self._hosts)))
         return actions
 
-    def _visit(self, node: int, now: float) -> Action:
+    def _begin(self, node: int, now: float) -> Action:
         host = self._hosts[node]
         if host.until is None:
             host.until = now + self._limits.connect
         host.attempt += 1
         self._move(node, CONNECTING)
         self.deadlines["connect", node] = host.until + CONNECT_SLACK
-        return Visit(node, host.attempt, host.until - now)
+        return StartCommand(node, host.attempt, host.until - now)
 
     def _started(self, node: int, now: float) -> list[Action]:
         host = self._hosts[node]
@@ -239,7 +242,7 @@ class Rounds:
                 self.deadlines.pop(("connect", node), None)
                 self.deadlines["again", node] = now + pause
                 return self._go_on(now)
-        return self._finish(node, host.why or vi.Failed(failure), now)
+        return self._finish(node, host.why or exec_events.Failed(failure), now)
 
     def _await_password(self, node: int, now: float) -> list[Action]:
         """The host waits for the user, so it has no limit until the answer is there (E-6)."""
@@ -255,21 +258,25 @@ class Rounds:
         if self._hosts[node].state != CONNECTING:
             return []
         if not self._password:
-            return self._finish(node, vi.Failed(Failure(Kind.SUDO, "no password was given")), now)
+            return self._finish(
+                node, exec_events.Failed(Failure(Kind.SUDO, "no password was given")), now
+            )
         seconds = self._limits.connect
         self.deadlines["connect", node] = now + seconds + CONNECT_SLACK
-        return [Answer(node, seconds)]
+        return [SendPassword(node, seconds)]
 
     def _ended(self, node: int, code: int | None, name: str | None, now: float) -> list[Action]:
         host = self._hosts[node]
         if host.state not in (CONNECTING, RUNNING):
             return []
         if code == 0 or host.why is None:
-            outcome = vi.Killed(name) if name is not None else vi.Exited(code or 0)
+            outcome = (
+                exec_events.Killed(name) if name is not None else exec_events.Exited(code or 0)
+            )
             return self._finish(node, outcome, now)
         return self._finish(node, host.why, now)
 
-    def _finish(self, node: int, outcome: vi.Outcome, now: float) -> list[Action]:
+    def _finish(self, node: int, outcome: exec_events.Outcome, now: float) -> list[Action]:
         host = self._hosts[node]
         if host.state == DONE:  # E-3
             return []
@@ -277,8 +284,8 @@ class Rounds:
         host.outcome = outcome
         for key in ("connect", "command", "rung", "again"):
             self.deadlines.pop((key, node), None)
-        told: list[Action] = [Tell(vi.HostDone(node, outcome)), Leave(node)]
-        if not vi.is_good(outcome):
+        told: list[Action] = [Tell(exec_events.HostDone(node, outcome)), CloseHost(node)]
+        if not exec_events.is_good(outcome):
             self._failures += 1
             if self._failures == self._limits.stop_after:
                 told += self._leave_out(f"stopped after {self._failures} failed")
@@ -291,8 +298,8 @@ class Rounds:
         host.state = state
 
     @staticmethod
-    def _outcome_of(host: _Host) -> vi.Outcome:
-        return host.outcome or vi.NotStarted("never")
+    def _outcome_of(host: _Host) -> exec_events.Outcome:
+        return host.outcome or exec_events.NotStarted("never")
 
     # -- stopping ------------------------------------------------------------------------
 
@@ -300,25 +307,25 @@ class Rounds:
         match key:
             case "total":
                 seconds = self._limits.total or 0.0
-                return self._stop_all(vi.TimedOut("total", seconds), "time was up", now)
+                return self._stop_all(exec_events.TimedOut("total", seconds), "time was up", now)
             case ("again", int(node)):
                 self._queue.appendleft(node)
                 return self._go_on(now)
             case ("command", int(node)):
                 seconds = self._limits.command or 0.0
-                return self._stop(node, vi.TimedOut("command", seconds), _ENDING, now)
+                return self._stop(node, exec_events.TimedOut("command", seconds), _ENDING, now)
             case ("rung", int(node)):
                 return self._climb(node, now)
             case ("connect", int(node)):
                 seconds = self._limits.connect
                 late = Failure(Kind.TIMEOUT, f"not ready within {seconds:.0f} s")
-                return self._finish(node, self._hosts[node].why or vi.Failed(late), now)
-        raise InternalError(f"rounds: no rule for deadline {key!r}")
+                return self._finish(node, self._hosts[node].why or exec_events.Failed(late), now)
+        raise InternalError(f"exec machine: no rule for deadline {key!r}")
 
     def _signalled(self, signum: int, now: float) -> list[Action]:
         self._signals += 1
         if self._signals > 2:  # leave at once; the hosts see the end of the connection
-            return self._abandon(vi.Interrupted(signum, ended=False), now)
+            return self._abandon(exec_events.Interrupted(signum, ended=False), now)
         busy = [node for node, host in enumerate(self._hosts) if host.state == RUNNING]
         if self._signals == 2:
             actions: list[Action] = []
@@ -326,18 +333,18 @@ class Rounds:
                 self._hosts[node].rungs = ["KILL"]
                 actions += self._climb(node, now)
             return actions
-        status = vi.StatusAsked(
+        status = exec_events.StatusAsked(
             tuple(n for n, host in enumerate(self._hosts) if host.state == CONNECTING),
             tuple(busy),
             tuple(n for n, host in enumerate(self._hosts) if host.state == WAITING),
         )
-        return [Tell(status), *self._stop_all(vi.Interrupted(signum), "interrupted", now)]
+        return [Tell(status), *self._stop_all(exec_events.Interrupted(signum), "interrupted", now)]
 
     def _stop_all(
-        self, why: vi.TimedOut | vi.Interrupted, unstarted: str, now: float
+        self, why: exec_events.TimedOut | exec_events.Interrupted, unstarted: str, now: float
     ) -> list[Action]:
         """End what runs, give up what connects, leave out what waits (E-1)."""
-        signum = why.signum if isinstance(why, vi.Interrupted) else None
+        signum = why.signum if isinstance(why, exec_events.Interrupted) else None
         ladder = _LADDERS.get(signal.Signals(signum), _ENDING) if signum else _ENDING
         actions = self._leave_out(unstarted)
         self._stopped = True
@@ -349,7 +356,11 @@ class Rounds:
         return actions + self._go_on(now)
 
     def _stop(
-        self, node: int, why: vi.TimedOut | vi.Interrupted, ladder: tuple[str, ...], now: float
+        self,
+        node: int,
+        why: exec_events.TimedOut | exec_events.Interrupted,
+        ladder: tuple[str, ...],
+        now: float,
     ) -> list[Action]:
         host = self._hosts[node]
         host.why = host.why or why
@@ -364,9 +375,9 @@ class Rounds:
             why = host.why
             assert why is not None
             lost = (
-                vi.TimedOut(why.limit, why.seconds, ended=False)
-                if isinstance(why, vi.TimedOut)
-                else vi.Interrupted(why.signum, ended=False)
+                exec_events.TimedOut(why.limit, why.seconds, ended=False)
+                if isinstance(why, exec_events.TimedOut)
+                else exec_events.Interrupted(why.signum, ended=False)
             )
             return self._finish(node, lost, now)
         name = host.rungs.pop(0)
@@ -380,11 +391,11 @@ class Rounds:
             if host.state == WAITING and host.attempt == 0:
                 self._queue.remove(node)
                 self._move(node, DONE)
-                host.outcome = vi.NotStarted(why)
-                actions.append(Tell(vi.HostDone(node, host.outcome)))
+                host.outcome = exec_events.NotStarted(why)
+                actions.append(Tell(exec_events.HostDone(node, host.outcome)))
         return actions
 
-    def _abandon(self, why: vi.Interrupted, now: float) -> list[Action]:
+    def _abandon(self, why: exec_events.Interrupted, now: float) -> list[Action]:
         actions: list[Action] = []
         for node, host in enumerate(self._hosts):
             if host.state != DONE:

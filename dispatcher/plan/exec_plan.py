@@ -1,6 +1,6 @@
-"""``Errand``: one command for many hosts, as planned; frozen before any host is touched.
+"""``ExecPlan``: one command for many hosts, as planned; frozen before any host is touched.
 
-A run (``plan.job.job_plan``) makes one job of all its ranks; an errand is the same command
+A run (``plan.job.job_plan``) makes one job of all its ranks; a fan-out command is the same command
 once on every host, each for itself: no ranks, no agent, no common environment.
 """
 
@@ -16,11 +16,11 @@ LONGEST = 10**7  # seconds; four months
 
 
 @dataclass(frozen=True)
-class ErrandLimits:
+class ExecLimits:
     """How long to wait (seconds; None: for ever), and how many hosts at once (None: all).
 
     connect: one host's name, TCP, key exchange, login and start of the command.
-    command: from that start to its end. total: the whole errand. grace: from a
+    command: from that start to its end. total: the whole command. grace: from a
     signal to the next, harder one. fan_out: hosts being connected. serial:
     hosts being connected or running. stop_after: failed hosts after which no
     further one is started.
@@ -44,8 +44,12 @@ class ErrandLimits:
                 raise UsageError(f"{field.name}: {value} is not a sensible limit")
 
 
+#: the name that programs may still use
+ErrandLimits = ExecLimits
+
+
 @dataclass(frozen=True)
-class Errand:
+class ExecPlan:
     """``words`` (an argv, never empty) once on each of ``hosts``.
 
     stdin: each command reads a copy of our standard input; otherwise it has none.
@@ -56,7 +60,7 @@ class Errand:
     hosts: tuple[Host, ...]
     words: tuple[str, ...]
     stdin: bool = False
-    limits: ErrandLimits = ErrandLimits()
+    limits: ExecLimits = ExecLimits()
     tails: tuple[tuple[str, ...], ...] = ()
     sudo: str | None = None
     terminal: tuple[int, int] | None = None
@@ -94,7 +98,7 @@ class Errand:
         )
 
 
-def targets(
+def target_hosts(
     lists: Iterable[Hostlist],
     excluded: Iterable[str],
     user: str | None = None,

@@ -2,7 +2,7 @@
 
 One look at many hosts: the same readings on each, what they gave and when.
 
-An errand (``runner.exec.exec_loop``) runs the agent's ``survey`` module alone; its answer is
+A fan-out command (``runner.exec.exec_loop``) runs the agent's ``survey`` module; its answer is
 one packed value, which is checked here before anybody judges it.
 
 Two visits to all hosts, and what was seen: the first reads, the second tries what needs two.
@@ -33,9 +33,9 @@ from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.host import Host
-from dispatcher.plan.exec_plan import Errand, ErrandLimits
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.remote.protocol.packing import PackError, pack, unpack
-from dispatcher.runner.exec.exec_loop import ErrandRunner
+from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.transport.base import Transport
 
 #: bytes of one host's answer
@@ -120,10 +120,10 @@ def survey(
     asked = base64.b64encode(pack(list(readings))).decode()
     pythons = ("python3", *payload.NEWER_PYTHONS, "/usr/bin/python3")
     words = ("/bin/sh", "-c", _FIND, source, asked, *pythons)
-    limits = ErrandLimits(connect=connect, command=seconds, grace=0.5, total=connect + seconds)
+    limits = ExecLimits(connect=connect, command=seconds, grace=0.5, total=connect + seconds)
     answers = _Answers(clock)
-    outcomes = ErrandRunner(
-        Errand(tuple(hosts), words, limits=limits), transport_for, [answers]
+    outcomes = ExecRunner(
+        ExecPlan(tuple(hosts), words, limits=limits), transport_for, [answers]
     ).run()
     for outcome in outcomes:
         if isinstance(outcome, Interrupted):
@@ -199,7 +199,7 @@ def examine(
 
     port: MASTER_PORT, where the user has chosen one. clock: ours, s since 1970.
     """
-    names = Errand(tuple(hosts), ("true",)).names
+    names = ExecPlan(tuple(hosts), ("true",)).names
     head = names[0]
     connect = min(connect, CONNECT * seconds)
     answers = survey(

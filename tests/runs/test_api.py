@@ -266,3 +266,8 @@ def test_exec_tells_what_became_of_each_host() -> None:
     )  # fmt: skip
     assert (answers.ok, answers.exit_code, answers.largest_code) == (False, 1, 3)
     assert answers.verdict[0] == "error: 1 of 1 host failed"
+
+
+def test_the_old_name_of_the_limits_is_still_taken() -> None:
+    assert dispatcher.ErrandLimits is dispatcher.ExecLimits
+    assert {"ErrandLimits", "ExecLimits"} <= set(dir(dispatcher))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import exec_events
 from dispatcher.core.events.sink import Stamped
 from dispatcher.output.exec.exec_notes import size, summary
 from dispatcher.output.exec.exec_progress import CopyProgress
@@ -28,8 +28,8 @@ def test_hosts_bytes_rate_and_what_is_left() -> None:
     assert "left" not in shown(progress)
     now = 102.0
     told[0].bytes = 30 * MIB
-    progress.event(Stamped(1, 0.0, vi.HostDone(0, vi.Exited(0))))
-    progress.event(Stamped(2, 0.0, vi.HostDone(1, vi.NotCopied("no space"))))
+    progress.event(Stamped(1, 0.0, exec_events.HostDone(0, exec_events.Exited(0))))
+    progress.event(Stamped(2, 0.0, exec_events.HostDone(1, exec_events.NotCopied("no space"))))
     text = shown(progress)
     assert "2 of 2 hosts (1 failed)" in text
     assert "30.0 MiB of 60.0 MiB" in text
@@ -50,7 +50,7 @@ def test_sizes() -> None:
 
 def test_hosts_served_alike_are_one_line() -> None:
     names = [f"n{i}" for i in range(1, 6)]
-    good, bad = vi.Exited(0), vi.NotCopied("no space left on device")
+    good, bad = exec_events.Exited(0), exec_events.NotCopied("no space left on device")
     told = [
         Told(True, 10, 10, 0, 1, 2), Told(True, 10, 10, 0, 1, 2), Told(True, 0, 0, 0, 0, 3),
         Told(False, 10, 10), Told(True, 5, 10),

@@ -55,7 +55,7 @@ def test_no_block_that_may_not_be_the_usual_one(said: list[bytes]) -> None:
     assert not table.written
 
 
-def test_a_quick_errand_shows_whole_groups() -> None:
+def test_a_quick_command_shows_whole_groups() -> None:
     table = Table()
     for node in range(5):
         table.done(node, b"same\n")

@@ -9,8 +9,7 @@ import pytest
 
 from dispatcher.checks.report import Ruling
 from dispatcher.cli.checks import check_table
-from dispatcher.core.events import exec_events as vi
-from dispatcher.core.events import verdicts
+from dispatcher.core.events import exec_events, verdicts
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import exec_notes
@@ -72,8 +71,8 @@ class TestOneRow:
             *told(hint),
         ]
 
-    def test_of_an_errand(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
-        found = exec_notes.describe([vi.Failed(fail(name)) for name in NAMES], NAMES)
+    def test_of_a_fan_out(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
+        found = exec_notes.describe([exec_events.Failed(fail(name)) for name in NAMES], NAMES)
         assert found == [
             "error: 200 of 200 hosts failed",
             f"  n[001-200]  {kind}: {why}",
@@ -111,12 +110,16 @@ def test_what_is_no_address_and_no_name_stays() -> None:
 
 
 def test_hosts_that_put_and_get_failed_on_for_one_reason() -> None:
-    outcomes: list[vi.Outcome] = [vi.NotCopied(f"/data/{name}/a: no space left") for name in NAMES]
+    outcomes: list[exec_events.Outcome] = [
+        exec_events.NotCopied(f"/data/{name}/a: no space left") for name in NAMES
+    ]
     assert exec_notes.describe(outcomes, NAMES)[1:] == [
         "  n[001-200]  /data/{host}/a: no space left"
     ]
 
 
 def test_what_hosts_said_stays_harmless() -> None:
-    outcomes: list[vi.Outcome] = [vi.NotCopied(f"{name} \x1b]0;") for name in NAMES]
+    outcomes: list[exec_events.Outcome] = [
+        exec_events.NotCopied(f"{name} \x1b]0;") for name in NAMES
+    ]
     assert "\x1b" not in "".join(exec_notes.describe(outcomes, NAMES))

@@ -19,7 +19,7 @@ from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.plan.job.request import parse_seconds
 from dispatcher.plan.variables import crosses
 
@@ -84,7 +84,7 @@ def _asked(flags: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, HostN
 
     targets = find_hosts(flags, say)
     allow_open_files(len(targets))
-    names = Errand(targets, ("true",)).names
+    names = ExecPlan(targets, ("true",)).names
     connect = 10.0
     if flags["connect_timeout"] is not None:
         connect = parse_seconds(flags["connect_timeout"], "--connect-timeout")

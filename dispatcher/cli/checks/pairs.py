@@ -29,7 +29,7 @@ from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.plan.job.request import parse_seconds
 
 SHADES = " ░▒▓█"
@@ -142,7 +142,7 @@ MOST_TOLD = 3
 def run(flags: Mapping[str, Any]) -> int:
     """Measure the pairs of what the flags name; the exit code. Raises: UsageError."""
     targets = find_hosts(flags, say)
-    names = Errand(targets, ("true",)).names
+    names = ExecPlan(targets, ("true",)).names
     if len(targets) < 2:
         raise UsageError("--pairs: one host makes no pair")
     if len(targets) > MOST_HOSTS:

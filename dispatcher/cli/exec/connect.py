@@ -40,13 +40,13 @@ def command(**flags: Any) -> int:
     from dispatcher.cli.options.connect_options import Reach
     from dispatcher.cli.options.host_options import find_hosts
     from dispatcher.cli.say import say
-    from dispatcher.plan.exec_plan import Errand
+    from dispatcher.plan.exec_plan import ExecPlan
 
     hosts = find_hosts(flags, say)
     allow_open_files(len(hosts))
     flags = {**UNASKED, "sudo": None, "ask_sudo_password": False, "gather": True, **flags}
     with Reach(flags) as reach:
-        return carry_out(Errand(hosts, ("true",), limits=limits(flags)), flags, reach)
+        return carry_out(ExecPlan(hosts, ("true",), limits=limits(flags)), flags, reach)
 
 
 def _ask(flags: dict[str, Any]) -> int:

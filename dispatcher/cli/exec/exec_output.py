@@ -1,4 +1,4 @@
-"""How an errand is shown: the sinks that the flags ask for, and what they say at its end."""
+"""How a fan-out command is shown: the sinks that the flags ask for, and their last words."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
-from dispatcher.output.exec.exec_notes import ErrandNotes, Through, describe, words
-from dispatcher.output.exec.exec_progress import ErrandProgress
+from dispatcher.output.exec.exec_notes import ExecNotes, Through, describe, words
+from dispatcher.output.exec.exec_progress import ExecProgress
 from dispatcher.output.exec.host_blocks import Early, Kept, blocks_of, differences, gathered, record
 from dispatcher.output.files.journal import Journal, write_all
 from dispatcher.output.files.rank_logs import HostFiles
@@ -28,7 +28,7 @@ BOTH = frozenset({STDOUT, STDERR})
 
 
 class Telling:
-    """The sinks of one errand. say: writes a line on standard error; nobody_reads: see Screen.
+    """The sinks of one command. say: writes a line on standard error; nobody_reads: see Screen.
 
     through: the one host's bytes go to our terminal as they are.
 
@@ -56,12 +56,12 @@ class Telling:
         kept = BOTH if both else frozenset({1}) if whole else frozenset()
         self._kept = Kept(kept)
         label = not flags["no_label"]
-        self._progress = None if through or not _may_draw(flags) else ErrandProgress(names)
+        self._progress = None if through or not _may_draw(flags) else ExecProgress(names)
         files = self._files(lambda line: screen.say(line))
         screen: Sink = (
             Through(STDOUT, nobody_reads) if through else self._screen(BOTH - kept, nobody_reads)
         )
-        notes = ErrandNotes(names, screen.say, verbose=flags["verbose"])
+        notes = ExecNotes(names, screen.say, verbose=flags["verbose"])
         self.sinks: list[Sink] = [notes, self._kept, *files]
         if self._progress is not None:
             self.sinks.append(self._progress)

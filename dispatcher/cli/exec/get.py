@@ -1,6 +1,6 @@
 """``dispatch get``: files and trees from every host, each host's into a folder of its own.
 
-From the flags of ``get`` to an errand that asks every host for its files.
+From the flags of ``get`` to a fan-out command that asks every host for its files.
 
 ``dispatch get``: files and trees from every host, each host's into a folder of its own.
 """
@@ -31,7 +31,7 @@ from dispatcher.core.events.exec_events import is_good
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import HOST, RANK
-from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer.get_files import Fetching, Group
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -49,7 +49,7 @@ def get(flags: Mapping[str, Any]) -> int:
         [source.rstrip("/") or source for source in sources], folder, hosts
     )
     own = placeholders.uses(folder, HOST) or placeholders.uses(folder, RANK)
-    names = Errand(hosts, ("get",)).names
+    names = ExecPlan(hosts, ("get",)).names
     plans = [
         tuple(
             Group(dest if own else os.path.join(dest, name), tuple(map(_named, paths)))
@@ -65,9 +65,9 @@ def get(flags: Mapping[str, Any]) -> int:
     )
     words = copy_program.words(shell.GET, ())
     tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
-    errand = Errand(hosts, words, stdin=True, limits=limits(flags), tails=tails)
+    exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(flags), tails=tails)
     began = time.monotonic()
-    outcomes = list(run(errand, flags, fetching, fetching.told))
+    outcomes = list(run(exec_plan, flags, fetching, fetching.told))
     for node, outcome in enumerate(outcomes):
         if is_good(outcome):
             fetching.unpack(node)

@@ -1,6 +1,6 @@
 """``dispatch put``: files and trees to every host.
 
-From the flags of ``put`` to an errand that sends the files, or to a tree and an errand.
+From the flags of ``put`` to a fan-out command that sends the files, or to a tree and one.
 
 ``dispatch put``: files and trees to every host.
 """
@@ -35,7 +35,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.model.paths import RANK
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files
 from dispatcher.transfer.host_copy import Told
 from dispatcher.transfer.put_files import Group, Sending, Sources, names_of
@@ -63,7 +63,7 @@ def put(flags: Mapping[str, Any]) -> int:
     job = Putting(flags, hosts, plans, told)
     began = time.monotonic()
     outcomes = job.by_tree(branches) if branches else job.flat(range(len(hosts)))
-    names = Errand(hosts, ("put",)).names
+    names = ExecPlan(hosts, ("put",)).names
     return conclude(
         names,
         [outcomes[node] for node in range(len(hosts))],
@@ -166,14 +166,14 @@ class Putting:
             below=below,
         )
         tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)
-        errand = Errand(
+        exec_plan = ExecPlan(
             tuple(self._hosts[node] for node in nodes),
             copy_program.words(shell.PUT, ()),
             stdin=True,
             limits=limits(flags),
             tails=tails,
         )
-        return dict(zip(nodes, run(errand, flags, sending, self._told), strict=True))
+        return dict(zip(nodes, run(exec_plan, flags, sending, self._told), strict=True))
 
 
 EPILOG = """\b

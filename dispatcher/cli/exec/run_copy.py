@@ -1,4 +1,4 @@
-"""What ``put`` and ``get`` share: an errand with a dialogue, and what is said at its end."""
+"""What ``put`` and ``get`` share: a fan-out command that talks with hosts, and its summary."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from dispatcher.core.events.run_events import SignalReceived
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.exec.exec_notes import ErrandNotes, describe, summary
+from dispatcher.output.exec.exec_notes import ExecNotes, describe, summary
 from dispatcher.output.terminal.screen import Outlet, Screen, View
-from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.remote.copy.disk import NotGiven, at_home
-from dispatcher.runner.exec.exec_loop import ErrandRunner
-from dispatcher.runner.exec.stdio import Dialogue
+from dispatcher.runner.exec.exec_loop import ExecRunner
+from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transfer.host_copy import Told
 
 _HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
@@ -63,17 +63,17 @@ def here(path: str) -> str:
 
 
 def run(
-    errand: Errand,
+    exec_plan: ExecPlan,
     flags: Mapping[str, Any],
-    talk: Dialogue,
+    talk: StdioHandler,
     told: Sequence[Told],
 ) -> tuple[Outcome, ...]:
-    """Carry out ``errand``, whose hosts ``talk`` talks with; one outcome a host.
+    """Carry out ``exec_plan``, whose hosts ``talk`` talks with; one outcome a host.
 
     told: what is known of each host's copy, for the progress that a terminal shows.
     """
-    allow_open_files(len(errand.hosts))
-    names = errand.names
+    allow_open_files(len(exec_plan.hosts))
+    names = exec_plan.names
 
     def nobody_reads() -> None:
         runner.tell(SignalReceived(signal.SIGPIPE))
@@ -90,11 +90,11 @@ def run(
     view = View(lambda node: f"{names[node]}:", terminals=terminals(), mark_errors=False)
     screen = Screen(view, outlet)
     with Reach(flags) as reach:
-        runner = ErrandRunner(
-            errand,
+        runner = ExecRunner(
+            exec_plan,
             reach.transport_for,
-            [ErrandNotes(names, screen.say, verbose=flags["verbose"]), screen, *sinks],
-            dialogue=talk,
+            [ExecNotes(names, screen.say, verbose=flags["verbose"]), screen, *sinks],
+            stdio=talk,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
         reach.typing = runner.typing

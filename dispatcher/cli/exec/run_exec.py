@@ -6,7 +6,7 @@ Each line has the host as it was named and why it failed as a comment; dispatch
 reads it like any hostfile, and it may be edited. When nothing failed the file
 holds only its first comment.
 
-From flags to an errand: hosts, command, limits, transports, sinks, runner, exit code.
+From flags to a fan-out command: hosts, command, limits, transports, sinks, runner, exit code.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.names import parse_count
 from dispatcher.output.exec.exec_notes import words
-from dispatcher.plan.exec_plan import Errand, ErrandLimits
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.hosts.hostfile import parse_hostfile
 from dispatcher.plan.job.request import parse_seconds
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import Reach
-    from dispatcher.runner.exec.stdio import Broadcast, Keyboard
+    from dispatcher.runner.exec.stdio import Keyboard, StdinSpool
 
 
 _HEAD = "# hosts that failed, by dispatch exec\n"
@@ -96,7 +96,7 @@ def run(flags: Mapping[str, Any]) -> int:
             return 0
         left = (failed,)
     hosts = find_hosts(flags, say, left)
-    errand = Errand(
+    exec_plan = ExecPlan(
         hosts,
         words,
         flags["stdin"],
@@ -104,12 +104,12 @@ def run(flags: Mapping[str, Any]) -> int:
         sudo=sudo.user(flags),
         terminal=terminal.size(flags),
     )
-    tree = fanout(flags, errand.hosts)
-    allow_open_files(len(errand.hosts))
+    tree = fanout(flags, exec_plan.hosts)
+    allow_open_files(len(exec_plan.hosts))
     from dispatcher.cli.options.connect_options import Reach
 
     with Reach(flags, tree=tree) as reach:
-        return carry_out(errand, flags, reach)
+        return carry_out(exec_plan, flags, reach)
 
 
 def _words(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -124,11 +124,11 @@ def _words(flags: Mapping[str, Any]) -> tuple[str, ...]:
         raise UsageError(
             "no command: what should the hosts run?", hint="dispatch exec -H hostfile -- uptime"
         )
-    mistakes.errand(words)
+    mistakes.exec_words(words)
     return words
 
 
-def limits(flags: Mapping[str, Any]) -> ErrandLimits:
+def limits(flags: Mapping[str, Any]) -> ExecLimits:
     given: dict[str, Any] = {}
     for field, name in (
         ("connect", "connect_timeout"),
@@ -143,36 +143,36 @@ def limits(flags: Mapping[str, Any]) -> ErrandLimits:
             given[name] = parse_count(flags[name], "--" + name.replace("_", "-"))
     if flags.get("fanout_tree") is not None:
         given.setdefault("fan_out", WINDOW)
-    return ErrandLimits(**given)
+    return ExecLimits(**given)
 
 
-def carry_out(errand: Errand, flags: Mapping[str, Any], reach: Reach) -> int:
-    """Run ``errand`` and show it as the flags say; the exit code. Raises: UsageError."""
+def carry_out(exec_plan: ExecPlan, flags: Mapping[str, Any], reach: Reach) -> int:
+    """Run ``exec_words`` and show it as the flags say; the exit code. Raises: UsageError."""
     from dispatcher.cli.exec.exec_output import Telling
     from dispatcher.core.events.exec_events import exit_code
     from dispatcher.core.events.run_events import SignalReceived
-    from dispatcher.runner.exec.exec_loop import ErrandRunner
+    from dispatcher.runner.exec.exec_loop import ExecRunner
 
     def nobody_reads() -> None:
         runner.tell(SignalReceived(signal.SIGPIPE))
 
-    interactive = terminal.is_ours(flags, errand)
-    telling = Telling(flags, errand.names, say, nobody_reads, through=interactive)
-    dialogue: Broadcast | Keyboard | None = None
-    if errand.stdin:
-        from dispatcher.runner.exec.stdio import Broadcast
+    interactive = terminal.is_ours(flags, exec_plan)
+    telling = Telling(flags, exec_plan.names, say, nobody_reads, through=interactive)
+    stdio: StdinSpool | Keyboard | None = None
+    if exec_plan.stdin:
+        from dispatcher.runner.exec.stdio import StdinSpool
 
-        dialogue = Broadcast(0)
+        stdio = StdinSpool(0)
     elif interactive:
         from dispatcher.runner.exec.stdio import Keyboard
 
-        dialogue = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
+        stdio = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
     with sudo.password(flags) as ask:
-        runner = ErrandRunner(
-            errand,
+        runner = ExecRunner(
+            exec_plan,
             reach.transport_for,
             telling.sinks,
-            dialogue=dialogue,
+            stdio=stdio,
             ask=ask,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
@@ -182,11 +182,11 @@ def carry_out(errand: Errand, flags: Mapping[str, Any], reach: Reach) -> int:
     code = exit_code(outcomes, largest=flags["max_code"])
     for path in filter(None, {flags["failed_to"], flags["retry_failed"]}):
         try:
-            write(path, errand.hosts, outcomes)
+            write(path, exec_plan.hosts, outcomes)
         except OSError as error:
             say(f"error: {path}: {(error.strerror or '').lower()}")
             code = code or 1
-    if dialogue is not None and dialogue.problem is not None:
-        say(f"error: {dialogue.problem}")
+    if stdio is not None and stdio.problem is not None:
+        say(f"error: {stdio.problem}")
         code = code or 1
     return code

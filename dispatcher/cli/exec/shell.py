@@ -14,7 +14,7 @@ What a line typed into ``dispatch shell`` means; pure, but for looking up host g
 
 The prompt of ``dispatch shell``: read a line, do what it says, again.
 
-Every command is an errand of its own, over connections that the shell keeps. The
+Every command is a fan-out command of its own, over connections that the shell keeps. The
 standard library's readline edits the line; the history is the user's alone (0600).
 Where standard input is no terminal its lines are commands all the same.
 
@@ -56,7 +56,7 @@ from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import private, state_folder
-from dispatcher.plan.exec_plan import Errand, targets
+from dispatcher.plan.exec_plan import ExecPlan, target_hosts
 from dispatcher.plan.hosts.hostfile import parse_inline
 
 HELP = (__doc__ or "").partition("::\n\n")[2].rstrip()
@@ -205,7 +205,7 @@ class Shell:
                 case Show(gather):
                     self._gather = gather
                 case Aim(named):
-                    hosts = self._hosts = targets([Hostlist(named)], (), *self._login)
+                    hosts = self._hosts = target_hosts([Hostlist(named)], (), *self._login)
                     allow_open_files(len(hosts))
                     if not os.isatty(0):
                         return True
@@ -219,7 +219,7 @@ class Shell:
         return True
 
     def _run(self, text: str) -> int:
-        errand = Errand(
+        exec_plan = ExecPlan(
             self._hosts,
             ("/bin/sh", "-c", text),
             limits=limits(self._flags),
@@ -227,7 +227,7 @@ class Shell:
         )
         shown = {**UNASKED, **self._flags, "gather": self._gather}
         sys.stdout.flush()
-        return carry_out(errand, shown, self._reach)
+        return carry_out(exec_plan, shown, self._reach)
 
     def _prompt(self) -> str:
         names = fold(host.name for host in self._hosts)

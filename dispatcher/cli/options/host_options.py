@@ -22,7 +22,7 @@ from dispatcher.model import hostset
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.names import BadName, check_user, parse_count
-from dispatcher.plan.exec_plan import targets
+from dispatcher.plan.exec_plan import target_hosts
 from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -84,7 +84,7 @@ _WHEN = (
         "and it is lost [as ServerAliveInterval, else 15; 0: never].",
     ),
     click.option("-f", "--fan-out", metavar="N", help="Hosts connecting at once [64]."),
-    click.option("--serial", metavar="N", help="Hosts at work at once: a rolling errand [all]."),
+    click.option("--serial", metavar="N", help="Hosts at work at once: rolling execution [all]."),
     click.option("--stop-after", metavar="K", help="Start no further host once K have failed."),
 )  # fmt: skip
 keep_option = click.option(
@@ -191,7 +191,7 @@ def find_hosts(
         raise UsageError("no hosts: where?", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
-    hosts = targets(
+    hosts = target_hosts(
         lists, _excluded(flags["excluded"]), *login(flags),
         said=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
     )  # fmt: skip

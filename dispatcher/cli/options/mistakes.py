@@ -69,7 +69,7 @@ def command(words: Sequence[str]) -> None:
         raise _one_word(words[0], "program", apart(words))
 
 
-def errand(words: Sequence[str]) -> None:
+def exec_words(words: Sequence[str]) -> None:
     """Refuse ``words``, what every host is to run, if the first is text for a shell."""
     if is_shell_text(words[0]):
         raise _one_word(words[0], "program", as_shell_text(words))

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.exec_plan import Errand
+from dispatcher.plan.exec_plan import ExecPlan
 
 #: flags that say how lines are shown: with one of these, lines are wanted
 _OF_LINES = (
@@ -59,11 +59,11 @@ def size(flags: Mapping[str, Any]) -> tuple[int, int] | None:
     return USUAL
 
 
-def is_ours(flags: Mapping[str, Any], errand: Errand) -> bool:
+def is_ours(flags: Mapping[str, Any], exec_plan: ExecPlan) -> bool:
     """Whether the command's terminal is to be the user's own."""
     return (
-        errand.terminal is not None
-        and len(errand.hosts) == 1
+        exec_plan.terminal is not None
+        and len(exec_plan.hosts) == 1
         and os.isatty(0)
         and os.isatty(1)
         and not any(flags[name] for name in _OF_LINES)

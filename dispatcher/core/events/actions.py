@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.model.frozen import Value, value
 
-if TYPE_CHECKING:  # an errand has none of these
+if TYPE_CHECKING:  # a fan-out command has none of these
     from dispatcher.core.events.mpi_events import World
     from dispatcher.core.events.run_events import Event
     from dispatcher.core.events.verdicts import Verdict

@@ -1,4 +1,4 @@
-"""What can happen to one host of an errand, and how it can end: frozen values.
+"""What can happen to one host of a fan-out command, and how it can end: frozen values.
 
 Events of ``core.events.run_events`` that mean the same here are used as they are
 (``NodeConnecting``, ``NodeConnected``, ``NodeBooted``: the command has started,
@@ -60,7 +60,7 @@ class StatusAsked(Event):
 
 @value
 class HostDone(Event):
-    """The host's part of the errand is over."""
+    """The host's part is over."""
 
     node: int
     outcome: Outcome
@@ -92,7 +92,7 @@ class Failed(Value):
 
 @value
 class TimedOut(Value):
-    """A limit of ``seconds`` ended it: ``command``, or ``total`` for the whole errand.
+    """A limit of ``seconds`` ended it: ``command``, or ``total`` for the whole command.
 
     ended: whether the command was seen to end; otherwise it was given up.
     """
@@ -119,7 +119,7 @@ class NotCopied(Value):
 
 @value
 class NotStarted(Value):
-    """The host was never contacted: the errand had been stopped before its turn."""
+    """The host was never contacted: the fan-out had been stopped before its turn."""
 
     why: str
 

@@ -1,6 +1,6 @@
 """A fan-out command or a copy in words, while it goes on and at its end.
 
-An errand in words: notes while it goes on, and what became of which hosts at its end.
+A fan-out command in words: notes while it goes on, and what became of which hosts at its end.
 
 ``put`` and ``get`` in words: what was copied, equal hosts folded.
 
@@ -16,7 +16,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
@@ -29,7 +29,7 @@ from dispatcher.output.text.sanitize import harmless_text
 _WIDEST = 300
 
 
-class ErrandNotes(Sink):
+class ExecNotes(Sink):
     """Says what the user should know at once; with ``verbose``, every step of every host.
 
     names: node -> name. say: writes one line.
@@ -61,9 +61,9 @@ class ErrandNotes(Sink):
         match event:
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._names[node]}: connection was dropped, attempt {attempt}"
-            case vi.CommandEnded(node, held_open=True):
+            case exec_events.CommandEnded(node, held_open=True):
                 self._held.append(self._names[node])
-            case vi.StatusAsked(connecting, running, waiting):
+            case exec_events.StatusAsked(connecting, running, waiting):
                 parts = [
                     f"{fold(self._names[node] for node in nodes)} {word}"
                     for nodes, word in (
@@ -83,26 +83,26 @@ class ErrandNotes(Sink):
             case ev.NodeBooted(node, noise):
                 after = f" after {noise} bytes of noise" if noise else ""
                 return f"{self._names[node]}: command started{after}"
-            case vi.HostDone(node, outcome):
+            case exec_events.HostDone(node, outcome):
                 return f"{self._names[node]}: {words(outcome)}"
         return None
 
 
-def words(outcome: vi.Outcome) -> str:
+def words(outcome: exec_events.Outcome) -> str:
     """``exit code 3``, ``killed by SIGKILL``, ``connection refused: ...``; one line."""
     match outcome:
-        case vi.Exited(code):
+        case exec_events.Exited(code):
             return f"exit code {code}"
-        case vi.Killed(name):
+        case exec_events.Killed(name):
             return f"killed by SIG{harmless_text(name)}"
-        case vi.Failed(failure):
+        case exec_events.Failed(failure):
             return f"{failure.kind.value}: {harmless_text(failure.why)}"
-        case vi.TimedOut(limit, seconds, ended):
-            what = "command" if limit == "command" else "errand"
-            return f"timeout: longer than the {seconds:g} s of the {what}" + _unended(ended)
-        case vi.Interrupted(signum, ended):
+        case exec_events.TimedOut(limit, seconds, ended):
+            whose = "of the command" if limit == "command" else "for all hosts"
+            return f"timeout: longer than the {seconds:g} s {whose}" + _unended(ended)
+        case exec_events.Interrupted(signum, ended):
             return f"interrupted by {signal.Signals(signum).name}" + _unended(ended)
-        case vi.NotCopied(why):
+        case exec_events.NotCopied(why):
             return harmless_text(why)
     return f"not started: {outcome.why}"
 
@@ -112,7 +112,7 @@ def _unended(ended: bool) -> str:
 
 
 def describe(
-    outcomes: Sequence[vi.Outcome], names: Sequence[str], advise: Advise = no_advice
+    outcomes: Sequence[exec_events.Outcome], names: Sequence[str], advise: Advise = no_advice
 ) -> list[str]:
     """The lines told at the end; [] when every command exited 0. Equal outcomes are folded.
 
@@ -121,7 +121,7 @@ def describe(
     groups = grouped(
         Trouble(name, *_trouble(outcome))
         for name, outcome in zip(names, outcomes, strict=True)
-        if not vi.is_good(outcome)
+        if not exec_events.is_good(outcome)
     )
     if not groups:
         return []
@@ -133,12 +133,12 @@ def describe(
     return lines + hints(groups, advise)
 
 
-def _trouble(outcome: vi.Outcome) -> tuple[str, str, str | None]:
+def _trouble(outcome: exec_events.Outcome) -> tuple[str, str, str | None]:
     """Kind, words and hint of what went wrong."""
     text = words(outcome)[:_WIDEST]
-    if isinstance(outcome, vi.Failed):
+    if isinstance(outcome, exec_events.Failed):
         return outcome.failure.kind.value, text, outcome.failure.hint
-    return text if isinstance(outcome, vi.Exited) else "", text, None
+    return text if isinstance(outcome, exec_events.Exited) else "", text, None
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -176,7 +176,7 @@ def size(nbytes: float) -> str:
 
 def summary(
     names: Sequence[str],
-    outcomes: Sequence[vi.Outcome],
+    outcomes: Sequence[exec_events.Outcome],
     told: Sequence[Told],
     seconds: float,
     verb: str,
@@ -184,7 +184,7 @@ def summary(
     """A line for the hosts that were served alike; [] when none was served. verb: ``sent``."""
     groups: dict[str, list[str]] = {}
     for name, outcome, one in zip(names, outcomes, told, strict=True):
-        if not vi.is_good(outcome):
+        if not exec_events.is_good(outcome):
             continue
         if one.sent is None:
             text = f"all {verb}, by tar"

@@ -1,8 +1,8 @@
 """How far a fan-out command or a copy is, below the lines of a terminal.
 
-How far an errand is, below the lines of a terminal: hosts done, failed, at work, and the slow.
+How far a fan-out command is: hosts done, failed, at work, and the slow.
 
-rich is loaded when the first picture is drawn: a quick errand shows none.
+rich is loaded when the first picture is drawn: a quick command shows none.
 
 How far a copy is, below the lines of a terminal: hosts, bytes, rate, what is left.
 
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
@@ -35,7 +35,7 @@ SLOW = 5.0
 _BAR = 20
 
 
-class ErrandProgress(Sink):
+class ExecProgress(Sink):
     """names: node -> name. Told on the sinks' thread, asked on the screen's.
 
     Nothing is drawn before a host was reached: a passphrase may be asked for until then.
@@ -64,11 +64,11 @@ class ErrandProgress(Sink):
                     self._running.add(node)
                 case ev.NodeLost(node):
                     self._connecting.discard(node)
-                case vi.HostDone(node, outcome):
+                case exec_events.HostDone(node, outcome):
                     self._connecting.discard(node)
                     self._running.discard(node)
                     self._done.add(node)
-                    self._failed += not vi.is_good(outcome)
+                    self._failed += not exec_events.is_good(outcome)
 
     def lines(self, columns: int) -> list[tuple[bytes, int]]:
         """What to draw: one line, no wider than ``columns``, or none."""
@@ -116,9 +116,9 @@ class CopyProgress(Sink):
         self._seen: deque[tuple[float, int]] = deque()
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, vi.HostDone):
+        if isinstance(stamped.event, exec_events.HostDone):
             self._done += 1
-            self._failed += not vi.is_good(stamped.event.outcome)
+            self._failed += not exec_events.is_good(stamped.event.outcome)
 
     def lines(self, columns: int) -> list[tuple[bytes, int]]:
         """The footer: one line, no wider than ``columns``."""

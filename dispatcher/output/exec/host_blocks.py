@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import exec_events
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.fold import gather
@@ -55,7 +55,7 @@ class Kept(Sink):
             self._dropped[key] = self._dropped.get(key, 0) + len(data) - room
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, vi.HostDone):
+        if isinstance(stamped.event, exec_events.HostDone):
             self.seconds[stamped.event.node] = stamped.t
 
     def block(self, node: int, stream: int) -> bytes:
@@ -132,16 +132,18 @@ def _lines(block: bytes) -> list[bytes]:
     return harmless_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
 
 
-def record(name: str, index: int, outcome: vi.Outcome, kept: Kept, words: str) -> dict[str, Any]:
+def record(
+    name: str, index: int, outcome: exec_events.Outcome, kept: Kept, words: str
+) -> dict[str, Any]:
     """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
     found: dict[str, Any] = {
         "host": name,
         "index": index,
-        "ok": vi.is_good(outcome),
+        "ok": exec_events.is_good(outcome),
         "outcome": _KINDS[type(outcome)],
-        "code": outcome.code if isinstance(outcome, vi.Exited) else None,
-        "signal": outcome.signal if isinstance(outcome, vi.Killed) else None,
-        "kind": outcome.failure.kind.value if isinstance(outcome, vi.Failed) else None,
+        "code": outcome.code if isinstance(outcome, exec_events.Exited) else None,
+        "signal": outcome.signal if isinstance(outcome, exec_events.Killed) else None,
+        "kind": outcome.failure.kind.value if isinstance(outcome, exec_events.Failed) else None,
         "words": words,
         "seconds": round(kept.seconds.get(index, 0.0), 3),
     }
@@ -157,12 +159,12 @@ def record(name: str, index: int, outcome: vi.Outcome, kept: Kept, words: str) -
 
 
 _KINDS: Mapping[type, str] = {
-    vi.Exited: "exited",
-    vi.Killed: "killed",
-    vi.Failed: "failed",
-    vi.TimedOut: "timeout",
-    vi.Interrupted: "interrupted",
-    vi.NotStarted: "not started",
+    exec_events.Exited: "exited",
+    exec_events.Killed: "killed",
+    exec_events.Failed: "failed",
+    exec_events.TimedOut: "timeout",
+    exec_events.Interrupted: "interrupted",
+    exec_events.NotStarted: "not started",
 }
 
 
@@ -171,7 +173,7 @@ def blocks_of(kept: Kept, names: Sequence[str], stream: int = 1) -> dict[str, by
     return {name: kept.block(node, stream) for node, name in enumerate(names)}
 
 
-#: seconds from when a block has most hosts until it is shown; a quick errand shows whole groups
+#: seconds from when a block has most hosts until it is shown; a quick command shows whole groups
 WAIT = 1.0
 
 
@@ -195,7 +197,7 @@ class Early(Sink):
         self.shown: tuple[bytes, frozenset[str]] | None = None
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, vi.HostDone):
+        if isinstance(stamped.event, exec_events.HostDone):
             self._done += 1
             node = stamped.event.node
             block = self._kept.block(node, 1)

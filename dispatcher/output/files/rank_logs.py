@@ -12,7 +12,7 @@ bound on sizes (``rotation``) or on waiting, is marked where it is missing.
 Per-host files (``-o DIR -e DIR``): exactly the bytes each host's command wrote.
 
 A file has its host's name, which was checked when it was read and holds no
-``/``; it is made at the first byte, mode 0600, and what an earlier errand left
+``/``; it is made at the first byte, mode 0600, and what an earlier command left
 under that name is removed first. Links are never followed.
 """
 
@@ -114,7 +114,7 @@ class RankFiles(Sink):
 class HostFiles(Sink):
     """Writes stream ``n`` of every host into the folder ``folders[n]``.
 
-    warn: called with a text when a file cannot be written; the errand goes on.
+    warn: called with a text when a file cannot be written; the command goes on.
     Raises: UsageError when a folder cannot be made.
     """
 

@@ -103,7 +103,7 @@ class Apart:
     """Rounds of figures of one kind: for how many in a row each rank has been apart."""
 
     def __init__(self) -> None:
-        self._rounds: dict[int, int] = {}  # rank -> so many, below 0 for less than usual
+        self._machine: dict[int, int] = {}  # rank -> so many, below 0 for less than usual
 
     def round(self, figures: Mapping[int, float]) -> list[Outlier]:
         """The ranks that are apart after this round; ``figures``: rank -> % in it."""
@@ -115,13 +115,13 @@ class Apart:
         }
         if len(odd) > MOST_APART * len(figures):
             odd.clear()
-        rounds = self._rounds
-        self._rounds = {}
+        rounds = self._machine
+        self._machine = {}
         for rank, one in odd.items():
             step = 1 if one.value > one.usual else -1
             before = rounds.get(rank, 0)
-            self._rounds[rank] = step + (before if before * step > 0 else 0)
-        return [one for rank, one in odd.items() if abs(self._rounds[rank]) >= ROUNDS]
+            self._machine[rank] = step + (before if before * step > 0 else 0)
+        return [one for rank, one in odd.items() if abs(self._machine[rank]) >= ROUNDS]
 
 
 class SamplesApart(Sink):

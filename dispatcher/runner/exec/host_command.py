@@ -1,8 +1,8 @@
-"""One host of an errand: connect, start the command, read it to its end.
+"""One host of a fan-out command: connect, start the command, read it to its end.
 
 It owns the link. What happens is told as events, the last of which is
 ``NodeLost`` or ``CommandEnded``; output goes to the sinks' queue directly, and
-no more than ``credit`` bytes of it wait there. Whose thread that is, is ``desk``'s affair: a visit
+no more than ``credit`` bytes of it wait there. ``HostExecutor`` chooses the thread: a command
 is given what is for it, one item at a time, and says until when it needs nothing.
 """
 
@@ -19,7 +19,7 @@ from dispatcher.bootstrap.shell import Door
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.runner.exec.stdio import Dialogue, Entrance, Heard
+from dispatcher.runner.exec.stdio import Prompt, PromptScanner, StdioHandler
 from dispatcher.transport.base import Call, Link, LinkClosed, Target, Transport, Window
 
 READ_SIZE = 256 << 10
@@ -36,13 +36,13 @@ _READABLE = object()
 _CLOSE = object()
 
 
-class Visit:
+class HostCommand:
     """One attempt at one host.
 
     opening: what ``lifeline.opening`` made of the command. door: where it has to wait
     for its turn, or None; sudo: whether that is sudo's. window: of the terminal
     that the command gets, or None. seconds: until the command must have started.
-    dialogue: who writes what the command reads, or None. typed: the seconds for which the
+    stdio: who writes what the command reads, or None. typed: the seconds for which the
     user has typed secrets so far, which are not the host's.
     tell, output: take events and (node, stream, bytes), from the thread that calls ``open``,
     ``call`` and ``step``.
@@ -61,12 +61,12 @@ class Visit:
         window: Window | None,
         seconds: float,
         credit: int,
-        dialogue: Dialogue | None,
+        stdio: StdioHandler | None,
         typed: Callable[[], float],
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, bytes], None],
     ) -> None:
-        self.name = f"visit:{target.host}"
+        self.name = f"command:{target.host}"
         #: nothing is left to do but ``leave``
         self.over = False
         #: takes what is for ``step``, from any thread
@@ -77,12 +77,12 @@ class Visit:
         self._transport = transport
         self._opening = opening
         self._command = shell.COMMAND if door is None else door.command
-        self._entrance = None if door is None else Entrance(door)
+        self._prompts = None if door is None else PromptScanner(door)
         self._sudo = sudo
         self._window = window
         self._deadline = time.monotonic() + seconds
         self._credit = credit
-        self._dialogue = dialogue
+        self._stdio = stdio
         self._typed = typed
         self._tell = tell
         self._output = output
@@ -135,9 +135,9 @@ class Visit:
     # -- the thread ---------------------------------------------------------------------
 
     @property
-    def waits_for_nobody(self) -> bool:
+    def never_blocks(self) -> bool:
         """Whether nothing that we do can take long, once the host has been called."""
-        return self._entrance is None and self._dialogue is None and self._window is None
+        return self._prompts is None and self._stdio is None and self._window is None
 
     def call(self) -> bool:
         """Call the host without waiting; False where it takes ``open``."""
@@ -154,7 +154,7 @@ class Visit:
         self._begin()
         opened = self._transport.open(self._target, self._command, self._deadline, self._window)
         self._arrived(opened)
-        if self._link is not None and not self.over and self._entrance is None:
+        if self._link is not None and not self.over and self._prompts is None:
             self._write(self._link, self._opening)
 
     def _begin(self) -> None:
@@ -236,8 +236,8 @@ class Visit:
             self._quiet_since = time.monotonic()
         last = self._last_event(link)
         if last is not None:
-            if self._dialogue is not None:
-                self._dialogue.finish(self._node)
+            if self._stdio is not None:
+                self._stdio.finish(self._node)
             self._end(last)
 
     def due(self) -> float | None:
@@ -262,10 +262,10 @@ class Visit:
     def _order(self, link: Link, name: str) -> None:
         if self._window is not None and name == "INT":
             self._write(link, INTERRUPT)
-        elif self._dialogue is not None and self._dialogue.hears and not self._asked:
+        elif self._stdio is not None and self._stdio.hears and not self._asked:
             self._asked = True
             link.end_input()  # who we talk with ends in good order when we say no more
-        elif self._window is not None or self._dialogue is not None:
+        elif self._window is not None or self._stdio is not None:
             link.close()  # no line for orders: the far side sees the end
         else:
             self._write(link, shell.order(name))
@@ -283,7 +283,7 @@ class Visit:
         """Take what is there, up to the credit; whether there was anything."""
         before = sum(self._counts.values())
         while self._has_credit() and (data := link.read_errors(READ_SIZE)):
-            if self._entrance is not None:
+            if self._prompts is not None:
                 self._hear(link, STDERR, data)
                 continue
             self._errors = (self._errors + data)[-ERRORS_KEPT:]
@@ -302,21 +302,21 @@ class Visit:
             return not self._full
 
     def _hear(self, link: Link, stream: int, data: bytes) -> bytes:
-        """Listen at the entrance; what follows it once we are in."""
-        assert self._entrance is not None
-        heard, rest = self._entrance.hear(stream, data)
-        if heard is Heard.READY:
-            self._entrance = None
+        """Look for prompts; what follows them once the command can be told what to run."""
+        assert self._prompts is not None
+        heard, rest = self._prompts.hear(stream, data)
+        if heard is Prompt.READY:
+            self._prompts = None
             self._write(link, self._opening)
-        elif heard is Heard.PASSWORD:
+        elif heard is Prompt.PASSWORD:
             self._deadline = math.inf  # until the user has answered
             self._tell(PasswordAwaited(self._node))
-        elif heard is Heard.WRONG:
+        elif heard is Prompt.WRONG:
             self._end(ev.NodeLost(self._node, Failure(Kind.SUDO, "wrong password")))
         return rest
 
     def _take(self, link: Link, data: bytes) -> None:
-        if self._entrance is not None:
+        if self._prompts is not None:
             data = self._hear(link, STDOUT, data)
             if not data:
                 return
@@ -326,8 +326,8 @@ class Visit:
                 return
             self._tell(ev.NodeBooted(self._node, len(self._scanner.noise)))
             self._scanner = None
-            if self._dialogue is not None:
-                self._dialogue.start(self._node, link)
+            if self._stdio is not None:
+                self._stdio.start(self._node, link)
             data = rest
         self._give(STDOUT, data)
 
@@ -373,14 +373,14 @@ class Visit:
             return known
         code = link.ending(0.0).code
         how = "the link ended" if code is None else f"exit code {code}"
-        if self._entrance is not None and self._sudo and code is not None:
+        if self._prompts is not None and self._sudo and code is not None:
             return Failure(Kind.SUDO, how + self._said())
         return Failure(Kind.BOOT, f"{how} before the command started{self._said()}")
 
     def _said(self) -> str:
         noise = self._scanner.finish() if self._scanner is not None else b""
-        if self._entrance is not None:
-            noise = b"\n".join(self._entrance.said.values())
+        if self._prompts is not None:
+            noise = b"\n".join(self._prompts.said.values())
         words = (self._errors or noise).decode("utf-8", "backslashreplace").strip()
         last = "; ".join(words.splitlines()[-3:])[-400:]
         return f"; remote said: {last}" if last else ""

@@ -1,9 +1,9 @@
 """Standard input and output of the commands: prompts, our input for all, a terminal's keys.
 
-Who talks with the commands of an errand on their standard input and output.
+Who talks with the commands of a fan-out command on their standard input and output.
 
-An errand's output goes to the sinks unless somebody here takes it; its input is empty
-unless somebody here writes it. ``Broadcast`` writes the same to all and hears nothing.
+A fan-out command's output goes to the sinks unless somebody here takes it; its input is empty
+unless somebody here writes it. ``StdinSpool`` writes the same to all and hears nothing.
 
 What a host says between an open link and the command, where the command must wait; pure.
 
@@ -46,7 +46,7 @@ from dispatcher.bootstrap.shell import Door
 from dispatcher.transport.base import Link, LinkClosed, Window
 
 
-class Dialogue(Protocol):
+class StdioHandler(Protocol):
     """Talks with every host's command. Methods are called from the hosts' own threads."""
 
     #: whether ``heard`` takes the standard output, in the place of the sinks
@@ -69,14 +69,14 @@ class Dialogue(Protocol):
 KEPT = 4096
 
 
-class Heard(enum.Enum):
+class Prompt(enum.Enum):
     NOTHING = enum.auto()
     PASSWORD = enum.auto()  # one is wanted
     WRONG = enum.auto()  # the one that was given
     READY = enum.auto()  # for the opening
 
 
-class Entrance:
+class PromptScanner:
     """Listens at ``door`` to both streams; ``said`` is what else the host said, of each."""
 
     def __init__(self, door: Door) -> None:
@@ -85,16 +85,16 @@ class Entrance:
         self.asked = False
         self.said = {1: b"", 2: b""}
 
-    def hear(self, stream: int, data: bytes) -> tuple[Heard, bytes]:
+    def hear(self, stream: int, data: bytes) -> tuple[Prompt, bytes]:
         """What ``data`` of ``stream`` means, and what followed if it means ``READY``."""
         text = self.said[stream] + data
         if stream == 1 and (at := text.find(self._ready)) >= 0:
             self.said[stream] = text[:at][-KEPT:]
-            return Heard.READY, text[at + len(self._ready) :]
-        heard = Heard.NOTHING
+            return Prompt.READY, text[at + len(self._ready) :]
+        heard = Prompt.NOTHING
         while (at := text.find(self._prompt)) >= 0:
             text = text[:at] + text[at + len(self._prompt) :]
-            heard = Heard.WRONG if self.asked else Heard.PASSWORD
+            heard = Prompt.WRONG if self.asked else Prompt.PASSWORD
             self.asked = True
         self.said[stream] = text[-KEPT:]
         return heard, b""
@@ -104,7 +104,7 @@ CHUNK = 64 << 10
 _LINK_LOOK = 0.5  # seconds between two looks whether a link has ended
 
 
-class Broadcast:
+class StdinSpool:
     """Copies of descriptor ``fd`` for any number of links; one thread reads, one a link writes.
 
     ``problem`` says why not all of it could be read, if so.
@@ -279,7 +279,7 @@ class Keys:
         return keys
 
 
-class Typing:
+class PromptTimer:
     """Told when secrets begin and end to be typed; any thread may tell and ask."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

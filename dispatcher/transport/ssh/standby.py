@@ -1,7 +1,7 @@
 """A shell that waits on the host for the next command: most of what a command's start costs.
 
 sshd forks, and starts the login shell and then sh, for each command: 5 ms of the host's
-time, after two round trips. All commands of errands are the same to it
+time, after two round trips. All commands of fan-out commands are the same to it
 (``lifeline.COMMAND``): what is to run comes by standard input. So while nobody needs a
 connection that is kept, its next channel can be opened and the command started; then
 it reads, and ends with the connection as every command does, having done nothing.

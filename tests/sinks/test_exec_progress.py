@@ -1,17 +1,17 @@
-"""How far an errand is, as a terminal shows it."""
+"""How far a fan-out command is, as a terminal shows it."""
 
 from __future__ import annotations
 
 import re
 
-from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Stamped
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.exec.exec_progress import SLOW, ErrandProgress
+from dispatcher.output.exec.exec_progress import SLOW, ExecProgress
 
 
-def shown(progress: ErrandProgress, columns: int = 100) -> str:
+def shown(progress: ExecProgress, columns: int = 100) -> str:
     found = progress.lines(columns)
     if not found:
         return ""
@@ -23,7 +23,7 @@ def shown(progress: ErrandProgress, columns: int = 100) -> str:
 def test_hosts_on_their_way() -> None:
     now = 100.0
     names = [f"n{i}" for i in range(1, 7)]
-    progress = ErrandProgress(names, lambda: now)
+    progress = ExecProgress(names, lambda: now)
 
     def tell(*events: ev.Event) -> None:
         for event in events:
@@ -34,10 +34,14 @@ def test_hosts_on_their_way() -> None:
     tell(ev.NodeConnected(0, None, "local"), *(ev.NodeBooted(node, 0) for node in range(4)))
     assert shown(progress) == "0 of 6 hosts  4 running 1 connecting 0:00:00"
     dropped = Failure(Kind.DROPPED, "busy", retryable=True)
-    tell(vi.HostDone(0, vi.Exited(0)), vi.HostDone(1, vi.Exited(3)), ev.NodeLost(4, dropped))
+    tell(
+        exec_events.HostDone(0, exec_events.Exited(0)),
+        exec_events.HostDone(1, exec_events.Exited(3)),
+        ev.NodeLost(4, dropped),
+    )
     assert shown(progress) == "2 of 6 hosts (1 failed)  2 running 0:00:00"
     now += SLOW
     assert shown(progress) == "2 of 6 hosts (1 failed)  2 running: n[3-4] 0:00:05"
     assert len(shown(progress, 30)) <= 30
-    tell(*(vi.HostDone(node, vi.Exited(0)) for node in range(2, 6)))
+    tell(*(exec_events.HostDone(node, exec_events.Exited(0)) for node in range(2, 6)))
     assert shown(progress) == "6 of 6 hosts (1 failed)  0:00:05"

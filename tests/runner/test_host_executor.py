@@ -1,4 +1,4 @@
-"""Visits at their desk: who waits for nobody shares a thread, and nothing said last is lost."""
+"""Which thread serves a host; and nothing that was said last is lost."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.runner.exec import host_command as visit_module
-from dispatcher.runner.exec.exec_loop import Desk
-from dispatcher.runner.exec.host_command import Visit
+from dispatcher.runner.exec import host_command
+from dispatcher.runner.exec.exec_loop import HostExecutor
+from dispatcher.runner.exec.host_command import HostCommand
 from dispatcher.transport.base import Call, Link, Target, Transport, Window
 
 LIMIT = 20.0
@@ -106,16 +106,16 @@ class Way(Transport):
 
 
 class Told:
-    """What the visits of some hosts told."""
+    """What the commands of some hosts told."""
 
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: dict[int, bytes] = {}
 
-    def visit(self, node: int, transport: Transport) -> Visit:
-        return Visit(
+    def command(self, node: int, transport: Transport) -> HostCommand:
+        return HostCommand(
             node=node, attempt=1, target=Target(f"n{node}"), transport=transport, opening=b"x",
-            door=None, sudo=False, window=None, seconds=60.0, credit=1 << 20, dialogue=None,
+            door=None, sudo=False, window=None, seconds=60.0, credit=1 << 20, stdio=None,
             typed=lambda: 0.0, tell=self.events.put, output=self._hear,
         )  # fmt: skip
 
@@ -133,29 +133,29 @@ class Told:
 
 
 def test_those_that_are_called_share_a_thread() -> None:
-    told, desk = Told(), Desk()
+    told, executor = Told(), HostExecutor()
     links = [Played(SYNC + b"one\n"), Played(SYNC, b"two\n"), Played(SYNC + b"far\n")]
     lost = Failure(Kind.UNREACHABLE, "no route")
-    desk.serve(told.visit(0, Way("near", called=links[0])))
-    desk.serve(told.visit(1, Way("near", called=links[1])))
-    desk.serve(told.visit(2, Way("near", called=Way("far", opened=links[2]))))
-    desk.serve(told.visit(3, Way("near", called=lost)))
+    executor.serve(told.command(0, Way("near", called=links[0])))
+    executor.serve(told.command(1, Way("near", called=links[1])))
+    executor.serve(told.command(2, Way("near", called=Way("far", opened=links[2]))))
+    executor.serve(told.command(3, Way("near", called=lost)))
     ends = told.last(4)
-    desk.join(LIMIT)
+    executor.join(LIMIT)
     assert told.output == {0: b"one\n", 1: b"two\n", 2: b"far\n"}
     assert ends[3] == ev.NodeLost(3, lost)
-    assert [link.thread for link in links] == ["desk", "desk", "visit:n2"]
+    assert [link.thread for link in links] == ["commands", "commands", "command:n2"]
     assert all(link.closed for link in links)
 
 
-def test_a_bug_in_one_visit_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_one_command_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
-    told, desk, bug = Told(), Desk(), KeyError("a bug")
-    desk.serve(told.visit(0, Way("near", called=bug)))
-    desk.serve(told.visit(1, Way("near", called=Played(SYNC + b"one\n"))))
+    told, executor, bug = Told(), HostExecutor(), KeyError("a bug")
+    executor.serve(told.command(0, Way("near", called=bug)))
+    executor.serve(told.command(1, Way("near", called=Played(SYNC + b"one\n"))))
     ends = told.last(2)
-    desk.join(LIMIT)
+    executor.join(LIMIT)
     assert reported == [bug]
     assert isinstance(ends[0], ev.NodeLost)
     assert "internal error: KeyError" in ends[0].failure.why
@@ -172,17 +172,17 @@ def test_last_words_are_waited_for_however_long_it_was_silent(
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(visit_module, "time", clock)
+    monkeypatch.setattr(host_command, "time", clock)
     told, link = Told(), Piecewise(SYNC, b"", b"last words\n", b"")
-    visit = told.visit(0, Way("far", opened=link))
-    visit.post = lambda item: None
-    visit.open()
+    command = told.command(0, Way("far", opened=link))
+    command.post = lambda item: None
+    command.open()
     clock.now += 30.0  # the host takes its time; then all happens at once
-    visit.step(None)
-    assert not visit.over
-    visit.step(None)
+    command.step(None)
+    assert not command.over
+    command.step(None)
     assert told.output == {0: b"last words\n"}
-    assert not visit.over
-    clock.now += visit_module.HELD_OPEN
-    visit.step(None)
+    assert not command.over
+    clock.now += host_command.HELD_OPEN
+    command.step(None)
     assert told.last(1) == {0: CommandEnded(0, 0, None, held_open=True)}

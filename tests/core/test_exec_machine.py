@@ -1,4 +1,4 @@
-"""The machine of an errand: its rules by example, then by any sequence of events."""
+"""The machine of a fan-out command: its rules by example, then by any sequence of events."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.core.events import exec_events as vi
+from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
 from dispatcher.core.exec_machine import (
     CONNECT_SLACK,
-    Answer,
     AskPassword,
+    CloseHost,
+    ExecMachine,
     Finished,
-    Leave,
-    Rounds,
+    SendPassword,
     SignalCommand,
-    Visit,
+    StartCommand,
 )
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
-from dispatcher.plan.exec_plan import Errand, ErrandLimits
-from dispatcher.runner.exec.stdio import Typing
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.runner.exec.stdio import PromptTimer
 
 DROPPED = Failure(Kind.DROPPED, "closed by the host", retryable=True)
 REFUSED = Failure(Kind.REFUSED, "no sshd")
@@ -34,31 +34,31 @@ class Table:
     """A machine with its clock, and what it has ordered."""
 
     def __init__(self, hosts: int, **limits: object) -> None:
-        errand = Errand(
+        exec_plan = ExecPlan(
             tuple(Host(f"n{i}") for i in range(hosts)),
             ("true",),
-            limits=ErrandLimits(**limits),  # type: ignore[arg-type]
+            limits=ExecLimits(**limits),  # type: ignore[arg-type]
         )
         self.now = 100.0
-        self.limits = errand.limits
-        self.rounds = Rounds(errand, lambda: 0.5)
+        self.limits = exec_plan.limits
+        self.rounds = ExecMachine(exec_plan, lambda: 0.5)
         self.connecting: set[int] = set()
         self.running: set[int] = set()
         self.signals: list[tuple[int, str]] = []
         self.told: list[ev.Event] = []
-        self.result: tuple[vi.Outcome, ...] | None = None
+        self.result: tuple[exec_events.Outcome, ...] | None = None
         self.take(self.rounds.begin(self.now))
 
     def take(self, actions: list[Action]) -> None:
         for action in actions:
             assert self.result is None, "nothing is ordered after the end"
             match action:
-                case Visit(node):
+                case StartCommand(node):
                     assert node not in self.connecting | self.running
                     self.connecting.add(node)
                 case SignalCommand(node, name):
                     self.signals.append((node, name))
-                case Leave(node):
+                case CloseHost(node):
                     self.connecting.discard(node)
                     self.running.discard(node)
                 case Tell(event):
@@ -72,7 +72,7 @@ class Table:
                 case ev.NodeBooted(node) if node in self.connecting:
                     self.connecting.discard(node)
                     self.running.add(node)
-                case ev.NodeLost(node) | vi.CommandEnded(node):
+                case ev.NodeLost(node) | exec_events.CommandEnded(node):
                     self.connecting.discard(node)
                     self.running.discard(node)
             self.take(self.rounds.handle(event, self.now))
@@ -93,13 +93,13 @@ def up(node: int) -> ev.Event:
 
 
 def ended(node: int, code: int | None = 0, name: str | None = None) -> ev.Event:
-    return vi.CommandEnded(node, code, name)
+    return exec_events.CommandEnded(node, code, name)
 
 
 def test_all_go_well() -> None:
     table = Table(2)
     table.see(up(0), up(1), ended(1), ended(0))
-    assert table.result == (vi.Exited(0), vi.Exited(0))
+    assert table.result == (exec_events.Exited(0), exec_events.Exited(0))
 
 
 def test_kinds_are_kept_apart() -> None:
@@ -107,10 +107,10 @@ def test_kinds_are_kept_apart() -> None:
     table.see(up(0), ended(0, 3), up(1), ended(1, None, "KILL"), ev.NodeLost(2, REFUSED), up(3))
     table.see(ev.NodeLost(3, Failure(Kind.LOST, "cut")))
     assert table.result == (
-        vi.Exited(3),
-        vi.Killed("KILL"),
-        vi.Failed(REFUSED),
-        vi.Failed(Failure(Kind.LOST, "cut")),
+        exec_events.Exited(3),
+        exec_events.Killed("KILL"),
+        exec_events.Failed(REFUSED),
+        exec_events.Failed(Failure(Kind.LOST, "cut")),
     )
 
 
@@ -136,7 +136,9 @@ def test_a_drop_is_tried_again_and_narrows_the_fan_out() -> None:
     table.see(up(4))
     assert 0 in table.connecting
     table.see(up(0), ended(0))
-    assert not any(isinstance(event, vi.HostDone) and event.node == 1 for event in table.told)
+    assert not any(
+        isinstance(event, exec_events.HostDone) and event.node == 1 for event in table.told
+    )
 
 
 def test_drops_end_at_the_connect_limit() -> None:
@@ -145,7 +147,7 @@ def test_drops_end_at_the_connect_limit() -> None:
         if table.result is None:
             table.see(ev.NodeLost(0, DROPPED))
             table.wait(2.0)
-    assert table.result == (vi.Failed(DROPPED),)
+    assert table.result == (exec_events.Failed(DROPPED),)
 
 
 def test_a_command_that_takes_too_long_gets_term_then_kill_then_is_given_up() -> None:
@@ -156,7 +158,7 @@ def test_a_command_that_takes_too_long_gets_term_then_kill_then_is_given_up() ->
     table.wait(5.0)
     assert table.signals == [(0, "TERM"), (0, "KILL")]
     table.wait(5.0)
-    assert table.result == (vi.TimedOut("command", 2.0, ended=False),)
+    assert table.result == (exec_events.TimedOut("command", 2.0, ended=False),)
 
 
 def test_a_command_that_ends_on_term_timed_out_and_one_that_ends_well_did_not() -> None:
@@ -164,7 +166,7 @@ def test_a_command_that_ends_on_term_timed_out_and_one_that_ends_well_did_not() 
     table.see(up(0), up(1))
     table.wait(2.5)
     table.see(ended(0, None, "TERM"), ended(1, 0))
-    assert table.result == (vi.TimedOut("command", 2.0), vi.Exited(0))
+    assert table.result == (exec_events.TimedOut("command", 2.0), exec_events.Exited(0))
 
 
 def test_the_deadline_ends_everything() -> None:
@@ -173,21 +175,21 @@ def test_the_deadline_ends_everything() -> None:
     table.wait(3.5)
     assert table.signals == [(1, "TERM")]
     table.see(ended(1, 1))
-    why = vi.TimedOut("total", 3.0)
-    assert table.result == (vi.Exited(0), why, why, why)
+    why = exec_events.TimedOut("total", 3.0)
+    assert table.result == (exec_events.Exited(0), why, why, why)
     table = Table(3, total=3.0, serial=1)
     table.see(up(0))
     table.wait(3.5)
     table.see(ended(0, 1))
     assert table.result is not None
-    assert table.result[2] == vi.NotStarted("time was up")
+    assert table.result[2] == exec_events.NotStarted("time was up")
 
 
 def test_stop_after_k_failures() -> None:
     table = Table(5, serial=1, stop_after=2)
     table.see(up(0), ended(0, 1), up(1), ended(1, 0), up(2), ended(2, 1))
     assert table.result is not None
-    assert table.result[3:] == (vi.NotStarted("stopped after 2 failed"),) * 2
+    assert table.result[3:] == (exec_events.NotStarted("stopped after 2 failed"),) * 2
 
 
 def test_ctrl_c_once_twice_three_times() -> None:
@@ -195,14 +197,14 @@ def test_ctrl_c_once_twice_three_times() -> None:
     table.see(up(0))
     table.see(ev.SignalReceived(signal.SIGINT))
     assert table.signals == [(0, "INT")]
-    assert vi.StatusAsked((1,), (0,), (2,)) in table.told
+    assert exec_events.StatusAsked((1,), (0,), (2,)) in table.told
     table.see(ev.SignalReceived(signal.SIGINT))
     assert table.signals == [(0, "INT"), (0, "KILL")]
     table.see(ev.SignalReceived(signal.SIGINT))
     assert table.result == (
-        vi.Interrupted(2, ended=False),
-        vi.Interrupted(2),
-        vi.NotStarted("interrupted"),
+        exec_events.Interrupted(2, ended=False),
+        exec_events.Interrupted(2),
+        exec_events.NotStarted("interrupted"),
     )
 
 
@@ -219,26 +221,34 @@ def test_one_ctrl_c_climbs_the_ladder_by_itself() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "code", "largest"),
     [
-        ([vi.Exited(0)], 0, 0),
-        ([vi.Exited(0), vi.Exited(3), vi.Exited(7)], 1, 7),
-        ([vi.Killed("KILL"), vi.Exited(3)], 1, 137),
-        ([vi.Killed("KILL"), vi.TimedOut("command", 1.0)], 124, 137),
-        ([vi.Failed(REFUSED), vi.TimedOut("total", 1.0), vi.Exited(2)], 125, 125),
-        ([vi.NotStarted("x"), vi.Exited(0)], 1, 1),
-        ([vi.Interrupted(2), vi.Failed(REFUSED)], 130, 130),
+        ([exec_events.Exited(0)], 0, 0),
+        ([exec_events.Exited(0), exec_events.Exited(3), exec_events.Exited(7)], 1, 7),
+        ([exec_events.Killed("KILL"), exec_events.Exited(3)], 1, 137),
+        ([exec_events.Killed("KILL"), exec_events.TimedOut("command", 1.0)], 124, 137),
+        (
+            [
+                exec_events.Failed(REFUSED),
+                exec_events.TimedOut("total", 1.0),
+                exec_events.Exited(2),
+            ],
+            125,
+            125,
+        ),
+        ([exec_events.NotStarted("x"), exec_events.Exited(0)], 1, 1),
+        ([exec_events.Interrupted(2), exec_events.Failed(REFUSED)], 130, 130),
     ],
 )
-def test_exit_codes(outcomes: list[vi.Outcome], code: int, largest: int) -> None:
-    assert vi.exit_code(outcomes) == code
-    assert vi.exit_code(outcomes, largest=True) == largest
+def test_exit_codes(outcomes: list[exec_events.Outcome], code: int, largest: int) -> None:
+    assert exec_events.exit_code(outcomes) == code
+    assert exec_events.exit_code(outcomes, largest=True) == largest
 
 
 EVENTS = st.one_of(
     st.builds(ev.NodeConnecting, st.integers(0, 5)),
     st.builds(ev.NodeBooted, st.integers(0, 5), st.just(0)),
     st.builds(ev.NodeLost, st.integers(0, 5), st.sampled_from([DROPPED, REFUSED])),
-    st.builds(vi.CommandEnded, st.integers(0, 5), st.sampled_from([0, 1])),
-    st.builds(vi.Typing, st.booleans()),
+    st.builds(exec_events.CommandEnded, st.integers(0, 5), st.sampled_from([0, 1])),
+    st.builds(exec_events.Typing, st.booleans()),
     st.builds(ev.SignalReceived, st.sampled_from([signal.SIGINT, signal.SIGTERM])),
     st.floats(0.01, 20.0),
 )
@@ -280,7 +290,7 @@ def test_any_sequence(
         table.see(ev.SignalReceived(signal.SIGINT))
         table.wait(60.0)  # E-5
     assert table.result is not None
-    done = [event.node for event in table.told if isinstance(event, vi.HostDone)]
+    done = [event.node for event in table.told if isinstance(event, exec_events.HostDone)]
     assert sorted(done) == list(range(6))  # E-3
 
 
@@ -290,18 +300,18 @@ class TestTyping:
     def test_time_stands_still_for_who_connects(self) -> None:
         table = Table(3, connect=10.0, fan_out=2, total=1000.0)
         for began, now in ((True, 101.0), (True, 150.0), (False, 200.0)):
-            table.take(table.rounds.handle(vi.Typing(began), now))
+            table.take(table.rounds.handle(exec_events.Typing(began), now))
             assert table.rounds.tick(now + 40.0) == []
             assert table.rounds.next_deadline() == 1100.0
-        table.take(table.rounds.handle(vi.Typing(False), 301.0))
+        table.take(table.rounds.handle(exec_events.Typing(False), 301.0))
         assert table.rounds.next_deadline() == 310.0 + CONNECT_SLACK
         assert table.rounds.tick(311.9) == []
         table.take(table.rounds.tick(312.1))
-        assert len([one for one in table.told if isinstance(one, vi.HostDone)]) == 2
+        assert len([one for one in table.told if isinstance(one, exec_events.HostDone)]) == 2
 
     def test_the_clock_of_the_threads(self) -> None:
         now = [1.0]
-        typing = Typing(lambda: now[0])
+        typing = PromptTimer(lambda: now[0])
         seen = []
         for began, at in ((True, 2.0), (True, 4.0), (False, 5.0), (False, 9.0), (True, 20.0)):
             now[0] = at
@@ -316,28 +326,32 @@ class TestPassword:
 
     def test_asked_once_and_no_limit_meanwhile(self) -> None:
         table = Table(3, connect=10)
-        asked = [a for node in (0, 1) for a in table.rounds.handle(vi.PasswordAwaited(node), 101.0)]
+        asked = [
+            a
+            for node in (0, 1)
+            for a in table.rounds.handle(exec_events.PasswordAwaited(node), 101.0)
+        ]
         assert asked == [AskPassword()]
         table.now = 500.0  # the third host has no time left, the others wait for the user
         table.take(table.rounds.tick(table.now))
         assert table.connecting == {0, 1}
-        answers = table.rounds.handle(vi.PasswordTold(True), 501.0)
-        assert answers == [Answer(0, 10.0), Answer(1, 10.0)]
+        answers = table.rounds.handle(exec_events.PasswordTold(True), 501.0)
+        assert answers == [SendPassword(0, 10.0), SendPassword(1, 10.0)]
         table.take(table.rounds.tick(501.0 + 13))  # and now their time is up as well
         assert table.result is not None
 
     def test_who_wants_it_later_gets_it_at_once(self) -> None:
         table = Table(2)
-        table.rounds.handle(vi.PasswordAwaited(0), 101.0)
-        table.rounds.handle(vi.PasswordTold(True), 102.0)
-        assert table.rounds.handle(vi.PasswordAwaited(1), 103.0) == [Answer(1, 10.0)]
+        table.rounds.handle(exec_events.PasswordAwaited(0), 101.0)
+        table.rounds.handle(exec_events.PasswordTold(True), 102.0)
+        assert table.rounds.handle(exec_events.PasswordAwaited(1), 103.0) == [SendPassword(1, 10.0)]
 
     def test_none_given(self) -> None:
         table = Table(2)
-        table.rounds.handle(vi.PasswordAwaited(0), 101.0)
-        table.take(table.rounds.handle(vi.PasswordTold(False), 102.0))
-        table.take(table.rounds.handle(vi.PasswordAwaited(1), 103.0))
+        table.rounds.handle(exec_events.PasswordAwaited(0), 101.0)
+        table.take(table.rounds.handle(exec_events.PasswordTold(False), 102.0))
+        table.take(table.rounds.handle(exec_events.PasswordAwaited(1), 103.0))
         assert table.result is not None
         for outcome in table.result:
-            assert isinstance(outcome, vi.Failed)
+            assert isinstance(outcome, exec_events.Failed)
             assert outcome.failure.kind is Kind.SUDO
