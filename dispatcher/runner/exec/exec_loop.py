@@ -112,12 +112,14 @@ class ExecRunner:
                 while self._outcomes is None:
                     self._step()
             finally:
-                for command in self._commands.values():
-                    command.close()
-                if self._stdio is not None:
-                    self._stdio.close()
-                self._executor.join(JOIN_LIMIT)
-                self._feed.finish(self._inbox.asks_to_leave)
+                try:
+                    for command in self._commands.values():
+                        command.close()
+                    self._executor.join(JOIN_LIMIT)
+                    self._feed.finish(self._inbox.asks_to_leave)
+                finally:
+                    if self._stdio is not None:  # the terminal is the command's to its last byte
+                        self._stdio.close()
         return self._outcomes
 
     def _step(self) -> None:
