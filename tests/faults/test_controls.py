@@ -21,18 +21,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import agent.test_guardian as guardians
 import pytest
-import runner.test_host as hosts_threads
+import remote.agent.test_guardian as guardians
+import runner.test_host_thread as hosts_threads
 import runner.test_reports as reports
+import runs.cli.test_usage as usage
 import runs.conftest as desks
-import runs.test_hosts as over_hosts
-import runs.test_local as local
-import runs.test_screen as screens
-import runs.test_usage as usage
-from agent.driver import Agent
+import runs.output.test_screen as screens
+import runs.run.test_hosts as over_hosts
+import runs.run.test_local as local
 from core import test_hang as hanging
-from core import test_run as restarts
+from core.run import test_run_machine as restarts
+from remote.driver import Agent
 
 from dispatcher.bootstrap import payload
 

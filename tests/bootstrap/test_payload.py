@@ -1,0 +1,339 @@
+"""Getting the agent onto a host: any login shell, any Python, any noise, and nothing over-read."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from remote.driver import Agent, interpreters
+
+from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.bootstrap.payload import NOISE_LIMIT, SyncScanner, boot_failure, command, payload
+from dispatcher.model.errors import UsageError
+from dispatcher.model.failure import Kind
+from dispatcher.remote.protocol.frames import SYNC, control
+
+HERE = Path(bootstrap.__file__).parents[1]
+SHELLS = ("sh", "bash", "dash", "tcsh", "csh", "fish", "zsh", "ksh", "mksh", "ash", "busybox")
+
+#: bytes that may come before the marker, some of them its beginnings
+noises = st.lists(
+    st.one_of(st.binary(max_size=30), st.integers(1, len(SYNC) - 1).map(lambda n: SYNC[:n])),
+    max_size=6,
+).map(b"".join)
+
+
+@pytest.fixture
+def newest() -> str:
+    usable = [version for version in interpreters() if version >= bootstrap.OLDEST_PYTHON]
+    return interpreters()[max(usable)]
+
+
+@pytest.fixture
+def too_old() -> str:
+    for version, path in sorted(interpreters().items()):
+        if version < bootstrap.OLDEST_PYTHON:
+            return path
+    pytest.skip("no Python older than 3.8 on this machine")
+
+
+def shim(folder: Path, name: str, target: str) -> None:
+    """A program ``name`` in ``folder`` that runs ``target``."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f'#!/bin/sh\nexec {target} "$@"\n')
+    (folder / name).chmod(0o755)
+
+
+class TestSyncScanner:
+    @given(noises, st.binary(max_size=50), st.data())
+    def test_any_chunking_finds_the_marker(
+        self, noise: bytes, rest: bytes, data: st.DataObject
+    ) -> None:
+        stream = noise + SYNC + rest
+        at = stream.index(SYNC)  # noise and marker may make the marker sooner
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+        scanner = SyncScanner()
+        found: bytes | None = None
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            piece = stream[start:end]
+            if found is None:
+                found = scanner.feed(piece)
+            else:
+                found += piece
+        assert found == stream[at + len(SYNC) :]
+        assert bytes(scanner.noise) == stream[:at]
+
+    @given(noises.filter(lambda noise: SYNC not in noise), st.integers(1, 9))
+    def test_without_a_marker_all_is_noise(self, noise: bytes, size: int) -> None:
+        scanner = SyncScanner()
+        for at in range(0, len(noise), size):
+            assert scanner.feed(noise[at : at + size]) is None
+        assert scanner.finish() == noise
+
+    def test_noise_is_bounded_and_the_newest_is_kept(self) -> None:
+        scanner = SyncScanner()
+        for _ in range(40):
+            scanner.feed(b"a" * 10_000)
+        scanner.feed(b"the end")
+        assert scanner.feed(SYNC + b"rest") == b"rest"
+        assert len(scanner.noise) == NOISE_LIMIT
+        assert scanner.noise.endswith(b"aaathe end")
+        assert scanner.dropped == 400_007 - NOISE_LIMIT
+
+
+class TestCommand:
+    def test_is_one_plain_line_for_every_shell(self) -> None:
+        line = command(first=["/opt/python+1/bin/python3.12"], last=["../venv/bin/python"])
+        head, quoted, tail = line.split("'")
+        assert not set("!\\\n\r`") & set(line)
+        assert not set('"$*?[]{}~#&;|<>()') & set(head + tail)
+        assert quoted.isascii()
+        assert line.isprintable()
+
+    @pytest.mark.parametrize("name", ["py thon", "a'b", "$(id)", "-c", "", "a;b", "p!", "~/p", "ü"])
+    def test_a_name_that_needs_quotes_is_refused(self, name: str) -> None:
+        with pytest.raises(UsageError, match="--agent-python"):
+            command(first=[name])
+        assert command(last=[name]) == command()
+
+    def test_the_user_s_choice_comes_first_and_each_name_once(self) -> None:
+        words = command(first=["python3.9"], last=["python3", "mine"]).rpartition("'")[2].split()
+        assert words[:3] == ["sh", "python3.9", "python3"]
+        assert words[-1] == "mine"
+        assert len(words) == len(set(words))
+
+    @pytest.mark.parametrize("shell", SHELLS)
+    def test_means_the_same_to_every_login_shell(self, shell: str, newest: str) -> None:
+        path = shutil.which(shell)
+        if path is None:
+            pytest.skip(f"no {shell} on this machine")
+        stage = [path, "sh", "-c"] if shell == "busybox" else [path, "-c"]
+        agent = Agent(newest, stage=stage)
+        try:
+            agent.prepare()
+            agent.start(["echo", "it's here"])
+            assert agent.text() == b"it's here\n"
+            agent.finish()
+            assert agent.errors == b""
+        finally:
+            agent.close()
+
+
+class TestNoPython:
+    def boot(self, folder: Path, *first: str) -> subprocess.CompletedProcess[bytes]:
+        """What the command line says on a host whose PATH is ``folder`` alone."""
+        line = command(first=first).replace("/usr/bin/python3", "/no/such/bin/python3")
+        return subprocess.run(
+            ["/bin/sh", "-c", line],
+            input=payload(), capture_output=True, check=False, env={"PATH": str(folder)},
+        )  # fmt: skip
+
+    def test_names_all_that_was_tried(self, tmp_path: Path) -> None:
+        done = self.boot(tmp_path, "mypython")
+        assert done.returncode == bootstrap.NO_PYTHON_STATUS == 127
+        failure = boot_failure("gpu01", done.stdout, done.stderr, done.returncode)
+        assert failure.kind is Kind.NO_PYTHON
+        assert failure.why.startswith("looked for mypython python3 python3.14")
+        assert "--agent-python" in (failure.hint or "")
+
+    def test_one_that_is_too_old_is_named_with_its_version(
+        self, tmp_path: Path, too_old: str
+    ) -> None:
+        shim(tmp_path, "python3", too_old)
+        done = self.boot(tmp_path)
+        assert done.returncode == bootstrap.NO_PYTHON_STATUS
+        failure = boot_failure("gpu01", done.stdout, done.stderr, done.returncode)
+        version = min(interpreters())
+        assert failure.kind is Kind.NO_PYTHON
+        assert f" is {version[0]}.{version[1]}, at least 3.8 is needed" in failure.why
+        assert "looked for" not in failure.why
+
+    def test_one_that_is_too_old_hands_over_to_a_newer(
+        self, tmp_path: Path, too_old: str, newest: str
+    ) -> None:
+        shim(tmp_path, "python3", too_old)
+        shim(tmp_path, "python3.11", newest)
+        agent = Agent(str(tmp_path / "python3"), env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        try:
+            assert "port" in agent.prepare(reserve=True)["facts"]
+            agent.start(["echo", "new"])
+            assert agent.text() == b"new\n"
+            agent.finish()
+        finally:
+            agent.close()
+
+    def test_a_file_that_cannot_run_is_passed_over(self, tmp_path: Path, newest: str) -> None:
+        (tmp_path / "python3").write_text("not a program")
+        (tmp_path / "python3").chmod(stat.S_IRUSR)
+        shim(tmp_path, "python3.12", newest)
+        done = self.boot(tmp_path)
+        assert SYNC in done.stdout
+
+
+class TestBootFailure:
+    def test_quotes_the_last_words(self) -> None:
+        failure = boot_failure("gpu01", b"", b"one\ntwo\nthree\nfour\n", 1)
+        assert failure.kind is Kind.BOOT
+        assert failure.why == (
+            "exit status 1 before the agent answered; remote said: two; three; four"
+        )
+        assert failure.hint == "try: ssh gpu01 python3 -V"
+
+    def test_noise_stands_in_for_errors(self) -> None:
+        failure = boot_failure("gpu01", b"This account is not available.\n", b"", None)
+        assert failure.why == (
+            "the link ended before the agent answered; remote said: This account is not available."
+        )
+
+    def test_quotes_no_more_than_a_few_words(self) -> None:
+        for start in (bootstrap.NO_PYTHON_MARK.encode(), b"noise "):
+            assert len(boot_failure("h", b"", start + b"\xff" * 60_000, 127).why) < 500
+
+    @given(st.binary(max_size=2000), st.binary(max_size=2000), st.none() | st.integers(-64, 255))
+    def test_any_last_words_make_a_short_failure(
+        self, noise: bytes, errors: bytes, status: int | None
+    ) -> None:
+        assert len(boot_failure("h", noise, errors, status).why) < 500
+
+
+#: all that is sent to hosts: for runs, for copies, for trees
+SENT = sorted(path for path in (HERE / "remote").rglob("[!_]*.py") if path.parent.name != "rank")
+
+
+class Untyped(ast.NodeTransformer):
+    """Takes away what only type checkers read."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None:
+            return node
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+
+class TestPayload:
+    def test_is_small(self) -> None:
+        assert len(payload()) <= 24 << 10
+
+    @pytest.mark.parametrize("path", SENT, ids=lambda path: f"{path.parent.name}.{path.stem}")
+    def test_what_travels_means_the_same_and_stands_in_the_same_lines(self, path: Path) -> None:
+        source = path.read_text(encoding="utf-8")
+        whole, sent = ast.parse(source), ast.parse(bootstrap.lean(source))
+        checked = {"TYPE_CHECKING = False", "if TYPE_CHECKING:"}  # for mypy alone
+        whole.body = [
+            node for node in whole.body if ast.unparse(node).split("\n")[0] not in checked
+        ]
+        for node in ast.walk(whole):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                first = node.body[0]
+                if ast.get_docstring(node) is not None:
+                    assert isinstance(first, ast.Expr)
+                    first.value = ast.Constant("")
+        few = sum(isinstance(node, ast.AnnAssign) for node in ast.walk(sent))
+        assert few < 3, "types are sent"
+        sent, whole = Untyped().visit(sent), Untyped().visit(whole)
+        assert ast.dump(sent) == ast.dump(whole)
+        lines = [node.lineno for node in ast.walk(sent) if isinstance(node, ast.stmt)]
+        assert lines == [node.lineno for node in ast.walk(whole) if isinstance(node, ast.stmt)]
+
+    @pytest.mark.parametrize(
+        ("source", "sent"),
+        [
+            ("def f(a: int, *b: list[tuple[int, str]], c: str = 'x') -> dict[str, int]:",
+             "def f(a, *b, c= 'x'):"),
+            ("def f(\n    self,\n    a: int | None = None,\n) -> None:",
+             "def f(\n    self,\n    a= None,\n):"),
+            ("def f(a: Callable[[], int] = lambda: 3) -> None:", "def f(a= lambda: 3):"),
+            ("def f(\n    a: Callable[[int], bool] = lambda at: True,\n):",
+             "def f(\n    a= lambda at: True,\n):"),
+            ("def f(a: int) -> None:  # so: it stays", "def f(a: int) -> None:  # so: it stays"),
+            ("    self.a: dict[int, str] = {1: b}", "    self.a = {1: b}"),
+            ("a = {b: c for b in d}", "a = {b: c for b in d}"),
+            ("if a: b = c", "if a: b = c"),
+            ("f(a=lambda b: b, c = d)", "f(a=lambda b: b, c = d)"),
+        ],
+    )  # fmt: skip
+    def test_types_do_not_travel(self, source: str, sent: str) -> None:
+        assert bootstrap.lean(source) == sent
+
+    def test_line_one_is_one_line(self) -> None:
+        line, _, _ = payload().partition(b"\n")
+        assert len(line) < 1000
+        assert line.isascii()
+
+    def test_holds_every_module_of_the_agent(self) -> None:
+        rooms = ("agent", "host", "pmi", "probe", "protocol")
+        there = {
+            f"{room}.{path.stem}"
+            for room in rooms
+            for path in (HERE / "remote" / room).glob("[!_]*.py")
+        }
+        there -= {"protocol.copy_frames"}  # of a copy alone
+        assert {*bootstrap.MODULES, *bootstrap.PARTS} == there
+
+    def test_frames_right_behind_it_are_not_swallowed(self, newest: str) -> None:
+        beats = {"type": "odd"}
+        agent = Agent(newest, payload=payload() + control(**beats) * 3)
+        try:
+            agent.until(lambda: sum(r["type"] == "notice" for r in agent.reports) == 3)
+        finally:
+            agent.close()
+
+    def test_it_may_come_a_byte_at_a_time(self, newest: str) -> None:
+        agent = Agent(newest, payload=b"")
+        try:
+            everything = payload() + control("odd") * 2
+            for at in range(len(everything)):
+                agent.write(everything[at : at + 1])
+            agent.until(lambda: sum(r["type"] == "notice" for r in agent.reports) == 2)
+            assert "order 'odd' ignored" in agent.report("notice")["text"]
+        finally:
+            agent.close()
+
+    def test_one_that_breaks_off_ends_the_agent(self, newest: str) -> None:
+        for size in (0, 10, 600, len(payload()) - 1):
+            done = subprocess.run(
+                ["/bin/sh", "-c", command(first=[newest])],
+                input=payload()[:size], capture_output=True, check=False, timeout=20,
+            )  # fmt: skip
+            assert SYNC not in done.stdout
+
+    def test_nothing_of_the_host_s_python_setup_gets_in(self, newest: str, tmp_path: Path) -> None:
+        for name in ("zlib.py", "select.py", "os.py", "sitecustomize.py", "_ctypes.py"):
+            (tmp_path / name).write_text("raise SystemExit('wrong module')")
+        agent = Agent(
+            newest,
+            env={"PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "os.py")},
+            cwd=os.fspath(tmp_path),
+        )
+        try:
+            agent.prepare()
+            agent.finish()
+        finally:
+            agent.close()
+
+    @pytest.mark.parametrize("python", sorted(interpreters()), ids="{0[0]}.{0[1]}".format)
+    def test_its_tracebacks_show_the_source(self, python: tuple[int, int]) -> None:
+        if python < bootstrap.OLDEST_PYTHON:
+            pytest.skip("too old for the agent")
+        agent = Agent(interpreters()[python])
+        try:
+            agent.order("prepare")  # without its fields
+            agent.exit()
+            assert b'self.lease = message["lease"]' in agent.errors
+            assert b"KeyError: 'lease'" in agent.errors
+        finally:
+            agent.close()

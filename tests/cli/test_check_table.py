@@ -1,0 +1,85 @@
+"""A ruling on the screen and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from checks.samples import GIB, call, host, said
+
+from dispatcher.checks.report import QUICK, Ruling, rule
+from dispatcher.cli.checks import check_table
+
+
+def ruling() -> Ruling:
+    names = [f"b{n:02}" for n in range(1, 17)]
+    seen = {name: host(name) for name in names[:14]}
+    seen["b03"] = replace(seen["b03"], ahead=(7.0, 7.2))
+    for name in ("b05", "b06"):
+        seen[name] = host(name, space_tmp=call([GIB, 0, 9, 9]))
+    seen["b08"] = host("b08", python=said(b"dispatch-version python 3.9.1\x1b]0;x\x07\n"))
+    return rule(QUICK, seen, names, {"b15": "unreachable: no route"}, {"b16": "no python there"})
+
+
+def test_odd_hosts_come_first_and_names_are_folded() -> None:
+    assert check_table.lines(ruling(), 1.23, colour=False, every=False) == [
+        "10 of 16 hosts fit, 16 checks, 1.2 s: not b[03,05-06,08,15-16]",
+        "                     python torch nccl tmp  clock",
+        "b03                  ok     ok    ok   ok   FAIL",
+        "b[05-06]             ok     ok    ok   FAIL ok",
+        "b08                  ?      ?     ?    ok   ok",
+        "b[01-02,04,07,09-14] ok     ok    ok   ok   ok",
+        "fine everywhere: script driver gpus users memory shm cwd files memlock names reach",
+        "critical: b15: not reached: unreachable: no route",
+        "incomplete: b16: not read: no python there",
+        "critical: b03: clock: 7.1 s ahead of this machine's clock, to 0.10 s",
+        "  hint: chronyc makestep, or timedatectl set-ntp true",
+        "critical: b[05-06]: tmp: the folder for temporary files: full: 0 MiB of 1.0 GiB free",
+        "  hint: remove old files, or set TMPDIR",
+        "incomplete: b08: python: could not be read: the ranks' Python says no version",
+        "incomplete: b08: torch: could not be read: the ranks' Python says no version",
+        "incomplete: b08: nccl: could not be read: the ranks' Python says no version",
+    ]
+
+
+def test_what_hosts_say_is_made_harmless() -> None:
+    nasty = said(b"[Errno 5] bad\x1b]0;x\n", 125)
+    seen = {"a": host("a"), "b": host("b", script=nasty)}
+    found = rule(QUICK, seen, ["a", "b"], {}, {})
+    shown = "\n".join(check_table.lines(found, 0, colour=False, every=True))
+    assert "\x1b" not in shown
+    assert "bad\\x1b]0;x" in shown
+
+
+def test_a_thousand_healthy_hosts_are_one_line() -> None:
+    names = [f"n{n:04}" for n in range(1000)]
+    all_fine = rule(QUICK, {name: host(name) for name in names}, names, {}, {})
+    assert check_table.lines(all_fine, 2.0, colour=True, every=False) == [
+        "1000 of 1000 hosts fit, 16 checks, 2.0 s"
+    ]
+    rows = check_table.lines(all_fine, 2.0, colour=True, every=True)
+    assert len(rows) == 3
+    assert rows[2].startswith("n[0000-0999] ok     ok")
+
+
+def test_json_names_every_host_and_check() -> None:
+    said_ = json.loads(json.dumps(check_table.record(ruling(), 1.0)))
+    assert said_["format"] == 1
+    assert said_["fit"] is False
+    assert said_["hosts"]["b03"]["checks"]["clock"]["level"] == "CRITICAL"
+    assert said_["hosts"]["b15"] == {
+        "level": "CRITICAL", "problem": "unreachable: no route", "lost": True, "checks": {},
+    }  # fmt: skip
+    assert (said_["hosts"]["b16"]["level"], said_["hosts"]["b16"]["lost"]) == ("INCOMPLETE", False)
+
+
+def test_colours_are_only_colours() -> None:
+    text = "\n".join(check_table.lines(ruling(), 1.0, colour=True, every=False))
+    assert "\x1b[1;31mFAIL\x1b[0m" in text
+
+
+def test_why_is_the_gravest() -> None:
+    found = ruling()
+    assert found.why("b03").startswith("clock: 7.1 s")
+    assert found.why("b15") == "unreachable: no route"
+    assert (found.why("b01"), found.fit("b01"), found.fit("b16")) == ("", True, False)

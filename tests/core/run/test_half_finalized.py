@@ -1,0 +1,270 @@
+"""Ranks that leave MPI half-way, and two MPIs in one job, through the job (J-10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core.events import mpi_events, verdicts
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import Action, LookInside, SignalRanks
+from dispatcher.core.events.mpi_events import MpiFound
+from dispatcher.core.run import restart
+from dispatcher.core.run.attempt import DOUBT_LIMIT, Job
+from dispatcher.core.run.half_finalized import AGAIN, MOMENT
+from dispatcher.plan.job.placement import number
+
+from ..conftest import facts, make_plan
+
+MPICH = ("PMI-1", "/a/libmpi.so.12")
+OTHER = ("PMI-1", "/b/libmpi.so.12")
+OPEN = ("OpenPMIx 5.0 (/c/libpmix.so.2)", "/c/libmpi.so.40")
+
+
+def found(job: Job, rank: int, library: tuple[str, str] = MPICH, size: int = 7) -> None:
+    served, path = library
+    assert job.handle(MpiFound(rank // 2, path, served, rank, size), 1.0) == []
+
+
+def left(job: Job, rank: int, mpi: str, now: float = 1.0) -> list[Action]:
+    actions = job.handle(ev.RankExited(rank // 2, rank, 0, mpi=mpi), now)
+    for stream in (1, 2):
+        actions += job.handle(ev.OutputEnded(rank // 2, rank, stream, 5, 5), now)
+    return actions
+
+
+def look(job: Job, now: float) -> list[LookInside]:
+    for node in (0, 1):
+        job.handle(ev.NodeHeard(node), now)
+    return [action for action in job.tick(now) if isinstance(action, LookInside)]
+
+
+def tell(
+    job: Job,
+    inside: dict[int, tuple[str, str]],
+    over: tuple[int, ...] = (),
+    versions: dict[tuple[str, str], str] | None = None,
+    now: float = 2.0,
+) -> list[Action]:
+    """Both nodes answer: ``inside`` by rank."""
+    actions = []
+    for node in (0, 1):
+        own = {rank: library for rank, library in inside.items() if rank // 2 == node}
+        theirs = tuple(rank for rank in over if rank // 2 == node)
+        known = versions if versions is not None and node == 0 else {}
+        actions += job.handle(mpi_events.MpiInside(node, own, theirs, known), now)
+    return actions
+
+
+class TestWithoutInit:
+    def test_it_ends_the_job_when_others_are_inside(self, running: Job) -> None:
+        found(running, 0)
+        left(running, 2, "never")
+        assert look(running, 1.0 + MOMENT / 2) == []
+        assert look(running, 1.0 + MOMENT) == [LookInside(0, False, ()), LookInside(1, False, ())]
+        actions = tell(running, {0: MPICH, 3: MPICH})
+        assert {a.node for a in actions if isinstance(a, SignalRanks)} == {0, 1}
+        assert running.cause == verdicts.LeftMpi(1, 2, True, (2,), (0, 3))
+        assert verdicts.exit_code(running.cause) == 1
+        assert "look" not in running.deadlines
+
+    def test_all_that_did_so_are_named(self, running: Job) -> None:
+        left(running, 3, "never")
+        left(running, 0, "never")
+        found(running, 1)
+        look(running, 1.0 + MOMENT)
+        tell(running, {1: MPICH})
+        assert running.cause == verdicts.LeftMpi(0, 0, True, (0, 3), (1,))
+
+    def test_a_job_without_mpi_is_asked_for_nothing(self, running: Job) -> None:
+        left(running, 2, "never")
+        assert look(running, 5.0) == []
+
+    def test_ranks_that_come_later_are_seen(self, running: Job) -> None:
+        left(running, 2, "never")
+        found(running, 0)
+        assert len(look(running, 1.0 + MOMENT)) == 2
+        assert tell(running, {}) == []  # it has not come to MPI_Init, or is through already
+        assert running.cause is None
+        assert look(running, 1.5 + MOMENT) == []
+        assert len(look(running, 1.0 + MOMENT + AGAIN)) == 2
+        tell(running, {0: MPICH})
+        assert isinstance(running.cause, verdicts.LeftMpi)
+
+    def test_who_does_not_answer_is_asked_again(self, running: Job) -> None:
+        left(running, 2, "never")
+        found(running, 0)
+        look(running, 1.0 + MOMENT)
+        running.handle(mpi_events.MpiInside(0, {0: MPICH}, (), {}), 2.0)
+        assert running.cause is None
+        assert len(look(running, 1.0 + MOMENT + AGAIN)) == 2
+        tell(running, {0: MPICH})
+        assert running.cause is not None
+        assert tell(running, {0: MPICH}) == []
+
+    def test_a_world_that_was_spawned_is_another(self, running: Job) -> None:
+        running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(2, (b"p",)),)), 1.0)
+        own = number(1, 0)
+        found(running, 1)
+        running.handle(ev.RankExited(running.node_of(own), own, 0, mpi="never"), 1.0)
+        look(running, 1.0 + MOMENT)
+        tell(running, {0: MPICH, 1: MPICH})
+        assert running.cause is None
+
+    def test_a_failure_of_another_is_its_own(self, running: Job) -> None:
+        left(running, 2, "never")
+        found(running, 0)
+        running.handle(ev.RankExited(0, 0, 3), 1.1)
+        assert running.cause == verdicts.RankFailed(0, 0, 3)
+
+
+class TestWithoutFinalize:
+    def test_it_ends_the_job_when_others_are_inside(self, running: Job) -> None:
+        found(running, 0)
+        left(running, 1, "inside")
+        assert look(running, 1.0 + MOMENT) == [LookInside(0, True, ()), LookInside(1, True, ())]
+        tell(running, {0: MPICH, 2: MPICH, 3: MPICH}, over=(3,))
+        assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), (0, 2))
+
+    def test_it_is_a_failure_even_if_nobody_is_left(self, running: Job) -> None:
+        found(running, 0)
+        left(running, 1, "inside")
+        look(running, 1.0 + MOMENT)
+        tell(running, {})
+        assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), ())
+
+    def test_the_others_may_all_have_ended_before_the_look(self, running: Job) -> None:
+        found(running, 0)
+        for rank in (3, 0, 1, 2):
+            left(running, rank, "inside" if rank in (2, 3) else "")
+        assert running.cause == verdicts.LeftMpi(1, 3, False, (2, 3), ())
+        assert running.state == "finishing"
+
+    @pytest.mark.parametrize("over", [(), (0,)])
+    def test_one_that_may_have_finalized_counts_only_if_others_wait(
+        self, running: Job, over: tuple[int, ...]
+    ) -> None:
+        found(running, 0)
+        left(running, 1, "open")
+        look(running, 1.0 + MOMENT)
+        tell(running, dict.fromkeys(over, MPICH), over)
+        assert running.cause is None
+        assert "look" not in running.deadlines
+        left(running, 3, "open", 4.0)
+        look(running, 4.0 + MOMENT)
+        tell(running, {0: MPICH}, now=5.0)
+        assert running.cause == verdicts.LeftMpi(1, 3, False, (3,), (0,))
+
+    def test_all_may_end_so_together(self, running: Job) -> None:
+        found(running, 0)
+        for rank in range(4):
+            left(running, rank, "open")
+        assert (running.cause, running.state) == (None, "finishing")
+
+    def test_one_alone_lets_nobody_wait(self) -> None:
+        job = Job(make_plan(1, 1))
+        job.begin()
+        job.handle(ev.NodeReady(0, facts(0)), 0.0)
+        job.handle(ev.RankSpawned(0, 0, 7), 0.0)
+        found(job, 0)
+        left(job, 0, "inside")
+        assert (job.cause, job.state) == (None, "finishing")
+
+    @pytest.mark.parametrize(
+        "then", [ev.RankExited(1, 3, -6), mpi_events.PmiAborted(1, 3, 14, "lost its partner")]
+    )
+    def test_who_fails_in_its_turn_is_not_the_cause(self, running: Job, then: ev.Event) -> None:
+        found(running, 0)
+        left(running, 1, "inside")
+        running.handle(then, 1.1)
+        assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), ())
+
+    def test_after_the_end_began_it_changes_nothing(self, running: Job) -> None:
+        found(running, 0)
+        running.handle(ev.RankExited(0, 0, 3), 1.0)
+        left(running, 1, "inside")
+        assert running.cause == verdicts.RankFailed(0, 0, 3)
+        assert look(running, 1.0 + MOMENT) == []
+
+
+class TestTwoMpis:
+    def both(self, job: Job, one: tuple[str, str], other: tuple[str, str]) -> None:
+        found(job, 0, one)
+        found(job, 2, other)
+        asked = [look.versions for look in look(job, 1.0 + MOMENT)]
+        assert asked == [(one,), (other,)]
+
+    def test_one_by_pmi_and_one_by_pmix(self, running: Job) -> None:
+        self.both(running, MPICH, OPEN)
+        tell(running, {0: MPICH, 1: MPICH, 2: OPEN, 3: OPEN}, versions={OPEN: "Open MPI v5.0.1"})
+        assert running.cause == verdicts.MpisDiffer((
+            verdicts.UsedMpi("", MPICH[1], "PMI-1", (0, 1)),
+            verdicts.UsedMpi("Open MPI v5.0.1", OPEN[1], "PMIx", (2, 3)),
+        ))  # fmt: skip
+        assert verdicts.exit_code(running.cause) == 125
+        assert restart.refusal(running.cause) == "its ranks use different MPIs"
+
+    @pytest.mark.parametrize(
+        ("one", "other", "differ"),
+        [
+            ("MPICH Version:  5.0.2", "MPICH Version:  4.0.2", True),
+            ("MPICH Version:  5.0.2", "Intel(R) MPI Library 5.0.2", True),
+            ("MPICH Version:  5.0.2", "MPICH Version:  5.0.1", False),
+            ("MPICH Version:  5.0.2", "", False),
+            ("", "", False),
+        ],
+    )
+    def test_two_files_may_be_one_mpi(
+        self, running: Job, one: str, other: str, differ: bool
+    ) -> None:
+        self.both(running, MPICH, OTHER)
+        inside = {0: MPICH, 1: MPICH, 2: OTHER, 3: OTHER}
+        tell(running, inside, versions={MPICH: one, OTHER: other})
+        assert isinstance(running.cause, verdicts.MpisDiffer) is differ
+        assert running.state == ("stopping" if differ else "running")
+
+    def test_one_file_everywhere_is_not_looked_at(self, running: Job) -> None:
+        found(running, 0)
+        found(running, 2)
+        assert look(running, 5.0) == []
+
+    def test_one_path_with_two_sizes_is(self, running: Job) -> None:
+        found(running, 0)
+        found(running, 2, size=8)
+        assert len(look(running, 5.0)) == 2
+
+    def test_what_no_file_tells_is_no_reason(self, running: Job) -> None:
+        found(running, 0)
+        found(running, 2, ("PMI-1", ""), 0)
+        assert look(running, 5.0) == []
+
+    def test_a_crash_meanwhile_waits_for_the_answer(self, running: Job) -> None:
+        self.both(running, MPICH, OTHER)
+        assert running.handle(ev.RankExited(0, 0, -6), 1.1) == []
+        running.handle(mpi_events.PmiAborted(1, 2, 15, ""), 1.2)
+        known = {MPICH: "MPICH Version: 5.0.2", OTHER: "MPICH Version: 4.0.2"}
+        tell(running, {1: MPICH, 3: OTHER}, versions=known)
+        assert isinstance(running.cause, verdicts.MpisDiffer)
+        assert [one.ranks for one in running.cause.used] == [(0, 1), (2, 3)]
+
+    def test_a_crash_for_another_reason_stays_the_cause(self, running: Job) -> None:
+        self.both(running, MPICH, OTHER)
+        running.handle(ev.RankExited(0, 0, -6), 1.1)
+        tell(running, {1: MPICH, 3: OTHER}, versions=dict.fromkeys((MPICH, OTHER), "MPICH 5.0.2"))
+        assert running.cause == verdicts.RankFailed(0, 0, -6)
+
+    @pytest.mark.parametrize("way", ["time", "signal", "all"])
+    def test_the_answer_is_not_waited_for_for_ever(self, running: Job, way: str) -> None:
+        self.both(running, MPICH, OTHER)
+        running.handle(ev.RankExited(0, 0, -6), 1.1)
+        if way == "time":
+            look(running, 1.0 + DOUBT_LIMIT)
+            assert running.cause is None
+            look(running, 1.1 + DOUBT_LIMIT)
+        elif way == "signal":
+            running.handle(ev.SignalReceived(2), 1.2)
+        else:
+            for stream in (1, 2):
+                running.handle(ev.OutputEnded(0, 0, stream, 5, 5), 1.2)
+            for rank in (1, 2, 3):
+                left(running, rank, "", 1.2)
+        assert running.cause == verdicts.RankFailed(0, 0, -6)

@@ -1,0 +1,136 @@
+"""Where spawned worlds go, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
+from dispatcher.core.run.spawn_placement import MOST_WORDS, Refused, place
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.plan.job import placement
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.request import Program, Request
+
+from ..conftest import make_plan
+
+
+def segment(nprocs: int, **info: str) -> Segment:
+    pairs = tuple((key.replace("_", "-").encode(), value.encode()) for key, value in info.items())
+    return Segment(nprocs, (b"prog",), pairs)
+
+
+def placed(
+    plan: JobPlan, *segments: Segment, load: Sequence[int] = (), spawned: int = 0, index: int = 1
+) -> World:
+    event = PmiSpawnAsked(0, 0, segments)
+    return place(event, index, plan, dict(enumerate(load)), spawned, {0: "alpha", 1: "beta"})
+
+
+def limited(*hosts: tuple[int, int | None]) -> JobPlan:
+    """A plan of nodes with (slots, max_slots), of which one rank takes the first slot."""
+    found = tuple(Host(f"n{i}", slots=s, max_slots=m) for i, (s, m) in enumerate(hosts))
+    request = Request(Hostlist(found), Program("command", ("prog",)), "/w")
+    return plan_job(request, "run-1")
+
+
+@pytest.mark.parametrize(
+    ("load", "wanted", "nodes"),
+    [
+        ((2, 2), 1, (0,)),  # all slots taken: in turn
+        ((2, 2), 4, (0, 0, 1, 1)),
+        ((3, 2), 1, (1,)),  # from the least loaded
+        ((3, 2), 3, (1, 1, 0)),
+        ((1, 1), 2, (0, 1)),  # free slots first, host by host
+        ((1, 0), 3, (0, 1, 1)),
+        ((2, 0), 2, (1, 1)),
+        ((0, 0), 6, (0, 0, 0, 1, 1, 1)),
+        ((5, 1), 3, (1, 1, 0)),
+    ],
+)
+def test_free_slots_first_then_in_turn(
+    load: tuple[int, ...], wanted: int, nodes: tuple[int, ...]
+) -> None:
+    assert placed(make_plan(), segment(wanted), load=load).nodes == nodes
+
+
+def test_each_segment_sees_those_before_it() -> None:
+    world = placed(make_plan(), segment(1), segment(1), segment(2), load=(1, 1))
+    assert world.nodes == (0, 1, 0, 1)
+    assert [world.segment(rank) is world.segments[i] for rank, i in ((0, 0), (1, 1), (3, 2))]
+    assert world.ranks_of() == {0: (0, 2), 1: (1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("info", "nodes"),
+    [
+        ({"host": "n1"}, (1, 1)),
+        ({"hosts": "n1,n0"}, (1, 0)),
+        ({"host": " n0 , n0"}, (0, 0)),
+        ({"host": "beta"}, (1, 1)),  # what the host calls itself
+        ({"soft": "1:2", "whatever": "x", "wdir": "/", "path": "/bin"}, (0, 1)),
+    ],
+)
+def test_info(info: dict[str, str], nodes: tuple[int, ...]) -> None:
+    assert placed(make_plan(), segment(2, **info), load=(2, 2)).nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        ({"host": "n7"}, "n7: not a host of this job, which has n0,n1"),
+        ({"host": "n0,"}, "no name: not a host"),
+        ({"hosts": "n0;rm"}, "n0;rm: not a host"),
+        ({"hostfile": "/etc/hosts"}, "the info key hostfile is not supported, use host"),
+        ({"add_host": "n9"}, "add-host is not supported"),
+        ({"arch": "sparc"}, "arch is not supported"),
+    ],
+)
+def test_other_hosts_are_refused(info: dict[str, str], words: str) -> None:
+    with pytest.raises(Refused) as caught:
+        placed(make_plan(), segment(1, **info))
+    assert words in str(caught.value).replace("n[0-1]", "n0,n1")
+
+
+def test_max_slots_bound_it() -> None:
+    plan = limited((1, 2), (1, 3))
+    assert placed(plan, segment(3), load=(1, 1)).nodes == (0, 1, 1)
+    with pytest.raises(Refused, match=r"4 processes wanted: .* take 3 more \(max_slots\)"):
+        placed(plan, segment(4), load=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("segments", "fields", "words"),
+    [
+        ([segment(placement.MOST_SPAWNED + 1)], {}, "4097 processes wanted: at most 4096"),
+        ([segment(4000), segment(97)], {}, "4097 processes wanted"),
+        ([segment(2)], {"spawned": 4095}, "2 processes wanted and 4095 live: at most 4096"),
+        ([Segment(2, (b"prog", b"x" * MOST_WORDS))], {}, "at most 4194304 for all processes"),
+        ([Segment(1, ())], {}, "no program"),
+        ([Segment(1, (b"",))], {}, "no program"),
+        ([segment(1)], {"index": placement.MOST_WORLDS + 1}, "which is the most"),
+    ],
+)
+def test_limits(segments: list[Segment], fields: dict[str, int], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        placed(make_plan(), *segments, **fields)  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=5),
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+)
+def test_every_rank_has_a_node_and_nobody_is_crowded_for_nothing(
+    load: list[int], wanted: list[int]
+) -> None:
+    plan = make_plan(len(load))
+    world = placed(plan, *map(segment, wanted), load=load)
+    assert world.size == sum(wanted)
+    new = Counter(world.nodes)
+    free = sum(max(0, 2 - taken) for taken in load)
+    crowded = sum(max(0, load[n] + new[n] - 2) - max(0, load[n] - 2) for n in range(len(load)))
+    assert crowded == max(0, world.size - free)

@@ -1,0 +1,49 @@
+"""Plans without the hosts that are not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.plan.job.reassignment import Exclusion, without
+from plan.job.test_reassignment import names, planned
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "unfit", "shrink", "left", "spares", "by"),
+    [
+        ("n[1-3]:2", {}, [1], True, ["n1", "n3"], [], {"n2": None}),
+        ("n[1-3]:2", {}, [0], True, ["n2", "n3"], [], {"n1": None}),
+        ("n[1-4]:2", {"spares": 1}, [1], False, ["n1", "n4", "n3"], [], {"n2": "n4"}),
+        ("n[1-5]:2", {"spares": 2}, [1], True, ["n1", "n4", "n3"], ["n5"], {"n2": "n4"}),
+        ("n[1-5]:2", {"spares": 2}, [1, 3], True, ["n1", "n5", "n3"], [], {"n2": "n5", "n4": None}),
+        ("n[1-4]:2", {"spares": 1}, [3], False, ["n1", "n2", "n3"], [], {"n4": None}),
+        ("n[1-2]:2,n3:4,n4:1", {"spares": 1}, [2], True, ["n1", "n2"], ["n4"], {"n3": None}),
+    ],
+)  # fmt: skip
+def test_who_is_left(
+    hosts: str,
+    flags: dict[str, object],
+    unfit: list[int],
+    shrink: bool,
+    left: list[str],
+    spares: list[str],
+    by: dict[str, str | None],
+) -> None:
+    found = without(planned(hosts, **flags), dict.fromkeys(unfit, "why"), shrink=shrink)
+    assert (names(found.plan.nodes), names(found.plan.spares), found.vacant) == (left, spares, ())
+    assert set(found.excluded) == {Exclusion(host, "why", who) for host, who in by.items()}
+    places = (*found.plan.nodes, *found.plan.spares)
+    assert [place.index for place in places] == list(range(len(places)))
+    assert [rank.rank for rank in found.plan.ranks] == list(range(found.plan.world_size))
+
+
+def test_nothing_fits() -> None:
+    plan = planned("n[1-3]:2")
+    for unfit, shrink in (([1], False), ([0, 1, 2], True)):
+        found = without(plan, dict.fromkeys(unfit, "why"), shrink=shrink)
+        assert (found.plan, found.vacant) == (plan, tuple(unfit))
+
+
+def test_nobody_is_unfit() -> None:
+    plan = planned("n[1-4]:2", spares=1)
+    assert without(plan, {}, shrink=True).plan == plan

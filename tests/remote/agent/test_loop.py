@@ -1,0 +1,289 @@
+"""Real agents: nothing survives them, nothing is lost, nothing waits behind output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher.bootstrap import payload
+from dispatcher.remote.agent.agent_loop import Loop
+from dispatcher.remote.agent.guardian import Guarded
+from dispatcher.remote.agent.node import EXIT_LIFELINE
+from dispatcher.remote.host.process import Process
+from dispatcher.remote.protocol.frames import ENDED, OUTPUT, Decoder
+from remote.driver import Agent, wait_for
+
+#: leaves a process behind that made its own session and has forgotten its parents
+GRANDCHILD = 'setsid sh -c "sleep 300 & sleep 300" >/dev/null 2>&1 & echo up; '
+#: takes no notice of TERM
+STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+#: code in the agent itself that prints, as some library might
+STRAY = """
+_gather = gather
+def gather(*given):
+    print("stray", flush=True)
+    os.system("echo stray")
+    return _gather(*given)
+"""
+
+
+def ready(agent: Agent, *ranks: int) -> None:
+    """Wait until each of ``ranks`` has said that it is up."""
+    agent.until(lambda: all(b"up" in agent.output.get((rank, 1), b"") for rank in ranks or (0,)))
+
+
+class Pipes:
+    """A loop in this process, without credit, whose ranks are pipes that the test fills."""
+
+    def __init__(self) -> None:
+        self.loop = Loop(0, 1, Guarded(os.getppid(), -1))
+        self.loop.pace()
+        self._ends: dict[int, tuple[int, int]] = {}
+
+    def add(self, rank: int) -> None:
+        out, out_end = os.pipe()
+        err, err_end = os.pipe()
+        self._ends[rank] = (out_end, err_end)
+        member = self.loop.ranks[rank] = Process(rank, os.getpid(), out, err)
+        for stream, fd in member.pipes.items():
+            os.set_blocking(fd, False)
+            self.loop.readable[fd] = (member, stream)
+
+    def write(self, rank: int, data: bytes) -> None:
+        os.write(self._ends[rank][0], data)
+
+    def close(self) -> None:
+        for fd in [*self.loop.readable, *(fd for ends in self._ends.values() for fd in ends)]:
+            os.close(fd)
+        self.loop.poll.close()
+
+
+@pytest.fixture
+def pipes() -> Iterator[Pipes]:
+    pipes = Pipes()
+    yield pipes
+    pipes.close()
+
+
+class TestNothingSurvives:
+    def test_finish_kills_a_grandchild_in_its_own_session(self, agent: Agent) -> None:
+        agent.prepare()
+        agent.start(["sh", "-c", GRANDCHILD])
+        assert agent.status() == 0
+        wait_for(lambda: len(agent.living()) == 5, what="guardian, agent, shell and two sleeps")
+        assert agent.finish() == {"type": "swept", "killed": 3, "left": []}
+        assert agent.living() == []
+
+    @pytest.mark.parametrize("how", ["link", "lease", "TERM", "HUP"])
+    def test_a_lost_lifeline_kills_all(self, agent: Agent, how: str) -> None:
+        agent.prepare(lease=0.4 if how == "lease" else 60.0, lifeline_grace=0.2)
+        agent.start(["sh", "-c", GRANDCHILD + "exec sleep 300"], ["sh", "-c", STUBBORN])
+        ready(agent, 0, 1)
+        if how == "link":
+            agent.close_input()
+        elif how != "lease":
+            agent.process.send_signal(getattr(signal, "SIG" + how))
+        assert agent.exit() == EXIT_LIFELINE
+        assert agent.living() == []
+        assert agent.report("exited", rank=0)["status"] == -signal.SIGTERM
+        assert agent.report("exited", rank=1)["status"] == -signal.SIGKILL
+
+    def test_pings_renew_the_lease(self, agent: Agent) -> None:
+        agent.prepare(lease=0.5, heartbeat=0.1)
+        agent.start(["sleep", "300"])
+        for _ in range(5):
+            beats = sum(r["type"] == "beat" for r in agent.reports)
+            agent.until(lambda now=beats: sum(r["type"] == "beat" for r in agent.reports) > now + 1)
+            agent.order("ping")
+        assert agent.found("exited") is None
+        agent.finish()
+
+    def test_term_reaches_a_stopped_rank(self, agent: Agent) -> None:
+        agent.prepare(lifeline_grace=10.0)
+        agent.start(["sh", "-c", "echo up; kill -STOP $$"])
+        ready(agent)
+        began = time.monotonic()
+        agent.close_input()
+        assert agent.exit() == EXIT_LIFELINE
+        assert time.monotonic() - began < 5.0
+        assert agent.status() == -signal.SIGTERM
+
+    def test_grace_is_given(self, agent: Agent, tmp_path: Path) -> None:
+        agent.prepare(lifeline_grace=10.0)
+        save = f"trap 'sleep 0.3; echo saved > {tmp_path}/state; exit 0' TERM; echo up; "
+        agent.start(["sh", "-c", save + "while :; do sleep 0.05; done"])
+        ready(agent)
+        agent.close_input()
+        assert agent.exit() == EXIT_LIFELINE
+        assert (tmp_path / "state").read_text() == "saved\n"
+
+    def test_nobody_at_the_link_is_no_hang(self, agent: Agent) -> None:
+        """Output is stuck in a link that nobody reads when the lifeline is lost."""
+        agent.prepare(lifeline_grace=0.2)
+        agent.start(["sh", "-c", "exec cat /dev/zero"])
+        agent.until(lambda: agent.output)
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.process.wait(8) == EXIT_LIFELINE
+        assert agent.living() == []
+
+    def test_a_broken_order_ends_the_job(self, agent: Agent) -> None:
+        agent.prepare(lifeline_grace=0.2)
+        agent.start(["sleep", "300"])
+        agent.write(b"\xff" * 12)
+        assert "bad order" in agent.report("notice")["text"]
+        assert agent.exit() == EXIT_LIFELINE
+        assert agent.living() == []
+
+    def test_an_end_before_the_first_order_is_an_exit(self, agent: Agent) -> None:
+        agent.close_input()
+        assert agent.exit() == EXIT_LIFELINE
+
+
+class TestSignals:
+    def test_what_an_ended_rank_has_left_is_reached_and_nobody_else(
+        self, boot: Callable[..., Agent]
+    ) -> None:
+        """Its group may be another's by then: only who is in it and below us counts."""
+        modules = payload.sources()
+        assert "DRAIN = 2.0" in modules["agent.node"]
+        modules["agent.node"] = modules["agent.node"].replace("DRAIN = 2.0", "DRAIN = 60.0")
+        agent = boot(payload=payload.payload_of(modules))
+        waits = "; echo up; n=0; until [ $n = 400 ]; do sleep 0.05; n=$((n+1)); done"
+        agent.prepare()
+        agent.start(
+            ["sh", "-c", f"(trap 'echo left; exit' USR1{waits}) & exit 0"],
+            ["sh", "-c", f"trap 'echo wrong' USR1; trap 'echo fine; exit' USR2{waits}"],
+        )
+        assert agent.status(0) == 0
+        agent.until(lambda: [bytes(agent.output.get((r, 1), b"")) for r in (0, 1)] == [b"up\n"] * 2)
+        agent.order("signal", ranks=[0], signum=signal.SIGUSR1)
+        assert agent.text(0) == b"up\nleft\n"
+        agent.order("signal", ranks=[1], signum=signal.SIGUSR2)
+        assert agent.text(1) == b"up\nfine\n"
+        agent.finish()
+
+    def test_all_of_a_rank_s_group_is_reached(self, agent: Agent) -> None:
+        agent.prepare()
+        trap = "trap 'echo got; exit 3' USR1; "
+        inner = f'sh -c "{trap} echo up; while :; do sleep 0.02; done" & '
+        agent.start(["sh", "-c", trap + inner + "while :; do sleep 0.02; done"])
+        ready(agent)
+        agent.order("signal", ranks=None, signum=int(signal.SIGUSR1))
+        assert agent.status() == 3
+        assert agent.text() == b"up\ngot\ngot\n"
+
+    def test_only_the_ranks_named(self, agent: Agent) -> None:
+        agent.prepare()
+        agent.start(["sleep", "300"], ["sleep", "300"])
+        agent.order("signal", ranks=[1], signum=int(signal.SIGKILL))
+        assert agent.status(1) == -signal.SIGKILL
+        assert agent.found("exited", rank=0) is None
+        agent.order("sweep")
+        assert agent.report("swept") == {"type": "swept", "killed": 0, "left": []}
+        assert agent.status(0) == -signal.SIGKILL
+
+
+class TestOutput:
+    def test_credit_holds_output_back_and_control_passes(
+        self, agent: Agent, tmp_path: Path
+    ) -> None:
+        size = 3 << 20
+        agent.prepare(credit=100_000)
+        agent.start(["sh", "-c", f"head -c {size} /dev/zero; echo done > {tmp_path}/done"])
+        agent.until(lambda: len(agent.output.get((0, 1), b"")) == 100_000)
+        agent.order("sweep_not_known")
+        agent.report("notice")  # control passes
+        assert len(agent.output[0, 1]) == 100_000
+        assert not (tmp_path / "done").exists()  # the rank is held in its own pipe
+        agent.order("credit", count=1 << 30)
+        assert len(agent.text()) == size
+        assert agent.status() == 0
+
+    def test_a_dead_rank_s_output_waits_for_credit(self, agent: Agent) -> None:
+        agent.prepare(credit=1000)
+        agent.start(["sh", "-c", "head -c 50000 /dev/zero"])
+        assert agent.status() == 0
+        end = time.monotonic() + 2.5  # longer than DRAIN
+        while time.monotonic() < end:
+            agent.hear(0.1)
+        assert agent.counts.keys() <= {(0, 2)}
+        assert agent.found("leaked") is None
+        agent.order("credit", count=1 << 20)
+        assert len(agent.text()) == 50_000
+
+    def test_little_credit_is_shared_by_all_ranks(self, pipes: Pipes) -> None:
+        """Each portion of credit is used up by the first pipe read: it must not be the same."""
+        for rank in range(4):
+            pipes.add(rank)
+            pipes.write(rank, b"x" * 50_000)
+        for _ in range(8):
+            pipes.loop.do_credit(1000)
+            for fd, _ in pipes.loop.poll.poll(0):
+                pipes.loop.read_rank(fd)
+        sizes = {rank: member.counts[1] for rank, member in pipes.loop.ranks.items()}
+        assert sizes == dict.fromkeys(range(4), 2000)
+
+    def test_a_leaked_pipe_is_cut_with_exact_counts(self, agent: Agent) -> None:
+        agent.prepare()
+        agent.start(["sh", "-c", "echo mine; echo bad >&2; sleep 300 & exit 5"])
+        assert agent.status() == 5
+        assert (0, 1) not in agent.counts
+        agent.report("leaked", limit=6)
+        assert agent.text(0, 1) == b"mine\n"
+        assert agent.text(0, 2) == b"bad\n"
+        assert agent.finish()["killed"] == 1
+
+    @pytest.mark.parametrize("size", [0, 10, 50_000])
+    def test_a_cut_loses_nothing_the_rank_wrote(self, pipes: Pipes, size: int) -> None:
+        """Another process still holds the pipe, and no credit was left to read it before."""
+        pipes.add(0)
+        pipes.write(0, b"x" * size)
+        pipes.loop.do_cut(0)
+        frames = Decoder().feed(b"".join(pipes.loop.second))
+        sizes = [len(f.body) for f in frames if f.kind == OUTPUT]
+        assert sum(sizes) == size
+        counts = {f.stream: int.from_bytes(f.body, "big") for f in frames if f.kind == ENDED}
+        assert counts == {1: size, 2: 0}
+
+    def test_a_stray_print_cannot_corrupt_frames(self, boot: Callable[..., Agent]) -> None:
+        modules = payload.sources()
+        modules["host.host_facts"] += STRAY
+        agent = boot(payload=payload.payload_of(modules))
+        agent.prepare()
+        agent.start(["echo", "fine"])
+        assert agent.text() == b"fine\n"
+        agent.finish()
+        assert agent.errors.count(b"stray\n") == 2
+
+    def test_noise_before_the_sync_is_kept_apart(self, boot: Callable[..., Agent]) -> None:
+        agent = boot(stage=["/bin/sh", "-c", "echo WELCOME; printf '\\0DISP'; eval \"$0\""])
+        agent.prepare()
+        assert bytes(agent.scanner.noise) == b"WELCOME\n\0DISP"
+        agent.finish()
+
+
+class TestErrorFolder:
+    def test_it_is_private_and_goes_with_the_agent(self, agent: Agent) -> None:
+        folder = agent.prepare()["facts"]["error_folder"]
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+        agent.start(["sh", "-c", f"echo trace > {folder}/rank-0.json"])
+        assert agent.status() == 0
+        agent.finish()
+        assert not os.path.exists(folder)
+
+    def test_it_goes_when_the_lifeline_is_lost(self, agent: Agent) -> None:
+        folder = agent.prepare(lifeline_grace=0.1)["facts"]["error_folder"]
+        agent.close_input()
+        assert agent.exit() == EXIT_LIFELINE
+        assert not os.path.exists(folder)
+
+    def test_a_useless_tmpdir_is_passed_over(self, boot: Callable[..., Agent]) -> None:
+        for useless in ("/no/such/folder", "relative"):
+            agent = boot(env={"TMPDIR": useless})
+            assert agent.prepare()["facts"]["error_folder"].startswith(("/tmp/", "/dev/shm/"))
+            agent.finish()

@@ -1,0 +1,149 @@
+"""What a host can tell of a failure: recorded kernel messages, odd error files, a real OOM kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rig import wait_for
+
+from dispatcher.core.events import stack_frames
+from dispatcher.remote.host import failure_info, proctree
+from remote.driver import Agent
+
+#: as Linux 6.1 and NVIDIA's driver 535 wrote them
+LOG = [
+    "usb 1-1: new device",
+    "Memory cgroup out of memory: Killed process 812 (python) total-vm:9kB, anon-rss:8kB",
+    "NVRM: Xid (PCI:0000:3b:00): 31, pid=811, name=python, MMU Fault",
+    "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+]
+
+
+def test_the_kernel_names_the_very_process() -> None:
+    assert failure_info.out_of_memory(LOG, 812, 0) == f"the kernel's OOM killer: {LOG[1]}"
+
+
+def test_the_count_of_the_cgroup() -> None:
+    assert "oom_kill rose by 2" in failure_info.out_of_memory([], 812, 2)
+
+
+def test_another_process_is_said_to_be_another() -> None:
+    assert failure_info.out_of_memory(LOG, 81, 0).startswith("the OOM killer struck on this host: ")
+    assert failure_info.out_of_memory(LOG[2:], 812, 0) == ""
+
+
+def test_the_last_xid() -> None:
+    assert failure_info.gpu_trouble(LOG) == f"the GPU driver reported {LOG[3]}"
+    assert failure_info.gpu_trouble(LOG[:2]) == ""
+
+
+class TestErrorFile:
+    def test_it_is_bounded(self, tmp_path: Path) -> None:
+        (tmp_path / "long").write_bytes(b"x" * 100_000)
+        assert failure_info.read_error_file(f"{tmp_path}/long") == b"x" * failure_info.ERROR_LIMIT
+
+    def test_what_is_no_file_is_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "secret").write_text("secret")
+        os.symlink(tmp_path / "secret", tmp_path / "link")
+        os.mkfifo(tmp_path / "pipe")
+        for name in ("link", "pipe", "absent", "."):
+            assert failure_info.read_error_file(f"{tmp_path}/{name}") == b""
+
+    def test_only_the_first_failures_is_sent(self, agent: Agent) -> None:
+        folder = agent.prepare()["facts"]["error_folder"]
+        write = f"while [ ! -e {folder}/go ]; do sleep 0.02; done; echo mine > {folder}/rank-"
+        agent.start(
+            ["sh", "-c", f"echo first > {folder}/rank-0.json; exit 3"],
+            ["sh", "-c", f"{write}1.json; exit 4"],
+        )
+        assert agent.report("exited", rank=0)["error"] == b"first\n"
+        Path(folder, "go").touch()
+        assert "error" not in agent.report("exited", rank=1)
+
+    def test_none_is_sent_of_a_rank_that_was_told_to_end(self, agent: Agent) -> None:
+        folder = agent.prepare()["facts"]["error_folder"]
+        agent.start(["sh", "-c", f"echo x > {folder}/rank-0.json; echo up; exec sleep 300"])
+        agent.until(lambda: agent.output)
+        agent.order("signal", ranks=None, signum=int(signal.SIGTERM))
+        assert agent.report("exited") == {"type": "exited", "rank": 0, "status": -15}
+
+
+class TestWhereItHangs:
+    def test_from_a_made_up_proc(self, tmp_path: Path) -> None:
+        (tmp_path / "7").mkdir()
+        machine = os.uname().machine
+        assert proctree.where(7, str(tmp_path)) == f"- - - {machine}"
+        for name, text in (
+            ("stat", "7 (a D) x) D 1 7 7"),
+            ("wchan", "nfs_wait_on_request"),
+            ("syscall", "74 0x5 0x0 0x0 0x7ffe 0x7f1\n"),
+        ):
+            (tmp_path / "7" / name).write_text(text)
+        assert proctree.where(7, str(tmp_path)) == f"D nfs_wait_on_request 74 {machine}"
+        (tmp_path / "7" / "wchan").write_text("")
+        assert proctree.where(7, str(tmp_path)) == f"D - 74 {machine}"
+
+    def test_of_a_process_that_waits_for_its_vfork(self, tmp_path: Path) -> None:
+        """Its child opens a pipe nobody writes to before it becomes another program."""
+        os.mkfifo(tmp_path / "pipe")
+        spawn = "import os, sys\nos.posix_spawn('/bin/true', ['true'], {}, file_actions="
+        spawn += "[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])"
+        parent = subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path / "pipe")])
+        try:
+            wait_for(lambda: proctree.where(parent.pid).startswith("D "), 20,
+                     lambda: f"it hangs: {proctree.where(parent.pid)}")  # fmt: skip
+            said = stack_frames.in_words(proctree.where(parent.pid))
+            assert said.startswith("state D")
+        finally:
+            lets_go = os.open(tmp_path / "pipe", os.O_RDWR)  # whenever the child comes to it
+            code = parent.wait(timeout=20)
+            os.close(lets_go)
+        assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("D nfs_wait 74 x86_64", "state D in nfs_wait, system call fsync"),
+        ("D nfs_wait 82 aarch64", "state D in nfs_wait, system call fsync"),
+        ("D nfs_wait 9999 x86_64", "state D in nfs_wait, system call 9999"),
+        ("D nfs_wait 74 riscv64", "state D in nfs_wait, system call 74"),
+        ("D 0 running x86_64", "state D"),
+        ("D - - x86_64", "state D"),
+        ("- - - x86_64", ""),
+        ("D x", ""),
+        ("", ""),
+    ],
+)
+def test_where_it_hangs_in_words(text: str, words: str) -> None:
+    assert stack_frames.in_words(text) == words
+
+
+@pytest.fixture
+def small_group() -> Iterator[str]:
+    """The tasks file of a memory cgroup (version 1) of 60 MB."""
+    group = Path(f"/sys/fs/cgroup/memory/dispatch-{uuid.uuid4().hex}")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text("60M")
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield str(group / "tasks")
+    group.rmdir()
+
+
+def test_the_oom_killer_is_named(boot: Callable[..., Agent], small_group: str) -> None:
+    agent = boot(stage=["/bin/sh", "-c", f'echo $$ > {small_group}; eval "$0"'])
+    agent.prepare()
+    agent.start(["tail", "/dev/zero"])
+    exited = agent.report("exited")
+    assert exited["status"] == -signal.SIGKILL
+    assert "OOM killer" in exited["hint"]
+    agent.finish()

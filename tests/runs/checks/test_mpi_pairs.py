@@ -1,0 +1,54 @@
+"""Pairs of hosts measured by MPI ranks: real ones, one that is late, and what nobody would say."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from rig import Cluster
+
+from dispatcher.api.rank_pairs import MOST, Said
+from dispatcher.remote.rank import mpi_pair
+
+from ..conftest import Desk
+
+MARK = mpi_pair.MARK.encode()
+
+
+def test_two_hosts(cluster: Cluster, isolated: None) -> None:
+    pytest.importorskip("mpi4py")
+    words = "-w", "n1,n2", "--pairs", "--over", "mpi", "--rounds", "1", "--json"
+    done = cluster.run([sys.executable, "-m", "dispatcher", "check", *words], timeout=150)
+    assert done.returncode == 0, done
+    (pair,) = json.loads(done.stdout)["pairs"]
+    assert (pair["hosts"], pair["why"]) == (["n1", "n2"], "")
+    assert all(pair[figure] > 0 for figure in ("latency", "there", "back"))
+
+
+def test_a_rank_that_is_late_waits_for_nobody(desk: Desk) -> None:
+    pytest.importorskip("mpi4py")
+    with open(mpi_pair.__file__) as file:
+        program = file.read()
+    words = "--label", "none", "-H", "localhost:2", "--no-python", sys.executable, "-c", program
+    done = desk.run(*words, "0.1", "0")
+    assert done.returncode == 1, done
+    said = Said()
+    said.output(0, 1, done.stdout.encode())
+    assert said.of(0) == {"latency": None, "rate": None, "why": "no answer in time", "lack": ""}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"{", b"[" * 9999, b"[1]", b'{"rate": true, "latency": -1, "why": null}',
+        b'{"rate": NaN, "latency": "1", "lack": []}', b'{"rate": 1e99, "why": 0}', b"\xff{}",
+    ],
+)  # fmt: skip
+def test_what_is_no_result(line: bytes) -> None:
+    said = Said()
+    said.output(0, 1, b"warning: " + MARK + b'{"rate": 5}\n' + MARK + line + b"\n")
+    said.output(0, 2, MARK + b'{"rate": 5}\n')
+    assert said.of(0) == {"latency": None, "rate": None, "why": "", "lack": ""}
+    said.output(0, 1, b"x" * 2 * MOST)
+    assert len(said._text[0]) == MOST

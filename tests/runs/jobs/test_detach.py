@@ -1,0 +1,313 @@
+"""Jobs in the background: from the shell that started them, and from another one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import Cluster, wait_for
+
+from dispatcher.jobs.job_socket import Frames
+from dispatcher.jobs.registry import Process
+
+from ..background import WAITS, detach, dispatch, go, jobs
+from ..conftest import Desk, script
+
+
+def test_it_goes_on_alone_and_gives_its_verdict_later(desk: Desk, state: Path) -> None:
+    row = detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "3")
+    assert (row["state"], row["ranks"], row["hosts"]) == ("running", 2, "localhost")
+    fields = Path(f"/proc/{row['pid']}/stat").read_text().rpartition(")")[2].split()
+    assert int(fields[4]) == 0  # no controlling terminal
+    assert int(fields[3]) not in (row["pid"], os.getsid(0))  # in a session, not its leader
+    folder = state / "dispatch" / "jobs" / row["id"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "control").stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(row["logs"]).stat().st_mode) == 0o700
+    go(desk)
+    attached = dispatch("attach", "latest")
+    assert attached.returncode == 3
+    assert "exit code 3" in attached.stderr
+    again = dispatch("attach", row["id"], "--from-start")
+    assert again.returncode == 3
+    assert sorted(again.stdout.splitlines())[-2:] == ["[1] done 1", "[1] up 1"]
+    assert dispatch("logs", "--rank", "1").stdout == "up 1\ndone 1\n"
+    assert jobs()[-1]["state"] == "ended"
+    assert jobs()[-1]["exit_code"] == 3
+    assert not (folder / "control").exists()
+    assert {"dispatch.jsonl", "plan.json", "report.json"} <= set(os.listdir(row["logs"]))
+
+
+def test_a_start_that_fails_is_told_in_the_foreground(desk: Desk, state: Path) -> None:
+    done = desk.run("--detach", "-H", "localhost", "--no-python", "/nosuch/program")
+    assert done.returncode == 127
+    assert "/nosuch/program" in done.stderr
+    usage = desk.run("--detach", "--stdin", "0", "-H", "localhost", "x.py")
+    assert usage.returncode == 2
+
+
+def test_the_end_of_its_terminal_does_not_end_it(desk: Desk, state: Path) -> None:
+    name = script(desk.folder, WAITS)
+    master, slave = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    shell = subprocess.Popen(
+        ["sh", "-c", '"$@"; echo started; sleep 60', "sh",
+         *map(str, desk.argv("--detach", "-H", "localhost:2", name, "0"))],
+        cwd=desk.folder, stdin=slave, stdout=slave, stderr=slave, preexec_fn=take_terminal,
+    )  # fmt: skip
+    os.close(slave)
+    said = b""
+    while b"started" not in said:
+        said += os.read(master, 4096)
+    os.killpg(shell.pid, signal.SIGHUP)
+    os.close(master)  # the terminal is gone: the kernel hangs up its session
+    shell.wait(timeout=10)
+    assert jobs()[-1]["state"] == "running"
+    go(desk)
+    assert dispatch("attach").returncode == 0
+
+
+def test_two_attach_and_one_leaves(desk: Desk, state: Path) -> None:
+    detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "0")
+    command = [sys.executable, "-m", "dispatcher", "attach", "--from-start"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    stays, leaves = (subprocess.Popen(command, **pipes) for _ in range(2))
+    try:
+        for one in (stays, leaves):
+            assert sorted(one.stdout.readline() for _ in range(2)) == ["[0] up 0\n", "[1] up 1\n"]
+        leaves.send_signal(signal.SIGINT)
+        _, said = leaves.communicate(timeout=20)
+        assert leaves.returncode == 130
+        assert "detached" in said
+        assert jobs()[-1]["state"] == "running"
+        go(desk)
+        shown, _ = stays.communicate(timeout=20)
+        assert stays.returncode == 0
+        assert sorted(shown.splitlines()) == ["[0] done 0", "[1] done 1"]
+    finally:
+        for one in (stays, leaves):
+            one.kill()
+            one.communicate()
+
+
+def test_logs_go_on_until_the_end(desk: Desk, state: Path) -> None:
+    detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "0")
+    command = [sys.executable, "-m", "dispatcher", "logs", "latest", "-f"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as one:
+        assert one.stdout is not None
+        assert sorted(one.stdout.readline() for _ in range(2)) == ["[0] up 0\n", "[1] up 1\n"]
+        go(desk)
+        assert sorted(one.stdout.read().splitlines()) == ["[0] done 0", "[1] done 1"]
+        assert one.wait(timeout=20) == 0
+    assert dispatch("logs", "--rank", "7").returncode == 125
+
+
+def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Path) -> None:
+    much = 'print(("x" * 79 + "\\n") * 200_000); print("done"'
+    text = WAITS.replace('print("done"', much)
+    row = detach(desk, "-H", "localhost:1", script(desk.folder, text), "0")
+    with socket.socket(socket.AF_UNIX) as stuck:
+        with contextlib.chdir(state / "dispatch" / "jobs" / row["id"]):
+            stuck.connect("control")
+        stuck.sendall(b'{"order": "attach"}\n')
+        assert b"hello" in stuck.recv(4096, socket.MSG_PEEK)
+        go(desk)
+        out = Path(row["logs"], "rank-00000.out")
+        wait_for(lambda: b"done" in out.read_bytes()[-100:], 30, lambda: "the rank is done")
+        # now it reads: what it got and what it is told to have missed is all there was
+        stuck.settimeout(20)
+        frames, got, missed, end = Frames(), 0, 0, None
+        while data := stuck.recv(1 << 16):
+            for fields, payload in frames.feed(data):
+                got += len(payload)
+                if fields["type"] == "gap":
+                    missed += sum(count for _, _, count in fields["missing"])
+                elif fields["type"] == "verdict":
+                    end = fields["exit_code"]
+        first = len(b"up 0\n")  # written before it called
+        assert end == 0
+        assert missed > 0
+        assert got + missed == out.stat().st_size - first
+
+
+@pytest.mark.parametrize("garbage", [b"\n", b"[]\n", b'{"order": "rm"}\n', b"x" * 9000, b"\xff\n"])
+def test_garbage_on_the_socket_is_hung_up_on(desk: Desk, state: Path, garbage: bytes) -> None:
+    row = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
+    with socket.socket(socket.AF_UNIX) as link:
+        with contextlib.chdir(state / "dispatch" / "jobs" / row["id"]):
+            link.connect("control")
+        link.settimeout(10)
+        with contextlib.suppress(ConnectionError):
+            link.sendall(garbage)
+            assert link.recv(10) == b""
+    assert dispatch("stop").returncode == 0
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_stop_from_another_shell(desk: Desk, state: Path, now: bool) -> None:
+    stubborn = "import signal\n"
+    stubborn += "[signal.signal(s, signal.SIG_IGN) for s in (2, 15)]\n" if now else ""
+    row = detach(desk, "-H", "localhost:2", script(desk.folder, stubborn + WAITS), "0")
+    wait_for(lambda: dispatch("logs").stdout.count("up") == 2, 10, lambda: "both ranks are up")
+    began = time.monotonic()
+    done = dispatch("stop", row["id"][:-2], *(["--now"] if now else []))
+    assert done.returncode == 0, done.stderr
+    assert "ended by SIGINT" in done.stderr
+    assert time.monotonic() - began < 9  # less than the grace
+    assert jobs()[-1]["exit_code"] == 130
+
+
+def test_stop_may_be_left(desk: Desk, state: Path) -> None:
+    """Ctrl-C ends the wait, not the stopping; the exit code says that no end was seen."""
+    deaf = "import signal\n[signal.signal(s, signal.SIG_IGN) for s in (2, 15)]\n"
+    row = detach(desk, "-H", "localhost:1", "--grace", "60", script(desk.folder, deaf + WAITS), "0")
+    wait_for(lambda: "up" in dispatch("logs").stdout, 10, lambda: "the rank is up")
+    stop = subprocess.Popen(
+        [sys.executable, "-m", "dispatcher", "stop"], stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: jobs()[-1]["state"] == "stopping", 20, lambda: f"it stops: {jobs()}")
+    stop.send_signal(signal.SIGINT)
+    said = stop.communicate(timeout=20)[1]
+    assert stop.returncode == 130
+    assert f"note: job {row['id']} is being ended; dispatch attach shows it" in said
+    assert jobs()[-1]["state"] == "stopping"
+    assert dispatch("kill", row["id"]).returncode == 0
+
+
+def test_what_it_is_doing(desk: Desk, state: Path) -> None:
+    ignores = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    fails_then_waits = """
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if rank == "0":
+        open("ignores", "w").close()
+    while rank == "1":
+        if os.path.exists("ignores"):
+            sys.exit(7)
+"""
+    text = ignores + WAITS.replace("end =", fails_then_waits + "end =", 1)
+    words = ("--max-restarts", "1", "--grace", "60", script(desk.folder, text), "0")
+    row = detach(desk, "-H", "localhost:2", *words)
+    wait_for(lambda: jobs()[-1]["state"] == "stopping", 10, lambda: f"it stops: {jobs()}")
+    os.kill(row["pid"], signal.SIGSTOP)
+    wait_for(lambda: jobs()[-1]["state"] == "paused", 10, lambda: f"it is paused: {jobs()}")
+    os.kill(row["pid"], signal.SIGCONT)
+    for pid, _ in desk.left():
+        os.kill(pid, signal.SIGKILL)  # the one that ignores TERM
+    wait_for(lambda: jobs()[-1]["state"] == "running", 20, lambda: f"it runs again: {jobs()}")
+    go(desk)
+    wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: f"it has ended: {jobs()}")
+    assert jobs()[-1]["exit_code"] == 0
+
+
+def test_a_launcher_that_was_killed(desk: Desk, state: Path) -> None:
+    row = detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "0")
+    tag = {"DISPATCH_RUN_ID": row["id"]}
+    left = [subprocess.Popen(["sleep", "60"], env={**os.environ, **tag}, start_new_session=True)]
+    is_root = os.geteuid() == 0
+    if is_root:
+        left.append(subprocess.Popen(["sleep", "60"], env=tag, user=65534, cwd="/"))
+    other = {"DISPATCH_RUN_ID": row["id"][:-1] + "0", "X": f"DISPATCH_RUN_ID={row['id']}"}
+    left.append(subprocess.Popen(["sleep", "60"], env={**os.environ, **other}))
+    try:
+        assert "its launcher lives" in dispatch("sweep", "-w", "localhost").stdout
+        os.kill(row["pid"], signal.SIGKILL)
+        wait_for(lambda: jobs()[-1]["state"] == "dead", 10, lambda: "the job is dead")
+        assert not (state / "dispatch" / "jobs" / row["id"] / "control").exists()
+        attached = dispatch("attach")
+        assert attached.returncode == 125
+        assert "was killed" in attached.stderr
+        listed = dispatch("sweep", "-w", "localhost").stdout
+        assert f"{row['id']}: left over" in listed
+        assert left[0].poll() is None
+        assert "sleep" in dispatch("sweep", "-w", "localhost", "--kill").stdout
+        assert left[0].wait(timeout=10) == -signal.SIGKILL
+        assert all(one.poll() is None for one in left[1:])  # a stranger's, and another run's
+        assert "nothing found" in dispatch("kill", row["id"]).stdout
+    finally:
+        for one in left:
+            one.kill()
+            one.wait()
+
+
+def test_an_agent_that_hangs_is_found_with_its_ranks(desk: Desk, state: Path) -> None:
+    row = detach(desk, "-H", "localhost:1", "--no-python", "sleep", "300")
+    rank = {pid for pid, _ in desk.left()}
+    tag = f"DISPATCH_RUN_ID={row['id']}".encode()
+    agents = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if tag in (entry / "environ").read_bytes().split(b"\0"):
+                agents.append(int(entry.name))
+    agents = [pid for pid in agents if pid not in rank]
+    assert agents
+    for pid in agents:
+        os.kill(pid, signal.SIGSTOP)  # now nobody cleans up after the launcher
+    os.kill(row["pid"], signal.SIGKILL)
+    wait_for(lambda: jobs()[-1]["state"] == "dead", 10, lambda: "the job is dead")
+    assert {pid for pid, _ in desk.left()} == rank
+    listed = dispatch("sweep", row["id"], "-w", "localhost").stdout
+    assert f"found {len(agents) + 1} processes" in listed
+    assert "sleep 1" in listed
+    swept = dispatch("sweep", "-w", "localhost", "--kill").stdout
+    assert re.search(r"^localhost: killed ", swept, re.M)  # perhaps without the rank: it asked to
+    assert not any(Process.of(pid) for pid in agents)
+    desk.wait_until_clean()
+
+
+def test_kill_ends_a_job_that_runs(desk: Desk, state: Path) -> None:
+    row = detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "0")
+    assert dispatch("kill", "--all").returncode == 0
+    assert jobs()[-1]["state"] == "ended"
+    wait_for(lambda: Process.of(row["pid"]) is None, 10, lambda: "the launcher has ended")
+
+
+def test_kill_all_ends_what_dead_launchers_left(desk: Desk, state: Path) -> None:
+    dead = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
+    os.kill(dead["pid"], signal.SIGKILL)
+    wait_for(lambda: jobs()[-1]["state"] == "dead", 10, lambda: "the job is dead")
+    desk.wait_until_clean()
+    tagged = {**os.environ, "DISPATCH_RUN_ID": dead["id"]}
+    with subprocess.Popen(["sleep", "60"], env=tagged, start_new_session=True) as left:
+        lives = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
+        killed = dispatch("kill", "--all")
+        assert killed.returncode == 0, killed.stderr
+        assert "localhost: killed 1 process: sleep 1" in killed.stdout
+        assert left.wait(timeout=10) == -signal.SIGKILL
+    assert [job["state"] for job in jobs()] == ["dead", "ended"]
+    wait_for(lambda: Process.of(lives["pid"]) is None, 10, lambda: "the launcher has ended")
+
+
+@pytest.mark.usefixtures("isolated")
+def test_on_hosts(cluster: Cluster) -> None:
+    run = [sys.executable, "-m", "dispatcher"]
+    mine = {"XDG_STATE_HOME": f"{cluster.shared}/state"}
+    command = ["env", *(f"{k}={v}" for k, v in mine.items()), *run]
+    done = cluster.run([*command, "--detach", "-H", "n[1-2]:1", "--no-python", "sleep", "300"])
+    assert done.returncode == 0, done.stderr
+    row = json.loads(cluster.run([*command, "jobs", "--json"]).stdout)[-1]
+    assert (row["hosts"], row["state"]) == ("n[1-2]", "running")
+    killed = cluster.run([*command, "sweep", row["id"], "-w", "n[1-2]", "--kill"])
+    assert "its launcher lives" in killed.stdout
+    assert "n[1-2]: found" in killed.stdout
+    assert "sleep 1" in killed.stdout
+    stopped = cluster.run([*command, "stop"])
+    assert stopped.returncode == 0, stopped.stderr
+    assert "exit code 130" in stopped.stderr

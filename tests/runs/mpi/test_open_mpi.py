@@ -1,0 +1,191 @@
+"""Open MPI's ranks without mpirun: PMIx from the host's own libpmix, where there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rig import Cluster, wait_for
+
+from runs.conftest import PROGRAM, Desk, script, words_of
+from runs.mpi.test_mpi import COLLECTIVES, ENDING, LEAVING, LEFT, expected, mpi
+
+#: mpi4py's wheel takes any library; this one chooses
+OPEN_MPI = ("-x", "MPI4PY_MPIABI=openmpi")
+
+
+def why_no_open_mpi() -> str | None:
+    tried = subprocess.run(
+        [sys.executable, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"],
+        env={**os.environ, "MPI4PY_MPIABI": "openmpi"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return None if "Open MPI" in tried.stdout else "mpi4py finds no Open MPI: apt install libpmix2"
+
+
+NO_OPEN_MPI = why_no_open_mpi()
+open_mpi = pytest.mark.skipif(NO_OPEN_MPI is not None, reason=str(NO_OPEN_MPI))
+
+
+def left(folder: Path, run_id: str = "") -> list[str]:
+    """What runs have left in their folder for temporary files, and one of them in shared memory."""
+    names = [path.name for path in folder.iterdir()]
+    shared = [name for name in os.listdir("/dev/shm") if run_id and run_id in name]
+    return names + shared
+
+
+@open_mpi
+class TestOneHost:
+    def test_collectives_and_what_is_said_of_them(self, desk: Desk, tmp_path: Path) -> None:
+        folder = tmp_path / "tmp"
+        folder.mkdir()
+        name = script(desk.folder, COLLECTIVES)
+        done = desk.run(
+            *OPEN_MPI, "--log-dir", "logs", "-H", "localhost:3", name, env={"TMPDIR": str(folder)}
+        )
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == expected(3, 3)
+        report = json.loads((desk.folder / "logs" / "latest" / "report.json").read_text())
+        said = report["mpi"]["localhost"]
+        assert "libmpi.so" in said["library"]
+        assert "PMIx" in said["served"]
+        wait_for(lambda: not left(folder, report["run_id"]), 60, "the agent to tidy up")
+
+    @pytest.mark.parametrize(
+        ("how", "code", "words"),
+        [
+            ("raise", 1, "RuntimeError: it is broken"),
+            ("abort", 7, "called MPI_Abort(7)"),
+            ("_exit", 4, "exit code 4"),
+            ("kill", 137, "SIGKILL"),
+        ],
+    )
+    def test_one_rank_ends_badly(
+        self, desk: Desk, tmp_path: Path, how: str, code: int, words: str
+    ) -> None:
+        folder = tmp_path / "tmp"
+        folder.mkdir()
+        name = script(desk.folder, ENDING)
+        done = desk.run(
+            *OPEN_MPI, "-H", "localhost:3", name, how, "collective", env={"TMPDIR": str(folder)}
+        )
+        assert done.returncode == code, done.stderr
+        assert "error: rank 1 on localhost" in done.stderr
+        assert words in done.stderr
+        wait_for(lambda: not left(folder), 60, "the agent to tidy up")
+
+    @pytest.mark.parametrize("how", ["never", "collective", "spin"])
+    def test_one_that_leaves_half_way_is_named(self, desk: Desk, how: str) -> None:
+        name = script(desk.folder, LEAVING)
+        done = desk.run(*OPEN_MPI, "-H", "localhost:3", name, how, "1")
+        assert done.returncode == 1, done.stderr
+        assert LEFT[how].format(rank=1, host="localhost", others="0,2") in done.stderr
+
+    def test_all_that_leave_half_way_are_named(self, desk: Desk) -> None:
+        done = desk.run(*OPEN_MPI, "-H", "localhost:3", script(desk.folder, LEAVING), "all", "1")
+        assert done.returncode == 1, done.stderr
+        assert "ranks 0-2 on localhost exited 0 without MPI_Finalize" in done.stderr
+
+    @pytest.mark.parametrize("how", ["finalized", "on"])
+    def test_who_has_finalized_is_let_go(self, desk: Desk, how: str) -> None:
+        done = desk.run(*OPEN_MPI, "-H", "localhost:3", script(desk.folder, LEAVING), how, "1")
+        assert (done.returncode, done.stderr) == (0, "")
+
+    @mpi
+    def test_two_mpis_in_one_job_are_told_with_their_ranks(self, desk: Desk) -> None:
+        text = """
+import os
+if int(os.environ["RANK"]) > 1: os.environ["MPI4PY_MPIABI"] = "openmpi"
+from mpi4py import MPI
+"""
+        done = desk.run("--log-dir", "logs", "-H", "localhost:4", script(desk.folder, text))
+        assert done.returncode == 125, done.stderr
+        report = json.loads((desk.folder / "logs" / "latest" / "report.json").read_text())
+        used = report["cause"]["used"]
+        assert [(one["way"], one["ranks"]) for one in used] == [("PMI-1", [0, 1]), ("PMIx", [2, 3])]
+        assert "ranks 0-1 on localhost: MPICH Version: " in done.stderr
+        assert "ranks 2-3 on localhost: Open MPI v" in done.stderr
+
+    def test_what_is_not_offered_is_refused_at_once(self, desk: Desk) -> None:
+        text = """
+import sys
+from mpi4py import MPI
+for what in (
+    lambda: MPI.Publish_name("service", "port"),
+    lambda: MPI.Lookup_name("service"),
+    lambda: MPI.COMM_SELF.Spawn(sys.executable, ["-c", "pass"], 1),
+):
+    try:
+        print("done", what())
+    except MPI.Exception:
+        print("refused", flush=True)
+"""
+        done = desk.run(*OPEN_MPI, "-H", "localhost:2", script(desk.folder, text))
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == ["[0] refused"] * 3 + ["[1] refused"] * 3
+
+    def test_a_library_that_dies_ends_the_job(self, desk: Desk) -> None:
+        text = """
+import os, signal, time
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 0:
+    agent = os.getppid()
+    children = open(f"/proc/{agent}/task/{agent}/children").read().split()
+    for pid in map(int, children):  # which are this rank, the other, and who serves them
+        if os.getpgid(pid) == pid and b"mpi4py" not in open(f"/proc/{pid}/maps", "rb").read():
+            os.kill(pid, signal.SIGKILL)
+time.sleep(60)
+"""
+        done = desk.run(*OPEN_MPI, "-H", "localhost:2", script(desk.folder, text))
+        assert done.returncode == 125, done.stderr
+        assert "libpmix, which served its MPI ranks, has ended" in done.stderr
+
+
+@open_mpi
+@pytest.mark.cluster
+class TestHosts:
+    def argv(self, cluster: Cluster, text: str, *words: str) -> list[str]:
+        name = script(Path(cluster.shared), text, "open_mpi.py")
+        place = str(Path(cluster.shared) / name)
+        return [*PROGRAM, *OPEN_MPI, "-H", "n[1-4]:2", "--iface", "eth0", place, *words]
+
+    def test_collectives(self, cluster: Cluster) -> None:
+        done = cluster.run(self.argv(cluster, COLLECTIVES))
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == expected(8, 2)
+
+    @pytest.mark.parametrize("how", ["never", "collective", "spin"])
+    def test_one_that_leaves_half_way_is_named(self, cluster: Cluster, how: str) -> None:
+        done = cluster.run(self.argv(cluster, LEAVING, how, "3"))
+        assert done.returncode == 1, done.stderr
+        assert LEFT[how].format(rank=3, host="n2", others="0-2,4-7") in done.stderr
+
+    @pytest.mark.parametrize(("how", "code"), [("_exit", 4), ("abort", 7)])
+    def test_the_first_to_fail_is_named(self, cluster: Cluster, how: str, code: int) -> None:
+        done = cluster.run(self.argv(cluster, ENDING, how, "collective"))
+        assert done.returncode == code, done.stderr
+        assert "error: rank 1 on n1" in done.stderr
+
+    def test_a_killed_launcher_leaves_nothing(self, cluster: Cluster) -> None:
+        text = COLLECTIVES + "\nimport time\ntime.sleep(600)\n"
+        look = ["sh", "-c", "ls -d /tmp/dispatch-2* /dev/shm/dispatch-*; pgrep -f '[o]pen_mpi.py'"]
+
+        def seen() -> set[str]:
+            found = (cluster.run(look, host).stdout.splitlines() for host in ("n1", "n4"))
+            return set().union(*found)
+
+        before = seen()  # others may have left theirs, on purpose
+        run = cluster.popen(self.argv(cluster, text), stdout=subprocess.PIPE, text=True)
+        assert run.stdout is not None
+        for _ in range(8):
+            run.stdout.readline()
+        run.send_signal(signal.SIGKILL)
+        run.wait(10)
+        run.stdout.close()
+        wait_for(lambda: seen() <= before, 60, lambda: f"only {before} is there, not {seen()}")

@@ -1,0 +1,177 @@
+"""Jobs that hang, and jobs that only look as if they did: started as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rig import Cluster, wait_for
+
+from ..background import detach, dispatch, jobs
+from ..conftest import Desk, script
+
+HOSTS = ("-H", "localhost:3")
+#: one rank sleeps elsewhere than the others, all of them in Python
+ODD = """
+import os, sys, time
+def load_batch():
+    time.sleep(1000)
+def barrier():
+    time.sleep(1000)
+print("up", flush=True)
+load_batch() if os.environ["RANK"] == "1" else barrier()
+"""
+
+
+def test_ranks_that_sleep_are_ended_and_the_odd_one_is_named(desk: Desk) -> None:
+    began = time.monotonic()
+    name = script(desk.folder, ODD)
+    done = desk.run(*HOSTS, "--hang-timeout", "3", "--log-dir", "logs", "--grace", "1", name)
+    # the limit, two periods of samples, the look at the stacks, the grace; start and a slow machine
+    assert time.monotonic() - began < 3 + 0.6 + 10 + 1 + 15
+    assert done.returncode == 124, done.stderr
+    verdict = done.stderr[done.stderr.index("error: ") :].splitlines()
+    assert verdict[0].startswith("error: no rank has shown a sign of life for ")
+    assert verdict[1:5] == [
+        "  rank 1 on localhost is in load_batch at prog.py:4",
+        "    load_batch at prog.py:4",
+        "    <module> at prog.py:8",
+        "  ranks 0,2 on localhost are in barrier at prog.py:6",
+    ]
+    latest = desk.folder / "logs/latest"
+    cause = json.loads((latest / "report.json").read_text())["cause"]
+    assert (cause["kind"], cause["rank"], cause["host"]) == ("Hung", 1, "localhost")
+    assert [(group["ranks"], group["odd"]) for group in cause["groups"]] == [
+        (["1"], True), (["0", "2"], False)
+    ]  # fmt: skip
+    text = (latest / "stacks-1.txt").read_text()
+    assert text.count(", by ") == 5
+
+
+#: an nvidia-smi whose two GPUs wait: all of their time, a sixth of their limit, no memory
+WAITING = """#!/bin/sh
+for i in 0 1; do echo "$i, 100, 41234, 81559, 121.37, 40, 700.00, $TRAFFIC, GPU-$i"; done
+"""
+SPINS = """
+import os, time
+end = time.monotonic() + float(os.environ["SPIN"])
+def all_reduce():
+    while time.monotonic() < end: pass
+all_reduce()
+"""
+
+
+@pytest.mark.parametrize(("traffic", "code"), [(0, 124), (20, 0)])
+def test_ranks_that_spin_beside_gpus(desk: Desk, tmp_path: Path, traffic: int, code: int) -> None:
+    """A hang in the first collective; and inference that draws no more."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(WAITING.replace("$TRAFFIC", str(traffic)))
+    smi.chmod(0o755)
+    done = desk.run(
+        "-H", "localhost:2", "--hang-timeout", "3", "--grace", "1",
+        "-x", f"SPIN={60 if code else 8}", script(desk.folder, SPINS),
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert ("ranks 0-1 on localhost are in all_reduce at prog.py:5" in done.stderr) == bool(code)
+
+
+#: rank 1 computes for five seconds, the others sleep until it has
+SILENT = """
+import os, time
+end = time.monotonic() + 5
+while os.environ["RANK"] == "1" and time.monotonic() < end:
+    pass
+if os.environ["RANK"] == "1":
+    open("over", "w").close()
+while not os.path.exists("over"):
+    time.sleep(0.1)
+"""
+
+
+def test_who_computes_in_silence_is_not_ended(desk: Desk) -> None:
+    done = desk.run(*HOSTS, "--hang-timeout", "2", script(desk.folder, SILENT))
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stderr
+
+
+def test_without_progress_who_computes_is_ended(desk: Desk) -> None:
+    text = "print('step 1', flush=True)\nwhile True: pass\n"
+    done = desk.run(
+        "-H", "localhost", "--hang-timeout", "1", "--progress-line", "^step", "--grace", "1",
+        script(desk.folder, text),
+    )  # fmt: skip
+    assert done.returncode == 124, done.stderr
+    assert "rank 0 on localhost is in <module> at prog.py:2" in done.stderr
+
+
+def test_time_after_ctrl_z_does_not_count(desk: Desk) -> None:
+    process = desk.start(
+        *HOSTS, "--hang-timeout", "3", "--no-python", "sh", "-c", "echo up; sleep 1000"
+    )
+    desk.lines(process, 3)
+    process.send_signal(signal.SIGTSTP)
+    state = Path(f"/proc/{process.pid}/stat")
+    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", 10, "it is stopped")
+    time.sleep(4.0)  # more than the limit
+    went_on = time.monotonic()
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(timeout=40) == 124
+    assert time.monotonic() - went_on > 2.9
+
+
+@pytest.mark.parametrize("seconds", ["0.5", "soon"])
+def test_a_limit_that_is_none(desk: Desk, seconds: str) -> None:
+    done = desk.run(*HOSTS, "--hang-timeout", seconds, "--no-python", "true")
+    assert done.returncode == 2
+    assert "hang" in done.stderr
+
+
+def test_whoever_asks_is_told_where_the_ranks_are(desk: Desk, state: Path) -> None:
+    row = detach(desk, *HOSTS, script(desk.folder, ODD))
+    for number in (1, 2):
+        done = dispatch("stacks", row["id"])
+        assert done.returncode == 0, done.stderr
+        assert " on localhost " in done.stdout
+        text = Path(row["logs"], f"stacks-{number}.txt").read_text()
+        assert text.count(", by proc\n") == 3
+    assert jobs()[-1]["state"] == "running"
+    assert dispatch("stop", "--now", row["id"]).returncode != 2
+    wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: "its end")
+    late = dispatch("stacks", row["id"])
+    assert late.returncode != 0
+    assert "it has ended" in late.stderr
+
+
+def test_a_run_in_the_foreground_answers_another_shell(desk: Desk, state: Path) -> None:
+    process = desk.start("--log-dir", "logs", *HOSTS, script(desk.folder, ODD))
+    desk.lines(process, 3)
+    done = dispatch("stacks")
+    assert (done.returncode, " on localhost " in done.stdout) == (0, True), done.stderr
+    text = (desk.folder / "logs/latest/stacks-1.txt").read_text()
+    assert text.count(", by proc\n") == 3
+    other = dispatch("stop", "latest")  # it has its own terminal for that
+    assert other.returncode != 0
+    assert "its terminal has it" in other.stderr
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert not list(state.glob("dispatch/jobs/*/control"))
+
+
+def test_a_rank_that_sleeps_in_a_step_is_found_among_four_hosts(cluster: Cluster) -> None:
+    pytest.importorskip("torch")
+    program = str(Path(__file__).parent / "workloads/stuck.py")
+    hosts = ",".join(cluster.hosts)
+    words = [
+        sys.executable, "-m", "dispatcher", "-H", hosts, "--nproc-per-node", "1", "--iface", "eth0",
+        "--hang-timeout", "5", "--grace", "1", program,
+    ]  # fmt: skip
+    done = cluster.run(words, timeout=110)
+    assert done.returncode == 124, done.stderr
+    assert "  rank 2 on n3 is in load_batch at stuck.py:14\n" in done.stderr
+    assert "  ranks 0-1,3 on n[1-2,4] are in all_reduce at " in done.stderr

@@ -1,0 +1,330 @@
+"""Runs over real sshd: four hosts with a network, a process table and a /tmp of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import Cluster, wait_for
+
+DISPATCH = [sys.executable, "-m", "dispatcher"]
+UP = "echo up; exec sleep 1000"
+EXAMPLES = str(Path(__file__).parents[3] / "examples")
+
+
+#: on loopback all hosts are one machine, which dispatch refuses
+pytestmark = pytest.mark.usefixtures("isolated")
+
+
+@pytest.fixture(params=["paramiko", "ssh"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``started(*words)`` starts dispatch on ``login``; whatever is left of it is ended after."""
+    runs: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, **options: Any) -> subprocess.Popen[str]:
+        run = cluster.popen(
+            [*DISPATCH, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        runs.append(run)
+        return run
+
+    yield start
+    for run in runs:
+        run.kill()
+        run.wait(timeout=10)
+        for stream in (run.stdout, run.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def dispatch(cluster: Cluster, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return cluster.run([*DISPATCH, *words], **options)
+
+
+def first_lines(run: subprocess.Popen[str], count: int) -> list[str]:
+    assert run.stdout is not None
+    return sorted(run.stdout.readline() for _ in range(count))
+
+
+def clean(cluster: Cluster, limit: float) -> None:
+    """Waits until no process but the rig's own is left on any host."""
+    wait_for(
+        lambda: not cluster.on_hosts(),
+        limit,
+        lambda: f"hosts are clean; left: {cluster.on_hosts()}",
+    )
+
+
+def test_every_rank_runs_where_planned(cluster: Cluster, transport: str) -> None:
+    done = dispatch(
+        cluster, "--transport", transport, "-H", cluster.hostfile(2), "--no-python", "sh", "-c",
+        "echo $RANK $(hostname) $LOCAL_RANK $NODE_RANK $WORLD_SIZE $MASTER_ADDR",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    head = cluster.address("n1")
+    expected = [f"[{r}] {r} n{r // 2 + 1} {r % 2} {r // 2} 8 {head}" for r in range(8)]
+    assert sorted(done.stdout.splitlines()) == expected
+
+
+def test_rank_table_of_the_example(cluster: Cluster) -> None:
+    done = dispatch(cluster, "-H", "n[1-4]:2", os.path.join(EXAMPLES, "ranks.py"))
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 8
+
+
+def test_a_fixed_port_on_many_hosts(cluster: Cluster) -> None:
+    done = dispatch(
+        cluster, "--master-port", "29500", "-H", "n[1-3]", "--no-python", "sh", "-c",
+        "echo $MASTER_PORT",
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] 29500" for r in range(3)], done.stderr
+
+
+def test_cyclic_placement(cluster: Cluster) -> None:
+    done = dispatch(
+        cluster, "--map-by", "node", "-H", "n[1-4]:2", "--no-python", "sh", "-c",
+        "echo $(hostname) $LOCAL_RANK",
+    )  # fmt: skip
+    expected = [f"[{r}] n{r % 4 + 1} {r // 4}" for r in range(8)]
+    assert sorted(done.stdout.splitlines()) == expected, done.stderr
+
+
+def test_first_failure_ends_all_hosts_in_two_seconds(cluster: Cluster, transport: str) -> None:
+    text = "if [ $RANK = 5 ]; then echo last words >&2; exit 42; fi; exec sleep 1000"
+    began = time.monotonic()
+    done = dispatch(
+        cluster, "--transport", transport, "-H", "n[1-4]:2", "--no-python", "sh", "-c", text
+    )
+    assert time.monotonic() - began < 2 + 8
+    assert done.returncode == 42
+    assert "error: rank 5 on n3, pid " in done.stderr
+    assert ": exit code 42\n  last lines of its stderr:\n    last words\n" in done.stderr
+    assert "ranks 0-4,6-7: killed by SIGTERM" in done.stderr
+    clean(cluster, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
+)
+def test_the_launchers_end_leaves_nothing_on_any_host(
+    cluster: Cluster,
+    started: Callable[..., subprocess.Popen[str]],
+    transport: str,
+    signum: int,
+    code: int,
+) -> None:
+    text = "setsid sh -c 'sleep 1000 & exit 0'; " + UP
+    run = started("--transport", transport, "-H", "n[1-4]:2", "--no-python", "sh", "-c", text)
+    first_lines(run, 8)
+    run.send_signal(signum)
+    assert run.wait(timeout=15) == code
+    clean(cluster, 3.0)
+
+
+def test_a_cut_host_is_noticed_and_cleans_up_by_itself(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(3)
+    run = cluster.popen(
+        [
+            *DISPATCH, "--heartbeat", "0.5", "--lease", "3", "-H", "n[1-3]:2",
+            "--no-python", "sh", "-c", UP,
+        ],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with run:
+        first_lines(run, 6)
+        cluster.cut("n2")
+        began = time.monotonic()
+        assert run.wait(timeout=20) == 125
+        assert time.monotonic() - began < 1.5 + 2 + 6
+        assert run.stderr is not None
+        said = run.stderr.read()
+    assert "error: n2 (ranks 2-3): host lost: nothing heard for 2 s" in said
+    for host in ("n1", "n3"):
+        assert not cluster.processes(host)
+    wait_for(lambda: not cluster.processes("n2"), 8, "the cut host has killed its own ranks")
+
+
+def test_a_host_without_power_is_noticed(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(2)
+    run = cluster.popen(
+        [*DISPATCH, "--heartbeat", "0.5", "-H", "n[1-2]:1", "--no-python", "sh", "-c", UP],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with run:
+        first_lines(run, 2)
+        cluster.power_off("n2")
+        assert run.wait(timeout=20) == 125
+        assert run.stderr is not None
+        assert "n2 (rank 1): host lost" in run.stderr.read()
+    assert not cluster.processes("n1")
+
+
+def test_all_bad_hosts_in_one_table_and_nothing_started(
+    new_cluster: Callable[..., Cluster], transport: str
+) -> None:
+    cluster = new_cluster(3)
+    cluster.power_off("n3")
+    mark = os.path.join(cluster.shared, "started")
+    began = time.monotonic()
+    done = dispatch(
+        cluster, "--transport", transport, "--connect-timeout", "3",
+        "-H", "n1,n2,n3,nowhere", "--no-python", "touch", mark,
+    )  # fmt: skip
+    assert time.monotonic() - began < 3 + 12
+    assert done.returncode == 125
+    assert "2 hosts of 4 cannot be used; nothing was started" in done.stderr
+    rows = {line.split()[0]: line for line in done.stderr.splitlines() if line.startswith("  n")}
+    assert "name not found" in rows["nowhere"]
+    assert "timeout" in rows["n3"] or "unreachable" in rows["n3"]
+    assert not os.path.exists(mark)
+
+
+def test_a_wrong_interface_is_named_before_ranks_wait_on_it(cluster: Cluster) -> None:
+    done = dispatch(cluster, "--iface", "ib7", "-H", "n[1-2]", "--no-python", "hostname")
+    assert done.returncode == 125
+    assert "no interface ib7 with an address; there is: " in done.stderr
+    assert "hint: name one that every host has with --iface" in done.stderr
+    given = ("-H", "n[1-2]", "--no-python", "printenv", "MASTER_ADDR")
+    right = dispatch(cluster, "--iface", "eth0", *given)
+    assert right.returncode == 0
+    assert sorted(right.stdout.split("\n")) == sorted(dispatch(cluster, *given).stdout.split("\n"))
+
+
+def test_a_host_without_python_is_named(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(2)
+    hide = "for f in /usr/bin/python3*; do mount --bind /dev/null $f; done"
+    cluster.run(["sh", "-c", hide], "n2", root=True, check=True)
+    done = dispatch(cluster, "-H", "n1,n2", "--no-python", "true")
+    assert done.returncode == 125
+    assert "n2" in done.stderr
+    assert "no usable python" in done.stderr or "agent did not start" in done.stderr
+    assert "hint:" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["/usr/bin/fish", "/bin/tcsh", "/bin/dash"])
+def test_login_shells(new_cluster: Callable[..., Cluster], shell: str) -> None:
+    if not os.path.exists(shell):
+        pytest.skip(f"{shell} is not installed")
+    cluster = new_cluster(2)
+    cluster.set_login_shell("n2", shell)
+    done = dispatch(cluster, "-H", "n1,n2", "--no-python", "sh", "-c", "echo $RANK")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == ["[0] 0", "[1] 1"]
+
+
+def test_noise_before_the_agent_is_skipped_and_quoted_on_failure(
+    new_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = new_cluster(1)
+    # sshd's ForceCommand stands for login files that print a lot before our command runs
+    noisy = "i=0; while [ $i -lt 3000 ]; do echo motd motd motd motd; i=$((i+1)); done; "
+    _force(cluster, noisy + 'exec sh -c "$SSH_ORIGINAL_COMMAND"')
+    done = dispatch(cluster, "-v", "-H", "n1", "--no-python", "echo", "x")
+    assert (done.returncode, done.stdout) == (0, "[0] x\n"), done.stderr
+    assert "60000 bytes of noise" in done.stderr
+    _force(cluster, "echo this account is closed; exit 3")
+    done = dispatch(cluster, "-H", "n1", "--no-python", "echo", "x")
+    assert done.returncode == 125
+    assert "this account is closed" in done.stderr
+    _force(cluster, "echo thinking; sleep 1000")
+    done = dispatch(cluster, "--boot-timeout", "1", "-H", "n1", "--no-python", "echo", "x")
+    assert done.returncode == 125
+    assert "no answer from the agent within 1 s; remote said: thinking" in done.stderr
+
+
+def _force(cluster: Cluster, text: str) -> None:
+    """Have n1's sshd run ``text`` in place of every command, by a key option."""
+    quoted = text.replace('"', '\\"')
+    keys = os.path.expanduser("~/.ssh/authorized_keys")
+    cluster.run(
+        ["sh", "-c", f"sed -i 's/^.*\\(ssh-ed25519 \\)/\\1/' {keys}; cat > /tmp/o; "
+         f"{{ tr -d '\\n' < /tmp/o; printf ' '; cat {keys}; }} > /tmp/k; cat /tmp/k > {keys}"],
+        "n1", input=f'command="{quoted}"', check=True,
+    )  # fmt: skip
+
+
+def test_two_runs_on_the_same_hosts(
+    cluster: Cluster, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    text = "echo $MASTER_PORT; sleep 1"
+    runs = [started("-H", "n[1-4]:2", "--no-python", "sh", "-c", text) for _ in range(2)]
+    ports = [{line.split()[1] for line in first_lines(run, 8)} for run in runs]
+    assert [run.wait(timeout=20) for run in runs] == [0, 0]
+    assert len(ports[0]) == len(ports[1]) == 1
+    assert ports[0] != ports[1]
+
+
+def test_nothing_of_ours_listens_on_the_network_while_ranks_run(
+    cluster: Cluster, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run = started("-H", "n[1-4]:1", "--no-python", "sh", "-c", UP)
+    first_lines(run, 4)
+    for host in (*cluster.hosts, "login"):
+        sockets = cluster.run(["ss", "-Hltnp"], host, check=True).stdout.splitlines()
+        # PMIx is offered on a port of the loopback
+        far = [line for line in sockets if not line.split()[3].startswith("127.0.0.1:")]
+        assert not [line for line in far if "sshd" not in line], sockets
+    run.terminate()
+    run.wait(timeout=15)
+
+
+def test_output_of_all_hosts_is_complete(cluster: Cluster, transport: str, tmp_path: Path) -> None:
+    logs = os.path.join(cluster.shared, f"logs-{transport}")
+    program = "seq -f $RANK-%.0f 200000"
+    done = dispatch(
+        cluster, "--transport", transport, "--log-dir", logs, "--trace", f"{logs}.json",
+        "-H", "n[1-4]:2", "--no-python", "sh", "-c", program,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    by_rank: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        label, text = line.split(" ")
+        by_rank.setdefault(label, []).append(text)
+    for rank in range(8):
+        expected = [f"{rank}-{n}" for n in range(1, 200001)]
+        assert by_rank[f"[{rank}]"] == expected
+        kept = Path(logs, "latest", f"rank-{rank:05d}.out").read_text().splitlines()
+        assert kept == expected
+    report = json.loads(Path(logs, "latest", "report.json").read_text())
+    assert report["ok"]
+    names = [element["name"] for element in json.loads(Path(f"{logs}.json").read_text())]
+    for name in ("connect", "boot", "check"):
+        assert names.count(name) == 4
+    assert names.count("run") == 8
+    assert names.count("authentication") == (4 if transport == "paramiko" else 0)
+
+
+@pytest.mark.torch
+def test_the_example_trains_on_four_hosts(cluster: Cluster) -> None:
+    pytest.importorskip("torch")
+    out = os.path.join(cluster.shared, "train")
+    words = (
+        "-H", "n[1-4]:2", os.path.join(EXAMPLES, "train_topics.py"), "--out", out,
+    )  # fmt: skip
+    done = dispatch(cluster, *words, "--steps", "12", timeout=110)
+    assert done.returncode == 0, done.stderr
+    losses = [
+        float(line.split("loss ")[1].split()[0])
+        for line in done.stdout.splitlines()
+        if "loss " in line
+    ]
+    assert losses[-1] < losses[0] - 0.3
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {f"[{r}]" for r in range(8)}

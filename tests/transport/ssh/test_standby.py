@@ -1,0 +1,123 @@
+"""Shells that wait for the next command over a kept connection, and hosts that fell silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher.bootstrap import shell
+from dispatcher.model.failure import Ending, Kind
+from dispatcher.transport import base
+from dispatcher.transport.base import Alive, Link, Target
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+
+from ..conftest import Reader, gather
+from ..sshd import Sshd, start_sshd
+
+NODE = Target("node")
+
+
+@pytest.fixture
+def transport(sshd: Sshd) -> Iterator[ParamikoTransport]:
+    made = ParamikoTransport(config=sshd.config(), keep=True, alive=Alive(15.0))
+    yield made
+    made.close()
+
+
+def run(transport: ParamikoTransport, *words: str, at_hand: bool = False) -> bytes:
+    """What ``words`` say; the link is closed after their end."""
+    if at_hand:
+        link = until_at_hand(transport)
+    else:
+        opened = transport.open(NODE, shell.COMMAND, time.monotonic() + 20)
+        assert isinstance(opened, Link), opened
+        link = opened
+    link.write(shell.opening(words))
+    output, _ = gather(link)
+    assert link.ending(5) == Ending(0)
+    link.close()
+    return output.partition(b"\n\0")[2] or output
+
+
+def until_at_hand(transport: ParamikoTransport) -> Link:
+    end = time.monotonic() + 20
+    while (link := transport.open_at_hand(NODE, shell.COMMAND)) is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return link
+
+
+def test_a_command_over_a_shell_that_waits(transport: ParamikoTransport) -> None:
+    assert transport.open_at_hand(NODE, shell.COMMAND) is None
+    run(transport, "true")
+    assert transport.open_at_hand(NODE, shell.COMMAND) is None
+    assert transport.kept is not None
+    for number in range(3):
+        transport.kept.stand_by(shell.COMMAND)
+        assert run(transport, "echo", f"x{number}", at_hand=True).endswith(f"x{number}\n".encode())
+    transport.kept.stand_by(shell.COMMAND)
+    other = transport.open(NODE, "echo other", time.monotonic() + 20)  # not what waits there
+    assert isinstance(other, Link)
+    assert gather(other)[0] == b"other\n"
+
+
+def test_a_waiting_shell_that_has_ended(transport: ParamikoTransport, tmp_path: Path) -> None:
+    run(transport, "true")
+    command = f"[ -e {tmp_path}/once ]&&echo again;touch {tmp_path}/once"
+    assert transport.kept is not None
+    transport.kept.stand_by(command)
+    ((_, session),) = next(iter(transport.kept._idle.values()))
+    assert session._standby is not None
+    assert session._standby._pipe.status_event.wait(20)
+    opened = transport.open(NODE, command, time.monotonic() + 20)
+    assert isinstance(opened, Link)
+    assert gather(opened)[0] == b"again\n"
+
+
+def test_a_host_of_one_session_refuses(tmp_path: Path) -> None:
+    server = start_sshd(tmp_path / "sshd", "MaxSessions 1")
+    transport = ParamikoTransport(config=server.config(), keep=True)
+    try:
+        for _ in range(3):
+            assert run(transport, "echo", "yes").endswith(b"yes\n")
+            assert transport.kept is not None
+            transport.kept.stand_by(shell.COMMAND)
+    finally:
+        transport.close()
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("silent", "interval", "due"),
+    [(14.9, 15, 0), (15, 15, 1), (59, 15, 3), (60, 15, None), (1e9, 0, 0), (1.0, 0.5, 2)],
+)
+def test_questions_are_due(silent: float, interval: float, due: int | None) -> None:
+    assert base.due(silent, interval, 3) == due
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_silent_host(sshd: Sshd, stopped: bool) -> None:
+    """Its command says nothing for longer than the limit; only if sshd does neither it is lost."""
+    transport = ParamikoTransport(config=sshd.config(), alive=Alive(0.3))
+    link = transport.open(NODE, "echo $PPID; sleep 2.5; echo late", time.monotonic() + 20)
+    assert isinstance(link, Link)
+    reader = Reader(link)
+    reader.until(lambda: reader.output.endswith(b"\n"))
+    parent = int(reader.output)
+    if stopped:
+        os.kill(parent, signal.SIGSTOP)
+    try:
+        reader.until(lambda: reader.ended)
+        assert reader.output.endswith(b"late\n") is not stopped
+        assert (link.ending(5).code is None) is stopped
+        lost = link.failure(0.0)
+        assert (lost is not None and lost.kind is Kind.UNREACHABLE) is stopped
+    finally:
+        os.kill(parent, signal.SIGCONT) if stopped else None
+        link.close()
+        transport.close()

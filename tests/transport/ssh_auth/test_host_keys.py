@@ -1,0 +1,313 @@
+"""Trusting hosts over a real connection: policies, aliases, several keys, certificates."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+
+import pytest
+
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Link, Target
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.ssh_auth.host_keys import why_not
+from dispatcher.transport.ssh_auth.known_hosts import _hash_name
+
+from ..conftest import gather
+from ..sshd import ADDRESS, Sshd, keygen, start_sshd
+
+
+def attempt(config: str, **options: str) -> Link | Failure:
+    transport = ParamikoTransport(config=config, **options)  # type: ignore[arg-type]
+    opened = transport.open(Target("node"), "echo in", time.monotonic() + 20)
+    if isinstance(opened, Link):
+        assert gather(opened)[0] == b"in\n"
+        opened.close()
+    transport.close()
+    return opened
+
+
+def refused(config: str, kind: Kind, **options: str) -> Failure:
+    failure = attempt(config, **options)
+    assert isinstance(failure, Failure), "the host was trusted"
+    assert failure.kind is kind, failure
+    return failure
+
+
+def accepted(config: str, **options: str) -> None:
+    opened = attempt(config, **options)
+    assert isinstance(opened, Link), opened
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Sshd]:
+    server = start_sshd(tmp_path / "own")
+    yield server
+    server.stop()
+
+
+def test_accept_new_writes_the_key_down_once(own: Sshd) -> None:
+    own.known_hosts.unlink()
+    accepted(own.config(), host_keys="accept-new")
+    assert own.known_hosts.read_text() == f"{own.known_name} {own.public()}\n"
+    assert own.known_hosts.stat().st_mode & 0o777 == 0o600
+    accepted(own.config(), host_keys="strict")
+
+
+def test_accept_new_from_the_config(own: Sshd) -> None:
+    own.known_hosts.write_text("")
+    refused(own.config(), Kind.HOST_KEY_UNKNOWN)
+    config = own.config(extra="StrictHostKeyChecking accept-new\nHashKnownHosts yes")
+    refused(config, Kind.HOST_KEY_UNKNOWN, host_keys="strict")
+    accepted(config)
+    assert own.known_hosts.read_text().startswith("|1|")
+    accepted(own.config())
+
+
+def test_accept_new_from_many_threads(own: Sshd) -> None:
+    own.known_hosts.write_text("")
+    transport = ParamikoTransport(config=own.config(), host_keys="accept-new")
+    opened: list[Link | Failure] = []
+
+    def one() -> None:
+        opened.append(transport.open(Target("node"), "true", time.monotonic() + 30))
+
+    threads = [threading.Thread(target=one) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for link in opened:
+        assert isinstance(link, Link), link
+        link.close()
+    transport.close()
+    lines = set(own.known_hosts.read_text().splitlines())
+    assert lines == {f"{own.known_name} {own.public()}"}
+    assert len(own.known_hosts.read_text().splitlines()) == 1
+
+
+def test_a_key_for_the_bare_name_serves_every_port(own: Sshd, tmp_path: Path) -> None:
+    own.known_hosts.write_text(f"{ADDRESS} {own.public()}\n")
+    accepted(own.config())
+    other = keygen(tmp_path / "other")
+    own.known_hosts.write_text(f"{ADDRESS} {own.public(other)}\n")
+    refused(own.config(), Kind.HOST_KEY_UNKNOWN)
+
+
+def test_host_key_alias(own: Sshd) -> None:
+    own.known_hosts.write_text(f"alias {own.public()}\n")
+    accepted(own.config(extra="HostKeyAlias alias"))
+    refused(own.config(extra="HostKeyAlias another"), Kind.HOST_KEY_UNKNOWN)
+
+
+def test_asks_for_the_type_on_file(tmp_path: Path) -> None:
+    rsa = keygen(tmp_path / "rsa", "-t", "rsa", "-b", "2048")
+    server = start_sshd(tmp_path / "two", f"HostKey {rsa}")
+    try:
+        server.known_hosts.write_text(f"{server.known_name} {server.public(rsa)}\n")
+        accepted(server.config())
+        ecdsa = keygen(tmp_path / "ecdsa", "-t", "ecdsa")
+        server.known_hosts.write_text(f"{server.known_name} {server.public(ecdsa)}\n")
+        failure = refused(server.config(), Kind.HOST_KEY_UNKNOWN)
+        assert "nistp256" in failure.why
+    finally:
+        server.stop()
+
+
+def certify(authority: Path, key: Path, *options: str) -> Path:
+    """Sign a public key; the certificate's path."""
+    command = ["ssh-keygen", "-q", "-s", str(authority), "-I", "test", *options]
+    subprocess.run([*command, str(key.with_suffix(".pub"))], check=True, capture_output=True)
+    return key.with_name(key.name + "-cert.pub")
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_host_certificate(tmp_path: Path, kind: str) -> None:
+    authority = keygen(tmp_path / "authority", "-t", kind)
+    host_key = keygen(tmp_path / "host", "-t", kind)
+    certificate = certify(authority, host_key, "-h", "-n", f"other,{ADDRESS}")
+    server = start_sshd(tmp_path / "certified", f"HostCertificate {certificate}", host_key=host_key)
+    try:
+        ours = server.public(authority)
+        server.known_hosts.write_text(f"@cert-authority {server.known_name} {ours}\n")
+        accepted(server.config())
+        server.known_hosts.write_text(
+            f"@cert-authority * {ours}\n@revoked * {server.public(authority)}\n"
+        )
+        failure = refused(server.config(), Kind.HOST_KEY_REVOKED)
+        assert "that signed its certificate" in failure.why
+        stranger = keygen(tmp_path / "stranger", "-t", kind)
+        server.known_hosts.write_text(f"@cert-authority * {server.public(stranger)}\n")
+        failure = refused(server.config(), Kind.HOST_KEY_UNKNOWN)
+        assert "authority is not on file" in failure.why
+    finally:
+        server.stop()
+
+
+# -- as ssh decides -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    folder = tmp_path_factory.mktemp("certified")
+    authority = keygen(folder / "authority")
+    keygen(folder / "stranger")
+    certificate = certify(authority, keygen(folder / "host"), "-h", "-n", ADDRESS)
+    server = start_sshd(folder, f"HostCertificate {certificate}", host_key=folder / "host")
+    yield server
+    server.stop()
+
+
+def lines_of(server: Sshd, text: str) -> bytes:
+    """``text`` with names and keys for ``$words``."""
+    key = server.public()
+    certificate = (server.folder / "host-cert.pub").read_text()
+    words = {
+        "name": server.known_name,
+        "bare": ADDRESS,
+        "hashed": _hash_name(server.known_name),
+        "key": key,
+        "base64": key.split()[1],
+        "cut": key[:-8],
+        "halved": key[: len(key) * 2 // 3],
+        "ca": server.public(server.folder / "authority"),
+        "other": server.public(server.folder / "stranger"),
+        "certificate": " ".join(certificate.split()[:2]),
+    }
+    return Template(text).substitute(words).encode("latin-1") + b"\n"
+
+
+def ssh_goes_in(server: Sshd, policy: str) -> bool:
+    options = ["-F", server.config(), "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]
+    options += ["-o", f"StrictHostKeyChecking={'yes' if policy == 'strict' else policy}"]
+    done = subprocess.run(
+        ["ssh", *options, "node", "true"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode in (0, 255), done.stderr
+    return done.returncode == 0
+
+
+REVOKED, UNKNOWN, CHANGED = Kind.HOST_KEY_REVOKED, Kind.HOST_KEY_UNKNOWN, Kind.HOST_KEY_CHANGED
+
+#: lines of known_hosts -> what becomes of a host, if it has a certificate as well;
+#: a pair is for strict and accept-new
+FILES: dict[str, Kind | tuple[Kind | None, Kind | None] | None] = {
+    "@cert-authority $name $ca": None,
+    "@cert-authority $hashed $ca": None,
+    "@cert-authority $name $ca\n@revoked * $key": REVOKED,
+    "@cert-authority $name $ca\n@revoked $hashed $key": REVOKED,
+    "@cert-authority $name $ca\n@revoked * $ca": REVOKED,
+    "@cert-authority $name $ca\n@revoked $name $certificate": REVOKED,
+    "@cert-authority $name $ca\n@revoked * $other": None,
+    "@cert-authority $bare $ca\n@revoked $name $ca": REVOKED,
+    "@cert-authority $name $ca\n$name $key\n@revoked $name $ca": REVOKED,
+    "@cert-authority $name $other\n$name $key": None,
+    "@cert-authority $name $other\n$name $key\n@revoked * $key": REVOKED,
+    "$name $key": None,
+    "$hashed $key\n@revoked $hashed $key": REVOKED,
+    "$name $key\n@revoked $hashed $other": None,
+    "$name $other": CHANGED,
+    "@revoked $name $other": (UNKNOWN, None),
+    "@revoked $hashed $other": (UNKNOWN, None),
+    "@revoked * $other": (UNKNOWN, None),
+    "@revoked $name $key": REVOKED,
+    "@revoked $name $key\n@revoked $name $other": REVOKED,
+    # a damaged line is no line
+    "$name $cut": (UNKNOWN, None),
+    "$name $halved": (UNKNOWN, None),
+    "$name ssh-ed25519 $${base64}": (UNKNOWN, None),
+    "$name ssh-ed25519 A$base64": (UNKNOWN, None),
+    "$name ssh-rsa $base64": (UNKNOWN, None),
+    "$name ssh-future $base64": (UNKNOWN, None),
+    "@revoked $name $cut": (UNKNOWN, None),
+    "$name ssh-ed25519 $base64=": (UNKNOWN, None),
+    "$name $key\0": None,
+    "$name $key \xe9\xff": None,
+    "\xe9\xff,$name $key": None,
+    "$name $cut\n$name $key": None,
+    "* $cut\n? ssh-ed25519 AAAA====\n* ssh-ed25519\n$hashed $key": None,
+    "@cert-authority * $cut\n@cert-authority $name $ca": None,
+    "@nonsense $name $other\n|1|$name $other\n\0\n@\n$name $key": None,
+}
+
+
+@pytest.mark.parametrize("policy", ["strict", "accept-new"])
+@pytest.mark.parametrize("text", FILES)
+def test_decides_as_ssh(certified: Sshd, text: str, policy: str) -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("needs the ssh program")
+    content = lines_of(certified, text)
+    certified.known_hosts.write_bytes(content)
+    became = FILES[text]
+    expected = became[policy == "accept-new"] if isinstance(became, tuple) else became
+    assert ssh_goes_in(certified, policy) == (expected is None), "ssh has it otherwise"
+    certified.known_hosts.write_bytes(content)  # it may have learned
+    if expected is None:
+        accepted(certified.config(), host_keys=policy)
+    else:
+        refused(certified.config(), expected, host_keys=policy)
+
+
+def test_a_damaged_line_is_named_where_its_host_is_unknown(own: Sshd) -> None:
+    own.known_hosts.write_text(f"# note\n{own.known_name} {own.public()[:-8]}\n")
+    failure = refused(own.config(), Kind.HOST_KEY_UNKNOWN)
+    assert f"({own.known_hosts}:2: skipped: cut short)" in failure.why
+
+
+def test_learned_beside_a_revoked_key(own: Sshd, tmp_path: Path) -> None:
+    other = keygen(tmp_path / "other")
+    own.known_hosts.write_text(f"@revoked {own.known_name} {own.public(other)}\n")
+    accepted(own.config(), host_keys="accept-new")
+    assert f"\n{own.known_name} {own.public()}\n" in own.known_hosts.read_text()
+    accepted(own.config())
+
+
+# -- certificates -------------------------------------------------------------------
+
+
+def test_authority_only_and_a_host_without_certificate(own: Sshd, tmp_path: Path) -> None:
+    authority = keygen(tmp_path / "authority")
+    own.known_hosts.write_text(f"@cert-authority * {own.public(authority)}\n")
+    for policy in ("strict", "accept-new"):
+        failure = refused(own.config(), Kind.HOST_KEY_UNKNOWN, host_keys=policy)
+        assert "cert" in failure.why
+
+
+def test_what_makes_a_certificate_bad(tmp_path: Path) -> None:
+    from base64 import b64decode
+
+    def read(path: Path) -> bytes:
+        return b64decode(path.read_text().split()[1])
+
+    authority = keygen(tmp_path / "authority")
+    trusted = (read(authority.with_suffix(".pub")),)
+
+    def made(*options: str) -> bytes:
+        return read(certify(authority, keygen_once(), *options))
+
+    def keygen_once() -> Path:
+        path = tmp_path / "host"
+        return path if path.exists() else keygen(path)
+
+    good = made("-h", "-n", "n1,*.lab", "-V", "+1h")
+    assert why_not(good, trusted, "n1") is None
+    assert why_not(good, trusted, "x.lab") is None
+    assert "not for" in (why_not(good, trusted, "n2") or "")
+    assert "not on file" in (why_not(good, (), "n1") or "")
+    assert "not valid" in (why_not(good, trusted, "n1", now=time.time() + 7200) or "")
+    assert "not valid" in (why_not(good, trusted, "n1", now=0) or "")
+    assert "not a host certificate" in (why_not(made("-n", "n1"), trusted, "n1") or "")
+    assert "not for" in (why_not(made("-h"), trusted, "n1") or "")
+    for at in range(0, len(good), 7):
+        changed = good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :]
+        assert why_not(changed, trusted, "n1") is not None
+        assert why_not(good[:at], trusted, "n1") is not None
+    assert why_not(good + b"x", trusted, "n1") is not None

@@ -1,0 +1,206 @@
+"""Logging in over a real connection: key files, certificates, passphrases, the agent."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Link, Target
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+
+from ..conftest import gather
+from ..sshd import Sshd, keygen, start_sshd
+from .test_host_keys import certify
+
+
+def log_in(config: str, ask: Callable[[str], str | None] | None = None) -> Link | Failure:
+    transport = ParamikoTransport(config=config, ask=ask)
+    opened = transport.open(Target("node"), "echo in", time.monotonic() + 20)
+    if isinstance(opened, Link):
+        assert gather(opened)[0] == b"in\n"
+        opened.close()
+    transport.close()
+    return opened
+
+
+def accept(sshd: Sshd, key: Path) -> None:
+    """Let one more key in."""
+    with (sshd.folder / "authorized_keys").open("a") as file:
+        file.write(key.with_suffix(".pub").read_text())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-t", "rsa", "-b", "2048"),
+        ("-t", "rsa", "-b", "2048", "-m", "PEM"),
+        ("-t", "ecdsa"),
+        ("-t", "ecdsa", "-b", "521", "-m", "PEM"),
+        ("-t", "ed25519"),
+    ],
+)
+def test_kinds_of_keys(sshd: Sshd, tmp_path: Path, options: tuple[str, ...]) -> None:
+    key = keygen(tmp_path / "key", *options)
+    accept(sshd, key)
+    assert isinstance(log_in(sshd.config(key=key)), Link)
+    key.with_suffix(".pub").unlink()  # only needed for the agent and certificates
+    assert isinstance(log_in(sshd.config(key=key)), Link)
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
+def test_user_certificate(tmp_path: Path, kind: str) -> None:
+    authority = keygen(tmp_path / "authority")
+    public = authority.with_suffix(".pub")
+    server = start_sshd(tmp_path / "trusting", f"TrustedUserCAKeys {public}")
+    try:
+        key = keygen(tmp_path / "key", "-t", kind)
+        assert isinstance(log_in(server.config(key=key)), Failure)
+        certificate = certify(authority, key, "-n", server.user)
+        assert isinstance(log_in(server.config(key=key)), Link)
+        elsewhere = certificate.rename(tmp_path / "elsewhere")
+        config = server.config(key=key, extra=f"CertificateFile {elsewhere}")
+        assert isinstance(log_in(config), Link)
+    finally:
+        server.stop()
+
+
+def test_passphrase_is_asked_once_for_all_hosts(sshd: Sshd, tmp_path: Path) -> None:
+    key = keygen(tmp_path / "locked", "-N", "secret")
+    accept(sshd, key)
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "secret"
+
+    transport = ParamikoTransport(config=sshd.config(key=key), ask=ask)
+    opened: list[Link | Failure] = []
+
+    def one() -> None:
+        opened.append(transport.open(Target("node"), "true", time.monotonic() + 30))
+
+    threads = [threading.Thread(target=one) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert all(isinstance(link, Link) for link in opened)
+    for link in opened:
+        assert isinstance(link, Link)
+        link.close()
+    transport.close()
+    assert len(asked) == 1
+    assert str(key) in asked[0]
+
+
+def test_passphrase_wrong_then_right_then_never(sshd: Sshd, tmp_path: Path) -> None:
+    key = keygen(tmp_path / "locked", "-N", "secret")
+    accept(sshd, key)
+    answers = iter(["wrong", "secret"])
+    assert isinstance(log_in(sshd.config(key=key), lambda prompt: next(answers)), Link)
+    for ask in (None, lambda prompt: None, lambda prompt: "wrong"):
+        failure = log_in(sshd.config(key=key), ask)
+        assert isinstance(failure, Failure)
+        assert failure.kind is Kind.AUTH
+        assert "passphrase" in failure.why
+
+
+def test_broken_key_file(sshd: Sshd, tmp_path: Path) -> None:
+    key = tmp_path / "broken"
+    for text in ("", "no key", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"):
+        key.write_text(text)
+        failure = log_in(sshd.config(key=key))
+        assert isinstance(failure, Failure)
+        assert failure.kind is Kind.AUTH
+        assert str(key) in failure.why
+
+
+def add(agent: str, key: Path) -> None:
+    environment = {"SSH_AUTH_SOCK": agent, "PATH": "/usr/bin:/bin"}
+    subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environment, capture_output=True)
+
+
+def with_agent(sshd: Sshd, agent: str, extra: str = "", key: Path | None = None) -> str:
+    return sshd.config(extra=f"IdentityAgent {agent}\n{extra}", key=key)
+
+
+def test_key_only_in_the_agent(sshd: Sshd, agent: str, tmp_path: Path) -> None:
+    key = keygen(tmp_path / "held", "-t", "rsa", "-b", "2048")
+    accept(sshd, key)
+    add(agent, key)
+    key.unlink()
+    # named by its public half, although only keys of the config may be used
+    assert isinstance(log_in(with_agent(sshd, agent, key=key)), Link)
+    missing = tmp_path / "missing"
+    assert isinstance(log_in(with_agent(sshd, agent, "IdentitiesOnly no", key=missing)), Link)
+    failure = log_in(with_agent(sshd, agent, "IdentitiesOnly yes", key=missing))
+    assert isinstance(failure, Failure)
+
+
+def test_full_agent_does_not_lock_us_out(sshd: Sshd, agent: str, tmp_path: Path) -> None:
+    for number in range(8):
+        add(agent, keygen(tmp_path / f"stranger{number}"))
+    key = keygen(tmp_path / "named")
+    accept(sshd, key)
+    add(agent, key)
+    before = len(sshd.log)
+    assert isinstance(log_in(with_agent(sshd, agent, "IdentitiesOnly no", key=key)), Link)
+    assert not [line for line in sshd.log[before:] if "Failed" in line]
+    missing = tmp_path / "missing"
+    failure = log_in(with_agent(sshd, agent, "IdentitiesOnly no", key=missing))
+    assert isinstance(failure, Failure)
+    assert failure.kind is Kind.AUTH
+    assert failure.why.count("SHA256:") == 5  # and not one more
+
+
+def test_agent_shared_by_many_hosts(sshd: Sshd, agent: str, tmp_path: Path) -> None:
+    strangers = [keygen(tmp_path / f"stranger{n}") for n in range(2)]
+    key = keygen(tmp_path / "held")
+    accept(sshd, key)
+    for one in (*strangers, key):
+        add(agent, one)
+    config = with_agent(sshd, agent, "IdentitiesOnly no", key=tmp_path / "missing")
+    transport = ParamikoTransport(config=config)
+    first = transport.open(Target("node"), "true", time.monotonic() + 20)
+    assert isinstance(first, Link)
+    first.close()
+    before = len(sshd.log)
+    opened: list[Link | Failure] = []
+
+    def run() -> None:
+        opened.append(transport.open(Target("node"), "true", time.monotonic() + 30))
+
+    threads = [threading.Thread(target=run) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for link in opened:
+        assert isinstance(link, Link), link
+        link.close()
+    transport.close()
+    # what worked for the first goes first for the others
+    assert not [line for line in sshd.log[before:] if "Failed publickey" in line]
+
+
+def test_dead_agent_is_no_agent(sshd: Sshd, tmp_path: Path) -> None:
+    assert isinstance(log_in(with_agent(sshd, str(tmp_path / "gone"))), Link)
+
+
+def test_wants_more_than_a_key(tmp_path: Path) -> None:
+    server = start_sshd(
+        tmp_path / "two", "AuthenticationMethods publickey,password", "PasswordAuthentication yes"
+    )
+    try:
+        failure = log_in(server.config())
+        assert isinstance(failure, Failure)
+        assert failure.kind is Kind.AUTH
+        assert "not enough" in failure.why
+    finally:
+        server.stop()

@@ -1,0 +1,141 @@
+"""Refused logins: what is said, and what can be done about it; the host's own words decide."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.process.openssh import classify
+
+from ..sshd import Sshd, keygen, start_sshd
+from ..test_failures import attempt, kind  # noqa: F401 - fixtures
+from .test_logins import log_in
+
+ME = getpass.getuser()
+Try = Callable[..., Failure]
+
+
+def refused(config: str) -> Failure:
+    failure = log_in(config)
+    assert isinstance(failure, Failure)
+    assert failure.kind is Kind.AUTH
+    return failure
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Iterator[Sshd]:
+    """Takes keys, and passwords as well."""
+    server = start_sshd(tmp_path / "asking", "PasswordAuthentication yes")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def keyless(tmp_path: Path) -> Iterator[Sshd]:
+    """Takes passwords alone."""
+    options = ("PasswordAuthentication yes", "PubkeyAuthentication no")
+    server = start_sshd(tmp_path / "keyless", *options)
+    yield server
+    server.stop()
+
+
+def test_a_refused_key_where_a_password_is_taken(asking: Sshd, tmp_path: Path) -> None:
+    key = keygen(tmp_path / "stranger")
+    failure = refused(asking.config(key=key))
+    assert failure.why == f"{ME}: refused: {key}"
+    assert failure.hint == (
+        f"ssh-copy-id -i {key}.pub -p {asking.port} {ME}@node"
+        "  # or is it another user there? --user NAME"
+    )
+
+
+def test_a_refused_key_where_nothing_else_is_taken(sshd: Sshd, tmp_path: Path) -> None:
+    key = keygen(tmp_path / "stranger")
+    hint = refused(sshd.config(key=key)).hint or ""
+    assert hint.startswith(f"cat {key}.pub  # has to be a line of ~{ME}/.ssh/authorized_keys there")
+    key.with_suffix(".pub").unlink()
+    assert (refused(sshd.config(key=key)).hint or "").startswith("ssh -v node true")
+
+
+def test_passwords_alone_are_no_fault_of_the_key(keyless: Sshd, attempt: Try, kind: str) -> None:  # noqa: F811
+    failure = attempt(keyless.config())
+    assert failure.kind is Kind.AUTH
+    assert "password" in failure.why
+    assert str(keyless.user_key) not in failure.why
+    assert (failure.hint or "").startswith("PubkeyAuthentication yes  # in its sshd_config")
+    if kind == "paramiko":
+        assert failure.why == f"{ME}: this host takes no keys, only password"
+
+
+def test_no_key_learns_what_the_host_takes(asking: Sshd, keyless: Sshd, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    failure = refused(asking.config(key=missing))
+    assert (
+        failure.why
+        == f"{ME}: there is no key to log in with: no ssh-agent, and there is no {missing}"
+    )
+    assert failure.hint == f"ssh-keygen -t ed25519 && ssh-copy-id -p {asking.port} {ME}@node"
+    assert "this host takes no keys, only password" in refused(keyless.config(key=missing)).why
+
+
+def test_no_key_where_passwords_are_not_taken(sshd: Sshd, tmp_path: Path) -> None:
+    hint = refused(sshd.config(key=tmp_path / "missing")).hint or ""
+    assert hint.startswith("ssh-keygen -t ed25519  # and have its public half put into")
+
+
+def test_agents_without_a_key(sshd: Sshd, tmp_path: Path) -> None:
+    if shutil.which("ssh-agent") is None:
+        pytest.skip("needs ssh-agent")
+    path = tmp_path / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.PIPE)
+    try:
+        assert agent.stdout is not None
+        agent.stdout.readline()  # it listens
+        assert "the ssh-agent holds none, and" in refused(with_agent(sshd, path)).why
+    finally:
+        agent.kill()
+        agent.communicate()
+    assert "the ssh-agent does not answer, and" in refused(with_agent(sshd, path)).why
+
+
+def with_agent(sshd: Sshd, agent: Path) -> str:
+    config = Path(sshd.config(key=sshd.folder / "missing"))
+    config.write_text(config.read_text().replace("IdentityAgent none", f"IdentityAgent {agent}"))
+    return str(config)
+
+
+def test_a_passphrase_that_nobody_types(sshd: Sshd, tmp_path: Path) -> None:
+    key = keygen(tmp_path / "locked", "-N", "secret")
+    assert refused(sshd.config(key=key)).hint == f"ssh-add {key}"
+
+
+def test_a_key_that_is_not_enough(tmp_path: Path) -> None:
+    server = start_sshd(
+        tmp_path / "two", "AuthenticationMethods publickey,password", "PasswordAuthentication yes"
+    )
+    try:
+        failure = refused(server.config())
+    finally:
+        server.stop()
+    assert failure.why.endswith("a key is not enough for this host: it wants password as well")
+    assert (failure.hint or "").startswith("AuthenticationMethods publickey  # in its sshd_config")
+
+
+@pytest.mark.parametrize(
+    ("offered", "hint"),
+    [
+        ("publickey,password", "ssh-copy-id me@n1  # or is it another user there? --user NAME"),
+        ("publickey", "ssh -v n1 true  # or is it another user there? --user NAME"),
+        ("gssapi-with-mic,password", "--transport ssh  # the system's ssh can log in by Kerberos"),
+        ("keyboard-interactive", "PubkeyAuthentication yes  # in its sshd_config: nobody types"),
+    ],
+)
+def test_words_of_ssh(offered: str, hint: str) -> None:
+    failure = classify(f"me@10.0.0.1: Permission denied ({offered}).", "n1")
+    assert (failure.hint or "").startswith(hint)
