@@ -221,11 +221,13 @@ def command(**flags: Any) -> int:
                 said = "from" if name == "texts" else name
                 raise UsageError(f"--{said} goes with --{kind}")
     if flags["nccl"]:
-        from dispatcher.cli.checks.nccl import run
-    elif flags["pairs"]:
-        from dispatcher.cli.checks.pairs import run
-    else:
-        pass
+        from dispatcher.cli.checks import nccl
+
+        return nccl.run(flags)
+    if flags["pairs"]:
+        from dispatcher.cli.checks import pairs
+
+        return pairs.run(flags)
     return run(flags)
 
 
