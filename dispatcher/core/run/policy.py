@@ -34,15 +34,15 @@ def rejection(failures: Mapping[int, Failure], problems: Mapping[int, frozenset[
 
 
 @value
-class KillStep(Value):
-    """One step of an escalation: ``signum`` to every rank, then ``grace`` seconds."""
+class Rung(Value):
+    """One step of a kill ladder: ``signum`` to every rank, then ``grace`` seconds."""
 
     signum: int
     grace: float
 
 
-def kill_steps(cause: Cause, grace: float) -> tuple[KillStep, ...]:
-    """The signals that end a job for ``cause``; after the last step everything is killed.
+def ladder(cause: Cause, grace: float) -> tuple[Rung, ...]:
+    """The signals that end a job for ``cause``; after the last rung everything is killed.
 
     Ctrl-C is passed on as INT first, since programs save their work on it;
     every other cause starts with TERM. The time between TERM and KILL after an
@@ -50,10 +50,10 @@ def kill_steps(cause: Cause, grace: float) -> tuple[KillStep, ...]:
     """
     match cause:
         case Interrupted(signum=signal.SIGINT):
-            return (KillStep(signal.SIGINT, grace), KillStep(signal.SIGTERM, min(grace, 2.0)))
+            return (Rung(signal.SIGINT, grace), Rung(signal.SIGTERM, min(grace, 2.0)))
         case Interrupted(signum=signal.SIGQUIT):
-            return (KillStep(signal.SIGQUIT, grace),)
-    return (KillStep(signal.SIGTERM, grace),)
+            return (Rung(signal.SIGQUIT, grace),)
+    return (Rung(signal.SIGTERM, grace),)
 
 
 def unreachable_master(addresses: tuple[str, ...], reached: tuple[str, ...]) -> Failure:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     pass
 
 #: characters of DISPATCH_HOSTS at most
-LONGEST_RANK_HOSTS = 16 << 10
+MOST_SEATING = 16 << 10
 
 __all__ = [
     "JobPlan", "Limits", "NodePlan", "Nproc", "Program", "RankPlan", "Request",
@@ -129,7 +129,7 @@ class JobPlan:
         return tuple(sorted(found, key=lambda place: place.rank))
 
     @cached_property
-    def rank_hosts(self) -> str | None:
+    def seating(self) -> str | None:
         """``n1:8,n2:8``: hosts and numbers of consecutive ranks, in rank order.
 
         None where it would be too long for an environment variable; a bound well
@@ -142,7 +142,7 @@ class JobPlan:
             else:
                 runs.append((place.node, 1))
         text = ",".join(f"{self.nodes[node].host.name}:{count}" for node, count in runs)
-        return text if len(text) <= LONGEST_RANK_HOSTS else None
+        return text if len(text) <= MOST_SEATING else None
 
     @property
     def world_size(self) -> int:

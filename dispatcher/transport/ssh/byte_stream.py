@@ -38,7 +38,7 @@ class Wire:
         self._at = 0
         self._chunk = _CHUNK
         self._lock = threading.Lock()
-        self._closed = False  # paramiko looks at this name
+        self._closed = False
         self.address: str | None = None
         #: called after each read, while every answer of the peer's is waited for
         self.acknowledge: Callable[[], None] | None = None

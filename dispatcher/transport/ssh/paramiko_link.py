@@ -13,7 +13,8 @@ from paramiko.ssh_exception import SSHException
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Link, LinkClosed, Window
-from dispatcher.transport.ssh.channel import Bell, Pipe
+from dispatcher.transport.ssh.paramiko_internals import Pipe
+from dispatcher.transport.ssh.recv_buffer import EventAdapter
 from dispatcher.transport.ssh.session import Session
 
 _CHUNK = 32000  # a packet's worth
@@ -38,9 +39,9 @@ class ParamikoLink(Link):
         self.address = session.wire.address
 
     def watch(self, ready: Callable[[], None]) -> None:
-        bell = Bell(ready)
-        self._pipe.in_buffer.set_event(bell)
-        self._pipe.in_stderr_buffer.set_event(bell)
+        event = EventAdapter(ready)
+        self._pipe.in_buffer.set_event(event)
+        self._pipe.in_stderr_buffer.set_event(event)
         self._pipe.on_status = ready
         if self._pipe.status_event.is_set():
             ready()

@@ -18,18 +18,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
-from dispatcher.transport.ssh.channel import Pipe, request
-
-if TYPE_CHECKING:
-    from dispatcher.transport.ssh.session import Session
+from dispatcher.transport.ssh.paramiko_internals import Connection, Pipe, request
 
 
 class Standby:
     """``command``, started on a channel of ``session`` ahead of time."""
 
-    def __init__(self, session: Session, command: str) -> None:
+    def __init__(self, session: Connection, command: str) -> None:
         self._session = session
         self._command = command
         self._opened = threading.Event()

@@ -13,7 +13,7 @@ from dispatcher.transport.ssh import paramiko_transport
 paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
 
-from dispatcher.transport.ssh.channel import WINDOW, Pipe, request  # noqa: E402
+from dispatcher.transport.ssh.paramiko_internals import WINDOW, Pipe, request  # noqa: E402
 
 DATA, EOF, CLOSE, REQUEST = 94, 96, 97, 98
 

@@ -11,54 +11,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.transport.ssh.byte_stream import Wire, over_socket
-from dispatcher.transport.ssh.channel import Arrived
+from dispatcher.transport.ssh.recv_buffer import RecvBuffer
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 30), min_size=1))
 def test_all_comes_out_in_order(pieces: list[bytes], limits: list[int]) -> None:
-    arrived = Arrived()
+    buffer = RecvBuffer()
     for piece in pieces:
-        arrived.feed(piece)
+        buffer.feed(piece)
     whole, at = b"".join(pieces), 0
-    assert len(arrived) == len(whole)
+    assert len(buffer) == len(whole)
     while at < len(whole):
         limit = limits[at % len(limits)]
-        data = arrived.take(limit)
+        data = buffer.take(limit)
         assert data == whole[at : at + limit]
         at += limit
-    assert (arrived.take(1), arrived.spent) == (None, False)
-    arrived.close()
-    assert (arrived.take(1), arrived.spent) == (b"", True)
+    assert (buffer.take(1), buffer.spent) == (None, False)
+    buffer.close()
+    assert (buffer.take(1), buffer.spent) == (b"", True)
 
 
 def test_the_owner_is_told() -> None:
-    arrived, told = Arrived(), threading.Event()
-    arrived.set_event(told)
+    buffer, told = RecvBuffer(), threading.Event()
+    buffer.set_event(told)
     assert not told.is_set()
-    arrived.feed(b"")
+    buffer.feed(b"")
     assert not told.is_set()
-    arrived.feed(b"x")
+    buffer.feed(b"x")
     assert told.is_set()
     told.clear()
-    arrived.close()
+    buffer.close()
     assert told.is_set()
     late = threading.Event()
-    arrived.set_event(late)
+    buffer.set_event(late)
     assert late.is_set()
 
 
 def test_waiting() -> None:
-    arrived = Arrived()
+    buffer = RecvBuffer()
     with pytest.raises(TimeoutError):
-        arrived.wait(1, 0.01)
+        buffer.wait(1, 0.01)
     got: list[bytes] = []
-    thread = threading.Thread(target=lambda: got.append(arrived.wait(10, None)))
+    thread = threading.Thread(target=lambda: got.append(buffer.wait(10, None)))
     thread.start()
-    arrived.feed(b"here")
+    buffer.feed(b"here")
     thread.join(10)
     assert got == [b"here"]
-    arrived.close()
-    assert arrived.wait(1, None) == b""
+    buffer.close()
+    assert buffer.wait(1, None) == b""
 
 
 class _Stream:

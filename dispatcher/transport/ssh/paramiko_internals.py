@@ -1,0 +1,427 @@
+"""All that reaches into paramiko: its packets, channels and connections, made fit for thousands.
+
+Private names of paramiko may stand in this file alone. Every one is in the list of
+``tests/transport/ssh/test_paramiko_internals.py``, which fails where a release of paramiko has
+moved one; the upper bound of the dependency is the last minor release that passed.
+
+What is changed, and why (paramiko 5):
+
+- the reading thread wakes after 7.5 s of silence and not ten times a second (idle cost 40 times
+  less), has a small stack, and ends at once because closing shuts the socket;
+- no timer thread a handshake and no waiting in steps of 0.1 s;
+- the host key is judged inside the key exchange, before anything of ours is sent;
+- the receive window is enforced and the packet size bounded: a peer that sends
+  more than it was granted is disconnected (paramiko would buffer it all);
+- ``exit-signal`` is understood, as well as ``exit-status``;
+- what a channel says goes out in the order in which it was decided. paramiko decides
+  under a lock and sends after it, so that a write may overtake the close it raced
+  with; sshd ends the whole connection for data on a channel that is closed ("data
+  packet referred to nonexistent channel"), and with it every other channel: behind a
+  jump host, all hosts;
+- nothing is logged: what went wrong is in the exception we keep.
+
+Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Container
+from typing import Any
+
+import paramiko
+from paramiko.auth_handler import AuthHandler
+from paramiko.channel import Channel
+from paramiko.common import (
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EXTENDED_DATA,
+    MSG_CHANNEL_REQUEST,
+    cMSG_CHANNEL_FAILURE,
+    cMSG_CHANNEL_OPEN,
+    cMSG_CHANNEL_REQUEST,
+)
+from paramiko.message import Message
+from paramiko.packet import Packetizer
+from paramiko.ssh_exception import SSHException
+
+from dispatcher.transport.ssh.byte_stream import Wire, read_identification
+from dispatcher.transport.ssh.recv_buffer import RecvBuffer
+from dispatcher.transport.ssh_auth.identities import methods
+
+#: seconds of silence after which we look after a host: more than between two heartbeats
+LOOK = 7.5
+#: bytes a peer may send before we have read: the bound on memory a link
+WINDOW = 1 << 20
+
+_MAX_PACKET = 32768
+_MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
+_STACK = 512 * 1024
+_REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
+_stack_lock = threading.Lock()
+
+#: what this paramiko can do, by what it is for
+SUPPORTED: dict[str, Container[str]] = {
+    "ciphers": paramiko.Transport._cipher_info,
+    "macs": paramiko.Transport._mac_info,
+    "kex": paramiko.Transport._kex_info,
+    "host_keys": paramiko.Transport._key_info,
+    "pubkeys": paramiko.Transport._key_info,
+}
+
+
+class Misbehaved(SSHException):  # type: ignore[misc]
+    """The peer broke a bound that protects our memory."""
+
+
+class Packets(Packetizer):  # type: ignore[misc]
+    """Packets of one connection: bounded, without a timer, and it knows when the host was heard."""
+
+    heard = 0.0  # when the last bytes came
+    silent: Callable[[float], None]  # told the seconds for which nothing came
+
+    def read_all(self, n: int, check_rekey: bool = False) -> Any:
+        if n > _MAX_READ:
+            raise Misbehaved(f"it announces a packet of {n} bytes")
+        found = super().read_all(n, check_rekey)
+        self.heard = time.monotonic()
+        return found
+
+    def _check_keepalive(self) -> None:
+        """paramiko calls it when nothing came for ``_active_check_timeout``."""
+        self.silent(time.monotonic() - self.heard)
+
+    def sends(self) -> bool:
+        """Whether somebody is sending, and maybe for long."""
+        free = self._Packetizer__write_lock.acquire(blocking=False)
+        if free:
+            self._Packetizer__write_lock.release()
+        return not free
+
+    def start_handshake(self, timeout: float) -> None:
+        """Nothing: deadlines are the caller's, and a timer would be a thread more."""
+
+    def _log(self, level: int, msg: Any) -> None:
+        pass
+
+
+class Pipe(Channel):  # type: ignore[misc]
+    """A channel that holds the peer to its window and knows how the command ended."""
+
+    def __init__(self, chanid: int, window: int) -> None:
+        super().__init__(chanid)
+        self.in_buffer, self.in_stderr_buffer = RecvBuffer(), RecvBuffer()
+        self.refusal = ""
+        self.exit_code: int | None = None
+        self.exit_signal: str | None = None
+        self.on_status: Callable[[], None] = lambda: None
+        self._granted = window  # grown before the peer is told: see acknowledge
+        self._received = 0
+        self._unsent: deque[Message] = deque()
+        self._sending = threading.Lock()
+
+    def expect_reply(self) -> None:
+        """``event`` is set when the request that is sent next is answered, or the end has come."""
+        self._event_pending()
+
+    # -- what is sent ------------------------------------------------------------
+
+    def say(self, message: Any) -> bool:
+        """Send a message about this channel, unless it is closed: then False."""
+        with self.lock:
+            if self.closed:
+                return False
+            self._unsent.append(message)
+        self._send_in_turn()
+        return True
+
+    def shutdown_write(self) -> None:
+        with self.lock:
+            end = None if self.closed else self._send_eof()
+            if end is not None:
+                self._unsent.append(end)
+        self._send_in_turn()
+
+    def close(self) -> None:
+        with self.lock:
+            self._unsent.extend(last for last in self._close_internal() if last is not None)
+        self._send_in_turn()
+
+    def _handle_close(self, m: Any) -> None:
+        with self.lock:
+            self._unsent.extend(last for last in self._close_internal() if last is not None)
+            self.transport._unlink_channel(self.chanid)
+        self._send_in_turn()
+
+    def _send(self, s: bytes, m: Any) -> int:
+        with self.lock:
+            if self.closed:
+                raise OSError("socket is closed")
+            size = int(self._wait_for_send_window(len(s)))
+            if size:
+                m.add_string(s[:size])
+                self._unsent.append(m)
+        self._send_in_turn()
+        return size
+
+    def _send_in_turn(self) -> None:
+        """Send what is unsent; whoever sends already goes on with what others add.
+
+        The channel's lock is not held: its reader needs it, also while a writer waits
+        for new keys.
+        """
+        while self._unsent and self._sending.acquire(blocking=False):
+            try:
+                while self._unsent:
+                    self.transport._send_user_message(self._unsent.popleft())
+            finally:
+                self._sending.release()
+
+    # -- what has come -----------------------------------------------------------
+
+    def take(self, stream: RecvBuffer, limit: int) -> bytes | None:
+        """Up to ``limit`` bytes of a stream; ``None``: none now; ``b""``: the end."""
+        data = stream.take(limit)
+        if data:
+            self._acknowledge(len(data))
+        return data
+
+    def recv(self, nbytes: int) -> bytes:
+        """As a socket; for a session that runs through this channel."""
+        data = self.in_buffer.wait(nbytes, self.timeout)
+        if data:
+            self._acknowledge(len(data))
+        return data
+
+    def _acknowledge(self, size: int) -> None:
+        grant = self._check_add_window(size)
+        if grant > 0:
+            self._granted += grant
+            message = Message()
+            message.add_byte(b"\x5d")  # SSH_MSG_CHANNEL_WINDOW_ADJUST
+            message.add_int(self.remote_chanid)
+            message.add_int(grant)
+            try:
+                self.say(message)
+            except (EOFError, OSError, SSHException):
+                pass  # the connection is gone; the end is in the buffer already
+
+    def _count(self, size: int) -> None:
+        self._received += size
+        if self._received > self._granted:
+            raise Misbehaved("it sends more than its window allows")
+
+    def on_data(self, m: Any) -> None:
+        data = m.get_binary()
+        self._count(len(data))
+        self.in_buffer.feed(data)
+
+    def on_extended_data(self, m: Any) -> None:
+        code, data = m.get_int(), m.get_binary()
+        self._count(len(data))
+        if code == 1:
+            self.in_stderr_buffer.feed(data)
+
+    def on_request(self, m: Any) -> None:
+        kind, wants_reply = m.get_text(), m.get_boolean()
+        if kind == "exit-status":
+            self.exit_code = min(m.get_int(), 255)
+            self._end_is_known()
+        elif kind == "exit-signal":
+            name = m.get_text()
+            self.exit_signal = "".join(c for c in name[:20] if c.isalnum() or c in "@.-")
+            self._end_is_known()
+        if wants_reply:
+            reply = Message()
+            reply.add_byte(cMSG_CHANNEL_FAILURE)
+            reply.add_int(self.remote_chanid)
+            self.say(reply)
+
+    def _set_closed(self) -> None:
+        super()._set_closed()
+        self.on_status()  # the buffers rang before the end was known
+
+    def _end_is_known(self) -> None:
+        self.status_event.set()
+        self.on_status()
+
+    def _log(self, level: int, msg: str, *args: Any) -> None:
+        pass
+
+
+def request(pipe: Pipe, name: str, *, wants_reply: bool) -> Any:
+    """The start of a channel request; what it carries is to be added."""
+    message = Message()
+    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_int(pipe.remote_chanid)
+    message.add_string(name)
+    message.add_boolean(wants_reply)
+    return message
+
+
+class Login(AuthHandler):  # type: ignore[misc]
+    """Keeps what paramiko drops: the ways to log in that the host names with a refusal."""
+
+    def _parse_userauth_failure(self, m: Any) -> None:
+        self.transport.offered = methods(m.get_list())
+        m.rewind()
+        super()._parse_userauth_failure(m)
+
+
+class Connection(paramiko.Transport):  # type: ignore[misc]
+    """One SSH connection and its thread; a ``Session`` says what is done with it.
+
+    offers: algorithms by what they are for, as in ``SUPPORTED``.
+    """
+
+    active: Any  # paramiko's; turns False on another thread, at any moment
+    _active_check_timeout = LOOK
+    _channel_handler_table = {  # noqa: RUF012 - paramiko's own way: message number -> function
+        **paramiko.Transport._channel_handler_table,
+        # paramiko's table holds its own class's functions: ours would not be called.
+        MSG_CHANNEL_DATA: lambda channel, m: channel.on_data(m),
+        MSG_CHANNEL_EXTENDED_DATA: lambda channel, m: channel.on_extended_data(m),
+        MSG_CHANNEL_REQUEST: lambda channel, m: channel.on_request(m),
+    }
+
+    def __init__(self, wire: Wire, offers: dict[str, tuple[str, ...]]) -> None:
+        super().__init__(wire, packetizer_class=Packets, strict_kex=True)
+        self.wire = wire
+        self.before_banner = ""
+        self.goodbye = ""
+        self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
+        self._offers = {**offers, "compression": ("none",)}
+        self.packetizer.silent = self.on_silence
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        return self._offers["host_keys"]
+
+    # -- what a session makes of it, on the connection's thread --------------------
+
+    def on_version(self) -> None:
+        """The host has said that it speaks SSH 2."""
+
+    def on_host_key(self, key: bytes) -> None:
+        """The host has proved to hold this key. Raises: SSHException where it is not trusted."""
+
+    def on_silence(self, seconds: float) -> None:
+        """Nothing was heard for so long. Raises: SSHException to give the host up."""
+
+    def on_answer(self) -> None:
+        """A global request of ours was answered, be it with a refusal."""
+
+    # -- channels ------------------------------------------------------------------
+
+    def new_pipe(self, opened: Any) -> Pipe:
+        """A channel to be asked for; ``opened.set`` is called, on our thread, with the answer."""
+        with self.lock:
+            number = self._next_channel()
+            pipe = Pipe(number, WINDOW)
+            self._channels.put(number, pipe)
+            self.channel_events[number] = opened
+            self.channels_seen[number] = True
+            pipe._set_transport(self)
+            pipe._set_window(WINDOW, _MAX_PACKET)
+            pipe.in_window_threshold = WINDOW // 4  # fewer packets than with paramiko's tenth
+        return pipe
+
+    def ask_for(self, pipe: Pipe, forward: tuple[str, int] | None = None) -> bool:
+        """Ask the host to open ``pipe``; False when the connection is gone."""
+        message = Message()
+        message.add_byte(cMSG_CHANNEL_OPEN)
+        message.add_string("direct-tcpip" if forward else "session")
+        for value in (pipe.chanid, WINDOW, _MAX_PACKET):
+            message.add_int(value)
+        if forward:
+            for host, port in (forward, ("127.0.0.1", 0)):
+                message.add_string(host)
+                message.add_int(port)
+        return self.send(message)
+
+    def send(self, message: Any) -> bool:
+        """Whether the connection still stood when ``message`` was sent."""
+        try:
+            self._send_user_message(message)
+        except (EOFError, OSError, SSHException):
+            return False
+        return bool(self.active)
+
+    def say(self, pipe: Pipe, message: Any) -> bool:
+        """As ``send``, but not after the channel's close."""
+        try:
+            return pipe.say(message) and bool(self.active)
+        except (EOFError, OSError, SSHException):
+            return False
+
+    # -- what paramiko calls -------------------------------------------------------
+
+    def start(self) -> None:
+        with _stack_lock:
+            before = threading.stack_size(_STACK)
+            try:
+                super().start()
+            finally:
+                threading.stack_size(before)
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.wire.close()
+
+    def stop_thread(self) -> None:
+        """As paramiko's, without its wait, which looks at a private name of the socket."""
+        self.active = False
+        self.packetizer.close()
+
+    def _filter_algorithm(self, kind: str) -> Any:
+        """What we offer, narrowed once and for all; paramiko asks 60 times a handshake."""
+        return self._offers[kind]
+
+    def _parse_debug(self, m: Any) -> None:
+        """Nothing: sshd explains each login, which paramiko escapes for a log that nobody reads."""
+
+    def _check_banner(self) -> None:
+        try:
+            version, self.before_banner = read_identification(self.wire)
+        except EOFError as end:
+            self.before_banner = str(end)
+            raise
+        except ValueError as error:
+            raise SSHException(str(error)) from None
+        if not version.startswith(("SSH-2.0-", "SSH-1.99-")):
+            raise SSHException(f"it speaks another protocol: {version[:40]!r}")
+        self.remote_version = version
+        self.on_version()
+
+    def _verify_key(self, host_key: bytes, sig: bytes) -> None:
+        super()._verify_key(host_key, sig)
+        self.on_host_key(host_key)
+
+    def _parse_request_success(self, m: Any) -> None:
+        self.on_answer()
+
+    _parse_request_failure = _parse_request_success  # sshd knows no request of ours, and says so
+
+    def _parse_disconnect(self, m: Any) -> None:
+        m.get_int()
+        text = m.get_string().decode("utf-8", "replace")
+        self.goodbye = "".join(c for c in text if c.isprintable())[:200]
+
+    def _parse_channel_open_failure(self, m: Any) -> None:
+        number, reason = m.get_int(), m.get_int()
+        text = m.get_string().decode("utf-8", "replace")
+        words = "".join(c for c in text if c.isprintable())[:200]
+        with self.lock:
+            pipe = self._channels.get(number)
+            opened = self.channel_events.pop(number, None)
+            self._channels.delete(number)
+        if isinstance(pipe, Pipe) and opened is not None:
+            name = _REFUSALS.get(reason, f"reason {reason}")
+            pipe.refusal = f"{name}: {words.lower()}" if words else name
+            opened.set()
+
+    def _log(self, level: int, msg: Any) -> None:
+        pass
