@@ -43,7 +43,6 @@ MAY: dict[str, tuple[str, ...]] = {
 CIRCLES = {
     frozenset({"plan.job.devices", "plan.job.job_plan"}),
     frozenset({"transport.tree.stream", "transport.tree.branch"}),
-    frozenset({"transport.ssh.paramiko_transport", "transport.ssh.shared_sessions"}),
     frozenset(
         f"remote.pmi.{name}"
         for name in (

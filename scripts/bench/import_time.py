@@ -3,7 +3,9 @@
 
     scripts/bench/import_time.py --repeat 30
 
-``bare`` is the same Python doing nothing; the difference is ours. Not a test.
+``bare`` is the same Python doing nothing; the difference is ours. ``paramiko`` is what every run
+and exec over SSH imports after that: as it comes, and by ``paramiko_transport.preload``, which
+hides ``invoke`` from it. Not a test.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import time
 from collections.abc import Sequence
 
 import peers
+
+PRELOAD = "from dispatcher.transport.ssh.paramiko_transport import preload; preload()"
 
 
 def seconds(argv: Sequence[str]) -> float:
@@ -40,6 +44,9 @@ def main() -> int:
     wanted = {
         "bare": [sys.executable, "-c", "pass"],
         "dispatch --help": [*peers.dispatch(), "--help"],
+        "transport": [sys.executable, "-c", PRELOAD.partition(";")[0]],
+        "+ paramiko": [sys.executable, "-c", f"{PRELOAD.partition(';')[0]}; import paramiko"],
+        "+ preload()": [sys.executable, "-c", PRELOAD],
     }
     times: dict[str, list[float]] = {name: [] for name in wanted}
     for turn in range(options.repeat + 1):

@@ -36,9 +36,8 @@ from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.byte_stream import Wire
 from dispatcher.transport.ssh.dial import dial
 from dispatcher.transport.ssh.shared_sessions import JumpHost, KeptSessions, Route
-from dispatcher.transport.ssh_auth import host_keys as host_certificate
 from dispatcher.transport.ssh_auth import identities
-from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
+from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck, why_not
 from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Ask, Candidate, Identities
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles
 from dispatcher.transport.ssh_config.host_config import HostConfig
@@ -57,10 +56,10 @@ _import_lock = threading.Lock()
 def preload() -> None:
     """Import paramiko now, so that the first ``open`` need not; safe from any thread.
 
-    paramiko imports ``invoke`` if it can, for a feature of its config reader
-    that is not used here, at 40 % of its import time (50 of 125 ms measured). It
-    treats invoke as optional, so for the time of the import invoke is declared
-    absent; it can be imported as usual afterwards.
+    paramiko imports ``invoke`` if it can, for a feature of its config reader that is
+    not used here: 40 % of its import, in which every run and exec waits (67 of 145 ms;
+    ``scripts/bench/import_time.py`` measures both). It treats invoke as optional, so for the
+    time of the import invoke is declared absent; it can be imported as usual afterwards.
     """
     with _import_lock:
         if "paramiko" in sys.modules:
@@ -106,7 +105,7 @@ class ParamikoTransport(Transport):
         self._identities = Identities(ask)
         self._pump = Pump("transport:proxy:read")
         self._lock = threading.Lock()
-        self._jump_hosts: dict[tuple[HostConfig, ...], JumpHost] = {}
+        self._jump_hosts: dict[Route, JumpHost] = {}
         self._owns_kept = keep is True
         self.kept = keep if isinstance(keep, KeptSessions) else KeptSessions() if keep else None
 
@@ -210,9 +209,7 @@ class ParamikoTransport(Transport):
         self._identities.close()
         self._pump.close()
 
-    def connect(
-        self, route: tuple[HostConfig, ...], deadline: float, steps: Steps
-    ) -> Session | Failure:
+    def connect(self, route: Route, deadline: float, steps: Steps) -> Session | Failure:
         """A logged-in session with the last host of the route, through those before it."""
         from dispatcher.transport.ssh.session import Session, offers
 
@@ -225,7 +222,7 @@ class ParamikoTransport(Transport):
                 )
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys
-        check = HostKeyCheck(config, index, policy, host_certificate.why_not)
+        check = HostKeyCheck(config, index, policy, why_not)
         asked = self._identities.load_first(config)
         deadline += asked  # the user's typing is not the host's delay
         stream = self._reach(route, deadline, steps)
@@ -242,7 +239,7 @@ class ParamikoTransport(Transport):
             return failure
         return session
 
-    def _route(self, config: HostConfig) -> tuple[HostConfig, ...] | Failure:
+    def _route(self, config: HostConfig) -> Route | Failure:
         """All hosts on the way to one, itself last; by config alone, nothing is contacted."""
         route = [config]
         while route[0].jumps:
@@ -261,9 +258,7 @@ class ParamikoTransport(Transport):
             route.insert(0, hop)
         return tuple(route)
 
-    def _reach(
-        self, route: tuple[HostConfig, ...], deadline: float, steps: Steps
-    ) -> Wire | Failure:
+    def _reach(self, route: Route, deadline: float, steps: Steps) -> Wire | Failure:
         config = route[-1]
         if len(route) > 1:
             steps.enter("jump host")
@@ -283,10 +278,13 @@ class ParamikoTransport(Transport):
         )
         return sock if isinstance(sock, Failure) else byte_stream.over_socket(sock)
 
-    def _jump_host(self, route: tuple[HostConfig, ...]) -> JumpHost:
+    def _jump_host(self, route: Route) -> JumpHost:
+        def connect(deadline: float) -> Session | Failure:
+            return self.connect(route, deadline, Steps("jump host"))
+
         with self._lock:
             if route not in self._jump_hosts:
-                self._jump_hosts[route] = JumpHost(self, route)
+                self._jump_hosts[route] = JumpHost(route[-1].name, connect)
             return self._jump_hosts[route]
 
     def _log_in(self, session: Session, config: HostConfig, deadline: float) -> Failure | None:

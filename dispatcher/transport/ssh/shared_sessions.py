@@ -1,15 +1,12 @@
-"""What several commands share: a jump host's connection, idle sessions for the next command.
-
-Connections that outlive their command, to be used by the next one.
+"""Sessions that several commands share: idle ones for the next command, those to jump hosts.
 
 A connection serves one command at a time. Only when that has ended by itself does
-the connection come back here; otherwise it is closed, since its end is what tells
-the far side to end the command (see ``lifeline``). So nobody's command depends on
+the connection come back to ``KeptSessions``; otherwise it is closed, since its end is what
+tells the far side to end the command (see ``lifeline``). So nobody's command depends on
 another's, and sshd's limit of sessions a connection is never met.
 
-The one connection to a jump host, shared by all hosts behind it.
-
-Each of these is a ``direct-tcpip`` channel; not more than a few dozen are opened at once.
+A jump host has one connection for all hosts behind it; each of these is a ``direct-tcpip``
+channel, and not more than a few dozen are opened at once.
 """
 
 from __future__ import annotations
@@ -17,17 +14,16 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import INTERVAL, MOST, Steps
+from dispatcher.transport.base import INTERVAL, MOST
 from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.byte_stream import Wire
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 if TYPE_CHECKING:
-    from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
     from dispatcher.transport.ssh.session import Session
 
 
@@ -112,11 +108,14 @@ _SAME_ANSWER = 2.0  # seconds in which a jump host's failure is not tried again
 
 
 class JumpHost:
-    """The one connection to a jump host, made by whoever needs it first."""
+    """The one connection to a jump host, made by whoever needs it first.
 
-    def __init__(self, owner: ParamikoTransport, route: tuple[HostConfig, ...]) -> None:
-        self._owner = owner
-        self._route = route
+    connect: logs in there by a deadline (``time.monotonic``).
+    """
+
+    def __init__(self, name: str, connect: Callable[[float], Session | Failure]) -> None:
+        self._name = name
+        self._connect = connect
         self._lock = threading.Lock()
         self._gate = threading.BoundedSemaphore(_CHANNELS_AT_ONCE)
         self._session: Session | None = None
@@ -144,10 +143,6 @@ class JumpHost:
             return byte_stream.over_channel(pipe)
         return self._refused(problem, config)
 
-    @property
-    def _name(self) -> str:
-        return self._route[-1].name
-
     def _connected(self, deadline: float) -> Session | Failure:
         if self._session is not None and self._session.active:
             return self._session
@@ -156,7 +151,7 @@ class JumpHost:
             # Who was refused is refused again, and counted against us each time.
             if fresh or self._failure.kind in (Kind.AUTH, Kind.CONFIG):
                 return self._failure
-        session = self._owner.connect(self._route, deadline, Steps("jump host"))
+        session = self._connect(deadline)
         if isinstance(session, Failure):
             self._failure, self._failed_at = session, time.monotonic()
             return session
