@@ -41,7 +41,6 @@ MAY: dict[str, tuple[str, ...]] = {
 
 #: files that import each other for the sake of types; to be cut
 CIRCLES = {
-    frozenset({"plan.job.devices", "plan.job.job_plan"}),
     frozenset({"transport.tree.stream", "transport.tree.branch"}),
     frozenset(
         f"remote.pmi.{name}"

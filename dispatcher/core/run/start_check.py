@@ -146,7 +146,10 @@ class Check:
             counts = {node: facts.gpus for node, facts in self._facts.items()}
             said = {node: facts.visible for node, facts in self._facts.items()}
             self._plan = self._plan.resolved(counts, said)
-            self._chosen = devices.odd(self._plan, counts, said)
+            plan = self._plan
+            self._chosen = devices.gpu_warnings(
+                plan.nodes, plan.devices, plan.exports, counts, said
+            )
         except UsageError as error:
             return verdicts.Impossible(error.message, error.hint)
         return self._meet()

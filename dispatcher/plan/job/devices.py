@@ -1,4 +1,6 @@
-"""Which GPUs ranks find: those that somebody has chosen for them, else those of their slots. Pure.
+"""A node of the plan, and which GPUs its ranks find. Pure.
+
+Ranks find the GPUs that somebody has chosen for them, else those of their node's slots.
 
 Somebody is, the first of these that has said anything:
 
@@ -18,38 +20,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from dispatcher.model.errors import PlanError
-from dispatcher.model.host import visible
+from dispatcher.model.frozen import Value, value
+from dispatcher.model.host import Host, visible
 from dispatcher.model.names import shown
-
-if TYPE_CHECKING:
-    from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
+#: the user's variables for all ranks, as ``JobPlan.exports`` has them
+Exports = tuple[tuple[str, str], ...]
 
-def chosen(plan: JobPlan, counts: Mapping[int, int], said: Mapping[int, str | None]) -> JobPlan:
-    """``plan``, its nodes with the GPUs that were chosen on them (``NodePlan.gpus``).
 
-    counts: GPUs of each node, by its index. said: ``CUDA_VISIBLE_DEVICES`` there.
+@value
+class NodePlan(Value):
+    """A host within the plan: its index (GROUP_RANK), chosen slots, and ranks by local rank.
+
+    slots () means: not said by anybody, and not (yet) counted. named: they name GPUs; else
+    they are positions among ``gpus``, the GPUs that somebody has chosen: () where none is to
+    be seen, None where nobody has.
     """
-    nodes = tuple(
-        replace(node, gpus=_of(plan, node, counts.get(node.index), said.get(node.index)))
-        for node in plan.nodes
-    )
-    return plan if nodes == plan.nodes else replace(plan, nodes=nodes)
+
+    index: int
+    host: Host
+    slots: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+    named: bool = False
+    gpus: tuple[str, ...] | None = None
 
 
-def _of(
-    plan: JobPlan, node: NodePlan, count: int | None, said: str | None
-) -> tuple[str, ...] | None:
-    """Names of the chosen GPUs; () where none is to be seen; None where nobody has chosen."""
-    typed = _typed(plan, node)
-    if count is None or (typed is None and (node.named or plan.devices == "node")):
-        return None
-    text = said if typed is None else typed
+def with_gpus(
+    nodes: Sequence[NodePlan],
+    policy: str,
+    exports: Exports,
+    counts: Mapping[int, int],
+    said: Mapping[int, str | None],
+) -> tuple[NodePlan, ...]:
+    """``nodes`` with the GPUs that were chosen on them (``NodePlan.gpus``).
+
+    policy: as ``--devices`` has it. counts: GPUs of each node, by its index. said:
+    ``CUDA_VISIBLE_DEVICES`` there.
+    """
+
+    def chosen(node: NodePlan) -> tuple[str, ...] | None:
+        count, typed = counts.get(node.index), _typed(exports, node)
+        if count is None or (typed is None and (node.named or policy == "node")):
+            return None
+        return _chosen(node, count, said.get(node.index) if typed is None else typed)
+
+    return tuple(replace(node, gpus=chosen(node)) for node in nodes)
+
+
+def _chosen(node: NodePlan, count: int, text: str | None) -> tuple[str, ...] | None:
+    """The GPUs that the variable's ``text``, or the batch system, leaves of ``count``."""
     if text is not None:
         return visible(text, count)
     granted = node.host.granted
@@ -60,7 +83,7 @@ def _of(
     return visible(",".join(granted), count) or None
 
 
-def value(policy: str, node: NodePlan, local_rank: int) -> str | None:
+def visible_devices(policy: str, node: NodePlan, local_rank: int) -> str | None:
     """The value of ``CUDA_VISIBLE_DEVICES`` of a rank on ``node``, or None to leave it alone.
 
     auto, node: the same for each rank of the node, as torchrun and DeepSpeed scripts
@@ -76,11 +99,9 @@ def value(policy: str, node: NodePlan, local_rank: int) -> str | None:
     return ",".join(names) if names else None
 
 
-def judge(plan: JobPlan) -> None:
-    """Nothing, if ``--devices rank`` can give each rank a GPU. Raises: PlanError."""
-    if plan.devices != "rank" or plan.oversubscribe:
-        return
-    for node in plan.nodes:
+def check_one_each(nodes: Sequence[NodePlan]) -> None:
+    """Nothing, if ``--devices rank`` can give each rank a GPU of its own. Raises: PlanError."""
+    for node in nodes:
         if node.gpus and len(node.ranks) > len(node.gpus):
             names = ",".join(node.gpus)
             raise PlanError(
@@ -90,14 +111,20 @@ def judge(plan: JobPlan) -> None:
             )
 
 
-def odd(
-    plan: JobPlan, counts: Mapping[int, int], said: Mapping[int, str | None]
+def gpu_warnings(
+    nodes: Sequence[NodePlan],
+    policy: str,
+    exports: Exports,
+    counts: Mapping[int, int],
+    said: Mapping[int, str | None],
 ) -> list[tuple[int, str]]:
-    """(node, what its users may not expect of its GPUs). plan: as ``chosen`` made it."""
-    found = []
-    for node in plan.nodes:
+    """(node, what its users may not expect of its GPUs). nodes: as ``with_gpus`` made them."""
+    found: list[tuple[int, str]] = []
+    if policy == "none":
+        return found
+    for node in nodes:
         text, count = said.get(node.index), counts.get(node.index, 0)
-        if not text or not count or plan.devices == "none" or _typed(plan, node) is not None:
+        if not text or not count or _typed(exports, node) is not None:
             continue
         there, names = f"{VARIABLE}={shown(text)} there", visible(text, count)
         if node.named and names and set(names) != set(node.slots):
@@ -111,9 +138,9 @@ def odd(
     return found
 
 
-def _typed(plan: JobPlan, node: NodePlan) -> str | None:
+def _typed(exports: Exports, node: NodePlan) -> str | None:
     """The variable's value by ``-x`` and its like."""
-    return {**dict(plan.exports), **dict(node.host.env)}.get(VARIABLE)
+    return {**dict(exports), **dict(node.host.env)}.get(VARIABLE)
 
 
 def _is_list(text: str) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dispatcher.model import names
 from dispatcher.model.errors import InternalError, PlanError
@@ -32,6 +32,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose
 from dispatcher.plan.job import devices, placement
+from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.placement import divide
 from dispatcher.plan.job.request import (
     Limits,
@@ -46,9 +47,6 @@ from dispatcher.plan.job.request import (
 )
 from dispatcher.plan.variables import exported
 
-if TYPE_CHECKING:
-    pass
-
 #: characters of DISPATCH_HOSTS at most
 MOST_SEATING = 16 << 10
 
@@ -56,22 +54,6 @@ __all__ = [
     "JobPlan", "Limits", "NodePlan", "Nproc", "Program", "RankPlan", "Request",
     "Stdin", "parse_count", "parse_nproc", "parse_stdin", "plan_job",
 ]  # fmt: skip
-
-
-@value
-class NodePlan(Value):
-    """A host within the plan: its index (GROUP_RANK), chosen slots, and ranks by local rank.
-
-    slots () means: not said by anybody, and not (yet) counted. named: they name GPUs; else
-    they are positions among ``gpus``, which ``devices`` explains.
-    """
-
-    index: int
-    host: Host
-    slots: tuple[str, ...]
-    ranks: tuple[int, ...] = ()
-    named: bool = False
-    gpus: tuple[str, ...] | None = None
 
 
 @value
@@ -176,9 +158,11 @@ class JobPlan:
         Raises: PlanError when the ranks do not fit, a chosen GPU does not exist,
         or ``gpu`` was asked for on a host that has none.
         """
-        plan = devices.chosen(self, gpu_counts, visible or {})
+        nodes = devices.with_gpus(self.nodes, self.devices, self.exports, gpu_counts, visible or {})
+        plan = self if nodes == self.nodes else replace(self, nodes=nodes)
         plan = _placed(plan, gpu_counts) if plan.is_open else plan
-        devices.judge(plan)
+        if plan.devices == "rank" and not plan.oversubscribe:
+            devices.check_one_each(plan.nodes)
         return plan
 
 

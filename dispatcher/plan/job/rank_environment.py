@@ -163,7 +163,7 @@ def _shared(
     """What planned and spawned ranks have in common."""
     node = plan.nodes[index]
     env = {**interface(plan.iface), **dict(plan.exports), **dict(node.host.env)}
-    gpus = devices.value(plan.devices, node, local_rank)
+    gpus = devices.visible_devices(plan.devices, node, local_rank)
     if gpus is not None:
         if bound is None and not node.named and plan.devices != "node":
             gpus = f"<{gpus}, unless {node.host.name} has chosen others>"

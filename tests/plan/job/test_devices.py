@@ -171,7 +171,10 @@ def test_what_may_not_be_expected_is_told(
 ) -> None:
     counts, said = {0: 8}, {0: text}
     plan = planned(hosts, **flags).resolved(counts, said)
-    assert [words for _, words in devices.odd(plan, counts, said)] == told
+    assert [
+        words
+        for _, words in devices.gpu_warnings(plan.nodes, plan.devices, plan.exports, counts, said)
+    ] == told
 
 
 @pytest.mark.parametrize(("text", "fits"), [(None, True), ("6,7", True), ("6", False), ("", False)])
