@@ -25,7 +25,7 @@ from signal import Signals
 
 from dispatcher.bootstrap import shell
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import LookAgain
+from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.exec_events import is_good
 from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.events.sink import Sink, Stamped
@@ -171,14 +171,14 @@ class Aftermath(Sink):
             case NodeCleared(host):
                 self._left.discard(host)
 
-    def look_again(self, look: LookAgain) -> None:
+    def check_orphans(self, look: CheckOrphans) -> None:
         """Look at a host on a thread of its own; tells ``NodeCleared`` if nothing is left."""
         name = f"look:{self._all[look.node].name}"
         thread = threading.Thread(target=self._look, args=(look,), name=name, daemon=True)
         self._looks.append(thread)
         thread.start()
 
-    def _look(self, look: LookAgain) -> None:
+    def _look(self, look: CheckOrphans) -> None:
 
         host = self._all[look.node]
         limits = replace(LIMITS, connect=look.seconds, total=look.seconds + ROUNDS)

@@ -168,7 +168,7 @@ class Course:
                 *(() if elsewhere else [self._nccl]),
                 *sinks,
             ],
-            look_again=self._aftermath.look_again,
+            check_orphans=self._aftermath.check_orphans,
             check=check,
             agent_python=agent_python,
             known=[] if verdict else [HostExcluded(e.host, e.why, e.by) for e in excluded],

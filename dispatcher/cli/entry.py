@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import click
 
-from dispatcher.cli.options.terminal import filled
+from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.cli.say import complain
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
@@ -33,13 +33,14 @@ def enter(
 ) -> int:
     """Run ``command``, called ``name`` in its help, with ``words``; the exit code.
 
-    bare: options whose value may be left out, and what it is then. The words as they were typed
-    are the ``obj`` of click's context; see ``retyped``.
+    bare: options whose value may be left out, and what it is then. The words as they were typed,
+    but for old names of options, are the ``obj`` of click's context; see ``mistakes``.
     """
     try:
         known = profiled(command)
-        args = filled(known, words, bare) if bare else list(words)
-        code = known.main(args=args, prog_name=name, standalone_mode=False, obj=tuple(words))
+        typed = respelled(known, words, bare)
+        args = filled(known, typed, bare)
+        code = known.main(args=args, prog_name=name, standalone_mode=False, obj=tuple(typed))
     except click.exceptions.Abort:
         return errors.SIGNAL_BASE + 2
     except click.ClickException as error:

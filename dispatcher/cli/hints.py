@@ -43,7 +43,7 @@ class Advice:
     def __init__(self, flags: Mapping[str, Any]) -> None:
         self._flags = flags
         self._words: Sequence[str] = flags.get("words") or ()
-        self._is_run = "hosts" in flags
+        self._is_run = "nproc_per_node" in flags
 
     def __call__(self, trouble: str) -> str | None:
         """What to do about ``trouble``; None: nothing is known here."""
@@ -61,8 +61,8 @@ class Advice:
 
     def _no_such_host(self) -> str | None:
         """A name that may have been meant for a file of hosts."""
-        flags = self._flags if self._is_run else only_typed(self._flags)
-        named = flags.get("hosts" if self._is_run else "hostfile")
+        flags = only_typed(self._flags)
+        named = flags.get("hostfile")
         lists: Sequence[str] = flags.get("lists") or ()
         if not named and len(lists) == 1 and os.path.isfile(lists[0]):
             line = retyped.as_file(lists[0])
@@ -110,8 +110,10 @@ class Advice:
             if flags.get(name) not in (None, "auto")
             for word in (flag, flags[name])
         ]
-        hosts = ["-H", "hostfile" if flags["hosts"] == "-" else flags["hosts"]]
-        words = ["dispatch", "put", *(hosts if flags["hosts"] else []), *reached, path]
+        hosts = [word for one in flags["lists"] for word in ("-w", one)]
+        if flags["hostfile"]:
+            hosts[:0] = ["-H", "hostfile" if flags["hostfile"] == "-" else flags["hostfile"]]
+        words = ["dispatch", "put", *hosts, *reached, path]
         line = shlex.join([*words, os.path.join(os.path.dirname(path), "")])
         return f"{line}  # or a folder that every host has: --chdir DIR"
 

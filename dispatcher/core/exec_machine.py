@@ -46,7 +46,7 @@ LAST_WAIT = 2.0
 CONNECT_SLACK = 2.0
 
 #: names, since a signal's number differs between systems
-_LADDERS = {signal.SIGINT: ("INT", "TERM", "KILL")}
+_SIGNALS = {signal.SIGINT: ("INT", "TERM", "KILL")}
 _ENDING = ("TERM", "KILL")
 
 
@@ -99,7 +99,7 @@ class _Host:
     state: str = WAITING
     attempt: int = 0
     until: float | None = None  # the connect limit, from the first attempt on
-    rungs: list[str] = field(default_factory=list)
+    signals: list[str] = field(default_factory=list)
     why: exec_events.TimedOut | exec_events.Interrupted | None = None  # why it is being stopped
     outcome: exec_events.Outcome | None = None
 
@@ -127,7 +127,7 @@ class ExecMachine:
         self._over = False
         self.deadlines: dict[Hashable, float] = {}
 
-    # -- the doors -----------------------------------------------------------------
+    # -- entry points --------------------------------------------------------------
 
     def begin(self, now: float) -> list[Action]:
         """The first actions."""
@@ -282,14 +282,14 @@ class ExecMachine:
             return []
         self._move(node, DONE)
         host.outcome = outcome
-        for key in ("connect", "command", "rung", "again"):
+        for key in ("connect", "command", "kill", "again"):
             self.deadlines.pop((key, node), None)
-        told: list[Action] = [Tell(exec_events.HostDone(node, outcome)), CloseHost(node)]
+        actions: list[Action] = [Tell(exec_events.HostDone(node, outcome)), CloseHost(node)]
         if not exec_events.is_good(outcome):
             self._failures += 1
             if self._failures == self._limits.stop_after:
-                told += self._leave_out(f"stopped after {self._failures} failed")
-        return told + self._go_on(now)
+                actions += self._leave_out(f"stopped after {self._failures} failed")
+        return actions + self._go_on(now)
 
     def _move(self, node: int, state: str) -> None:
         host = self._hosts[node]
@@ -314,8 +314,8 @@ class ExecMachine:
             case ("command", int(node)):
                 seconds = self._limits.command or 0.0
                 return self._stop(node, exec_events.TimedOut("command", seconds), _ENDING, now)
-            case ("rung", int(node)):
-                return self._climb(node, now)
+            case ("kill", int(node)):
+                return self._escalate(node, now)
             case ("connect", int(node)):
                 seconds = self._limits.connect
                 late = Failure(Kind.TIMEOUT, f"not ready within {seconds:.0f} s")
@@ -330,8 +330,8 @@ class ExecMachine:
         if self._signals == 2:
             actions: list[Action] = []
             for node in busy:
-                self._hosts[node].rungs = ["KILL"]
-                actions += self._climb(node, now)
+                self._hosts[node].signals = ["KILL"]
+                actions += self._escalate(node, now)
             return actions
         status = exec_events.StatusAsked(
             tuple(n for n, host in enumerate(self._hosts) if host.state == CONNECTING),
@@ -345,12 +345,12 @@ class ExecMachine:
     ) -> list[Action]:
         """End what runs, give up what connects, leave out what waits (E-1)."""
         signum = why.signum if isinstance(why, exec_events.Interrupted) else None
-        ladder = _LADDERS.get(signal.Signals(signum), _ENDING) if signum else _ENDING
+        signals = _SIGNALS.get(signal.Signals(signum), _ENDING) if signum else _ENDING
         actions = self._leave_out(unstarted)
         self._stopped = True
         for node, host in enumerate(self._hosts):
             if host.state == RUNNING:
-                actions += self._stop(node, why, ladder, now)
+                actions += self._stop(node, why, signals, now)
             elif host.state in (CONNECTING, WAITING):  # waiting: to be tried again
                 actions += self._finish(node, why, now)
         return actions + self._go_on(now)
@@ -359,19 +359,19 @@ class ExecMachine:
         self,
         node: int,
         why: exec_events.TimedOut | exec_events.Interrupted,
-        ladder: tuple[str, ...],
+        signals: tuple[str, ...],
         now: float,
     ) -> list[Action]:
         host = self._hosts[node]
         host.why = host.why or why
-        host.rungs = list(ladder)
-        return self._climb(node, now)
+        host.signals = list(signals)
+        return self._escalate(node, now)
 
-    def _climb(self, node: int, now: float) -> list[Action]:
+    def _escalate(self, node: int, now: float) -> list[Action]:
         """The next signal; after the last one the host is given up (E-5)."""
         host = self._hosts[node]
         self.deadlines.pop(("command", node), None)
-        if not host.rungs:
+        if not host.signals:
             why = host.why
             assert why is not None
             lost = (
@@ -380,8 +380,8 @@ class ExecMachine:
                 else exec_events.Interrupted(why.signum, ended=False)
             )
             return self._finish(node, lost, now)
-        name = host.rungs.pop(0)
-        self.deadlines["rung", node] = now + (self._limits.grace if host.rungs else LAST_WAIT)
+        name = host.signals.pop(0)
+        self.deadlines["kill", node] = now + (self._limits.grace if host.signals else LAST_WAIT)
         return [SignalCommand(node, name)]
 
     def _leave_out(self, why: str) -> list[Action]:

@@ -4,18 +4,18 @@ Watches over running ranks: sees that they hang, asks all hosts where they are, 
 
 ::
 
-    watching -- ranks hang, or somebody asks --> gathering -- all told, or time is up --+
+    watching -- ranks hang, or somebody asks --> gathering -- all answered, or time is up --+
         ^                                                                               |
-        +---- the answer is told; of a hang that lasts, also a cause to end the job ----+
+        +---- the answer is reported; of a hang that lasts, also a cause to end the job ----+
 
 Rules, with their ids:
 
 * V-1  whoever asks while a gathering is under way gets its answer
-* V-2  before a hang is told every host is asked, and ``GATHER`` seconds are the most it waits
+* V-2  before a hang is reported every host is asked, and ``GATHER`` seconds are the most it waits
 * V-3  a sign of life that comes meanwhile undoes the hang, not the answer
-* V-4  a hang is told once an attempt
+* V-4  a hang is reported once an attempt
 
-A run whose ranks are watched over: ``Run`` and ``Vigil`` behind the same doors.
+A run whose ranks are watched over: ``RunMachine`` and ``HangMonitor`` behind the same doors.
 
 Nobody watches until a limit for silence is given, or somebody asks where the ranks are.
 """
@@ -39,17 +39,17 @@ from dispatcher.core.events.monitor_events import (
     StacksWanted,
 )
 from dispatcher.core.events.verdicts import Hung
-from dispatcher.core.hang_rule import Hang, every
+from dispatcher.core.hang_rule import HangRule, every
 from dispatcher.core.run.attempt import RUNNING
-from dispatcher.core.run.run_machine import TRYING, Run
+from dispatcher.core.run.run_machine import TRYING, RunMachine
 from dispatcher.plan.job.job_plan import JobPlan
 
 #: seconds for the hosts to tell where the ranks are, and of them for one to find it out
 GATHER, LOOK = 10.0, 6.0
 
 
-class Vigil:
-    """hang_timeout: seconds, 0 for a job that may hang. shows_progress: see ``Hang``.
+class HangMonitor:
+    """hang_timeout: seconds, 0 for a job that may hang. shows_progress: see ``HangRule``.
 
     attempt, living (rank -> host): what is known already. hung: the cause to end the attempt
     with, once there is one, for who ends it to take away.
@@ -67,14 +67,14 @@ class Vigil:
         living: Mapping[int, int] | None = None,
     ) -> None:
         self.hung: Hung | None = None
-        self._told = False  # a hang of this attempt
-        self._excused = False
+        self._reported = False  # a hang of this attempt
+        self._was_stopped = False
         self._doubted: float | None = None  # the same time, told of as well
         self._judged: float | None = None  # a time when a hang was due and was not found
         self._timeout = hang_timeout
         self._shows_progress = shows_progress
         self._attempt = attempt
-        self._hang: Hang | None = None
+        self._hang: HangRule | None = None
         self._living = dict(living or {})  # rank -> host
         self._number = 0
         self._awaited: set[int] = set()  # hosts asked and not yet heard
@@ -130,16 +130,16 @@ class Vigil:
         """Whether it is of use to know of output that was seen: else the job is judged wrongly."""
         return self._hung_since is not None or (self._due is not None and self._due <= now)
 
-    def excuse(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """The launcher itself was stopped for ``seconds``, until the next it hears or does."""
-        self._excused = True
+        self._was_stopped = True
         if self._until is not None:
             self._until += seconds
 
     def _wake(self, now: float) -> None:
-        if self._excused and self._hang is not None:
+        if self._was_stopped and self._hang is not None:
             self._hang.anew(now)
-        self._excused = False
+        self._was_stopped = False
 
     # -- a hang ---------------------------------------------------------------------------
 
@@ -147,9 +147,9 @@ class Vigil:
         self._attempt = attempt
         self._living.clear()
         self._forget()
-        self.hung, self._told = None, False
+        self.hung, self._reported = None, False
         if self._timeout:
-            self._hang = Hang(self._timeout, now, shows_progress=self._shows_progress)
+            self._hang = HangRule(self._timeout, now, shows_progress=self._shows_progress)
 
     def _end(self, ranks: list[int], now: float) -> None:
         for rank in ranks:
@@ -159,8 +159,8 @@ class Vigil:
 
     @property
     def _due(self) -> float | None:
-        """When a hang may be told at the earliest, while it can be."""
-        return None if self._hang is None or self._told else self._hang.due
+        """When a hang may be reported at the earliest, while it can be."""
+        return None if self._hang is None or self._reported else self._hang.due
 
     def _judge(self, now: float) -> list[Action]:
         due = self._due
@@ -195,7 +195,7 @@ class Vigil:
         return asked or self._conclude(now)
 
     def _heard(self, host: int, now: float) -> list[Action]:
-        """``host`` has told, or never will."""
+        """``host`` has answered, or never will."""
         if host not in self._awaited:
             return []
         self._awaited.discard(host)
@@ -209,13 +209,13 @@ class Vigil:
             }
         )
         late, since = tuple(sorted(self._awaited)), self._hung_since
-        told: list[Action] = [Tell(StacksGathered(self._number, groups, late))]
+        actions: list[Action] = [Tell(StacksGathered(self._number, groups, late))]
         self._forget()
         if since is not None and self._due == since + self._timeout:  # V-3
-            self._told = True  # V-4
+            self._reported = True  # V-4
             odd = [rank for group in groups if group.odd for rank in group.ranks]
             self.hung = Hung(now - since, groups, rank=odd[0] if len(odd) == 1 else None)
-        return told
+        return actions
 
     def _forget(self) -> None:
         self._awaited.clear()
@@ -223,52 +223,52 @@ class Vigil:
         self._until = self._hung_since = None
 
 
-class Watched(Run):
-    """As ``Run``; samples, stacks and seen output are its own business, not the job's."""
+class MonitoredRun(RunMachine):
+    """As ``RunMachine``; samples, stacks and seen output are its own business, not the job's."""
 
     def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
         super().__init__(plan, check=check)
-        self._vigil: Vigil | None = None
+        self._monitor: HangMonitor | None = None
         if plan.limits.hang_timeout:
             self._keep_watch()
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         if isinstance(event, ev.NodesHeard):
             for node, ago in zip(event.nodes, event.ago, strict=True):
-                if not self.pool.is_resting(node):  # it came before it said so
+                if not self.hosts.is_resting(node):  # it came before it said so
                     self.handle(ev.NodeHeard(node), now - ago)  # which calls for nothing
             return []
         if isinstance(event, StacksWanted):
             self._keep_watch()
-        if self._vigil is None:
+        if self._monitor is None:
             return [] if isinstance(event, NodeSampled) else super().handle(event, now)
-        watched = self._watch(self._vigil.handle(event, now), now)
-        own = isinstance(event, self._vigil.OWN)
+        watched = self._watch(self._monitor.handle(event, now), now)
+        own = isinstance(event, self._monitor.OWN)
         return watched if own else watched + super().handle(event, now)
 
     def tick(self, now: float) -> list[Action]:
-        watched = [] if self._vigil is None else self._watch(self._vigil.tick(now), now)
+        watched = [] if self._monitor is None else self._watch(self._monitor.tick(now), now)
         return watched + super().tick(now)
 
     def next_deadline(self) -> float | None:
         whens = [super().next_deadline()]
-        if self._vigil is not None and self.state == TRYING:
-            whens.append(self._vigil.next_deadline())
+        if self._monitor is not None and self.state == TRYING:
+            whens.append(self._monitor.next_deadline())
         return min((when for when in whens if when is not None), default=None)
 
-    def excuse(self, seconds: float) -> None:
-        super().excuse(seconds)
-        if self._vigil is not None:
-            self._vigil.excuse(seconds)
+    def extend_deadlines(self, seconds: float) -> None:
+        super().extend_deadlines(seconds)
+        if self._monitor is not None:
+            self._monitor.extend_deadlines(seconds)
 
     def is_quiet(self, now: float) -> bool:
         """Whether output that was seen must be told now, since the ranks are thought to hang."""
-        return self._vigil is not None and self._vigil.is_quiet(now)
+        return self._monitor is not None and self._monitor.is_quiet(now)
 
     def _keep_watch(self) -> None:
         """From now on somebody can say where the ranks are, and whether they hang."""
 
-        self._vigil = self._vigil or Vigil(
+        self._monitor = self._monitor or HangMonitor(
             self.plan.limits.hang_timeout,
             shows_progress=self.plan.restarts.shows_progress,
             attempt=self.attempt if self._homes else -1,
@@ -276,9 +276,9 @@ class Watched(Run):
         )
 
     def _watch(self, actions: list[Action], now: float) -> list[Action]:
-        """What the vigil calls for while ranks run; if they hang, they are ended."""
-        assert self._vigil is not None
-        hung, self._vigil.hung = self._vigil.hung, None
+        """What the monitor calls for while ranks run; if they hang, they are ended."""
+        assert self._monitor is not None
+        hung, self._monitor.hung = self._monitor.hung, None
         if self.state != TRYING or self._job.state != RUNNING:
             return [action for action in actions if isinstance(action, Tell)]
         if hung is None:

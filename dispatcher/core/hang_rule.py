@@ -57,7 +57,7 @@ def every(seconds: float) -> float:
     return max(LEAST, seconds / SAMPLES)
 
 
-class Hang:
+class HangRule:
     """Judges the ranks of one attempt. since: when they were started."""
 
     def __init__(self, seconds: float, since: float, *, shows_progress: bool = False) -> None:

@@ -21,7 +21,7 @@ _Item = tuple[int, int, int, bytes] | Stamped | None
 _KEPT = 1 << 20
 
 
-class Feed:
+class SinkThread:
     """A queue to ``sinks``, drained by a thread of its own from ``start`` to ``finish``.
 
     taken: called with (node, number of bytes) after all sinks have taken them.

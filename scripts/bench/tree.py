@@ -103,7 +103,7 @@ def exec_(hosts: list[str], words: list[str]) -> dict[str, float]:
 
 def measure(hosts: list[str], options: argparse.Namespace) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    ways = {"flat": ["--fan-out", str(options.window)], "flat, all": ["--fan-out", str(len(hosts))]}
+    ways = {"flat": ["--fanout", str(options.window)], "flat, all": ["--fanout", str(len(hosts))]}
     ways.update((f"tree {k}", [f"--fanout-tree={k}"]) for k in options.branches)
     for delay in options.delay:
         config = f"/tmp/bench-tree-{os.getpid()}"

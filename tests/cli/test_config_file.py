@@ -114,9 +114,9 @@ def test_the_line_of_an_option(text: str, place: str) -> None:
 
 
 def test_the_line_of_an_option_of_a_profile() -> None:
-    text = "[profile.a.run]\nfan_out = 1\n[profile.b]\nrun.fan_out = 2\n"
+    text = "[profile.a.run]\nlog_dir = 1\n[profile.b]\nrun.log_dir = 2\n"
     file = parse(text, "f.toml", COMMANDS)
-    assert file.place("profile.a.run", "fan_out") == "f.toml:2"
-    assert file.place("profile.b.run", "fan_out") == "f.toml:4"
-    assert list(file.said("run", "b")) == [("profile.b.run", "fan_out", 2)]
+    assert file.place("profile.a.run", "log_dir") == "f.toml:2"
+    assert file.place("profile.b.run", "log_dir") == "f.toml:4"
+    assert list(file.said("run", "b")) == [("profile.b.run", "log_dir", 2)]
     assert list(file.said("run", None)) == []

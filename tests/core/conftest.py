@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.run.attempt import Job
+from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Program, Request
@@ -37,9 +37,9 @@ def plan() -> JobPlan:
 
 
 @pytest.fixture
-def running(plan: JobPlan) -> Job:
+def running(plan: JobPlan) -> AttemptMachine:
     """A job whose four ranks run: 0 and 1 on node 0, 2 and 3 on node 1."""
-    job = Job(plan)
+    job = AttemptMachine(plan)
     job.begin()
     job.handle(ev.NodeReady(0, facts(0)), 0.0)
     job.handle(ev.NodeReady(1, facts(1)), 0.0)

@@ -1,4 +1,4 @@
-"""What ``Watched`` does with news that are nobody's alone."""
+"""What ``MonitoredRun`` does with news that are nobody's alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CloseLink
 from dispatcher.core.events.monitor_events import NetworksDiffer, RanksApart
-from dispatcher.core.hang_monitor import Watched
+from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.plan.job.request import Limits
 
 from .conftest import facts, make_plan
@@ -20,7 +20,7 @@ from .conftest import facts, make_plan
 def test_beats_told_late_count_from_when_they_came(
     told_at: float, ago: float, lost_at: float
 ) -> None:
-    run = Watched(make_plan(2))
+    run = MonitoredRun(make_plan(2))
     run.begin()
     for node in (0, 1):
         run.handle(ev.NodeReady(node, facts(node)), 0.0)
@@ -44,7 +44,7 @@ def test_beats_told_late_count_from_when_they_came(
     ],
 )
 def test_what_sinks_find_out_is_decided_by_nobody(remark: ev.Remark, hang_timeout: float) -> None:
-    run = Watched(make_plan(2, limits=Limits(hang_timeout=hang_timeout)))
+    run = MonitoredRun(make_plan(2, limits=Limits(hang_timeout=hang_timeout)))
     run.begin()
     for node in (0, 1):
         assert run.handle(remark, 0.0) == []

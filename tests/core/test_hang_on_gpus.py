@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
-from dispatcher.core.hang_rule import Hang, every
+from dispatcher.core.hang_rule import HangRule, every
 
 #: --hang-timeout of all jobs here, s; how long they are looked at; what the design promises
 S, LONG = 300.0, 3000.0
@@ -80,7 +80,7 @@ def told(
     own: Callable[[int, int], tuple[int, ...]] = lambda local, count: (local,),
 ) -> float | None:
     """When a job of these ranks is told to hang; None: never. gpus: what other GPUs do."""
-    hang = Hang(S, 0.0)
+    hang = HangRule(S, 0.0)
     seats = [(node, local) for node, host in enumerate(hosts) for local in range(len(host))]
     for rank, (node, _) in enumerate(seats):
         hang.began(rank, node, 0.0)
@@ -219,7 +219,7 @@ def test_what_others_do_on_their_gpus_is_theirs() -> None:
 def test_who_was_seen_for_a_part_of_the_time_is_not_still() -> None:
     """Samples that begin late, that stop for a while, of ranks and of their GPUs."""
     for cpu, gpus in ((0.0, ()), (1.0, (GpuSample(0, 100.0, 1.0, 2.0, 120.0, 40.0, 700.0, 0.0),))):
-        hang = Hang(S, 0.0)
+        hang = HangRule(S, 0.0)
         hang.began(0, 0, 0.0)
         seen = [t for t in range(0, 1500, 30) if 600 <= t < 660 or t >= 900]
         first = None
@@ -230,7 +230,7 @@ def test_who_was_seen_for_a_part_of_the_time_is_not_still() -> None:
                 first = t
         # CPU time counts up, so the gap hides nothing; what a GPU did meanwhile nobody knows
         assert first == (900 if cpu == 0.0 else 1200)
-    hang = Hang(S, 0.0)
+    hang = HangRule(S, 0.0)
     hang.began(0, 0, 0.0)
     for t in range(400, 400 + int(S) - 60, 30):
         ranks = (RankSample(0, "S", 5.0, 1, 1, 1),)
@@ -239,7 +239,7 @@ def test_who_was_seen_for_a_part_of_the_time_is_not_still() -> None:
 
 
 def test_gpus_that_do_not_answer_are_not_known_to_wait() -> None:
-    hang = Hang(S, 0.0)
+    hang = HangRule(S, 0.0)
     hang.began(0, 0, 0.0)
     waits = (GpuSample(0, 100.0, 1.0, 2.0, 120.0, 40.0, 700.0, 0.0),)
     for t in range(0, 900, 30):

@@ -30,13 +30,13 @@ import runs.conftest as desks
 import runs.output.test_screen as screens
 import runs.run.test_hosts as over_hosts
 import runs.run.test_local as local
-from core import test_hang as hanging
+from core import test_hang_rule as hanging
 from core.run import test_run_machine as restarts
 from remote.driver import Agent
 
 from dispatcher.bootstrap import payload
 
-from . import conftest, test_last_look, test_matrix, test_scarce
+from . import conftest, test_matrix, test_orphan_check, test_scarce
 from .without import AGENT, FAULTS, LAUNCHER, switch_off
 
 WITHOUT = str(Path(__file__).with_name("without.py"))
@@ -62,7 +62,7 @@ class Control:
 RANKS, AGENTS = test_matrix.TestRanks(), test_matrix.TestAgents()
 NETWORK, ENDING = test_matrix.TestNetwork(), local.TestEnding()
 LOGINS = test_matrix.TestLogins()
-VIGIL = hanging.TestVigil()
+MONITOR = hanging.TestHangMonitor()
 AGAIN, LOST = restarts.TestRestart(), restarts.TestLostHosts()
 LEFT = "nothing is left; there is"
 RUNS_ON = "it runs on"
@@ -139,7 +139,7 @@ CONTROLS = {
     "fence": inside(
         LOST.test_a_spare_takes_the_seat_when_the_lease_has_run_out, r"not \[Prepare\("
     ),
-    "last look": Control(test_last_look.test_both_killed, "restart 1 of 1 in 4"),
+    "orphan check": Control(test_orphan_check.test_both_killed, "restart 1 of 1 in 4"),
     "search by run id": Control(
         AGENTS.test_both_are_killed_at_once, r"None = .*search.*'note: n2: killed"
     ),
@@ -154,16 +154,17 @@ CONTROLS = {
     ),
     "vacancy": inside(LOST.test_without_a_spare_the_verdict_says_so, r"None = .*\.ended"),
     "progress": inside(AGAIN.test_three_attempts_without_progress_are_enough, r"None = .*\.ended"),
-    "lemons": inside(
+    "faulty hosts": inside(
         LOST.test_a_host_where_attempts_end_is_left_out, "HostReplaced.*2 attempts ended there"
     ),
-    "sign of life": inside(VIGIL.test_ranks_that_hang_are_ended, "== .*GatherStacks"),
+    "sign of life": inside(MONITOR.test_ranks_that_hang_are_ended, "== .*GatherStacks"),
 }
 
 
 #: those that take more than five seconds, most of them the row's own bound
 SLOW = {"agent's death signal", "connect limit", "drain limit", "final failures", "grace",
-        "heartbeats", "last look", "leaving out", "leaving reader", "monotonic clock", "open files",
+        "heartbeats", "orphan check", "leaving out", "leaving reader",
+        "monotonic clock", "open files",
         "patience", "retrying", "second signal", "signals", "sweep limit", "waiting"}  # fmt: skip
 
 
@@ -217,7 +218,7 @@ def test_without(
         request.getfixturevalue(name)
     names = [n for n in inspect.signature(control.row).parameters if n not in control.fields]
     fixtures = {name: request.getfixturevalue(name) for name in names}
-    for module in (test_last_look, test_matrix, test_scarce):
+    for module in (test_orphan_check, test_matrix, test_scarce):
         monkeypatch.setattr(module, "SLACK", 2.0)
     weak = [sys.executable, WITHOUT, mechanism]
     for module, name in ((conftest, "DISPATCH"), (over_hosts, "DISPATCH"), (desks, "PROGRAM")):

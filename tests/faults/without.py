@@ -103,14 +103,14 @@ def _grace(put: Put) -> None:
     """TERM is waited on for ever."""
     from dispatcher.core.run import policy
 
-    put(policy, "ladder", lambda cause, grace: (policy.Rung(signal.SIGTERM, 1e6),))
+    put(policy, "ladder", lambda cause, grace: (policy.KillStep(signal.SIGTERM, 1e6),))
 
 
 def _continuing(put: Put) -> None:
-    from dispatcher.core.run.attempt import Job
+    from dispatcher.core.run.attempt import AttemptMachine
 
-    send = Job._signal_all
-    put(Job, "_signal_all", lambda self, n: [] if n == signal.SIGCONT else send(self, n))
+    send = AttemptMachine._signal_all
+    put(AttemptMachine, "_signal_all", lambda self, n: [] if n == signal.SIGCONT else send(self, n))
 
 
 def _second_signal(put: Put) -> None:
@@ -118,7 +118,7 @@ def _second_signal(put: Put) -> None:
     from dispatcher.core.events import run_events
     from dispatcher.core.run import attempt
 
-    rule: Any = attempt.Job._on_signal
+    rule: Any = attempt.AttemptMachine._on_signal
 
     def first(self: Any, event: Any, now: float) -> Any:
         self.n_signals = 0
@@ -134,42 +134,42 @@ def _signals(put: Put) -> None:
 
 
 def _heartbeats(put: Put) -> None:
-    from dispatcher.core.run.attempt import Job
+    from dispatcher.core.run.attempt import AttemptMachine
 
-    put(Job, "_hear", lambda self, node, now: None)
+    put(AttemptMachine, "_hear", lambda self, node, now: None)
 
 
 def _patience(put: Put) -> None:
     """One beat that is late is enough to give a host up."""
-    from dispatcher.core.run.attempt import Job
+    from dispatcher.core.run.attempt import AttemptMachine
 
     def hear(self: Any, node: int, now: float) -> None:
         self.deadlines["silent", node] = now + self.plan.limits.heartbeat
 
-    put(Job, "_hear", hear)
+    put(AttemptMachine, "_hear", hear)
 
 
 def _end_of_link(put: Put) -> None:
-    from dispatcher.runner.run.host_thread import Host
+    from dispatcher.runner.run.host_thread import HostThread
 
-    put(Host, "_end_of", lambda self, link: None)
+    put(HostThread, "_end_of", lambda self, link: None)
 
 
 def _connect_limit(put: Put) -> None:
-    from dispatcher.runner.run.host_thread import Host
+    from dispatcher.runner.run.host_thread import HostThread
 
-    begin: Any = Host.__init__
-    put(Host, "__init__", lambda self, **f: begin(self, **{**f, "connect_timeout": 1e6}))
+    begin: Any = HostThread.__init__
+    put(HostThread, "__init__", lambda self, **f: begin(self, **{**f, "connect_timeout": 1e6}))
 
 
 def _retrying(put: Put) -> None:
     """What a busy sshd drops is given up."""
-    from dispatcher.runner.run.host_thread import Host
+    from dispatcher.runner.run.host_thread import HostThread
 
     def once(self: Any) -> Any:
         return self._transport.open(self._target, self._command, float("inf"))
 
-    put(Host, "_connect", once)
+    put(HostThread, "_connect", once)
 
 
 def _final_failures(put: Put) -> None:
@@ -249,11 +249,11 @@ def _fence(put: Put) -> None:
     put(restart, "fence", lambda limits: 0.0)
 
 
-def _last_look(put: Put) -> None:
+def _orphan_check(put: Put) -> None:
     """Hosts that were given up are not looked at again."""
-    from dispatcher.core.run.orphan_check import LastLooks
+    from dispatcher.core.run.orphan_check import OrphanCheck
 
-    put(LastLooks, "plan", lambda self, fences, over, now: [])
+    put(OrphanCheck, "plan", lambda self, fences, over, now: [])
 
 
 def _search_by_run_id(put: Put) -> None:
@@ -287,45 +287,45 @@ def _open_files(put: Put) -> None:
 
 def _attempt_numbers(put: Put) -> None:
     """What is said of an earlier attempt counts."""
-    from dispatcher.core.run.run_machine import Run
+    from dispatcher.core.run.run_machine import RunMachine
 
-    handle: Any = Run.handle
+    handle: Any = RunMachine.handle
 
     def now(self: Any, event: Any, when: float) -> Any:
         late = hasattr(event, "attempt")
         return handle(self, replace(event, attempt=self.attempt) if late else event, when)
 
-    put(Run, "handle", now)
+    put(RunMachine, "handle", now)
 
 
 def _vacancy(put: Put) -> None:
-    """A seat that nobody can take is waited for."""
+    """A node that no host can take is waited for."""
     from dispatcher.core.run import run_machine
 
-    take: Any = run_machine.take_seats
-    put(run_machine, "take_seats", lambda *a, **f: replace(take(*a, **f), awaited=True))
+    take: Any = run_machine.assign_hosts
+    put(run_machine, "assign_hosts", lambda *a, **f: replace(take(*a, **f), awaited=True))
 
 
 def _progress(put: Put) -> None:
     """Attempts that come no further are not counted."""
-    from dispatcher.core.run.restart import Account
+    from dispatcher.core.run.restart import RestartBudget
 
-    put(Account, "verdict", None)
+    put(RestartBudget, "verdict", None)
 
 
-def _lemons(put: Put) -> None:
+def _faulty_hosts(put: Put) -> None:
     """A host is used again however many attempts ended there."""
     from dispatcher.core.run import run_machine
 
-    take: Any = run_machine.take_seats
-    put(run_machine, "take_seats", lambda *a, **f: take(*a, **{**f, "lemons": set()}))
+    take: Any = run_machine.assign_hosts
+    put(run_machine, "assign_hosts", lambda *a, **f: take(*a, **{**f, "faulty": set()}))
 
 
 def _sign_of_life(put: Put) -> None:
     """Nobody judges whether the ranks hang."""
-    from dispatcher.core.hang_rule import Hang
+    from dispatcher.core.hang_rule import HangRule
 
-    put(Hang, "hangs", lambda self, now: False)
+    put(HangRule, "hangs", lambda self, now: False)
 
 
 def _known_events(put: Put) -> None:
@@ -338,17 +338,17 @@ def _known_events(put: Put) -> None:
 def _sound_core(put: Put) -> None:
     """Another fault: the core raises what nobody expects."""
     from dispatcher.core.events import run_events
-    from dispatcher.core.run.run_machine import Run
+    from dispatcher.core.run.run_machine import RunMachine
 
     odd = type("Odd", (run_events.RankSpawned,), {})
-    handle: Any = Run.handle
+    handle: Any = RunMachine.handle
 
     def broken(self: Any, event: Any, now: float) -> Any:
         if isinstance(event, odd):
             raise KeyError("odd")
         return handle(self, event, now)
 
-    put(Run, "handle", broken)
+    put(RunMachine, "handle", broken)
     _after_start(put, odd)
 
 
@@ -396,7 +396,7 @@ LAUNCHER: dict[str, Callable[[Put], None]] = {
     "leaving reader": _leaving_reader,
     "untouched terminal": _untouched_terminal,
     "fence": _fence,
-    "last look": _last_look,
+    "orphan check": _orphan_check,
     "search by run id": _search_by_run_id,
     "own run id": _own_run_id,
     "leaving out": _leaving_out,
@@ -404,7 +404,7 @@ LAUNCHER: dict[str, Callable[[Put], None]] = {
     "attempt numbers": _attempt_numbers,
     "vacancy": _vacancy,
     "progress": _progress,
-    "lemons": _lemons,
+    "faulty hosts": _faulty_hosts,
     "sign of life": _sign_of_life,
     "known events": _known_events,
     "sound core": _sound_core,

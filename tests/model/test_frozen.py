@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -81,14 +80,28 @@ def test_a_class_is_whole_before_there_is_one_of_its_kind() -> None:
     assert one.tags is not other.tags
 
 
-def test_the_first_of_a_kind_may_be_made_by_many_threads() -> None:
-    for _ in range(20):
+def test_a_wrong_call_is_refused() -> None:
+    calls: list[tuple[tuple[int, ...], dict[str, int]]] = [
+        ((), {"y": 1}), ((1, 2, 3), {}), ((1,), {"x": 1}), ((1,), {"z": 1}), ((1, 2), {"name": 1}),
+        ((1, 2, 3), {"name": 1}), ((1, 2), {"x": 1, "y": 2}),
+    ]  # fmt: skip
+    for args, named in calls:
+        with pytest.raises(TypeError):
+            Point(*args, **named)
+    with pytest.raises(TypeError):
+        Named(1, 2, "by position")  # type: ignore[misc]
 
-        @value
-        class Fresh(Value):
-            x: int
-            tags: list[str] = dataclasses.field(default_factory=list)
 
-        with ThreadPoolExecutor(4) as pool:
-            made = list(pool.map(lambda x, cls=Fresh: cls(x), range(8)))  # type: ignore[misc]
-        assert [one.x for one in made] == list(range(8))
+def test_a_value_may_refuse_what_does_not_go_together() -> None:
+    @value
+    class Range(Value):
+        first: int
+        last: int
+
+        def __post_init__(self) -> None:
+            if self.first > self.last:
+                raise ValueError("it ends before it begins")
+
+    assert Range(1, 2).last == 2
+    with pytest.raises(ValueError, match="before it begins"):
+        Range(2, 1)

@@ -6,11 +6,11 @@ import pytest
 
 from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.runner.run import liveness
-from dispatcher.runner.run.liveness import Beats
+from dispatcher.runner.run.liveness import Heartbeats
 
 
 def test_each_is_told_once_with_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Beats()
+    noted = Heartbeats()
     for node, when in ((3, 10.0), (1, 11.0), (3, 12.0)):
         monkeypatch.setattr(liveness.time, "monotonic", lambda when=when: when)
         noted.note(node)

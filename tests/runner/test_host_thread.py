@@ -28,7 +28,7 @@ from dispatcher.remote.protocol.frames import (
     encode,
 )
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.runner.run.host_thread import Host
+from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.output_intake import alike
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
@@ -110,7 +110,7 @@ class Watched:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: list[tuple[int, int, int, bytes]] = []
         self.beats: list[int] = []
-        self.host = Host(
+        self.host = HostThread(
             node=3, ranks=frozenset({6, 7}), target=Target("n1"),
             transport=ScriptedTransport(*answers), command="agent", prepare=b"PREPARE",
             window=threading.Semaphore(1), connect_timeout=5.0, boot_timeout=boot_timeout,

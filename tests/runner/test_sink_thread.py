@@ -6,7 +6,7 @@ import threading
 
 from dispatcher.core.events.run_events import NodeHeard
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.runner.sink_thread import Feed
+from dispatcher.runner.sink_thread import SinkThread
 
 
 class Recorder(Sink):
@@ -32,7 +32,7 @@ def test_everything_in_order_to_every_sink_and_credit_after() -> None:
     sinks = [Recorder(), Broken(), Recorder()]
     taken: list[tuple[int, int]] = []
     failed: list[Sink] = []
-    feed = Feed(sinks, lambda *told: taken.append(told), lambda sink, _: failed.append(sink))
+    feed = SinkThread(sinks, lambda *told: taken.append(told), lambda sink, _: failed.append(sink))
     feed.start()
     feed.event(Stamped(1, 0.0, NodeHeard(0)))
     feed.output(4, 9, 1, b"abc")
@@ -52,7 +52,7 @@ def test_a_stuck_sink_can_be_left() -> None:
         def output(self, rank: int, stream: int, data: bytes) -> None:
             release.wait(30)
 
-    feed = Feed([Stuck()], lambda *told: None, lambda *told: None)
+    feed = SinkThread([Stuck()], lambda *told: None, lambda *told: None)
     feed.start()
     feed.output(0, 0, 1, b"x")
     assert not feed.finish(lambda: True)

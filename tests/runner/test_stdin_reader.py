@@ -26,13 +26,13 @@ def plan(stdin: Stdin) -> JobPlan:
 
 
 class Run:
-    """A ``Stdin`` that reads a pipe of the test; what it sends is kept."""
+    """A ``StdinReader`` that reads a pipe of the test; what it sends is kept."""
 
     def __init__(self) -> None:
         self.fd, self.pipe = os.pipe()
         self.sent: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
         self.told: list[ev.Event] = []
-        self.stdin = module.Stdin(self.take, self.told.append, self.fd)
+        self.stdin = module.StdinReader(self.take, self.told.append, self.fd)
         self.got: dict[int, bytearray] = {}
         self.ended: set[int] = set()
 

@@ -149,7 +149,7 @@ Examples:
   dispatch check -H hostfile train.py
   dispatch check -H hostfile --full --json
   dispatch check -H hostfile --pairs --svg map.svg
-  dispatch check -H hostfile --pairs --over nccl        # or gloo on CPUs, mpi, tcp
+  dispatch check -H hostfile --pairs --backend nccl      # or gloo on CPUs, mpi, tcp
   dispatch check -H hostfile --nccl --apply nccl.env
   dispatch --env-file nccl.env -H hostfile train.py
   dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
@@ -161,7 +161,7 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
 
 #: what must be asked for -> options that are about it alone
 _GO_WITH = {
-    "pairs": ("over", "rounds", "slow", "svg"),
+    "pairs": ("backend", "rounds", "slow", "svg"),
     "nccl": ("texts", "apply", "log"),
 }
 
@@ -187,7 +187,7 @@ _GO_WITH = {
 )
 @click.option("--pairs", is_flag=True, help="Measure hosts two by two; find the slow one.")
 @click.option(
-    "--over",
+    "--backend",
     type=click.Choice(["tcp", "mpi", "nccl", "gloo"]),
     help="With --pairs: plain TCP, or ranks of --python: MPI, NCCL on GPU 0, gloo (CPU) [tcp].",
 )
@@ -221,11 +221,13 @@ def command(**flags: Any) -> int:
                 said = "from" if name == "texts" else name
                 raise UsageError(f"--{said} goes with --{kind}")
     if flags["nccl"]:
-        from dispatcher.cli.checks.nccl import run
-    elif flags["pairs"]:
-        from dispatcher.cli.checks.pairs import run
-    else:
-        pass
+        from dispatcher.cli.checks import nccl
+
+        return nccl.run(flags)
+    if flags["pairs"]:
+        from dispatcher.cli.checks import pairs
+
+        return pairs.run(flags)
     return run(flags)
 
 

@@ -228,14 +228,14 @@ def _by_ranks(
     connect: float,
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
     """What plays a round by ranks, if that is wanted; its problems join the others."""
-    if flags["over"] in (None, "tcp"):
+    if flags["backend"] in (None, "tcp"):
         return None
     from dispatcher.api.rank_pairs import MpiPairs
 
     python = flags["python"] or python_of(os.environ)
     played = MpiPairs(
         targets, reach.transport_for,
-        over=flags["over"], python=python, iface=flags["iface"], connect=connect,
+        over=flags["backend"], python=python, iface=flags["iface"], connect=connect,
     )  # fmt: skip
 
     def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:

@@ -79,7 +79,7 @@ def _branches(flags: Mapping[str, Any], hosts: int, size: int | None) -> int:
 
     size: bytes for one host; None where hosts cannot pass on what they get.
     """
-    given = flags["tree"]
+    given = flags["branches"]
     one_by_one = flags["serial"] is not None or flags["stop_after"] is not None
     if given is None:
         return (
@@ -88,10 +88,14 @@ def _branches(flags: Mapping[str, Any], hosts: int, size: int | None) -> int:
             else put_files.BRANCHES
         )
     if one_by_one:
-        raise UsageError("--tree serves hosts at once; --serial and --stop-after do not go with it")
+        raise UsageError(
+            "--fanout-tree serves hosts at once; --serial and --stop-after do not go with it"
+        )
     if size is None:
-        raise UsageError("--tree: every host must get the same files, and none be this machine")
-    count = parse_count(given, "--tree") if given else put_files.BRANCHES
+        raise UsageError(
+            "--fanout-tree: every host must get the same files, and none be this machine"
+        )
+    count = parse_count(given, "--fanout-tree") if given else put_files.BRANCHES
     return count if hosts > 1 else 0
 
 
@@ -192,7 +196,7 @@ Exit code: as dispatch exec.
 @time_options
 @copy_options
 @click.option(
-    "--tree", is_flag=False, flag_value="", default=None, metavar="[K]",
+    "--fanout-tree", "branches", metavar="[=K]",
     help="Let hosts pass the files on, in K branches [8]; by itself from 64 hosts and 8 GiB on.",
 )  # fmt: skip
 @keep_option
@@ -215,6 +219,4 @@ def command(**flags: Any) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run ``dispatch put`` with ``words``; the exit code."""
-    # its number is optional, so what follows it after a blank is not the number
-    words = ["--tree=" if word == "--tree" else word for word in words]
-    return enter(command, words, "dispatch put", {"--keep": "600"})
+    return enter(command, words, "dispatch put", {"--keep": "600", "--fanout-tree": ""})

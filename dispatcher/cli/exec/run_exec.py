@@ -138,9 +138,9 @@ def limits(flags: Mapping[str, Any]) -> ExecLimits:
     ):
         if flags[name] is not None:
             given[field] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
-    for name in ("fan_out", "serial", "stop_after"):
+    for field, name in (("fan_out", "fanout"), ("serial", "serial"), ("stop_after", "stop_after")):
         if flags[name] is not None:
-            given[name] = parse_count(flags[name], "--" + name.replace("_", "-"))
+            given[field] = parse_count(flags[name], "--" + name.replace("_", "-"))
     if flags.get("fanout_tree") is not None:
         given.setdefault("fan_out", WINDOW)
     return ExecLimits(**given)

@@ -9,7 +9,7 @@ What a line typed into ``dispatch shell`` means; pure, but for looking up host g
     +n05  -n07        more hosts, fewer hosts
     @gpu  =n[1-4]     only these hosts;  =all those of the start
     ?                 who they are, and these lines
-    :gather :live     how output is shown
+    :gather :no-gather    how output is shown
     quit              or Ctrl-D
 
 The prompt of ``dispatch shell``: read a line, do what it says, again.
@@ -51,6 +51,7 @@ from dispatcher.cli.options.host_options import (
     time_options,
     where_options,
 )
+from dispatcher.cli.options.spelling import current, renamed
 from dispatcher.cli.say import complain, say
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -60,7 +61,7 @@ from dispatcher.plan.exec_plan import ExecPlan, target_hosts
 from dispatcher.plan.hosts.hostfile import parse_inline
 
 HELP = (__doc__ or "").partition("::\n\n")[2].rstrip()
-WORDS = ("quit", "exit", ":gather", ":live", ":quit", "=all", "?")
+WORDS = ("quit", "exit", ":gather", ":no-gather", ":quit", "=all", "?")
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,13 @@ def order(line: str, hosts: Sequence[Host], first: Sequence[Host]) -> Order | No
     if mark == "!":
         return Command(rest, local=True) if rest else None
     if mark == ":":
-        if rest not in ("gather", "live"):
-            raise UsageError(f"{text}: there is no such word", hint=":gather, :live, :quit or ?")
+        if current(rest) != rest:
+            renamed(text, f":{current(rest)}")
+            rest = current(rest)
+        if rest not in ("gather", "no-gather"):
+            raise UsageError(
+                f"{text}: there is no such word", hint=":gather, :no-gather, :quit or ?"
+            )
         return Show(rest == "gather")
     if mark in "+-=@":
         return Aim(_aimed(mark, rest, hosts, first))
@@ -174,7 +180,7 @@ class Shell:
         self._flags = flags
         self._reach = reach
         self._login = login(flags)
-        self._gather = not flags["live"]
+        self._gather = not flags["no_gather"]
         self.code = 0
 
     def talk(self, keep: Callable[[], None]) -> None:
@@ -321,7 +327,7 @@ At the prompt:
   !ls               a command of this machine
   +n05  -n07        more hosts, fewer hosts
   @gpu  =n[1-4]     only these; =all those of the start
-  ?  :live  :gather  quit
+  ?  :no-gather  :gather  quit
 """
 
 
@@ -329,7 +335,9 @@ At the prompt:
 @where_options
 @sudo_options
 @time_options
-@click.option("--live", is_flag=True, help="Show lines as they come [default: equal output once].")
+@click.option(
+    "--no-gather", is_flag=True, help="Show lines as they come [default: equal output once]."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @keep_option
 @how_options

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dispatcher.cli.options.spelling import current
 from dispatcher.model.errors import UsageError
 
 if sys.version_info >= (3, 11):
@@ -124,7 +125,7 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
         for table, name, value in file.said(command, profile):
             into = named if table.startswith(f"{PROFILE}.") else found
             setting = Setting(value, f"{file.source} [{table}]", name, file.loose)
-            into[name.replace("_", "-")] = setting
+            into[current(name)] = setting
     if profile is not None and profile not in names:
         known = f"there are: {', '.join(sorted(names))}" if names else "dispatch config --help"
         raise UsageError(f"--profile {profile}: there is none of that name", hint=known)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dispatcher.cli.options.spelling import current
 from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import BadName
@@ -54,17 +55,17 @@ ALLOWED = frozenset(
     # what the program of the command line gets; variables are looked at one by one
     "chdir export devices omp module no-python stdin no-stdin mpi pmi-port pty "
     # how long, how many, how often
-    "alive beats-lost boot-timeout check-timeout command-timeout connect-timeout deadline fan-out "
-    "fanout-tree grace hang-timeout heartbeat host-faults keep lease max-restarts max-size "
-    "mpi-patience partial-after restart-delay rounds sample serial slow stall-after stop-after "
-    "tree window detach "
+    "boot-timeout check-timeout command-timeout connect-timeout deadline fanout fanout-tree "
+    "grace hang-timeout heartbeat keep lease max-host-failures max-missed-heartbeats max-restarts "
+    "max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
+    "server-alive-interval slow stall-after stop-after window detach "
     # what is looked at
-    "check checksum exclude-unhealthy from full log nccl no-resume over pairs progress-file "
+    "check checksum exclude-unhealthy from full log nccl no-resume backend pairs progress-file "
     "progress-line step-line xid-table "
     # what is shown, and kept in a new folder of its own
     "count diff dry-run fold fold-numbers follow for from-start gather gather-all grep json label "
-    "list live log-dir log-keep log-merge log-overflow log-size max-code no-label numbers "
-    "only-ranks profile quiet rank rank0 screen-overflow send-equal-once separator sort timestamps "
+    "list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label numbers "
+    "only-ranks profile quiet rank rank0 screen-overflow dedup-output separator sort timestamps "
     "verbose watch".split()
 )
 
@@ -119,7 +120,7 @@ def judge(file: Defaults, command: click.Command, profile: str | None, own: str)
     """
     known = {name for parameter in command.params for name in parameter.opts}
     for table, name, value in file.said(command.name or "", profile):
-        option = name.replace("_", "-")
+        option = current(name)
         if f"--{option}" not in known:
             continue
         why = _why_refused(option, value) if file.loose else _why_relative(option, value)

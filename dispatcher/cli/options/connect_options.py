@@ -82,11 +82,11 @@ def alive(flags: Mapping[str, Any]) -> Alive:
 
     In a run only if ssh_config says so: there the agents' heartbeats decide who is lost.
     """
-    if "alive" not in flags:
+    if "server_alive_interval" not in flags:
         return UNLESS_CONFIGURED
-    if flags["alive"] is None:
+    if flags["server_alive_interval"] is None:
         return Alive(otherwise=INTERVAL)
-    return Alive(parse_seconds(flags["alive"], "--alive"))
+    return Alive(parse_seconds(flags["server_alive_interval"], "--server-alive-interval"))
 
 
 #: how many hosts may connect at once where nobody says: inner hosts do most of the work

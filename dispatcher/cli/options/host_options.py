@@ -1,7 +1,8 @@
 """Which hosts, and how they are reached: the options that all commands for many hosts share.
 
-``-H`` is the same as for ``run``: a hostfile of any dialect, a list, or ``-``.
-``-w`` takes lists only, as pdsh and clush do, and adds to it; ``-x`` takes away.
+``-H`` takes a hostfile of any dialect, a list, or ``-``; ``-w`` lists only, as pdsh and clush
+do, and adds to it. ``-x`` takes hosts away, as theirs does, but in a run it exports a variable,
+as mpirun's does; whoever confuses the two is told (``run_options``, and ``_excluded`` here).
 
 Hosts on the command line are the only ones: those of a ``dispatch.toml`` are for when
 none are named. What a file takes away (``exclude``) is gone either way: who keeps a
@@ -32,7 +33,7 @@ NAMES = {"hostfile": "hostfile", "lists": "hosts", "excluded": "exclude"}
 #: the commands that take hosts in this way, as ``hosts`` shows them
 TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
 
-_WHERE = (
+_HOSTS = (
     click.option(
         "-H", "--hostfile", "hostfile", metavar="FILE|LIST|-",
         help="Hostfile of any dialect, list of hosts, or - for standard input [default: the hosts "
@@ -42,10 +43,10 @@ _WHERE = (
         "-w", "--hosts", "lists", multiple=True, metavar="LIST",
         help="Hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'; repeatable.",
     ),
-    click.option(
-        "-x", "--exclude", "excluded", multiple=True, metavar="LIST|^FILE",
-        help="All but these; repeatable.",
-    ),
+)  # fmt: skip
+_EXCLUDE = click.option(
+    "-x", "--exclude", "excluded", multiple=True, metavar="LIST|^FILE",
+    help="All but these; repeatable. (In a run, -x exports a variable, as mpirun's does.)",
 )  # fmt: skip
 _HOW = (
     click.option("-l", "--user", metavar="NAME", help="Log in as NAME where none is named."),
@@ -79,11 +80,11 @@ _WHEN = (
         "--grace", metavar="S", help="Seconds from one signal to the next, harder one [5]."
     ),
     click.option(
-        "--alive", metavar="S",
+        "--server-alive-interval", metavar="S",
         help="Ask a host that was silent for S seconds whether it lives; three without an answer "
         "and it is lost [as ServerAliveInterval, else 15; 0: never].",
     ),
-    click.option("-f", "--fan-out", metavar="N", help="Hosts connecting at once [64]."),
+    click.option("-f", "--fanout", metavar="N", help="Hosts connecting at once [64]."),
     click.option("--serial", metavar="N", help="Hosts at work at once: rolling execution [all]."),
     click.option("--stop-after", metavar="K", help="Start no further host once K have failed."),
 )  # fmt: skip
@@ -118,11 +119,16 @@ def copy_options(function: Function) -> Function:
     return function
 
 
-def where_options(function: Function) -> Function:
-    """Add ``-H -w -x``."""
-    for option in reversed(_WHERE):
+def host_options(function: Function) -> Function:
+    """Add ``-H -w``."""
+    for option in reversed(_HOSTS):
         function = option(function)
     return function
+
+
+def where_options(function: Function) -> Function:
+    """Add ``-H -w -x``."""
+    return host_options(_EXCLUDE(function))
 
 
 def how_options(function: Function) -> Function:
@@ -174,17 +180,7 @@ def find_hosts(
     Raises: UsageError when they name none, or a text is wrong.
     """
     flags = only_typed(flags, elsewhere=bool(more))
-    lists: list[Hostlist] = []
-    if flags["hostfile"]:
-        said = said_by("hostfile", "-H")
-        named = read_hosts(flags["hostfile"], sys.stdin.buffer.read, said=said, slots=slots)
-        lists.append(config_trust.hosts(named, setting_of("hostfile")))
-    said = said_by("lists", "-w")
-    lists += [
-        config_trust.hosts(parse_inline(text, said, slots=slots), setting_of("lists"))
-        for text in flags["lists"]
-    ]
-    lists += more
+    lists = [*named_hosts(flags, slots=slots), *more]
     if not lists and not hosts_typed():
         lists += _allocated()
     if not lists:
@@ -200,6 +196,24 @@ def find_hosts(
 
         judge(flags, hosts)
     return hosts
+
+
+def named_hosts(flags: Mapping[str, Any], *, slots: bool) -> list[Hostlist]:
+    """What ``-H`` and each ``-w`` name. slots: whether it matters how many a host has.
+
+    Raises: UsageError for a file that cannot be read, HostfileError for a text that is wrong.
+    """
+    lists: list[Hostlist] = []
+    if flags["hostfile"]:
+        said = said_by("hostfile", "-H")
+        named = read_hosts(flags["hostfile"], sys.stdin.buffer.read, said=said, slots=slots)
+        lists.append(config_trust.hosts(named, setting_of("hostfile")))
+    said = said_by("lists", "-w")
+    lists += [
+        config_trust.hosts(parse_inline(text, said, slots=slots), setting_of("lists"))
+        for text in flags["lists"]
+    ]
+    return lists
 
 
 def _allocated() -> list[Hostlist]:
@@ -230,5 +244,7 @@ def _excluded(texts: tuple[str, ...]) -> list[str]:
         try:
             names += hostset.expand(text)
         except BadName as bad:
-            raise UsageError(f"{said}: {bad.message}", hint=bad.hint) from None
+            variable = "a variable goes before the command: -- env NAME=VALUE COMMAND"
+            hint = variable if "=" in text else bad.hint
+            raise UsageError(f"{said}: {bad.message}", hint=hint) from None
     return names

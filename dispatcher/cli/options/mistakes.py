@@ -25,7 +25,7 @@ from dispatcher.plan.variables import HIDDEN, is_secret
 
 #: launchers of batch systems, which are not translated: dispatch reads their allocation itself
 _STEPS = ("aprun", "jsrun", "prun", "srun")
-_HOSTS = ("-H", "--hostfile", "--hosts")
+_HOSTS = ("-H", "--hostfile", "-w", "--hosts")
 _PYTHON = re.compile(r"python[0-9.]*\Z")
 #: what means something to a shell, and stands in the name of no program
 _SHELL = frozenset(" \t\n;|&*$<>`")
@@ -43,7 +43,7 @@ def script(words: Sequence[str], flags: Mapping[str, Any]) -> None:
     if _PYTHON.match(os.path.basename(name)):
         why = "no script: dispatch itself starts scripts by Python"
         raise UsageError(f"{shown(name)}: {why}", hint=_bare(words))
-    _neighbours(words, flags["hosts"])
+    _neighbours(words, last_list(flags))
     first, *rest = _split(name)
     path = os.path.join(folder, first)
     if rest and not here and (os.path.isfile(path) or _ends_in_arguments(name, first)):
@@ -122,6 +122,12 @@ def near_command(words: Sequence[str]) -> str | None:
     return line([near[0], *words[1:]]) if near else None
 
 
+def last_list(flags: Mapping[str, Any]) -> str | None:
+    """The text that names hosts, the one that stands last if there are several."""
+    named: str | None = flags["lists"][-1] if flags["lists"] else flags["hostfile"]
+    return named
+
+
 def neighbours(words: Sequence[str], listed: str | None) -> list[str]:
     """The first ``words`` that go on with the hosts ``listed``: a blank for a comma."""
     typed = options()
@@ -168,7 +174,8 @@ def _launcher(words: Sequence[str], flags: Mapping[str, Any]) -> None:
     if step:
         hint = _bare(_behind(words)) + "  # --transport slurm has srun start it"
     else:
-        hosts = ["-H", flags["hosts"]] if flags["hosts"] else []
+        named = last_list(flags)
+        hosts = ["-H", named] if named else []
         hint = shlex.join(["dispatch", "import", *hosts, "--", *words])
         hint += "  # prints the line for dispatch"
     raise UsageError(f"{name}: a launcher, as dispatch is one itself", hint=hint)

@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from dispatcher.cli.options import config_trust
+from dispatcher.cli.options.spelling import RENAMED, renamed
 from dispatcher.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -140,14 +141,24 @@ def settings(
             config_trust.judge(file, command, profile, _place())
     found: dict[str, Setting] = {}
     for name, setting in chosen(files, command.name or "", profile).items():
+        name, setting = _as_run_has_it(command, name, setting)
         parameter = _parameter(command, name)
         if parameter is None:
             if setting.origin.endswith(f"{EVERY}]"):
                 continue  # another command has it
             raise UsageError(f"{setting.origin}: {name}: {command.name} has no such option")
+        if setting.name.replace("_", "-") in RENAMED:
+            renamed(setting.name, name, f"{setting.origin}: ")
         value = _fitted(parameter, name, setting)
         found[parameter.name or ""] = replace(setting, value=value)
     return found
+
+
+def _as_run_has_it(command: click.Command, name: str, setting: Setting) -> tuple[str, Setting]:
+    """A text of ``hosts`` is for ``run`` what it always was: what ``hostfile`` takes."""
+    if command.name == "run" and name == "hosts" and isinstance(setting.value, str):
+        return "hostfile", setting
+    return name, setting
 
 
 def read() -> Sequence[Defaults]:
@@ -213,7 +224,9 @@ def _fitted(parameter: click.Option, name: str, setting: Setting) -> Any:
     elif parameter.multiple:
         if isinstance(value, list) and all(isinstance(one, str) for one in value):
             return value
-        wanted = "a list of texts"
+        if isinstance(value, str):
+            return [value]
+        wanted = "a text or a list of texts"
     elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return str(value)
     else:

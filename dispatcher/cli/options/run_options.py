@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dispatcher.api.request import cwd_of, python_of
 from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.connect_options import WINDOW
-from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, setting_of, typed
+from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
+from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, typed
 from dispatcher.cli.say import say
 from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose, fitting
-from dispatcher.plan.hosts.hostfile import read_hosts
 from dispatcher.plan.job.rank_environment import torchrun
 from dispatcher.plan.job.request import (
     Limits,
@@ -37,13 +37,13 @@ _DEEPSPEEDS = ".deepspeed_env"
 
 def request(flags: Mapping[str, Any]) -> Request:
     """What the user asked for. Raises: UsageError for the first flag that is wrong."""
-    hosts = None if flags["hosts"] else _allocated(flags["words"])
+    flags = only_typed(flags)
+    hosts = None if flags["hostfile"] or flags["lists"] else _allocated(flags["words"])
     # before hosts are read: "n1, n2" is not only a wrong list, "-" not read for nothing
     program, stdin = _program(flags), _stdin(flags)
     if hosts is None:
-        said = said_by("hosts", "-H")
-        hosts = read_hosts(flags["hosts"], sys.stdin.buffer.read, said=said)
-        hosts = config_trust.hosts(hosts, setting_of("hosts"))
+        hosts = _together(named_hosts(flags, slots=True))
+    _judge_exports(flags["exports"], hosts)
     if flags["python"] == "":
         raise UsageError("--python: an empty name")
     include, exclude = _filters(flags, hosts)
@@ -76,7 +76,7 @@ def request(flags: Mapping[str, Any]) -> Request:
         mpi="none" if per_node and flags["mpi"] == "auto" else flags["mpi"],
         pmi_port=_pmi_port(flags),
         stdin=stdin,
-        send_equal_once=flags["send_equal_once"],
+        send_equal_once=flags["dedup_output"],
         limits=_limits(flags),
         restarts=_restarts(flags),
         spares=_count(flags, "spares", "--spares"),
@@ -99,6 +99,30 @@ def _allocated(words: tuple[str, ...]) -> Hostlist:
     return found
 
 
+def _together(lists: Sequence[Hostlist]) -> Hostlist:
+    """The hosts of all ``lists``. Raises: UsageError for one that stands in two of them."""
+    hosts = [host for one in lists for host in one.hosts]
+    seen: set[tuple[str, int | None]] = set()
+    for host in hosts:
+        if host.place in seen:
+            raise UsageError(
+                f"{host.origin}: {host.name} is named twice", hint="name it once: -H or -w n1:SLOTS"
+            )
+        seen.add(host.place)
+    return Hostlist(tuple(hosts), tuple(notice for one in lists for notice in one.notices))
+
+
+def _judge_exports(exports: Sequence[str], hosts: Hostlist) -> None:
+    """Raises: UsageError for ``-x`` with a host, which other commands leave out by it."""
+    names = {host.name for host in hosts.hosts}
+    for export in exports:
+        if export in names and export not in os.environ:
+            raise UsageError(
+                f"-x {export}: a host, and in a run -x exports a variable",
+                hint=f"to leave the host out: --exclude {export}",
+            )
+
+
 def _filters(flags: Mapping[str, Any], hosts: Hostlist) -> tuple[str | None, str | None]:
     """The values of --include and --exclude for ``hosts``. Raises: UsageError.
 
@@ -111,7 +135,7 @@ def _filters(flags: Mapping[str, Any], hosts: Hostlist) -> tuple[str | None, str
     found: dict[str, str | None] = {name: flags[name] for name in given}
     for name in filter(origin, given):
         said = said_by(name, f"--{name}")
-        found[name] = fitting(flags[name], hosts.hosts, said, strict=not typed("hosts"))
+        found[name] = fitting(flags[name], hosts.hosts, said, strict=not hosts_typed())
     include, exclude = found.get("include"), found.get("exclude")
     if any(map(origin, given)):
         nobody = "include" in given and include is None
@@ -176,7 +200,7 @@ def _stdin(flags: Mapping[str, Any]) -> Stdin:
     chosen = parse_stdin(flags["stdin"])
     if chosen == "none" or flags["dry_run"]:
         return chosen
-    if flags["hosts"] == "-":
+    if flags["hostfile"] == "-":
         raise UsageError(
             f"--stdin {chosen}: -H - takes the hosts from standard input",
             hint="-H FILE",
@@ -247,12 +271,13 @@ def _text(path: str, who: str) -> bytes:
 def _limits(flags: Mapping[str, Any]) -> Limits:
     given: dict[str, Any] = {}
     for name in (
-        "connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_patience",
+        "connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_stall_warning",
         "hang_timeout",
     ):  # fmt: skip
         if flags[name] is not None:
-            given[name] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
-    for name, field in (("beats_lost", "beats_lost"), ("fan_out", "connect_window")):
+            field = "mpi_patience" if name == "mpi_stall_warning" else name
+            given[field] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
+    for name, field in (("max_missed_heartbeats", "beats_lost"), ("fanout", "connect_window")):
         count = _count(flags, name, "--" + name.replace("_", "-"))
         if count is not None:
             given[field] = count
@@ -271,7 +296,7 @@ def _restarts(flags: Mapping[str, Any]) -> Restarts:
         if flags["max_restarts"] != "0"
         else 0,
         "min_nodes": _count(flags, "min_nodes", "--min-nodes"),
-        "host_faults": _count(flags, "host_faults", "--host-faults"),
+        "host_faults": _count(flags, "max_host_failures", "--max-host-failures"),
         "progress_file": flags["progress_file"],
         "progress_line": flags["progress_line"],
     }

@@ -10,6 +10,7 @@ import click
 from dispatcher import __version__
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.options import output_options
+from dispatcher.cli.options.host_options import host_options
 from dispatcher.cli.options.terminal import fanout_option
 
 EPILOG = """\b
@@ -37,15 +38,7 @@ Other commands, each with its own --help:
 @click.command("run", context_settings=CONTEXT, epilog=EPILOG)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
 # where
-@click.option(
-    "-H",
-    "--hostfile",
-    "--hosts",
-    "hosts",
-    metavar="FILE|LIST|-",
-    help="Hostfile, list of hosts (n1,n2 or 'n[1-4]:8'), or - for standard input [default: the "
-    "hosts of the batch job we are in].",
-)
+@host_options
 @click.option("--include", metavar="SPEC", help="Only these: host@host:0,2 (DeepSpeed's grammar).")
 @click.option("--exclude", metavar="SPEC", help="All but these; same grammar.")
 @click.option("--nnodes", metavar="N", help="Use the first N hosts.")
@@ -101,7 +94,8 @@ Other commands, each with its own --help:
     "exports",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Give the ranks this variable; repeatable.",
+    help="Give the ranks this variable, as mpirun does; repeatable. (In exec and the other "
+    "commands, -x leaves hosts out, as pdsh does; here --exclude does.)",
 )
 @click.option(
     "--env-file",
@@ -207,10 +201,12 @@ Other commands, each with its own --help:
 @click.option("--boot-timeout", metavar="S", help="Seconds for its agent to answer [30].")
 @click.option("--grace", metavar="S", help="Seconds from TERM to KILL [10].")
 @click.option("--heartbeat", metavar="S", help="Seconds between a host's heartbeats [5].")
-@click.option("--beats-lost", metavar="N", help="Missed heartbeats that make a host lost [3].")
+@click.option(
+    "--max-missed-heartbeats", metavar="N", help="Missed heartbeats that make a host lost [3]."
+)
 @click.option("--lease", metavar="S", help="Seconds after which ranks without a master die [30].")
 @click.option(
-    "--mpi-patience", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."
+    "--mpi-stall-warning", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."
 )
 @click.option(
     "--hang-timeout",
@@ -218,7 +214,7 @@ Other commands, each with its own --help:
     help="End a job of which no rank has written, computed or used its GPU for S seconds, and say "
     "where each was; with --progress-line or -file: one without progress for S [never].",
 )
-@click.option("--fan-out", metavar="N", help="Hosts connecting at once [64].")
+@click.option("--fanout", metavar="N", help="Hosts connecting at once [64].")
 @fanout_option
 @click.option(
     "--launcher",
@@ -235,7 +231,9 @@ Other commands, each with its own --help:
 @click.option(
     "--restart-delay", metavar="S", help="Seconds before the second restart in a row; doubles [1]."
 )
-@click.option("--host-faults", metavar="K", help="Leave a host out on which K attempts ended [3].")
+@click.option(
+    "--max-host-failures", metavar="K", help="Leave a host out on which K attempts ended [3]."
+)
 @click.option(
     "--progress-line",
     metavar="RE",
@@ -245,7 +243,7 @@ Other commands, each with its own --help:
     "--progress-file", metavar="PATH", help="Likewise, a file on host 0 that progress changes."
 )
 @click.option(
-    "--send-equal-once",
+    "--dedup-output",
     is_flag=True,
     help="What several ranks of a host write alike crosses the network once; the screen, files "
     "and counts stay as they are.",

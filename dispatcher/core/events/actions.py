@@ -1,7 +1,7 @@
 """What the core orders: frozen requests in the imperative; the runner carries them out.
 
 ``node`` counts hosts as the run has them, spares last, which is the plan's order
-until a spare takes a seat. Only ``StartRanks`` and ``SpawnRanks`` mean a node of the plan.
+until a spare takes a node. Only ``StartRanks`` and ``SpawnRanks`` mean a node of the plan.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class End(Action):
 
 
 @value
-class LookAgain(Action):
+class CheckOrphans(Action):
     """End what is left on the node, reaching it anew within ``seconds``: ``NodeCleared``."""
 
     node: int

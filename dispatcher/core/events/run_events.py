@@ -316,7 +316,7 @@ class RunRestarting(Event):
 
 @value
 class HostReplaced(Event):
-    """Host ``by`` takes the seat of host ``node``, which cannot be used: ``why``; its ranks too."""
+    """Host ``by`` takes the ranks of host ``node``, which cannot be used: ``why``."""
 
     node: int
     by: int
@@ -350,7 +350,7 @@ class RunFinished(Event):
 
 @value
 class HostExcluded(Event):
-    """``host`` was found unfit, ``why``, and is no part of the run; ``by`` has its seat."""
+    """``host`` was found unfit, ``why``, and is no part of the run; ``by`` has its place."""
 
     host: str
     why: str

@@ -56,10 +56,10 @@ from dispatcher.core.events.actions import (
     Tell,
 )
 from dispatcher.core.run import policy
-from dispatcher.core.run.half_finalized import Leaving
-from dispatcher.core.run.mpi_manager import FenceError, Mpi
-from dispatcher.core.run.start_check import Answer, Ask, Check, Go
-from dispatcher.core.run.tables import Roll
+from dispatcher.core.run.half_finalized import HalfFinalized
+from dispatcher.core.run.mpi_manager import FenceError, MpiManager
+from dispatcher.core.run.start_check import Decision, ProbeNodes, Start, StartCheck
+from dispatcher.core.run.tables import RankTable
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
@@ -81,7 +81,7 @@ ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal
 PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
-class Job:
+class AttemptMachine:
     """The state of one run of ``plan``.
 
     check: prove before a start that the hosts are different machines and reach node 0;
@@ -94,18 +94,18 @@ class Job:
         self.cause: verdicts.Cause | None = None
         self.deadlines: dict[Hashable, float] = {}
         self.n_signals = 0
-        self._check = Check(plan, prove=check)
+        self._check = StartCheck(plan, prove=check)
         self._live = {node.index for node in plan.nodes}  # a link is open or being opened
         self._waiting: set[int] = set()  # nodes whose last word is awaited
         self._lost: dict[int, Failure] = {}
-        self._roll = Roll()
+        self._ranks = RankTable()
         self._sweeps: dict[int, ev.NodeSwept] = {}  # the last that found something
-        self._rungs: list[policy.Rung] = []
-        self._mpi: Mpi | None = None  # once the ranks are placed
-        self._leaving = Leaving(self._roll)
+        self._kill_steps: list[policy.KillStep] = []
+        self._mpi: MpiManager | None = None  # once the ranks are placed
+        self._half_finalized = HalfFinalized(self._ranks)
         self._doubted: verdicts.Cause | None = None  # the first failure, which may be a consequence
 
-    # -- the three doors --------------------------------------------------------
+    # -- entry points --------------------------------------------------------------
 
     def begin(self) -> list[Action]:
         """The first actions."""
@@ -133,14 +133,14 @@ class Job:
     def next_deadline(self) -> float | None:
         return min(self.deadlines.values(), default=None)
 
-    def excuse(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
         for key in self.deadlines:
             self.deadlines[key] += seconds
 
     def node_of(self, rank: int) -> int:
         """Where ``rank``, planned or spawned, was started."""
-        return self._roll.nodes[rank]
+        return self._ranks.nodes[rank]
 
     # -- before the start: ``check`` judges, this carries on ------------------------
 
@@ -152,17 +152,17 @@ class Job:
         self._hear(event.node, now)
         return self._go_on(self._check.probed(event), now) if self.state == PROBING else []
 
-    def _go_on(self, answer: Answer, now: float) -> list[Action]:
+    def _go_on(self, answer: Decision, now: float) -> list[Action]:
         """Do what the check's answer means (J-1)."""
         match answer:
             case None:
                 return []
-            case Ask(nodes, addresses, port, seconds):
+            case ProbeNodes(nodes, addresses, port, seconds):
                 self.state = PROBING
                 self.deadlines["probe"] = now + seconds + PROBE_SLACK
                 return [Probe(node, addresses, port, seconds) for node in nodes]
-            case Go(plan, address, port):
-                odd = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.doubts]
+            case Start(plan, address, port):
+                odd = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.warnings]
                 return odd + self._start(plan, address, port)
         return self.stop(answer, now)
 
@@ -175,8 +175,8 @@ class Job:
             self.deadlines.pop(("silent", node), None)
         self.plan = plan
         for rank in plan.ranks:
-            self._roll.call(rank.rank, rank.node)
-        self._mpi = Mpi(plan, self._roll, self._check.hostnames)
+            self._ranks.call(rank.rank, rank.node)
+        self._mpi = MpiManager(plan, self._ranks, self._check.hostnames)
         return [
             *(CloseLink(node) for node in surplus),
             Tell(ev.RanksPlaced(len(plan.ranks), address, port)),
@@ -189,7 +189,7 @@ class Job:
         return [] if self._mpi is None else self._mpi.started(event.rank)
 
     def _on_rank_failed_to_start(self, event: ev.RankFailedToStart, now: float) -> list[Action]:
-        if self._mpi is None or not self._roll.absent(event.rank, event.node):
+        if self._mpi is None or not self._ranks.absent(event.rank, event.node):
             return []
         refused = self._mpi.not_started(event)
         if refused is not None:  # J-9
@@ -198,7 +198,7 @@ class Job:
         return self.stop(cause, now)
 
     def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
-        if self._mpi is None or not self._roll.exited(event.rank, event.node, event.status):
+        if self._mpi is None or not self._ranks.exited(event.rank, event.node, event.status):
             return []
         freed = self._mpi.ended(event.rank, event.status, event.mpi)
         if event.status != 0 and freed is not None:  # J-9
@@ -207,12 +207,12 @@ class Job:
                 now,
             )
         if self.state == RUNNING:
-            self._leaving.exited(event.rank, event.mpi, now)
+            self._half_finalized.exited(event.rank, event.mpi, now)
             self._set_look()
         return (freed or []) + self._conclude(now)
 
     def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:
-        if not self._roll.stream_ended(event.rank):
+        if not self._ranks.stream_ended(event.rank):
             return []
         if event.received != event.sent:
             return self.stop(
@@ -234,7 +234,7 @@ class Job:
             self._waiting.discard(node)
             return [CloseLink(node), *self._conclude(now)]
         self._lost.setdefault(node, event.failure)
-        self._roll.lose(node)
+        self._ranks.lose(node)
         self._waiting.discard(node)
         return [CloseLink(node), *self.stop(verdicts.NodeFailed(node, event.failure), now)]
 
@@ -254,8 +254,8 @@ class Job:
         if self.n_signals == 1:
             return self.stop(verdicts.Interrupted(event.signum), now)
         if self.n_signals == 2 and self.state == STOPPING:
-            self._rungs = []
-            return self._climb(now)
+            self._kill_steps = []
+            return self._escalate(now)
         return self._over()  # the third: leave at once, lifelines clean up
 
     def _on_node_heard(self, event: ev.NodeHeard, now: float) -> list[Action]:
@@ -289,7 +289,7 @@ class Job:
         return actions
 
     def _on_pmi_aborted(self, event: mpi_events.PmiAborted, now: float) -> list[Action]:
-        if not self._roll.is_alive(event.rank, event.node):
+        if not self._ranks.is_alive(event.rank, event.node):
             return []
         cause = verdicts.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
         return self._failed(cause, now)
@@ -302,28 +302,28 @@ class Job:
 
     def _on_mpi_found(self, event: pmix.MpiFound, now: float) -> list[Action]:
         if self.state == RUNNING:
-            self._leaving.found(event, now)
+            self._half_finalized.found(event, now)
             self._set_look()
         return []
 
     def _on_mpi_inside(self, event: mpi_events.MpiInside, now: float) -> list[Action]:
         if self.state != RUNNING:
             return []
-        cause = self._leaving.answer(event)
+        cause = self._half_finalized.answer(event)
         self._set_look()
-        if cause is None and not self._leaving.is_in_doubt:
+        if cause is None and not self._half_finalized.is_in_doubt:
             cause, self._doubted = self._doubted, None
         return [] if cause is None else self.stop(cause, now)
 
     def _set_look(self) -> None:
         self.deadlines.pop("look", None)
-        if self._leaving.due is not None:
-            self.deadlines["look"] = self._leaving.due
+        if self._half_finalized.due is not None:
+            self.deadlines["look"] = self._half_finalized.due
 
     def _failed(self, cause: verdicts.Cause, now: float) -> list[Action]:
         """A rank failed, perhaps because of what another did before (J-10)."""
-        if self.state != RUNNING or not self._leaving.is_in_doubt:
-            return self.stop(self._leaving.instead(cause), now)
+        if self.state != RUNNING or not self._half_finalized.is_in_doubt:
+            return self.stop(self._half_finalized.instead(cause), now)
         if self._doubted is None:
             self._doubted = cause
             self.deadlines["doubt"] = now + DOUBT_LIMIT
@@ -354,38 +354,38 @@ class Job:
             return actions + self._conclude(now)
         if self.state == RUNNING:
             self.state = STOPPING
-            self._rungs = list(policy.ladder(self.cause, self.plan.limits.grace))
-            if self._roll.living():
-                actions += self._climb(now)
+            self._kill_steps = list(policy.kill_steps(self.cause, self.plan.limits.grace))
+            if self._ranks.living():
+                actions += self._escalate(now)
         return actions + self._conclude(now)
 
-    def _climb(self, now: float) -> list[Action]:
-        """The next rung of the kill ladder; after the last one, kill everything."""
-        if self._rungs:
-            rung = self._rungs.pop(0)
-            self.deadlines["rung"] = now + rung.grace
-            actions = self._signal_all(rung.signum)
+    def _escalate(self, now: float) -> list[Action]:
+        """The next kill step; after the last one, kill everything."""
+        if self._kill_steps:
+            step = self._kill_steps.pop(0)
+            self.deadlines["kill"] = now + step.grace
+            actions = self._signal_all(step.signum)
             # a stopped rank acts on no signal but KILL until it is continued
             return actions + self._signal_all(signal.SIGCONT)
-        self.deadlines.pop("rung", None)
+        self.deadlines.pop("kill", None)
         self.deadlines["sweep"] = now + SWEEP_LIMIT
-        return [Sweep(node) for node in self._roll.living()]
+        return [Sweep(node) for node in self._ranks.living()]
 
     def _signal_all(self, signum: int) -> list[Action]:
-        return [SignalRanks(node, signum) for node in self._roll.living()]
+        return [SignalRanks(node, signum) for node in self._ranks.living()]
 
     def _conclude(self, now: float) -> list[Action]:
         """Go on to the end when every rank is done (J-4)."""
         if self.state in (RUNNING, STOPPING):
-            if not self._roll.is_done:
+            if not self._ranks.is_done:
                 return []
             if self.cause is None:
-                cause = self._doubted or self._leaving.at_the_end()
+                cause = self._doubted or self._half_finalized.at_the_end()
                 if cause is not None:
                     return self.stop(cause, now)
             self.state = FINISHING
             self.deadlines.pop("look", None)
-            self.deadlines.pop("rung", None)
+            self.deadlines.pop("kill", None)
             self.deadlines.pop("sweep", None)
             self._waiting = self._live & self._check.ready_nodes
             self.deadlines["finish"] = now + SWEEP_LIMIT
@@ -401,7 +401,7 @@ class Job:
         if event.left or event.killed:
             self._sweeps[event.node] = event
         if self.state == STOPPING and event.left:  # J-7: nobody can wait for these ranks
-            self._roll.give_up(event.node)
+            self._ranks.give_up(event.node)
             return self._conclude(now)
         if self.state != FINISHING:
             return []
@@ -415,7 +415,9 @@ class Job:
         if cause is None and self._lost:
             node, failure = next(iter(self._lost.items()))
             cause = verdicts.NodeFailed(node, failure)
-        if cause is None and any(r.rank not in self._roll.statuses for r in self.plan.ranks):  # J-6
+        if cause is None and any(
+            r.rank not in self._ranks.statuses for r in self.plan.ranks
+        ):  # J-6
             raise InternalError("job: ended without a cause and without all ranks' statuses")
         self.state = OVER
         self.deadlines.clear()
@@ -423,7 +425,7 @@ class Job:
             cause=cause,
             exit_code=verdicts.exit_code(cause),
             world_size=len(self.plan.ranks),
-            statuses=dict(self._roll.statuses),
+            statuses=dict(self._ranks.statuses),
             lost=dict(self._lost),
             unkillable={n: sweep.left for n, sweep in self._sweeps.items() if sweep.left},
             stuck={n: sweep.stuck for n, sweep in self._sweeps.items() if sweep.stuck},
@@ -432,10 +434,10 @@ class Job:
         return [*(CloseLink(node) for node in sorted(self._live)), End(verdict)]
 
     def _due(self, key: Hashable, now: float) -> list[Action]:
-        if key == "rung":
-            return self._climb(now)
+        if key == "kill":
+            return self._escalate(now)
         if key == "look":
-            actions = self._leaving.look(now)
+            actions = self._half_finalized.look(now)
             self._set_look()
             return actions
         if key == "doubt" and self._doubted is not None:
@@ -443,7 +445,7 @@ class Job:
         if key == "probe":
             return self._give_up(self._check.waiting, "no answer to the check in time", now)
         if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
-            late = self._waiting if key == "finish" else set(self._roll.living())
+            late = self._waiting if key == "finish" else set(self._ranks.living())
             return self._give_up(late, f"no answer for {SWEEP_LIMIT:.0f} s while ending", now)
         if isinstance(key, tuple) and key[0] == "fence":
             if self._mpi is None or self.state != RUNNING:
@@ -463,32 +465,32 @@ class Job:
         return actions
 
 
-_HANDLERS: dict[type[ev.Event], Callable[[Job, Any, float], list[Action]]] = {
-    ev.NodeConnecting: Job._on_nothing,
-    ev.NodeConnected: Job._on_nothing,
-    ev.NodeBooted: Job._on_nothing,
-    ev.NodeNoticed: Job._on_nothing,
-    ev.RankLeaked: Job._on_nothing,
-    ev.InputClosed: Job._on_nothing,
-    ev.InputBroken: Job._on_nothing,
-    ev.NodeReady: Job._on_node_ready,
-    ev.NodeProbed: Job._on_node_probed,
-    ev.NodeHeard: Job._on_node_heard,
-    ev.NodeDying: Job._on_node_dying,
-    ev.NodeSwept: Job._on_node_swept,
-    ev.NodeLost: Job._on_node_lost,
-    ev.RankSpawned: Job._on_rank_spawned,
-    ev.RankFailedToStart: Job._on_rank_failed_to_start,
-    ev.RankExited: Job._on_rank_exited,
-    ev.OutputEnded: Job._on_output_ended,
-    mpi_events.PmiCommitted: Job._on_pmi_committed,
-    mpi_events.PmiAborted: Job._on_pmi_aborted,
-    mpi_events.PmiAsked: Job._on_pmi_asked,
-    mpi_events.PmiSpawnAsked: Job._on_pmi_spawn_asked,
-    mpi_events.PmiWaiting: Job._on_nothing,
-    pmix.PmixWanted: Job._on_pmix_wanted,
-    pmix.PmixFailed: Job._on_pmix_failed,
-    pmix.MpiFound: Job._on_mpi_found,
-    mpi_events.MpiInside: Job._on_mpi_inside,
-    ev.SignalReceived: Job._on_signal,
+_HANDLERS: dict[type[ev.Event], Callable[[AttemptMachine, Any, float], list[Action]]] = {
+    ev.NodeConnecting: AttemptMachine._on_nothing,
+    ev.NodeConnected: AttemptMachine._on_nothing,
+    ev.NodeBooted: AttemptMachine._on_nothing,
+    ev.NodeNoticed: AttemptMachine._on_nothing,
+    ev.RankLeaked: AttemptMachine._on_nothing,
+    ev.InputClosed: AttemptMachine._on_nothing,
+    ev.InputBroken: AttemptMachine._on_nothing,
+    ev.NodeReady: AttemptMachine._on_node_ready,
+    ev.NodeProbed: AttemptMachine._on_node_probed,
+    ev.NodeHeard: AttemptMachine._on_node_heard,
+    ev.NodeDying: AttemptMachine._on_node_dying,
+    ev.NodeSwept: AttemptMachine._on_node_swept,
+    ev.NodeLost: AttemptMachine._on_node_lost,
+    ev.RankSpawned: AttemptMachine._on_rank_spawned,
+    ev.RankFailedToStart: AttemptMachine._on_rank_failed_to_start,
+    ev.RankExited: AttemptMachine._on_rank_exited,
+    ev.OutputEnded: AttemptMachine._on_output_ended,
+    mpi_events.PmiCommitted: AttemptMachine._on_pmi_committed,
+    mpi_events.PmiAborted: AttemptMachine._on_pmi_aborted,
+    mpi_events.PmiAsked: AttemptMachine._on_pmi_asked,
+    mpi_events.PmiSpawnAsked: AttemptMachine._on_pmi_spawn_asked,
+    mpi_events.PmiWaiting: AttemptMachine._on_nothing,
+    pmix.PmixWanted: AttemptMachine._on_pmix_wanted,
+    pmix.PmixFailed: AttemptMachine._on_pmix_failed,
+    pmix.MpiFound: AttemptMachine._on_mpi_found,
+    mpi_events.MpiInside: AttemptMachine._on_mpi_inside,
+    ev.SignalReceived: AttemptMachine._on_signal,
 }

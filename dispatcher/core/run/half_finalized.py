@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import Action, LookInside
 from dispatcher.core.events.mpi_events import MpiFound, MpiInside
-from dispatcher.core.run.tables import Roll
+from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job import placement
 
 #: seconds from an exit to the look, and between two looks
@@ -37,12 +37,12 @@ PMI1 = "PMI-1"
 _RELEASE = re.compile(r"(.*?)v?(\d+\.\d+)")
 
 
-class Leaving:
+class HalfFinalized:
     """What is known of it in one job. due: when to ``look``, or None."""
 
-    def __init__(self, roll: Roll) -> None:
+    def __init__(self, ranks: RankTable) -> None:
         self.due: float | None = None
-        self._roll = roll
+        self._ranks = ranks
         self._never: list[int] = []  # ranks that are gone, in order
         self._unfinished: list[int] = []
         self._open: list[int] = []  # those that may have finalized
@@ -54,7 +54,7 @@ class Leaving:
     def exited(self, rank: int, mpi: str, now: float) -> None:
         """``rank`` exited with 0; mpi: see ``events.RankExited``."""
         gone = {"never": self._never, "inside": self._unfinished, "open": self._open}.get(mpi)
-        if gone is not None and len(self._roll.nodes) > 1:  # nobody waits for one that is alone
+        if gone is not None and len(self._ranks.nodes) > 1:  # nobody waits for one that is alone
             gone.append(rank)
             self._plan(now + MOMENT)
 
@@ -75,7 +75,7 @@ class Leaving:
     def look(self, now: float) -> list[Action]:
         """Ask who is inside; those who have not answered the last time are not waited for."""
         self.due = None
-        nodes = self._roll.living()
+        nodes = self._ranks.living()
         if not self._is_asked() or not nodes:
             return []
         self._answers = []
@@ -90,7 +90,7 @@ class Leaving:
             return None
         self._awaited.discard(event.node)
         self._answers.append(event)
-        return None if self._awaited & set(self._roll.living()) else self._judge()
+        return None if self._awaited & set(self._ranks.living()) else self._judge()
 
     def instead(self, cause: verdicts.Cause) -> verdicts.Cause:
         """The cause, where ``cause`` came: ranks that lose a partner fail in their turn."""
@@ -116,7 +116,7 @@ class Leaving:
     def _versions(self, node: int) -> tuple[tuple[str, str], ...]:
         if not self._suspect:
             return ()
-        own = [e for e in self._found.values() if self._roll.nodes.get(e.rank) == node]
+        own = [e for e in self._found.values() if self._ranks.nodes.get(e.rank) == node]
         return tuple((event.served, event.library) for event in own if event.library)
 
     def _judge(self) -> verdicts.Cause | None:
@@ -145,7 +145,7 @@ class Leaving:
     ) -> verdicts.LeftMpi:
         first = gone[0]
         ranks = tuple(sorted(gone))
-        return verdicts.LeftMpi(self._roll.nodes[first], first, never, ranks, waiting)
+        return verdicts.LeftMpi(self._ranks.nodes[first], first, never, ranks, waiting)
 
     def _groups(self, answers: list[MpiInside]) -> tuple[verdicts.UsedMpi, ...]:
         """The MPIs that are certainly different ones, with their ranks; () if there is one."""

@@ -47,7 +47,7 @@ from dispatcher.core.events.actions import (
     Tell,
 )
 from dispatcher.core.run import spawn_placement as spawn
-from dispatcher.core.run.tables import Roll
+from dispatcher.core.run.tables import RankTable
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
@@ -67,15 +67,15 @@ class _World:
         self.given_up = False
 
 
-class Mpi:
-    """MPI's side of one job. roll: where ranks live, which spawned ones are added to.
+class MpiManager:
+    """MPI's side of one job. ranks: where ranks live, which spawned ones are added to.
 
     hostnames: node -> what the host calls itself.
     """
 
-    def __init__(self, plan: JobPlan, roll: Roll, hostnames: Mapping[int, str]) -> None:
+    def __init__(self, plan: JobPlan, ranks: RankTable, hostnames: Mapping[int, str]) -> None:
         self._plan = plan
-        self._roll = roll
+        self._ranks = ranks
         self._hostnames = hostnames
         self._worlds = {0: _World({node.index: node.ranks for node in plan.nodes}, None)}
         self._n_worlds = 1
@@ -132,13 +132,13 @@ class Mpi:
 
     def spawn(self, event: mpi_events.PmiSpawnAsked) -> list[Action]:
         """Place the world that a rank asks for and have it started, or refuse."""
-        if not self._roll.is_alive(event.rank, event.node):
+        if not self._ranks.is_alive(event.rank, event.node):
             return []
         index = self._n_worlds
-        spawned = sum(rank >= placement.FIRST for rank in self._roll.alive())
+        spawned = sum(rank >= placement.FIRST for rank in self._ranks.alive())
         try:
             world = spawn.place(
-                event, index, self._plan, self._roll.load(), spawned, self._hostnames
+                event, index, self._plan, self._ranks.load(), spawned, self._hostnames
             )
         except spawn.Refused as refused:
             return _refused(event.node, event.rank, str(refused))
@@ -146,7 +146,7 @@ class Mpi:
         ranks_of = world.ranks_of()
         self._worlds[index] = _World(ranks_of, (event.node, event.rank))
         for rank, node in enumerate(world.nodes):
-            self._roll.call(world.number(rank), node)
+            self._ranks.call(world.number(rank), node)
         placed = mpi_events.WorldPlaced(index, event.rank, world.number(0), world.nodes)
         return [Tell(placed), *(SpawnRanks(node, world) for node in sorted(ranks_of))]
 
@@ -174,7 +174,7 @@ class Mpi:
         ranks: dict[int, list[int]] = {}
         for own in sorted(world.left):
             number = placement.number(index, own)
-            ranks.setdefault(self._roll.nodes[number], []).append(number)
+            ranks.setdefault(self._ranks.nodes[number], []).append(number)
         self._leave(event.rank)
         if not first:
             return []
@@ -197,7 +197,7 @@ class Mpi:
             return []
         self._leave(rank)
         if world.given_up:
-            self._roll.statuses.pop(rank, None)
+            self._ranks.statuses.pop(rank, None)
             return None
         releases = world.fences.ended(own) if status == 0 and mpi != "never" else []
         return [action for release in releases for action in _released(index, release)]

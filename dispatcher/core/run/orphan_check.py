@@ -1,4 +1,4 @@
-"""A last look at hosts that were given up with living ranks: proof in place of patience. Pure.
+"""A new look at hosts that were given up with living ranks: proof in place of patience. Pure.
 
 Of such a host only time is known: when its lease has run out (``restart.fence``), its
 agent has ended the ranks, or its guardian has. A new connection that ends what still
@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dispatcher.core.events.actions import Action, LookAgain
+from dispatcher.core.events.actions import Action, CheckOrphans
 from dispatcher.core.run.restart import SWEEP
 
 
-class LastLooks:
+class OrphanCheck:
     """When to look at which hosts; from the end of one attempt to the start of the next.
 
     connect: seconds in which a host that answers is reached.
@@ -39,14 +39,14 @@ class LastLooks:
         closed = {host: when for host, when in fences.items() if when > now}
         at_once = [host for host in closed if host in over]
         self._due = {host: when - SWEEP for host, when in closed.items() if host not in over}
-        return [LookAgain(host, self._connect) for host in at_once] + self.tick(now)
+        return [CheckOrphans(host, self._connect) for host in at_once] + self.tick(now)
 
     def tick(self, now: float) -> list[Action]:
         """The looks that are due at ``now``."""
         due = [host for host, when in self._due.items() if when <= now]
         for host in due:
             del self._due[host]
-        return [LookAgain(host, SWEEP) for host in due]
+        return [CheckOrphans(host, SWEEP) for host in due]
 
     def forget(self) -> None:
         """The pause is over."""

@@ -61,7 +61,7 @@ class Pause:
         told, self._told = self._told.intersection(hosts), set()
         return [ResumeRanks(host) for host in sorted(told)]
 
-    def excuse(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         if self.deadline is not None:
             self.deadline += seconds
 

@@ -34,15 +34,15 @@ def rejection(failures: Mapping[int, Failure], problems: Mapping[int, frozenset[
 
 
 @value
-class Rung(Value):
-    """One step of a kill ladder: ``signum`` to every rank, then ``grace`` seconds."""
+class KillStep(Value):
+    """One step of an escalation: ``signum`` to every rank, then ``grace`` seconds."""
 
     signum: int
     grace: float
 
 
-def ladder(cause: Cause, grace: float) -> tuple[Rung, ...]:
-    """The signals that end a job for ``cause``; after the last rung everything is killed.
+def kill_steps(cause: Cause, grace: float) -> tuple[KillStep, ...]:
+    """The signals that end a job for ``cause``; after the last step everything is killed.
 
     Ctrl-C is passed on as INT first, since programs save their work on it;
     every other cause starts with TERM. The time between TERM and KILL after an
@@ -50,10 +50,10 @@ def ladder(cause: Cause, grace: float) -> tuple[Rung, ...]:
     """
     match cause:
         case Interrupted(signum=signal.SIGINT):
-            return (Rung(signal.SIGINT, grace), Rung(signal.SIGTERM, min(grace, 2.0)))
+            return (KillStep(signal.SIGINT, grace), KillStep(signal.SIGTERM, min(grace, 2.0)))
         case Interrupted(signum=signal.SIGQUIT):
-            return (Rung(signal.SIGQUIT, grace),)
-    return (Rung(signal.SIGTERM, grace),)
+            return (KillStep(signal.SIGQUIT, grace),)
+    return (KillStep(signal.SIGTERM, grace),)
 
 
 def unreachable_master(addresses: tuple[str, ...], reached: tuple[str, ...]) -> Failure:

@@ -59,7 +59,7 @@ def exhausted(most: int) -> str:
     return f"{most} restart{'s were' if most != 1 else ' was'} made, which is the most"
 
 
-def lemon(faults: int) -> str:
+def too_many_faults(faults: int) -> str:
     """Why a host is left out on which ``faults`` attempts ended."""
     return f"{faults} attempt{'s' if faults != 1 else ''} ended there"
 
@@ -69,12 +69,12 @@ def blamed(cause: verdicts.Cause | None) -> int | None:
     return getattr(cause, "node", None)
 
 
-def outward(cause: verdicts.Cause, seats: Sequence[int]) -> verdicts.Cause:
-    """``cause`` with the host in each seat in place of the plan's node."""
+def outward(cause: verdicts.Cause, assigned: Sequence[int]) -> verdicts.Cause:
+    """``cause`` with the number of the host in place of the plan's node."""
     if isinstance(cause, verdicts.Rejected):
-        return replace(cause, failures={seats[n]: f for n, f in cause.failures.items()})
+        return replace(cause, failures={assigned[n]: f for n, f in cause.failures.items()})
     node = blamed(cause)
-    return cause if node is None else replace(cause, node=seats[node])  # type: ignore[arg-type]
+    return cause if node is None else replace(cause, node=assigned[node])  # type: ignore[arg-type]
 
 
 def fence(limits: Limits) -> float:
@@ -86,7 +86,7 @@ def fence(limits: Limits) -> float:
     return limits.lease + max(limits.lifeline_grace, GUARDIAN) + SWEEP + MARGIN
 
 
-class Account:
+class RestartBudget:
     """Counts failures in a row, by ``rules``.
 
     began: when the ranks of the present attempt were started; None while they are not.

@@ -1,10 +1,10 @@
-"""A whole run: one attempt after the other, each a ``Job``; who sits where, who waits outside.
+"""A whole run as one pure machine: one attempt after the other, on hosts that may change.
 
-``Job`` knows one attempt and counts the nodes of its plan. ``Run`` owns the hosts: it
-counts them as they were connected, spares last, and puts a host into each *seat* (a
-node of the plan) of an attempt. Events come in and orders go out by the host's number;
-on their way to and from the ``Job`` they change into the node's. As long as every
-host sits where it was planned the two are the same.
+``AttemptMachine`` knows one attempt and counts the nodes of its plan. ``RunMachine`` owns the
+hosts: it counts them as they were connected, spares last, and assigns one to each node of an
+attempt's plan. Events come in and orders go out by the host's number; on their way to and from
+the ``AttemptMachine`` they change into the node's. As long as every host has the node that it
+was planned for the two are the same.
 
 The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with their ids:
 
@@ -12,15 +12,14 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
 * R-2  nothing starts after an interrupt
 * R-3  attempt e+1 begins when every host that was told to start ranks of an earlier one has
   swept them, or was given up so long ago that its lease has surely run out (``fence``), or
-  was looked at once more (``last_look``)
+  was checked once more for orphans (``orphan_check``)
 * R-4  what an agent says of an earlier attempt changes nothing
 * R-5  a host that was given up is never used again
 * R-6  an attempt that started no rank costs no restart and no pause
 
-One file for the whole table: every state shares most of what happens in it. The books
-are elsewhere: hosts in ``pool``, failures in ``account``, who sits where in ``seating``.
-Between two attempts links and agents stay: ``Finish`` becomes ``Sweep``, ``OpenLink``
-becomes ``Prepare``.
+One file for the whole table: every state shares most of what happens in it. The books are
+elsewhere (``tables``, ``restart``). Between two attempts links and agents stay: ``Finish``
+becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
 """
 
 from __future__ import annotations
@@ -47,19 +46,25 @@ from dispatcher.core.events.actions import (
 )
 from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.run import restart
-from dispatcher.core.run.attempt import CONNECTING, PASSED_SIGNALS, PROBING, SWEEP_LIMIT, Job
-from dispatcher.core.run.orphan_check import LastLooks
+from dispatcher.core.run.attempt import (
+    CONNECTING,
+    PASSED_SIGNALS,
+    PROBING,
+    SWEEP_LIMIT,
+    AttemptMachine,
+)
+from dispatcher.core.run.orphan_check import OrphanCheck
 from dispatcher.core.run.pause import Pause
-from dispatcher.core.run.restart import Account
-from dispatcher.core.run.tables import Pool, Seating, seated, take_seats
+from dispatcher.core.run.restart import RestartBudget
+from dispatcher.core.run.tables import Assignment, HostTable, assign_hosts, for_hosts
 from dispatcher.plan.job.job_plan import JobPlan
 
 TRYING, PAUSED, CLOSING, OVER = "trying", "paused", "closing", "over"
 
 FAILED = "the attempt failed, another may follow"
 ENDED = "the attempt ended, none may follow"
-READY = "every seat is taken, all old ranks are dead"
-VACANT = "a seat cannot be filled"
+READY = "every node has a host, all old ranks are dead"
+VACANT = "a node can get no host"
 INTERRUPTED = "interrupted"
 ANSWERED = "every agent has answered, or time is up"
 
@@ -78,8 +83,8 @@ TABLE = {
 }
 
 
-class Run:
-    """The state of one run of ``plan``. check: see ``Job``.
+class RunMachine:
+    """The state of one run of ``plan``. check: see ``AttemptMachine``.
 
     attempt: how often the hosts were gathered before. restarts: how often ranks were
     started before this attempt.
@@ -89,14 +94,14 @@ class Run:
         self.state = TRYING
         self.attempt = 0
         self.restarts = 0
-        self.pool = Pool((*plan.nodes, *plan.spares), plan.limits)
+        self.hosts = HostTable((*plan.nodes, *plan.spares), plan.limits)
         self._prove = check
         self._rules = plan.restarts
-        self._account = Account(plan.restarts)
+        self._budget = RestartBudget(plan.restarts)
         self._pause = Pause()
-        self._looks = LastLooks(plan.limits.connect_timeout)
-        self._job = Job(plan, check=check)
-        self._sit(range(len(plan.nodes)))
+        self._orphans = OrphanCheck(plan.limits.connect_timeout)
+        self._job = AttemptMachine(plan, check=check)
+        self._assign(range(len(plan.nodes)))
         self._deadlines: dict[str, float] = {}
         self._kept: set[int] = set()  # hosts told to sweep where the job said finish
         self._homes: dict[int, tuple[int, int]] = {}  # rank -> host, local rank
@@ -106,23 +111,23 @@ class Run:
 
     @property
     def plan(self) -> JobPlan:
-        """The plan of the latest attempt; its nodes are seats."""
+        """The plan of the latest attempt; its nodes are assigned."""
         return self._job.plan
 
     def host_at(self, node: int) -> int:
-        """The number of the host in the seat ``node``."""
-        return self._seats[node]
+        """The number of the host that has ``node``."""
+        return self._assigned[node]
 
     def home(self, rank: int) -> tuple[int, int]:
         """The host where ``rank`` runs or last ran, and its number there."""
         return self._homes[rank]
 
-    # -- the three doors --------------------------------------------------------
+    # -- entry points --------------------------------------------------------------
 
     def begin(self) -> list[Action]:
         """The first actions."""
-        spares = range(len(self._seats), len(self.pool.places))
-        self.pool.linked.update(spares)
+        spares = range(len(self._assigned), len(self.hosts.planned))
+        self.hosts.linked.update(spares)
         return self._carry(self._job.begin(), 0.0) + [OpenLink(host) for host in spares]
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
@@ -132,16 +137,16 @@ class Run:
         if isinstance(event, ev.SignalReceived):
             return self._on_signal(event, now)
         if isinstance(event, ev.NodePaused):
-            self.pool.rests(event.node)
+            self.hosts.rests(event.node)
             return self._pause.stopped(event.node)
         host: int | None = getattr(event, "node", None)
         if host is None:  # the launcher's own news
             return self._carry(self._job.handle(event, now), now) if self.state == TRYING else []
         if isinstance(event, NodeCleared):
-            self.pool.cleared(host)
+            self.hosts.cleared(host)
             return self._resume(now) if self.state == PAUSED else []
         if isinstance(event, ev.NodeHeard):
-            self.pool.beats(host)
+            self.hosts.beats(host)
         node = self._nodes.get(host)
         if self.state != TRYING or node is None:
             return self._on_idle(event, host, now)
@@ -149,19 +154,19 @@ class Run:
             return []  # R-4
         match event:
             case ev.RanksProgressed():
-                self._account.progressed = True
+                self._budget.progressed = True
                 return []
             case ev.NodeReady(_, facts, problems):
                 if not problems:
-                    self.pool.facts[host] = facts
+                    self.hosts.facts[host] = facts
                 if node == 0:
-                    self._account.start_from(facts.mark)
+                    self._budget.start_from(facts.mark)
             case ev.NodeSwept():
-                self.pool.swept(host)
+                self.hosts.swept(host)
                 if node == 0:
-                    self._account.see(event.mark)
+                    self._budget.see(event.mark)
             case ev.NodeLost(_, _, ending):
-                self.pool.unlink(host, now, over=ending is not None)
+                self.hosts.unlink(host, now, over=ending is not None)
         swept = host if isinstance(event, ev.NodeSwept) else None
         own = event if node == host else replace(event, node=node)  # type: ignore[call-arg]
         return self._carry(self._job.handle(own, now), now, swept)
@@ -170,9 +175,9 @@ class Run:
         """The actions that are due at ``now``."""
         actions = self._stop_with_us(self._pause.tick, now) if self.state != OVER else []
         actions += self._carry(self._job.tick(now), now) if self.state == TRYING else []
-        actions += self._looks.tick(now) if self.state == PAUSED else []
-        for host in self.pool.fallen_silent(now) if self.state != OVER else ():
-            actions += self._lose(host, self.pool.patience, now)
+        actions += self._orphans.tick(now) if self.state == PAUSED else []
+        for host in self.hosts.fallen_silent(now) if self.state != OVER else ():
+            actions += self._lose(host, self.hosts.patience, now)
         if self._deadlines.get(RESUME, now + 1) <= now:
             actions += self._resume(now)
         if self._deadlines.get(CLOSE, now + 1) <= now and self.state == CLOSING:
@@ -180,23 +185,23 @@ class Run:
         return actions
 
     def next_deadline(self) -> float | None:
-        whens = [*self._deadlines.values(), *self.pool.silent.values()]
+        whens = [*self._deadlines.values(), *self.hosts.silent.values()]
         job = self._job.next_deadline() if self.state == TRYING else None
-        others = (self._pause.deadline, job, self._looks.deadline)
+        others = (self._pause.deadline, job, self._orphans.deadline)
         return min([*whens, *(when for when in others if when is not None)], default=None)
 
-    def excuse(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
-        self._job.excuse(seconds)
-        self._pause.excuse(seconds)
-        for deadlines in (self._deadlines, self.pool.silent):
+        self._job.extend_deadlines(seconds)
+        self._pause.extend_deadlines(seconds)
+        for deadlines in (self._deadlines, self.hosts.silent):
             for key in deadlines:
                 deadlines[key] += seconds  # type: ignore[index]
 
     # -- to and from the job ------------------------------------------------------
 
     def _carry(self, actions: list[Action], now: float, swept: int | None = None) -> list[Action]:
-        """The job's ``actions`` for the hosts in its seats.
+        """The job's ``actions`` for the hosts in its assigned.
 
         swept: the host whose ``NodeSwept`` they answer; if it was kept, its link stays.
         """
@@ -213,17 +218,17 @@ class Run:
                 case SpawnRanks() | ServePmix():
                     out.append(action)
                 case OpenLink(node):
-                    out.append(self._gather(self._seats[node]))
+                    out.append(self._gather(self._assigned[node]))
                 case Finish(node) if self._may_go_on():
-                    self._kept.add(self._seats[node])
-                    out.append(Sweep(self._seats[node]))
+                    self._kept.add(self._assigned[node])
+                    out.append(Sweep(self._assigned[node]))
                 case CloseLink(node):
-                    host = self._seats[node]
+                    host = self._assigned[node]
                     if host != swept or host not in self._kept:
-                        self.pool.unlink(host, now)
+                        self.hosts.unlink(host, now)
                         out.append(CloseLink(host))
                 case _:
-                    out.append(seated(action, self._seats))
+                    out.append(for_hosts(action, self._assigned))
         return out
 
     def _outward(self, event: ev.Event) -> ev.Event:
@@ -233,66 +238,66 @@ class Run:
                 return replace(event, restart=self.restarts)
             case mpi_events.WorldPlaced(_, _, first, nodes):
                 for rank, node in enumerate(nodes):
-                    self._homes[first + rank] = (self._seats[node], rank)
-                return replace(event, nodes=tuple(self._seats[node] for node in nodes))
+                    self._homes[first + rank] = (self._assigned[node], rank)
+                return replace(event, nodes=tuple(self._assigned[node] for node in nodes))
             case mpi_events.SpawnRefused(node) | ev.NodeNoticed(node):
-                return replace(event, node=self._seats[node])
+                return replace(event, node=self._assigned[node])
         return event
 
-    def _sit(self, hosts: Sequence[int]) -> None:
-        """The seats of the plan are taken by ``hosts``, in order."""
-        self._seats = tuple(hosts)  # node -> host
+    def _assign(self, hosts: Sequence[int]) -> None:
+        """The nodes of the plan go to ``hosts``, in order."""
+        self._assigned = tuple(hosts)  # node -> host
         self._nodes = {host: node for node, host in enumerate(hosts)}
 
     def _gather(self, host: int) -> Action:
         """Reach ``host``, or prepare it once more."""
-        if host in self.pool.linked:
+        if host in self.hosts.linked:
             return Prepare(host, self.attempt)
-        self.pool.linked.add(host)
+        self.hosts.linked.add(host)
         return OpenLink(host)
 
     def _arm(self, plan: JobPlan, node: int, now: float) -> None:
         """The ranks of ``node`` are about to be started."""
-        self.pool.arm(self._seats[node])
-        self._account.began = now
+        self.hosts.arm(self._assigned[node])
+        self._budget.began = now
         for local, rank in enumerate(plan.nodes[node].ranks):
-            self._homes[rank] = (self._seats[node], local)
+            self._homes[rank] = (self._assigned[node], local)
 
-    # -- hosts without a seat, or between two attempts --------------------------------
+    # -- hosts without a node, or between two attempts --------------------------------
 
     def _on_idle(self, event: ev.Event, host: int, now: float) -> list[Action]:
-        if host not in self.pool.linked:
+        if host not in self.hosts.linked:
             return []  # R-5
         match event:
             case ev.NodeReady(_, facts, problems) if self.state != CLOSING:
-                self.pool.hear(host, now)
+                self.hosts.hear(host, now)
                 if problems:
                     return self._drop(host, "; ".join(why for _, why in problems), now)
-                self.pool.facts[host] = facts
+                self.hosts.facts[host] = facts
                 return self._resume(now) if self.state == PAUSED else []
             case ev.NodeHeard():
-                self.pool.hear(host, now)
+                self.hosts.hear(host, now)
             case ev.NodeLost(_, failure):
                 return self._lose(host, f"{failure.kind.value}: {failure.why}", now)
             case ev.NodeDying(_, why):
                 return self._lose(host, why, now)
             case ev.NodeSwept() if self.state == CLOSING:
-                self.pool.unlink(host, now)
+                self.hosts.unlink(host, now)
                 return [CloseLink(host), *self._conclude()]
         return []
 
     def _lose(self, host: int, why: str, now: float) -> list[Action]:
         """``host``, which has no living ranks, cannot be reached any more."""
-        self.pool.unlink(host, now)
-        self.pool.facts.pop(host, None)
+        self.hosts.unlink(host, now)
+        self.hosts.facts.pop(host, None)
         if self.state == CLOSING:
             return [CloseLink(host), *self._conclude()]
         return [CloseLink(host), *self._drop(host, why, now)]
 
     def _drop(self, host: int, why: str, now: float) -> list[Action]:
-        self.pool.leave_out(host, why)
-        told: list[Action] = [Tell(ev.HostLeftOut(host, why))]
-        return told + (self._resume(now) if self.state == PAUSED else [])
+        self.hosts.leave_out(host, why)
+        actions: list[Action] = [Tell(ev.HostLeftOut(host, why))]
+        return actions + (self._resume(now) if self.state == PAUSED else [])
 
     # -- after an attempt --------------------------------------------------------------
 
@@ -302,7 +307,7 @@ class Run:
         if job.cause is None or job.n_signals or restart.refusal(job.cause) is not None:
             return False
         if isinstance(job.cause, verdicts.Rejected):  # R-6
-            more = len(self.pool.places) > len(self._seats)
+            more = len(self.hosts.planned) > len(self._assigned)
             return more or self._rules.min_nodes is not None
         return self.restarts < self._rules.most
 
@@ -310,113 +315,117 @@ class Run:
         """The attempt is over: note who cannot be used again, and go on or close."""
         self._verdict = verdict
         cause = verdict.cause
-        self._sit(self._seats[: len(self.plan.nodes)])  # what an open plan did not need is let go
+        self._assign(
+            self._assigned[: len(self.plan.nodes)]
+        )  # what an open plan did not need is let go
         actions: list[Action] = []
         for node in verdict.unkillable:
-            self.pool.leave_out(self._seats[node], "has processes that would not die")
+            self.hosts.leave_out(self._assigned[node], "has processes that would not die")
         failures = cause.failures if isinstance(cause, verdicts.Rejected) else {}
         for node, failure in (*verdict.lost.items(), *failures.items()):
-            self.pool.leave_out(self._seats[node], f"{failure.kind.value}: {failure.why}")
-        for host in (self._seats[node] for node in verdict.lost):
-            if host in self.pool.linked:
-                self.pool.unlink(host, now)
+            self.hosts.leave_out(self._assigned[node], f"{failure.kind.value}: {failure.why}")
+        for host in (self._assigned[node] for node in verdict.lost):
+            if host in self.hosts.linked:
+                self.hosts.unlink(host, now)
                 actions.append(CloseLink(host))
         blamed = restart.blamed(cause)
         if blamed is not None:
-            self.pool.faults[self._seats[blamed]] += 1
+            self.hosts.faults[self._assigned[blamed]] += 1
         why_not = restart.why_not(self._job.cause, self._rules.most, bool(self._job.n_signals))
         if not self._may_go_on() or cause is None:
             return actions + self._close(ENDED, why_not, now)
-        self._account.failed(now)
-        if self._account.verdict is not None:
-            return actions + self._close(ENDED, self._account.verdict, now)
-        undead = self.pool.undead()
+        self._budget.failed(now)
+        if self._budget.verdict is not None:
+            return actions + self._close(ENDED, self._budget.verdict, now)
+        undead = self.hosts.undead()
         if undead:  # R-3
             why = f"{', '.join(undead)}: lost while stopped, so its ranks may still be there"
             return actions + self._close(ENDED, why, now)
         self._go(FAILED)
-        self._not_before = now + self._account.pause
-        for host in self.pool.facts:  # the limits of those that have yet to answer run elsewhere
-            self.pool.hear(host, now)
+        self._not_before = now + self._budget.pause
+        for host in self.hosts.facts:  # the limits of those that have yet to answer run elsewhere
+            self.hosts.hear(host, now)
         announced = self._announce(cause, now)
         following = self._resume(now)
         if self.state == PAUSED:
-            following += self._looks.plan(self.pool.fences(), self.pool.over, now)
+            following += self._orphans.plan(self.hosts.fences(), self.hosts.over, now)
         return actions + (announced if self.state in (PAUSED, TRYING) else []) + following
 
     def _announce(self, cause: verdicts.Cause, now: float) -> list[Action]:
-        if self._account.began is None:
+        if self._budget.began is None:
             return []
-        wait = max(self._not_before, self.pool.dead_at()) - now
-        known = restart.outward(cause, self._seats)
+        wait = max(self._not_before, self.hosts.dead_at()) - now
+        known = restart.outward(cause, self._assigned)
         number = self.restarts + 1
         return [Tell(ev.RunRestarting(known, number, self._rules.most, max(0.0, wait)))]
 
     def _resume(self, now: float) -> list[Action]:
         """Begin the next attempt if everything is there; else wait for what is missing (R-3)."""
-        seating = self._seating()
-        if seating.vacant and not seating.awaited:
-            names = [self.plan.nodes[node].host.name for node in sorted(seating.vacant)]
+        assignment = self._next_assignment()
+        if assignment.vacant and not assignment.awaited:
+            names = [self.plan.nodes[node].host.name for node in sorted(assignment.vacant)]
             why = f"no host can take the place of {', '.join(names)}"
             return self._close(VACANT, why if self._rules.most else None, now)
-        when = max(self._not_before, self.pool.dead_at())
+        when = max(self._not_before, self.hosts.dead_at())
         self._deadlines.pop(RESUME, None)
-        if seating.awaited:
+        if assignment.awaited:
             return []
         if now < when:
             self._deadlines[RESUME] = when
             return []
-        return self._try_again(seating, now)
+        return self._try_again(assignment, now)
 
-    def _seating(self) -> Seating:
-        pool, seats = self.pool, self._seats
-        waiting = pool.waiting(seats)
-        return take_seats(
+    def _next_assignment(self) -> Assignment:
+        hosts, assigned = self.hosts, self._assigned
+        waiting = hosts.waiting(assigned)
+        return assign_hosts(
             self.plan,
-            seats,
-            bad={host for host in seats if host in pool.out or host not in pool.linked},
-            lemons={host for host in seats if pool.faults[host] >= self._rules.host_faults},
-            free={h: (pool.places[h], pool.facts[h]) for h in waiting if h in pool.facts},
-            awaited=any(host not in pool.facts for host in waiting),
-            distinct={h: f.machine for h, f in pool.facts.items()} if self._prove else None,
+            assigned,
+            bad={host for host in assigned if host in hosts.out or host not in hosts.linked},
+            faulty={host for host in assigned if hosts.faults[host] >= self._rules.host_faults},
+            free={h: (hosts.planned[h], hosts.facts[h]) for h in waiting if h in hosts.facts},
+            awaited=any(host not in hosts.facts for host in waiting),
+            distinct={h: f.machine for h, f in hosts.facts.items()} if self._prove else None,
         )
 
-    def _try_again(self, seating: Seating, now: float) -> list[Action]:
-        self._looks.forget()
+    def _try_again(self, assignment: Assignment, now: float) -> list[Action]:
+        self._orphans.forget()
         self._note_attempt()
         self._go(READY)
-        told = self._changes(seating)
+        changes = self._changes(assignment)
         self.attempt += 1
-        self.restarts += self._account.began is not None
-        self._account.next()
+        self.restarts += self._budget.began is not None
+        self._budget.next()
         self._kept.clear()
-        self._sit(seating.hosts)
-        self._job = Job(seating.plan, check=self._prove)
+        self._assign(assignment.hosts)
+        self._job = AttemptMachine(assignment.plan, check=self._prove)
         actions = self._carry(self._job.begin(), now)
-        self.pool.deafen(self._seats)
-        for node in range(len(self._seats)):
+        self.hosts.deafen(self._assigned)
+        for node in range(len(self._assigned)):
             self._job.handle(ev.NodeHeard(node), now)  # from now on the job listens
-        return told + actions
+        return changes + actions
 
-    def _changes(self, seating: Seating) -> list[Action]:
-        """What the user should know of the new seats."""
-        told: list[Action] = []
-        for host in seating.excluded:
-            self.pool.leave_out(host, restart.lemon(self.pool.faults[host]))
-        for old, new, ranks in seating.swaps:
-            told.append(Tell(ev.HostReplaced(old, new, ranks, self.pool.out[old])))
-        if seating.dropped:
-            told += [Tell(ev.HostLeftOut(host, self.pool.out[host])) for host in seating.dropped]
-            counts = tuple(len(node.ranks) for node in seating.plan.nodes)
-            told.append(Tell(ev.WorldShrunk(seating.hosts, counts)))
-        return told
+    def _changes(self, assignment: Assignment) -> list[Action]:
+        """What the user should know of the new assigned."""
+        actions: list[Action] = []
+        for host in assignment.excluded:
+            self.hosts.leave_out(host, restart.too_many_faults(self.hosts.faults[host]))
+        for old, new, ranks in assignment.swaps:
+            actions.append(Tell(ev.HostReplaced(old, new, ranks, self.hosts.out[old])))
+        if assignment.dropped:
+            actions += [
+                Tell(ev.HostLeftOut(host, self.hosts.out[host])) for host in assignment.dropped
+            ]
+            counts = tuple(len(node.ranks) for node in assignment.plan.nodes)
+            actions.append(Tell(ev.WorldShrunk(assignment.hosts, counts)))
+        return actions
 
     def _note_attempt(self) -> None:
         assert self._verdict is not None
         assert self._verdict.cause is not None
         names = tuple(node.host.name for node in self.plan.nodes)
         size = self._verdict.world_size
-        began = self._account.began is not None
+        began = self._budget.began is not None
         self._attempts.append(
             verdicts.Attempt(self.restarts, names, size, self._verdict.cause, began)
         )
@@ -427,7 +436,7 @@ class Run:
         if event.signum == signal.SIGTSTP:
             return self._stop_with_us(self._pause.begin, now)
         if event.signum == signal.SIGCONT:
-            return self._pause.end(self.pool.answering)
+            return self._pause.end(self.hosts.answering)
         if self.state == TRYING:
             actions = self._carry(self._job.handle(event, now), now)
             # the state may have changed: a job that ends by this very signal leaves at once
@@ -444,50 +453,50 @@ class Run:
         return self._close(INTERRUPTED, None, now)
 
     def _stop_with_us(self, when: Callable[..., list[Action]], now: float) -> list[Action]:
-        """What ``when``, a door of ``Pause``, calls for."""
+        """What ``when``, a method of ``Pause``, calls for."""
         # what is ending goes on to its end without us: the leases see to that
-        hosts = self.pool.answering if self.state != CLOSING else set()
+        hosts = self.hosts.answering if self.state != CLOSING else set()
         reaching = self.state == TRYING and self._job.state in (CONNECTING, PROBING)
         actions = when(hosts, now, reaching=reaching)
         for action in actions:
             if isinstance(action, PauseRanks):
-                self.pool.rest(action.node)
+                self.hosts.rest(action.node)
         return actions
 
     def _close(self, what: str, no_restart: str | None, now: float) -> list[Action]:
         """Let every agent that is still there end its part."""
         assert self._verdict is not None
-        self._looks.forget()
+        self._orphans.forget()
         self._go(what)
-        told = {**self._verdict.lost, **getattr(self._verdict.cause, "failures", {})}
-        blamed = {self._seats[node] for node in told}
+        failures = {**self._verdict.lost, **getattr(self._verdict.cause, "failures", {})}
+        blamed = {self._assigned[node] for node in failures}
         self._verdict = replace(
             self._verdict,
             attempts=tuple(self._attempts),
             left_out={
-                self.pool.name(host): why
-                for host, why in sorted(self.pool.out.items())
+                self.hosts.name(host): why
+                for host, why in sorted(self.hosts.out.items())
                 if host not in blamed
             },
             no_restart=no_restart,
         )
         self._deadlines = {CLOSE: now + SWEEP_LIMIT}
-        self.pool.silent.clear()
-        answering = self.pool.answering
-        actions: list[Action] = [CloseLink(h) for h in sorted(self.pool.linked - answering)]
-        self.pool.linked = answering
+        self.hosts.silent.clear()
+        answering = self.hosts.answering
+        actions: list[Action] = [CloseLink(h) for h in sorted(self.hosts.linked - answering)]
+        self.hosts.linked = answering
         return [*actions, *(Finish(host) for host in sorted(answering)), *self._conclude()]
 
     def _conclude(self) -> list[Action]:
-        return self._leave(ANSWERED) if not self.pool.linked else []
+        return self._leave(ANSWERED) if not self.hosts.linked else []
 
     def _leave(self, what: str) -> list[Action]:
         """Give up whoever is still there; their lifelines clean up."""
         assert self._verdict is not None
         self._go(what)
         self._deadlines.clear()
-        self.pool.silent.clear()
-        return [*(CloseLink(host) for host in sorted(self.pool.linked)), End(self._verdict)]
+        self.hosts.silent.clear()
+        return [*(CloseLink(host) for host in sorted(self.hosts.linked)), End(self._verdict)]
 
     def _go(self, what: str) -> None:
         self.state = TABLE[self.state, what]

@@ -3,7 +3,7 @@
 Everything that is judged before the first rank starts: hosts ready, distinct, within reach.
 
 ``Job`` hands over what the nodes say and gets back what it means: nothing yet,
-``Ask`` them to probe, ``Go``, or the cause why nothing can start. Pure.
+``ProbeNodes`` them to probe, ``Start``, or the cause why nothing can start. Pure.
 
 1. Every node is ready or has failed; all failures are told together.
 2. No two nodes are one machine.
@@ -37,7 +37,7 @@ FIRST_PROBE, SECOND_PROBE = 1.0, 3.0
 
 
 @value
-class Ask(Value):
+class ProbeNodes(Value):
     """``nodes`` have to try ``addresses``:``port`` for ``seconds`` and answer."""
 
     nodes: tuple[int, ...]
@@ -47,7 +47,7 @@ class Ask(Value):
 
 
 @value
-class Go(Value):
+class Start(Value):
     """The closed ``plan`` can start; its ranks meet at ``address``:``port``."""
 
     plan: JobPlan
@@ -55,10 +55,10 @@ class Go(Value):
     port: int
 
 
-Answer = Ask | Go | verdicts.Cause | None
+Decision = ProbeNodes | Start | verdicts.Cause | None
 
 
-class Check:
+class StartCheck:
     """The judgement on the nodes of ``plan``.
 
     prove: judge what is provable (different machines, node 0 within reach);
@@ -88,11 +88,11 @@ class Check:
         return {node: facts.hostname for node, facts in self._facts.items()}
 
     @property
-    def doubts(self) -> list[tuple[int, str]]:
+    def warnings(self) -> list[tuple[int, str]]:
         """(node, what is odd about it) of hosts that are good enough to start on."""
-        return (doubts(self._facts) if self._prove else []) + self._chosen
+        return (host_warnings(self._facts) if self._prove else []) + self._chosen
 
-    def ready(self, event: ev.NodeReady) -> Answer:
+    def ready(self, event: ev.NodeReady) -> Decision:
         """A node's agent has looked at its host."""
         node = event.node
         if self._asked or node not in self.waiting:
@@ -104,13 +104,13 @@ class Check:
             self._failures[node] = Failure(Kind.CHECK, why, _hint(self._problems[node]))
         return self._settle(node)
 
-    def lost(self, node: int, failure: Failure) -> Answer:
+    def lost(self, node: int, failure: Failure) -> Decision:
         """A node cannot be used, as was found before any was asked to probe."""
         self._failures[node] = failure
         self._facts.pop(node, None)
         return self._settle(node)
 
-    def probed(self, event: ev.NodeProbed) -> Answer:
+    def probed(self, event: ev.NodeProbed) -> Decision:
         """A node has tried the addresses it was asked about; others it names do not count."""
         if not self._asked or event.node not in self.waiting:
             return None
@@ -120,7 +120,7 @@ class Check:
             return None
         for address in self._asked:
             if all(address in reached for reached in self._reached.values()):
-                return Go(self._plan, address, self._port)
+                return Start(self._plan, address, self._port)
         if len(self._asked) < len(self._candidates):
             return self._ask(self._candidates, SECOND_PROBE)
         counts = {a: sum(a in r for r in self._reached.values()) for a in self._candidates}
@@ -133,7 +133,7 @@ class Check:
             }
         )
 
-    def _settle(self, node: int) -> Answer:
+    def _settle(self, node: int) -> Decision:
         """One more node has answered or failed; judge when all have."""
         self.waiting.discard(node)
         if self.waiting:
@@ -170,23 +170,23 @@ class Check:
                 )
         return failures
 
-    def _meet(self) -> Answer:
+    def _meet(self) -> Decision:
         plan, head = self._plan, self._facts[0]
         if plan.master_addr is not None:
-            return Go(plan, plan.master_addr, self._port)
+            return Start(plan, plan.master_addr, self._port)
         if len(plan.nodes) == 1 and plan.nodes[0].host.name == "localhost":
-            return Go(plan, "127.0.0.1", self._port)
+            return Start(plan, "127.0.0.1", self._port)
         if not head.addresses:  # a name is nothing to probe: looking it up could hang the agents
-            return Go(plan, head.hostname, self._port)
+            return Start(plan, head.hostname, self._port)
         self._candidates = head.addresses
         if len(plan.nodes) == 1 or not self._prove or head.port is None:
-            return Go(plan, head.addresses[0], self._port)
+            return Start(plan, head.addresses[0], self._port)
         return self._ask(self._candidates[:1], FIRST_PROBE)
 
-    def _ask(self, addresses: tuple[str, ...], seconds: float) -> Ask:
+    def _ask(self, addresses: tuple[str, ...], seconds: float) -> ProbeNodes:
         self._asked = addresses
         self.waiting = {node.index for node in self._plan.nodes[1:]}
-        return Ask(tuple(sorted(self.waiting)), addresses, self._port, seconds)
+        return ProbeNodes(tuple(sorted(self.waiting)), addresses, self._port, seconds)
 
     @property
     def _port(self) -> int:
@@ -213,7 +213,7 @@ LEAST_ROOM = 1 << 20
 PLACES = ("the folder for temporary files", "shared memory")
 
 
-def doubts(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
+def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
     """(node, what is odd about its host), by node. facts: of all nodes."""
     found = []
     # of two scripts as frequent that of the first node is the right one

@@ -1,20 +1,15 @@
-"""The tables of a run: its hosts, its ranks, and who sits where.
+"""The tables of a run: its hosts, its ranks, and which host has which node. Pure.
 
-The hosts of a run and what is known of each, by their numbers. Pure.
+``HostTable``: what is known of each host, by its number. A host is *linked* from the order to
+reach it until it is given up; it is *out* when it will not be used (any more), which says
+nothing about its link; it is *armed* while ranks may live there. A host that is given up while
+armed is *fenced*: only time tells that its ranks are dead (``restart.fence``), and if its lease
+rests (``pause``), not even that.
 
-A host is *linked* from the order to reach it until it is given up; it is *out* when it
-will not be used (any more), which says nothing about its link; it is *armed* while
-ranks may live there. A host that is given up while armed is *fenced*: only time tells
-that its ranks are dead (``restart.fence``), and if its lease rests (``pause``), not even that.
+``RankTable``: where each rank is, whether it lives, what is still to come of it. A rank is done
+when it exited and both its streams ended, or when its node was given up (J-4).
 
-The roll of a job's ranks: where each one is, whether it lives, what is still to come of it.
-
-Rules of the job lean on it (J-4): a rank is done when it exited and both its
-streams ended, or when its node was given up.
-
-Who sits where: spares into vacant seats, or fewer seats; and orders for those who sit there.
-
-Pure, like all of ``core``.
+``assign_hosts``: spares for nodes whose host is lost, or fewer nodes.
 """
 
 from __future__ import annotations
@@ -33,11 +28,11 @@ from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 from dispatcher.plan.job.request import Limits
 
 
-class Pool:
+class HostTable:
     """places: each host as it was first planned, spares last. limits: of the run."""
 
     def __init__(self, places: Sequence[NodePlan], limits: Limits) -> None:
-        self.places = tuple(places)
+        self.planned = tuple(places)
         self.linked: set[int] = set()
         self.facts: dict[int, Facts] = {}  # of hosts whose agent found nothing wrong
         self.out: dict[int, str] = {}  # host -> why
@@ -50,7 +45,7 @@ class Pool:
         self._resting: dict[int, bool] = {}  # told to rest its lease -> whether it said it does
 
     def name(self, host: int) -> str:
-        return self.places[host].host.name
+        return self.planned[host].host.name
 
     @property
     def answering(self) -> set[int]:
@@ -117,9 +112,9 @@ class Pool:
     def leave_out(self, host: int, why: str) -> None:
         self.out.setdefault(host, why)
 
-    def waiting(self, seats: Collection[int]) -> list[int]:
-        """Hosts without a seat that may get one, also those whose agent has yet to answer."""
-        return [h for h in sorted(self.linked) if h not in seats and h not in self.out]
+    def waiting(self, assigned: Collection[int]) -> list[int]:
+        """Hosts without a node that may get one, also those whose agent has yet to answer."""
+        return [h for h in sorted(self.linked) if h not in assigned and h not in self.out]
 
     def hear(self, host: int, now: float) -> None:
         """``host`` has shown a sign of life; somebody should listen for the next."""
@@ -143,7 +138,7 @@ class Pool:
         return f"nothing heard for {self._limits.heartbeat * self._limits.beats_lost:.0f} s"
 
 
-class Roll:
+class RankTable:
     """nodes: rank -> node, of every rank ever called. statuses: rank -> how it ended."""
 
     def __init__(self) -> None:
@@ -216,13 +211,13 @@ class Roll:
 
 
 @value
-class Seating(Value):
-    """The next attempt's ``plan`` and the host in each of its seats.
+class Assignment(Value):
+    """The next attempt's ``plan`` and the host of each of its nodes.
 
-    swaps: (host that leaves, host that takes its seat, that seat's ranks). dropped:
-    hosts whose seats are no more. excluded: of both, those that still answer but where
-    too many attempts have ended. vacant: seats that nobody can take and the run cannot do without;
-    awaited: a host that may take one has yet to answer. With a vacant seat nothing can begin.
+    swaps: (host that leaves, host that takes its node, that node's ranks). dropped: hosts
+    whose nodes are no more. excluded: of both, those that still answer but where too many
+    attempts have ended. vacant: nodes that no host can take and the run cannot do without;
+    awaited: a host that may take one has yet to answer. With a vacant node nothing can begin.
     """
 
     plan: JobPlan
@@ -234,34 +229,34 @@ class Seating(Value):
     awaited: bool = False
 
 
-def take_seats(
+def assign_hosts(
     plan: JobPlan,
-    seats: Sequence[int],
+    assigned: Sequence[int],
     *,
     bad: Collection[int],
-    lemons: Collection[int],
+    faulty: Collection[int],
     free: Mapping[int, tuple[NodePlan, Facts]],
     awaited: bool = False,
     distinct: Mapping[int, str] | None = None,
-) -> Seating:
-    """The seating that follows ``plan``, whose seats the hosts ``seats`` had.
+) -> Assignment:
+    """Which hosts follow those that were ``assigned`` to the nodes of ``plan``.
 
-    bad: hosts that cannot be used; their seats are filled, or dropped as far as
-    ``--min-nodes`` allows. lemons: hosts better not used: likewise, but where neither
-    is possible they stay. free: hosts that wait for a seat, the first that fits takes
-    it. awaited: more may come. distinct: host -> its machine, if no two seats may
+    bad: hosts that cannot be used; their nodes go to others, or are dropped as far as
+    ``--min-nodes`` allows. faulty: hosts better not used: likewise, but where neither
+    is possible they stay. free: hosts that wait for a node, the first that fits takes
+    it. awaited: more may come. distinct: host -> its machine, if no two nodes may
     be on one.
     """
     machines = distinct or {}
-    leaving = [n for n, h in enumerate(seats) if h in bad]
-    leaving += [n for n, h in enumerate(seats) if h in lemons and h not in bad]
-    taken = {machines.get(h) for n, h in enumerate(seats) if n not in leaving} - {None}
+    leaving = [n for n, h in enumerate(assigned) if h in bad]
+    leaving += [n for n, h in enumerate(assigned) if h in faulty and h not in bad]
+    taken = {machines.get(h) for n, h in enumerate(assigned) if n not in leaving} - {None}
     places: dict[int, NodePlan] = {}
-    hosts = dict(enumerate(seats))
+    hosts = dict(enumerate(assigned))
     left = dict(free)
     for node in leaving:
         for host, (own, facts) in left.items():
-            place = reassignment.seated(plan, node, own, facts.gpus, facts.visible)
+            place = reassignment.with_host(plan, node, own, facts.gpus, facts.visible)
             if place is not None and machines.get(host) not in taken:
                 places[node], hosts[node] = place, host
                 taken |= {machines.get(host)} - {None}
@@ -269,27 +264,27 @@ def take_seats(
                 break
     unfilled = [node for node in leaving if node not in places]
     least = plan.restarts.min_nodes
-    n_spare = 0 if least is None else max(0, len(seats) - least)
-    musts = frozenset(node for node in unfilled if seats[node] in bad)
+    n_spare = 0 if least is None else max(0, len(assigned) - least)
+    musts = frozenset(node for node in unfilled if assigned[node] in bad)
     if musts and awaited:
-        return Seating(plan, tuple(seats), vacant=musts, awaited=True)
+        return Assignment(plan, tuple(assigned), vacant=musts, awaited=True)
     if len(musts) > n_spare:
-        return Seating(plan, tuple(seats), vacant=musts)
+        return Assignment(plan, tuple(assigned), vacant=musts)
     gone = frozenset(unfilled[:n_spare])  # the bad ones come first
-    kept = [node for node in range(len(seats)) if node not in gone]
+    kept = [node for node in range(len(assigned)) if node not in gone]
     changed = [node for node in leaving if node in places or node in gone]
-    return Seating(
+    return Assignment(
         plan=reassignment.shrunk(reassignment.replaced(plan, places), gone),
         hosts=tuple(hosts[node] for node in kept),
-        swaps=tuple((seats[n], hosts[n], places[n].ranks) for n in sorted(places)),
-        dropped=tuple(seats[node] for node in sorted(gone)),
-        excluded=tuple(seats[node] for node in sorted(changed) if seats[node] not in bad),
+        swaps=tuple((assigned[n], hosts[n], places[n].ranks) for n in sorted(places)),
+        dropped=tuple(assigned[node] for node in sorted(gone)),
+        excluded=tuple(assigned[node] for node in sorted(changed) if assigned[node] not in bad),
     )
 
 
-def seated(action: Action, seats: Sequence[int]) -> Action:
-    """A job's ``action``, which means nodes of its plan, for the hosts in their ``seats``."""
+def for_hosts(action: Action, assigned: Sequence[int]) -> Action:
+    """``action`` of an attempt, which means nodes of its plan, for the hosts that have them."""
     if isinstance(action, ReleaseFence):
-        return replace(action, nodes=tuple(seats[node] for node in action.nodes))
+        return replace(action, nodes=tuple(assigned[node] for node in action.nodes))
     node = action.node  # type: ignore[attr-defined]
-    return action if seats[node] == node else replace(action, node=seats[node])  # type: ignore[call-arg]
+    return action if assigned[node] == node else replace(action, node=assigned[node])  # type: ignore[call-arg]

@@ -117,7 +117,7 @@ def read_hosts(
             f"{said}: {shown(spec)} is a directory",
             hint=f"name the file in it; to mean a host of that name, write {spec}:SLOTS",
         )
-    if os.path.lexists(spec) or (not spec.startswith("-") and _looks_like_path(spec)):
+    if os.path.lexists(spec) or looks_like_path(spec):
         return read_hostfile(spec, said, resolve, slots=slots)
     return parse_inline(spec, said, resolve, slots=slots)
 
@@ -152,8 +152,10 @@ def _bounded(found: bytes, source: str, said: str) -> bytes:
     return found
 
 
-def _looks_like_path(spec: str) -> bool:
+def looks_like_path(spec: str) -> bool:
     """Whether the text can only be a path; a ``/`` in brackets is a step, ``n[0-14/2]``."""
+    if spec.startswith("-"):
+        return False
     spec = re.sub(r"\[[^\]]*\]?", "", spec)
     lower = spec.lower()
     return (

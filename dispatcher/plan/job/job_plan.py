@@ -48,7 +48,7 @@ from dispatcher.plan.job.request import (
 from dispatcher.plan.variables import exported
 
 #: characters of DISPATCH_HOSTS at most
-MOST_SEATING = 16 << 10
+LONGEST_RANK_HOSTS = 16 << 10
 
 __all__ = [
     "JobPlan", "Limits", "NodePlan", "Nproc", "Program", "RankPlan", "Request",
@@ -111,7 +111,7 @@ class JobPlan:
         return tuple(sorted(found, key=lambda place: place.rank))
 
     @cached_property
-    def seating(self) -> str | None:
+    def rank_hosts(self) -> str | None:
         """``n1:8,n2:8``: hosts and numbers of consecutive ranks, in rank order.
 
         None where it would be too long for an environment variable; a bound well
@@ -124,7 +124,7 @@ class JobPlan:
             else:
                 runs.append((place.node, 1))
         text = ",".join(f"{self.nodes[node].host.name}:{count}" for node, count in runs)
-        return text if len(text) <= MOST_SEATING else None
+        return text if len(text) <= LONGEST_RANK_HOSTS else None
 
     @property
     def world_size(self) -> int:

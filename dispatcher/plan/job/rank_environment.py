@@ -127,8 +127,8 @@ def rank_environment(
         "TORCHELASTIC_RESTART_COUNT": str(restart),
         "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts.most),
     }
-    if plan.seating is not None:
-        env["DISPATCH_HOSTS"] = plan.seating
+    if plan.rank_hosts is not None:
+        env["DISPATCH_HOSTS"] = plan.rank_hosts
     if bound is None:
         first = plan.nodes[0].host.name
         env["MASTER_ADDR"] = plan.master_addr or f"<address of {first}>"

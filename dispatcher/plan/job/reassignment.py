@@ -1,17 +1,11 @@
-"""A plan whose hosts have changed, or some of whose hosts are not fit.
+"""A plan whose hosts have changed: another host for a node, or fewer nodes. Pure.
 
-A plan whose hosts have changed: another host in a node's seat, or fewer nodes.
+A node is a place in the plan: a number, and ranks. A host that takes the place of another
+takes both, so nobody else's rank changes. Where nobody can, the node drops out and the others
+close up: same order, same number of ranks on each, new ranks and a new world size.
 
-A *seat* is a node's place in the plan: its number and its ranks. A host that
-takes a seat takes both, so nobody else's rank changes. Where nobody can, the
-node drops out and the others close up: same order, same number of ranks on
-each, new ranks and a new world size. Pure.
-
-A plan without the hosts that are not fit: spares in their seats, or fewer seats. Pure.
-
-What is decided before the start here is what ``core.run.tables`` decides between two attempts,
-for hosts that nobody has connected to yet: a spare that fits takes the seat and its ranks;
-where there is none, the node drops out, if the user allowed that, and the others close up.
+``core.run.tables`` decides so between two attempts; ``without`` and its like do before the
+start, for hosts that are not fit and that nobody has connected to yet.
 """
 
 from __future__ import annotations
@@ -25,36 +19,36 @@ from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 
 
-def seated(
+def with_host(
     plan: JobPlan, node: int, host: NodePlan, gpus: int = 0, said: str | None = None
 ) -> NodePlan | None:
-    """``host`` in the seat of ``node``; None if it has no room for that node's ranks.
+    """``host`` in the place of ``node``; None if it has no room for that node's ranks.
 
     gpus: how many the host has, as counted there; 0 where it has none. said: its
     ``CUDA_VISIBLE_DEVICES``. What there is to be seen bounds a host whose slots nobody has
     said; without GPUs it takes what it is given.
     """
-    seat = plan.nodes[node]
+    taken = plan.nodes[node]
     if plan.is_open:
         return replace(host, index=node, ranks=())
     slots = host.slots
-    if not slots and seat.slots:
+    if not slots and taken.slots:
         seen = gpus if said is None or plan.devices == "node" else len(visible(said, gpus))
-        if gpus and seen < len(seat.slots):
+        if gpus and seen < len(taken.slots):
             return None
-        slots = tuple(map(str, range(len(seat.slots))))
+        slots = tuple(map(str, range(len(taken.slots))))
     most = host.host.max_slots
-    if len(slots) < min(len(seat.slots), len(seat.ranks)):
+    if len(slots) < min(len(taken.slots), len(taken.ranks)):
         return None
-    if most is not None and most < len(seat.ranks):
+    if most is not None and most < len(taken.ranks):
         return None
-    slots = slots[: len(seat.slots)] if seat.slots else slots
-    return NodePlan(node, host.host, slots, seat.ranks, named=host.named)
+    slots = slots[: len(taken.slots)] if taken.slots else slots
+    return NodePlan(node, host.host, slots, taken.ranks, named=host.named)
 
 
-def replaced(plan: JobPlan, seats: Mapping[int, NodePlan]) -> JobPlan:
-    """``plan`` with other hosts in some seats, as ``seated`` made them."""
-    return replace(plan, nodes=tuple(seats.get(node.index, node) for node in plan.nodes))
+def replaced(plan: JobPlan, nodes: Mapping[int, NodePlan]) -> JobPlan:
+    """``plan`` with some ``nodes`` as ``with_host`` made them; by index."""
+    return replace(plan, nodes=tuple(nodes.get(node.index, node) for node in plan.nodes))
 
 
 def shrunk(plan: JobPlan, gone: frozenset[int]) -> JobPlan:
@@ -77,7 +71,7 @@ def shrunk(plan: JobPlan, gone: frozenset[int]) -> JobPlan:
 
 @value
 class Exclusion(Value):
-    """``host`` is not used, ``why``; ``by`` has its seat, None for nobody (or it was a spare)."""
+    """``host`` is not used, ``why``; ``by`` has its place, None for nobody (or it was a spare)."""
 
     host: str
     why: str
@@ -99,7 +93,7 @@ def without(plan: JobPlan, unfit: Mapping[int, str], *, shrink: bool) -> Fitness
     shrink: with fewer nodes rather than not at all; ``--min-nodes`` says how few.
     """
     waiting = [spare for spare in plan.spares if spare.index not in unfit]
-    seats: dict[int, NodePlan] = {}
+    nodes: dict[int, NodePlan] = {}
     excluded = []
     vacant = []
     for node in plan.nodes:
@@ -107,9 +101,9 @@ def without(plan: JobPlan, unfit: Mapping[int, str], *, shrink: bool) -> Fitness
             continue
         place = None
         for spare in waiting:
-            place = seated(plan, node.index, spare)
+            place = with_host(plan, node.index, spare)
             if place is not None:
-                seats[node.index] = place
+                nodes[node.index] = place
                 waiting.remove(spare)
                 break
         else:
@@ -124,6 +118,6 @@ def without(plan: JobPlan, unfit: Mapping[int, str], *, shrink: bool) -> Fitness
     least = plan.restarts.min_nodes or (1 if shrink else len(plan.nodes))
     if len(plan.nodes) - len(vacant) < least:
         return Fitness(plan, tuple(excluded), tuple(vacant))
-    left = shrunk(replaced(plan, seats), frozenset(vacant))
+    left = shrunk(replaced(plan, nodes), frozenset(vacant))
     spares = tuple(replace(spare, index=i) for i, spare in enumerate(waiting, len(left.nodes)))
     return Fitness(replace(left, spares=spares), tuple(excluded))

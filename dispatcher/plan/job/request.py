@@ -235,7 +235,7 @@ def check(request: Request, run_id: str) -> None:
         ("--nnodes", request.nnodes, names.MOST_RANKS),
         ("--spares", request.spares, names.MOST_RANKS),
         ("--min-nodes", request.restarts.min_nodes, names.MOST_RANKS),
-        ("--host-faults", request.restarts.host_faults, names.MOST_RANKS),
+        ("--max-host-failures", request.restarts.host_faults, names.MOST_RANKS),
         ("--nproc-per-node", request.nproc_per_node, names.MOST_RANKS),
         ("--omp-threads", request.omp, 1 << 16),
         ("--port", request.port, 65535),

@@ -48,9 +48,9 @@ def lack(backend: str) -> str:
     if not torch.cuda.is_available():
         built = "is built for the CPU alone" if torch.version.cuda is None else "sees no GPU"
         remedy = "a torch for CUDA" if torch.version.cuda is None else "ask nvidia-smi why"
-        return f"torch {torch.__version__} {built}; {remedy}, or --over gloo"
+        return f"torch {torch.__version__} {built}; {remedy}, or --backend gloo"
     if not torch.distributed.is_nccl_available():
-        return f"torch {torch.__version__} is built without NCCL; another torch, or --over gloo"
+        return f"torch {torch.__version__} is built without NCCL; another torch, or --backend gloo"
     return ""
 
 

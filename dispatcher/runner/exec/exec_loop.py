@@ -40,7 +40,7 @@ from dispatcher.runner import inbox
 from dispatcher.runner.exec.host_command import STDOUT, HostCommand
 from dispatcher.runner.exec.stdio import PromptTimer, StdioHandler
 from dispatcher.runner.inbox import Inbox
-from dispatcher.runner.sink_thread import Feed
+from dispatcher.runner.sink_thread import SinkThread
 from dispatcher.transport.base import Target, Transport, Window
 
 #: output bytes that may wait for the sinks: of all hosts, and of one at most and at least
@@ -83,7 +83,7 @@ class ExecRunner:
             if special
             else None
         )
-        self._feed = Feed(sinks, self._taken, sink_failed)
+        self._feed = SinkThread(sinks, self._taken, sink_failed)
         self._machine = ExecMachine(exec_plan, _chance)
         self._inbox = Inbox()
         self._commands: dict[int, HostCommand] = {}

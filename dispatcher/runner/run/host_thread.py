@@ -54,7 +54,7 @@ _BEAT = control("beat")[HEADER.size :]
 _LATE = 1.25
 
 
-class Host(threading.Thread):
+class HostThread(threading.Thread):
     """Reaches one node and carries frames both ways.
 
     prepare: the agent's first order, sent right behind its source.

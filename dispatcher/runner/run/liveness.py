@@ -28,10 +28,10 @@ from collections.abc import Callable
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.remote.protocol.frames import control
-from dispatcher.runner.run.host_thread import Host
+from dispatcher.runner.run.host_thread import HostThread
 
 
-class Beats:
+class Heartbeats:
     """The last beat of each host."""
 
     def __init__(self) -> None:
@@ -116,9 +116,9 @@ class Sampling:
 
     def __init__(self, every: float | None) -> None:
         self._every = every
-        self._started: dict[int, Host] = {}
+        self._started: dict[int, HostThread] = {}
 
-    def started(self, host: Host) -> None:
+    def started(self, host: HostThread) -> None:
         """The ranks of ``host`` have been ordered to start."""
         self._started[host.node] = host
         if self._every is not None:
@@ -131,12 +131,12 @@ class Sampling:
             for host in self._started.values():
                 self._order(host)
 
-    def gather(self, host: Host, number: int, seconds: float) -> None:
+    def gather(self, host: HostThread, number: int, seconds: float) -> None:
         """Have ``host`` tell within ``seconds`` where its ranks are; see ``NodeStacks``."""
         order = {"number": number, "seconds": seconds}
         parts = payload.parts((*PARTS, "probe.stack_dump"))
         host.send(control("sample", seconds=self._every or 0.0, parts=parts, stacks=order))
 
-    def _order(self, host: Host) -> None:
+    def _order(self, host: HostThread) -> None:
         parts = payload.parts(PARTS)
         host.send(control("sample", seconds=float(self._every or 0), parts=parts))

@@ -20,22 +20,22 @@ from contextlib import AbstractContextManager, nullcontext
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import LookAgain
+from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.monitor_events import SamplesWanted
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.core.events.verdicts import Verdict
-from dispatcher.core.hang_monitor import Watched
+from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.model.host import Host as PlanHost
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner import inbox
 from dispatcher.runner.inbox import Inbox
-from dispatcher.runner.run.host_thread import Host
-from dispatcher.runner.run.liveness import Beats, Sampling
+from dispatcher.runner.run.host_thread import HostThread
+from dispatcher.runner.run.liveness import Heartbeats, Sampling
 from dispatcher.runner.run.orders import prepare_order, release_order, start_order
 from dispatcher.runner.run.output_intake import bodies, window_of
-from dispatcher.runner.run.stdin_reader import Stdin
-from dispatcher.runner.sink_thread import Feed
+from dispatcher.runner.run.stdin_reader import StdinReader
+from dispatcher.runner.sink_thread import SinkThread
 from dispatcher.transport.base import Target, Transport
 
 TYPE_CHECKING = False
@@ -72,7 +72,7 @@ class Runner:
     """Carries out one run of ``plan``.
 
     transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
-    look_again: carries out a ``LookAgain``; returns at once.
+    check_orphans: carries out a ``CheckOrphans``; returns at once.
     agent_python: the interpreter to try first for the agent. known: what had happened before,
     for the sinks. sample_every: seconds between two samples of the ranks; None for none.
     lent: gives the terminal to the shell while dispatch is stopped.
@@ -84,7 +84,7 @@ class Runner:
         transport_for: Callable[[PlanHost], Transport],
         sinks: Sequence[Sink],
         *,
-        look_again: Callable[[LookAgain], None] = lambda look: None,
+        check_orphans: Callable[[CheckOrphans], None] = lambda look: None,
         check: bool = True,
         agent_python: str | None = None,
         known: Sequence[ev.Event] = (),
@@ -93,10 +93,10 @@ class Runner:
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._plan = plan
-        self._core = Watched(plan, check=check)
+        self._machine = MonitoredRun(plan, check=check)
         self._transport_for = transport_for
-        self._look_again = look_again
-        self._feed = Feed(sinks, self._taken, sink_failed)
+        self._look_again = check_orphans
+        self._feed = SinkThread(sinks, self._taken, sink_failed)
         self._output: Output = self._feed.output
         if plan.restarts.progress_line is not None:
             from dispatcher.runner.run.liveness import ProgressLine
@@ -117,16 +117,16 @@ class Runner:
         self._lent = lent
         self._sampling = Sampling(sample_every)
         self._inbox = Inbox()
-        self._beats = Beats()
-        self._hosts: dict[int, Host] = {}
+        self._beats = Heartbeats()
+        self._hosts: dict[int, HostThread] = {}
         self._facts: dict[int, ev.Facts] = {}
         self._window = threading.Semaphore(plan.limits.connect_window)
-        n_hosts = len(self._core.pool.places)
+        n_hosts = len(self._machine.hosts.planned)
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
         self._equal = window_of(plan, n_hosts)
         self._token = os.urandom(16)
         self._kvs_name = f"kvs_{os.urandom(8).hex()}"
-        self._stdin = None if plan.stdin == "none" else Stdin(self._send_input, self.tell)
+        self._stdin = None if plan.stdin == "none" else StdinReader(self._send_input, self.tell)
         self._master_addr = ""
         self._seen_in = -1  # the attempt in which progress was last seen
         self._seq = 0
@@ -136,15 +136,15 @@ class Runner:
     @property
     def plan(self) -> JobPlan:
         """The plan as it stands: closed once the hosts' GPUs were counted."""
-        return self._core.plan
+        return self._machine.plan
 
     def home(self, rank: int) -> tuple[int, int]:
         """Number of the host where ``rank``, spawned or not, runs or ran, and its number there."""
-        return self._core.home(rank)
+        return self._machine.home(rank)
 
     def host_of(self, rank: int) -> str:
         """The name of that host."""
-        return self._core.pool.name(self._core.home(rank)[0])
+        return self._machine.hosts.name(self._machine.home(rank)[0])
 
     def tell(self, event: ev.Event) -> None:
         """Put ``event`` into the inbox; from any thread or signal handler."""
@@ -168,7 +168,7 @@ class Runner:
                 for event in self._known:
                     self._record(event)
                 self._verdict = verdict
-                self._do(self._core.begin() if verdict is None else ())
+                self._do(self._machine.begin() if verdict is None else ())
                 while self._verdict is None:
                     self._step()
                 for event in self._stdin.close() if self._stdin else ():
@@ -190,11 +190,11 @@ class Runner:
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
         self._tell_flow()
-        due = self._core.next_deadline()
+        due = self._machine.next_deadline()
         arrived = self._inbox.wait(due)
         woke = time.monotonic()
         if not arrived and due is not None and woke - due > OVERSLEPT:
-            self._core.excuse(woke - due)
+            self._machine.extend_deadlines(woke - due)
         # what has arrived goes before what is due, so that nobody is late for our own delay
         for event in arrived:
             if self._verdict is None:
@@ -202,16 +202,16 @@ class Runner:
         if self._verdict is None:
             self._tell_flow()
             now = time.monotonic()
-            due = self._core.next_deadline()
+            due = self._machine.next_deadline()
             beats = self._beats.news(now) if due is not None and due <= now else None
             if beats is not None:
                 self._observe(beats)
-            self._do(self._core.tick(now))
+            self._do(self._machine.tick(now))
 
     def _tell_flow(self) -> None:
         """Output is no event, so it is told when the core would else think that there was none."""
         now = time.monotonic()
-        if self._flow is not None and self._core.is_quiet(now):
+        if self._flow is not None and self._machine.is_quiet(now):
             from dispatcher.core.events.monitor_events import OutputSeen
 
             for ago, progress in self._flow.news(now):
@@ -222,7 +222,7 @@ class Runner:
         stopped = time.monotonic()
         with self._lent():
             os.kill(os.getpid(), signal.SIGSTOP)
-        self._core.excuse(time.monotonic() - stopped)
+        self._machine.extend_deadlines(time.monotonic() - stopped)
         self.tell(ev.SignalReceived(signal.SIGCONT))
 
     def _observe(self, event: ev.Event) -> None:
@@ -233,8 +233,8 @@ class Runner:
         if isinstance(event, ev.NodeReady):
             self._facts[event.node] = event.facts
         if self._stdin is not None:
-            self._stdin.observe(event, self.plan, self._core.host_at)
-        self._do(self._core.handle(event, time.monotonic()))
+            self._stdin.observe(event, self.plan, self._machine.host_at)
+        self._do(self._machine.handle(event, time.monotonic()))
 
     def _record(self, event: ev.Event) -> None:
         self._seq += 1
@@ -307,7 +307,7 @@ class Runner:
                 case act.ServePmix(node):
                     from dispatcher.runner.run.orders import pmix_order
 
-                    number = self._core.host_at(node)
+                    number = self._machine.host_at(node)
                     self._hosts[number].send(pmix_order(self.plan, node))
                 case act.LookInside(node):
                     from dispatcher.runner.run.orders import look_order
@@ -319,7 +319,7 @@ class Runner:
                     )
                 case act.GatherStacks(node, number, seconds):
                     self._sampling.gather(self._hosts[node], number, seconds)
-                case LookAgain():
+                case CheckOrphans():
                     self._look_again(action)
                 case act.Finish(node):
                     self._hosts[node].finish()
@@ -334,13 +334,13 @@ class Runner:
         self._hosts[node].send(control(type, **fields))
 
     def _open(self, node: int) -> None:
-        plan, place = self._plan, self._core.pool.places[node]
+        plan, place = self._plan, self._machine.hosts.planned[node]
         limits = plan.limits
         transport = self._transport_for(place.host)
         first = [self._agent_python] if self._agent_python else []
         if not first and transport.name == "local" and payload.is_plain(sys.executable):
             first = [sys.executable]  # known to be there and good; a python3 shim costs 0.1 s
-        host = Host(
+        host = HostThread(
             node=node,
             ranks=frozenset(place.ranks),
             target=Target(place.host.name, place.host.user, place.host.port),
@@ -364,14 +364,14 @@ class Runner:
         host.start()
 
     def _prepare(self, node: int, attempt: int) -> bytes:
-        head = self._core.host_at(0) == node
-        place = self._core.pool.places[node]
+        head = self._machine.host_at(0) == node
+        place = self._machine.hosts.planned[node]
         return prepare_order(
             self.plan, place, self._token, self._credit, attempt, head=head, equal=self._equal
         )
 
     def _start(self, action: act.StartRanks) -> None:
-        plan, number = action.plan, self._core.host_at(action.node)
+        plan, number = action.plan, self._machine.host_at(action.node)
         host, facts = self._hosts[number], self._facts[number]
         host.ranks = frozenset(plan.nodes[action.node].ranks)
         order = start_order(
@@ -386,14 +386,14 @@ class Runner:
         from dispatcher.runner.run.spawn_orders import spawn_order  # most jobs never spawn
 
         node, world = action.node, action.world
-        number = self._core.host_at(node)
+        number = self._machine.host_at(node)
         host, facts = self._hosts[number], self._facts[number]
         host.ranks |= {world.number(r) for r, place in enumerate(world.nodes) if place == node}
         host.send(spawn_order(self.plan, world, node, facts, self._master_addr, self._kvs()))
 
     def _kvs(self) -> str:
         """The name of the ranks' key space: MPICH names shared memory after it."""
-        restarts = self._core.restarts
+        restarts = self._machine.restarts
         return f"{self._kvs_name}_r{restarts}" if restarts else self._kvs_name
 
 

@@ -34,7 +34,7 @@ TURN = 0.5
 JOIN_LIMIT = 0.2
 
 
-class Stdin:
+class StdinReader:
     """Reads ``fd`` for a run and hands frames to ``send(node, frame)``, from a thread of its own.
 
     ``observe`` must see every event of the run; ``taken`` is called with credit,

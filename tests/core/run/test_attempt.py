@@ -22,7 +22,7 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.run.attempt import SWEEP_LIMIT, Job
+from dispatcher.core.run.attempt import SWEEP_LIMIT, AttemptMachine
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -36,7 +36,7 @@ def orders(actions: list[Action]) -> list[Action]:
     return [action for action in actions if not isinstance(action, Tell)]
 
 
-def exited(job: Job, rank: int, status: int, now: float = 1.0) -> list[Action]:
+def exited(job: AttemptMachine, rank: int, status: int, now: float = 1.0) -> list[Action]:
     """Rank ``rank`` exits with ``status`` and all its output arrives."""
     node = rank // 2
     actions = job.handle(ev.RankExited(node, rank, status), now)
@@ -51,7 +51,9 @@ def verdict_of(actions: list[Action]) -> verdicts.Verdict:
     return ends[0].verdict
 
 
-def finish(job: Job, nodes: tuple[int, ...] = (0, 1), now: float = 2.0) -> verdicts.Verdict:
+def finish(
+    job: AttemptMachine, nodes: tuple[int, ...] = (0, 1), now: float = 2.0
+) -> verdicts.Verdict:
     actions: list[Action] = []
     for node in nodes:
         actions += job.handle(ev.NodeSwept(node, 0), now)
@@ -60,10 +62,10 @@ def finish(job: Job, nodes: tuple[int, ...] = (0, 1), now: float = 2.0) -> verdi
 
 class TestStart:
     def test_opens_every_link_at_once(self, plan: JobPlan) -> None:
-        assert Job(plan).begin() == [OpenLink(0), OpenLink(1)]
+        assert AttemptMachine(plan).begin() == [OpenLink(0), OpenLink(1)]
 
     def test_starts_when_all_are_ready_and_reach_node_0(self, plan: JobPlan) -> None:
-        job = Job(plan)
+        job = AttemptMachine(plan)
         job.begin()
         assert job.handle(ev.NodeReady(1, facts(1)), 0.0) == []
         assert job.handle(ev.NodeReady(0, facts(0)), 0.0) == [Probe(1, ("10.0.0.1",), 4000, 1.0)]
@@ -73,7 +75,7 @@ class TestStart:
         ]
 
     def test_second_probe_tries_all_addresses(self, plan: JobPlan) -> None:
-        job = Job(plan)
+        job = AttemptMachine(plan)
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         job.handle(ev.NodeReady(1, facts(1)), 0.0)
@@ -83,7 +85,7 @@ class TestStart:
         assert [action.master_addr for action in started] == ["192.168.0.1"] * 2  # type: ignore[attr-defined]
 
     def test_a_probe_that_is_never_answered_is_given_up(self, plan: JobPlan) -> None:
-        job = Job(plan)
+        job = AttemptMachine(plan)
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         job.handle(ev.NodeReady(1, facts(1)), 0.0)
@@ -94,7 +96,7 @@ class TestStart:
         assert isinstance(finish(job, (0,)).cause, verdicts.NodeFailed)
 
     def test_unreachable_node_0_rejects(self, plan: JobPlan) -> None:
-        job = Job(plan)
+        job = AttemptMachine(plan)
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         job.handle(ev.NodeReady(1, facts(1)), 0.0)
@@ -106,7 +108,7 @@ class TestStart:
         assert verdict.exit_code == 125
 
     def test_an_address_nobody_asked_about_is_not_used(self, plan: JobPlan) -> None:
-        job = Job(plan)
+        job = AttemptMachine(plan)
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         job.handle(ev.NodeReady(1, facts(1)), 0.0)
@@ -116,14 +118,14 @@ class TestStart:
     @pytest.mark.parametrize("fields", [{"check": False}, {}])
     def test_no_probe_when_not_asked_or_fixed(self, fields: dict[str, bool]) -> None:
         plan = make_plan(master_addr=None if fields else "head")
-        job = Job(plan, **fields)
+        job = AttemptMachine(plan, **fields)
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         actions = orders(job.handle(ev.NodeReady(1, facts(1)), 0.0))
         assert [type(action) for action in actions] == [StartRanks, StartRanks]
 
     def test_all_failures_are_collected_and_nothing_starts(self, plan: JobPlan) -> None:  # J-1
-        job = Job(plan)
+        job = AttemptMachine(plan)
         job.begin()
         assert job.handle(ev.NodeLost(1, UNREACHABLE), 1.0) == []
         wrong = ev.NodeReady(0, facts(0), (("cwd", "/w: no such directory"),))
@@ -144,13 +146,13 @@ class TestStart:
     def test_missing_program_has_the_shells_code(
         self, problems: tuple[tuple[str, str], ...], code: int
     ) -> None:
-        job = Job(make_plan(1))
+        job = AttemptMachine(make_plan(1))
         job.begin()
         job.handle(ev.NodeReady(0, facts(0), problems), 0.0)
         assert finish(job, (0,)).exit_code == code
 
     def test_two_names_of_one_machine_are_rejected(self, plan: JobPlan) -> None:
-        job = Job(plan)
+        job = AttemptMachine(plan)
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         job.handle(ev.NodeReady(1, facts(1, machine="machine 0")), 0.0)
@@ -159,21 +161,21 @@ class TestStart:
         assert cause.failures[1].why == "is the same machine as n0"
 
     def test_unless_nothing_is_to_be_checked(self, plan: JobPlan) -> None:
-        job = Job(plan, check=False)
+        job = AttemptMachine(plan, check=False)
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         actions = job.handle(ev.NodeReady(1, facts(1, machine="machine 0")), 0.0)
         assert any(isinstance(action, StartRanks) for action in actions)
 
     def test_gpus_are_counted_for_an_open_plan(self) -> None:
-        job = Job(make_plan(1, slots=None))
+        job = AttemptMachine(make_plan(1, slots=None))
         job.begin()
         actions = orders(job.handle(ev.NodeReady(0, facts(0, gpus=3)), 0.0))
         assert isinstance(actions[0], StartRanks)
         assert actions[0].plan.world_size == 3
 
     def test_chosen_gpus_are_counted_and_stay_chosen(self) -> None:
-        job = Job(make_plan(1, slots=None))
+        job = AttemptMachine(make_plan(1, slots=None))
         job.begin()
         told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
         (start,) = (action for action in orders(told) if isinstance(action, StartRanks))
@@ -181,7 +183,7 @@ class TestStart:
         assert start.plan.nodes[0].gpus == ("6", "7")
 
     def test_what_may_not_be_expected_of_gpus_is_told(self) -> None:
-        job = Job(make_plan(1, slots=4), check=False)
+        job = AttemptMachine(make_plan(1, slots=4), check=False)
         job.begin()
         told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
         (noticed,) = (
@@ -190,7 +192,7 @@ class TestStart:
         assert "4 ranks share" in noticed.text
 
     def test_nodes_an_open_plan_does_not_need_are_let_go(self) -> None:
-        job = Job(make_plan(2, slots=None, np=2))
+        job = AttemptMachine(make_plan(2, slots=None, np=2))
         job.begin()
         job.handle(ev.NodeReady(0, facts(0, gpus=4)), 0.0)
         actions = orders(job.handle(ev.NodeReady(1, facts(1, gpus=4)), 0.0))
@@ -198,14 +200,14 @@ class TestStart:
         assert [type(action) for action in actions[1:]] == [StartRanks]
 
     def test_a_plan_the_gpus_refuse_is_a_usage_error(self) -> None:
-        job = Job(make_plan(1, slots=None, nproc_per_node="gpu"))
+        job = AttemptMachine(make_plan(1, slots=None, nproc_per_node="gpu"))
         job.begin()
         job.handle(ev.NodeReady(0, facts(0, gpus=0)), 0.0)
         assert finish(job, (0,)).exit_code == 2
 
 
 class TestEnd:
-    def test_all_zero(self, running: Job) -> None:
+    def test_all_zero(self, running: AttemptMachine) -> None:
         for rank in range(3):
             assert exited(running, rank, 0) == []
         assert exited(running, 3, 0) == [Finish(0), Finish(1)]
@@ -214,7 +216,7 @@ class TestEnd:
         assert verdict.exit_code == 0
         assert verdict.statuses == {0: 0, 1: 0, 2: 0, 3: 0}
 
-    def test_done_needs_both_streams(self, running: Job) -> None:  # J-4
+    def test_done_needs_both_streams(self, running: AttemptMachine) -> None:  # J-4
         for rank in range(3):
             exited(running, rank, 0)
         assert running.handle(ev.RankExited(1, 3, 0), 1.0) == []
@@ -222,7 +224,9 @@ class TestEnd:
         assert running.handle(ev.OutputEnded(1, 3, 2, 0, 0), 1.0) == [Finish(0), Finish(1)]
 
     @pytest.mark.parametrize(("status", "code"), [(42, 42), (-9, 137), (-11, 139), (1, 1)])
-    def test_first_failure_decides(self, running: Job, status: int, code: int) -> None:  # J-3
+    def test_first_failure_decides(
+        self, running: AttemptMachine, status: int, code: int
+    ) -> None:  # J-3
         ordered = exited(running, 2, status, 1.0)
         assert SignalRanks(0, signal.SIGTERM) in ordered
         assert SignalRanks(1, signal.SIGTERM) in ordered
@@ -233,7 +237,7 @@ class TestEnd:
         assert verdict.cause == verdicts.RankFailed(1, 2, status)
         assert verdict.exit_code == code
 
-    def test_kill_ladder(self, running: Job) -> None:
+    def test_kill_ladder(self, running: AttemptMachine) -> None:
         exited(running, 2, 1, 1.0)
         grace = running.plan.limits.grace
         assert running.tick(1.0 + grace - 0.1) == []
@@ -243,7 +247,7 @@ class TestEnd:
         exited(running, 3, -9)
         assert finish(running).exit_code == 1
 
-    def test_a_silent_host_is_given_up(self, running: Job) -> None:  # J-7
+    def test_a_silent_host_is_given_up(self, running: AttemptMachine) -> None:  # J-7
         exited(running, 2, 1, 1.0)
         exited(running, 3, -15, 1.0)
         for node in (0, 1):
@@ -253,7 +257,7 @@ class TestEnd:
         assert CloseLink(0) in actions
         assert finish(running, (1,)).exit_code == 1
 
-    def test_unkillable_ranks_are_named_and_not_waited_for(self, running: Job) -> None:
+    def test_unkillable_ranks_are_named_and_not_waited_for(self, running: AttemptMachine) -> None:
         exited(running, 2, 1, 1.0)
         exited(running, 3, -15, 1.0)
         exited(running, 1, -15, 1.0)
@@ -262,7 +266,7 @@ class TestEnd:
         assert actions == [Finish(0), Finish(1)]
         assert finish(running).unkillable == {0: (1000,)}
 
-    def test_lost_output_is_an_error(self, running: Job) -> None:  # J-6
+    def test_lost_output_is_an_error(self, running: AttemptMachine) -> None:  # J-6
         for rank in range(3):
             exited(running, rank, 0)
         running.handle(ev.RankExited(1, 3, 0), 1.0)
@@ -272,7 +276,7 @@ class TestEnd:
         assert verdict.cause == verdicts.OutputLost(1, 3, 9, 10)
         assert verdict.exit_code == 125
 
-    def test_lost_node_ends_the_job(self, running: Job) -> None:
+    def test_lost_node_ends_the_job(self, running: AttemptMachine) -> None:
         actions = orders(running.handle(ev.NodeLost(1, UNREACHABLE), 1.0))
         assert actions[0] == CloseLink(1)
         assert SignalRanks(0, signal.SIGTERM) in actions
@@ -282,7 +286,9 @@ class TestEnd:
         assert verdict.cause == verdicts.NodeFailed(1, UNREACHABLE)
         assert verdict.exit_code == 125
 
-    def test_a_dying_node_is_the_cause_of_what_its_ranks_do(self, running: Job) -> None:  # J-3
+    def test_a_dying_node_is_the_cause_of_what_its_ranks_do(
+        self, running: AttemptMachine
+    ) -> None:  # J-3
         actions = orders(running.handle(ev.NodeDying(1, "told to"), 1.0))
         assert CloseLink(1) not in actions  # what the ranks write at their end is still read
         assert SignalRanks(0, signal.SIGTERM) in actions
@@ -293,23 +299,23 @@ class TestEnd:
         assert verdict.cause == verdicts.NodeFailed(1, Failure(Kind.LOST, "told to"))
         assert verdict.exit_code == 125
 
-    def test_silence_is_loss(self, running: Job) -> None:
+    def test_silence_is_loss(self, running: AttemptMachine) -> None:
         running.handle(ev.NodeHeard(0), 14.0)
         actions = orders(running.tick(15.0))
         assert CloseLink(1) in actions
         assert CloseLink(0) not in actions
 
-    def test_our_own_sleep_is_nobodys_fault(self, running: Job) -> None:
-        running.excuse(60.0)
+    def test_our_own_sleep_is_nobodys_fault(self, running: AttemptMachine) -> None:
+        running.extend_deadlines(60.0)
         assert running.tick(70.0) == []
 
-    def test_program_that_cannot_be_executed(self, running: Job) -> None:
+    def test_program_that_cannot_be_executed(self, running: AttemptMachine) -> None:
         running.handle(ev.RankFailedToStart(0, 1, 2, "exec", "prog"), 0.5)
         for rank in (0, 2, 3):
             exited(running, rank, -15)
         assert finish(running).exit_code == 127
 
-    def test_a_node_lost_after_its_last_rank_is_not_success(self, running: Job) -> None:
+    def test_a_node_lost_after_its_last_rank_is_not_success(self, running: AttemptMachine) -> None:
         for rank in range(4):
             exited(running, rank, 0)
         running.handle(ev.NodeSwept(0, 0), 2.0)
@@ -318,7 +324,7 @@ class TestEnd:
 
 
 class TestSignals:
-    def test_ctrl_c_ladder(self, running: Job) -> None:
+    def test_ctrl_c_ladder(self, running: AttemptMachine) -> None:
         first = running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
         assert SignalRanks(0, signal.SIGINT) in first
         assert SignalRanks(1, signal.SIGTERM) in running.tick(11.0)
@@ -327,7 +333,7 @@ class TestSignals:
             exited(running, rank, -9)
         assert finish(running).exit_code == 130
 
-    def test_second_kills_and_third_leaves(self, running: Job) -> None:
+    def test_second_kills_and_third_leaves(self, running: AttemptMachine) -> None:
         running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
         second = orders(running.handle(ev.SignalReceived(signal.SIGINT), 1.5))
         assert second == [Sweep(0), Sweep(1)]
@@ -336,19 +342,19 @@ class TestSignals:
         assert verdict_of(third).exit_code == 130
 
     @pytest.mark.parametrize(("signum", "code"), [(15, 143), (1, 129), (3, 131)])
-    def test_other_endings(self, running: Job, signum: int, code: int) -> None:
+    def test_other_endings(self, running: AttemptMachine, signum: int, code: int) -> None:
         running.handle(ev.SignalReceived(signum), 1.0)
         for rank in range(4):
             exited(running, rank, 0)
         assert finish(running).exit_code == code
 
-    def test_usr1_is_passed_on(self, running: Job) -> None:
+    def test_usr1_is_passed_on(self, running: AttemptMachine) -> None:
         actions = running.handle(ev.SignalReceived(signal.SIGUSR1), 1.0)
         assert actions == [SignalRanks(0, signal.SIGUSR1), SignalRanks(1, signal.SIGUSR1)]
         assert running.state == "running"
 
     def test_while_connecting(self, plan: JobPlan) -> None:  # J-2
-        job = Job(plan)
+        job = AttemptMachine(plan)
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.5)
         actions = orders(job.handle(ev.SignalReceived(signal.SIGINT), 1.0))
@@ -388,7 +394,7 @@ def test_any_sequence_ends_once_and_starts_nothing_late(
     sequence: list[ev.Event | None],
 ) -> None:
     """J-2, J-5, J-6, J-7 for every order in which the world may go wrong."""
-    job = Job(make_plan())
+    job = AttemptMachine(make_plan())
     now = 0.0
     done: list[Action] = list(job.begin())
     stopped_at: int | None = None

@@ -9,7 +9,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, LookInside, SignalRanks
 from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.run import restart
-from dispatcher.core.run.attempt import DOUBT_LIMIT, Job
+from dispatcher.core.run.attempt import DOUBT_LIMIT, AttemptMachine
 from dispatcher.core.run.half_finalized import AGAIN, MOMENT
 from dispatcher.plan.job.placement import number
 
@@ -20,26 +20,26 @@ OTHER = ("PMI-1", "/b/libmpi.so.12")
 OPEN = ("OpenPMIx 5.0 (/c/libpmix.so.2)", "/c/libmpi.so.40")
 
 
-def found(job: Job, rank: int, library: tuple[str, str] = MPICH, size: int = 7) -> None:
+def found(job: AttemptMachine, rank: int, library: tuple[str, str] = MPICH, size: int = 7) -> None:
     served, path = library
     assert job.handle(MpiFound(rank // 2, path, served, rank, size), 1.0) == []
 
 
-def left(job: Job, rank: int, mpi: str, now: float = 1.0) -> list[Action]:
+def left(job: AttemptMachine, rank: int, mpi: str, now: float = 1.0) -> list[Action]:
     actions = job.handle(ev.RankExited(rank // 2, rank, 0, mpi=mpi), now)
     for stream in (1, 2):
         actions += job.handle(ev.OutputEnded(rank // 2, rank, stream, 5, 5), now)
     return actions
 
 
-def look(job: Job, now: float) -> list[LookInside]:
+def look(job: AttemptMachine, now: float) -> list[LookInside]:
     for node in (0, 1):
         job.handle(ev.NodeHeard(node), now)
     return [action for action in job.tick(now) if isinstance(action, LookInside)]
 
 
 def tell(
-    job: Job,
+    job: AttemptMachine,
     inside: dict[int, tuple[str, str]],
     over: tuple[int, ...] = (),
     versions: dict[tuple[str, str], str] | None = None,
@@ -56,7 +56,7 @@ def tell(
 
 
 class TestWithoutInit:
-    def test_it_ends_the_job_when_others_are_inside(self, running: Job) -> None:
+    def test_it_ends_the_job_when_others_are_inside(self, running: AttemptMachine) -> None:
         found(running, 0)
         left(running, 2, "never")
         assert look(running, 1.0 + MOMENT / 2) == []
@@ -67,7 +67,7 @@ class TestWithoutInit:
         assert verdicts.exit_code(running.cause) == 1
         assert "look" not in running.deadlines
 
-    def test_all_that_did_so_are_named(self, running: Job) -> None:
+    def test_all_that_did_so_are_named(self, running: AttemptMachine) -> None:
         left(running, 3, "never")
         left(running, 0, "never")
         found(running, 1)
@@ -75,11 +75,11 @@ class TestWithoutInit:
         tell(running, {1: MPICH})
         assert running.cause == verdicts.LeftMpi(0, 0, True, (0, 3), (1,))
 
-    def test_a_job_without_mpi_is_asked_for_nothing(self, running: Job) -> None:
+    def test_a_job_without_mpi_is_asked_for_nothing(self, running: AttemptMachine) -> None:
         left(running, 2, "never")
         assert look(running, 5.0) == []
 
-    def test_ranks_that_come_later_are_seen(self, running: Job) -> None:
+    def test_ranks_that_come_later_are_seen(self, running: AttemptMachine) -> None:
         left(running, 2, "never")
         found(running, 0)
         assert len(look(running, 1.0 + MOMENT)) == 2
@@ -90,7 +90,7 @@ class TestWithoutInit:
         tell(running, {0: MPICH})
         assert isinstance(running.cause, verdicts.LeftMpi)
 
-    def test_who_does_not_answer_is_asked_again(self, running: Job) -> None:
+    def test_who_does_not_answer_is_asked_again(self, running: AttemptMachine) -> None:
         left(running, 2, "never")
         found(running, 0)
         look(running, 1.0 + MOMENT)
@@ -101,7 +101,7 @@ class TestWithoutInit:
         assert running.cause is not None
         assert tell(running, {0: MPICH}) == []
 
-    def test_a_world_that_was_spawned_is_another(self, running: Job) -> None:
+    def test_a_world_that_was_spawned_is_another(self, running: AttemptMachine) -> None:
         running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(2, (b"p",)),)), 1.0)
         own = number(1, 0)
         found(running, 1)
@@ -110,7 +110,7 @@ class TestWithoutInit:
         tell(running, {0: MPICH, 1: MPICH})
         assert running.cause is None
 
-    def test_a_failure_of_another_is_its_own(self, running: Job) -> None:
+    def test_a_failure_of_another_is_its_own(self, running: AttemptMachine) -> None:
         left(running, 2, "never")
         found(running, 0)
         running.handle(ev.RankExited(0, 0, 3), 1.1)
@@ -118,21 +118,21 @@ class TestWithoutInit:
 
 
 class TestWithoutFinalize:
-    def test_it_ends_the_job_when_others_are_inside(self, running: Job) -> None:
+    def test_it_ends_the_job_when_others_are_inside(self, running: AttemptMachine) -> None:
         found(running, 0)
         left(running, 1, "inside")
         assert look(running, 1.0 + MOMENT) == [LookInside(0, True, ()), LookInside(1, True, ())]
         tell(running, {0: MPICH, 2: MPICH, 3: MPICH}, over=(3,))
         assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), (0, 2))
 
-    def test_it_is_a_failure_even_if_nobody_is_left(self, running: Job) -> None:
+    def test_it_is_a_failure_even_if_nobody_is_left(self, running: AttemptMachine) -> None:
         found(running, 0)
         left(running, 1, "inside")
         look(running, 1.0 + MOMENT)
         tell(running, {})
         assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), ())
 
-    def test_the_others_may_all_have_ended_before_the_look(self, running: Job) -> None:
+    def test_the_others_may_all_have_ended_before_the_look(self, running: AttemptMachine) -> None:
         found(running, 0)
         for rank in (3, 0, 1, 2):
             left(running, rank, "inside" if rank in (2, 3) else "")
@@ -141,7 +141,7 @@ class TestWithoutFinalize:
 
     @pytest.mark.parametrize("over", [(), (0,)])
     def test_one_that_may_have_finalized_counts_only_if_others_wait(
-        self, running: Job, over: tuple[int, ...]
+        self, running: AttemptMachine, over: tuple[int, ...]
     ) -> None:
         found(running, 0)
         left(running, 1, "open")
@@ -154,14 +154,14 @@ class TestWithoutFinalize:
         tell(running, {0: MPICH}, now=5.0)
         assert running.cause == verdicts.LeftMpi(1, 3, False, (3,), (0,))
 
-    def test_all_may_end_so_together(self, running: Job) -> None:
+    def test_all_may_end_so_together(self, running: AttemptMachine) -> None:
         found(running, 0)
         for rank in range(4):
             left(running, rank, "open")
         assert (running.cause, running.state) == (None, "finishing")
 
     def test_one_alone_lets_nobody_wait(self) -> None:
-        job = Job(make_plan(1, 1))
+        job = AttemptMachine(make_plan(1, 1))
         job.begin()
         job.handle(ev.NodeReady(0, facts(0)), 0.0)
         job.handle(ev.RankSpawned(0, 0, 7), 0.0)
@@ -172,13 +172,15 @@ class TestWithoutFinalize:
     @pytest.mark.parametrize(
         "then", [ev.RankExited(1, 3, -6), mpi_events.PmiAborted(1, 3, 14, "lost its partner")]
     )
-    def test_who_fails_in_its_turn_is_not_the_cause(self, running: Job, then: ev.Event) -> None:
+    def test_who_fails_in_its_turn_is_not_the_cause(
+        self, running: AttemptMachine, then: ev.Event
+    ) -> None:
         found(running, 0)
         left(running, 1, "inside")
         running.handle(then, 1.1)
         assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), ())
 
-    def test_after_the_end_began_it_changes_nothing(self, running: Job) -> None:
+    def test_after_the_end_began_it_changes_nothing(self, running: AttemptMachine) -> None:
         found(running, 0)
         running.handle(ev.RankExited(0, 0, 3), 1.0)
         left(running, 1, "inside")
@@ -187,13 +189,13 @@ class TestWithoutFinalize:
 
 
 class TestTwoMpis:
-    def both(self, job: Job, one: tuple[str, str], other: tuple[str, str]) -> None:
+    def both(self, job: AttemptMachine, one: tuple[str, str], other: tuple[str, str]) -> None:
         found(job, 0, one)
         found(job, 2, other)
         asked = [look.versions for look in look(job, 1.0 + MOMENT)]
         assert asked == [(one,), (other,)]
 
-    def test_one_by_pmi_and_one_by_pmix(self, running: Job) -> None:
+    def test_one_by_pmi_and_one_by_pmix(self, running: AttemptMachine) -> None:
         self.both(running, MPICH, OPEN)
         tell(running, {0: MPICH, 1: MPICH, 2: OPEN, 3: OPEN}, versions={OPEN: "Open MPI v5.0.1"})
         assert running.cause == verdicts.MpisDiffer((
@@ -214,7 +216,7 @@ class TestTwoMpis:
         ],
     )
     def test_two_files_may_be_one_mpi(
-        self, running: Job, one: str, other: str, differ: bool
+        self, running: AttemptMachine, one: str, other: str, differ: bool
     ) -> None:
         self.both(running, MPICH, OTHER)
         inside = {0: MPICH, 1: MPICH, 2: OTHER, 3: OTHER}
@@ -222,22 +224,22 @@ class TestTwoMpis:
         assert isinstance(running.cause, verdicts.MpisDiffer) is differ
         assert running.state == ("stopping" if differ else "running")
 
-    def test_one_file_everywhere_is_not_looked_at(self, running: Job) -> None:
+    def test_one_file_everywhere_is_not_looked_at(self, running: AttemptMachine) -> None:
         found(running, 0)
         found(running, 2)
         assert look(running, 5.0) == []
 
-    def test_one_path_with_two_sizes_is(self, running: Job) -> None:
+    def test_one_path_with_two_sizes_is(self, running: AttemptMachine) -> None:
         found(running, 0)
         found(running, 2, size=8)
         assert len(look(running, 5.0)) == 2
 
-    def test_what_no_file_tells_is_no_reason(self, running: Job) -> None:
+    def test_what_no_file_tells_is_no_reason(self, running: AttemptMachine) -> None:
         found(running, 0)
         found(running, 2, ("PMI-1", ""), 0)
         assert look(running, 5.0) == []
 
-    def test_a_crash_meanwhile_waits_for_the_answer(self, running: Job) -> None:
+    def test_a_crash_meanwhile_waits_for_the_answer(self, running: AttemptMachine) -> None:
         self.both(running, MPICH, OTHER)
         assert running.handle(ev.RankExited(0, 0, -6), 1.1) == []
         running.handle(mpi_events.PmiAborted(1, 2, 15, ""), 1.2)
@@ -246,14 +248,14 @@ class TestTwoMpis:
         assert isinstance(running.cause, verdicts.MpisDiffer)
         assert [one.ranks for one in running.cause.used] == [(0, 1), (2, 3)]
 
-    def test_a_crash_for_another_reason_stays_the_cause(self, running: Job) -> None:
+    def test_a_crash_for_another_reason_stays_the_cause(self, running: AttemptMachine) -> None:
         self.both(running, MPICH, OTHER)
         running.handle(ev.RankExited(0, 0, -6), 1.1)
         tell(running, {1: MPICH, 3: OTHER}, versions=dict.fromkeys((MPICH, OTHER), "MPICH 5.0.2"))
         assert running.cause == verdicts.RankFailed(0, 0, -6)
 
     @pytest.mark.parametrize("way", ["time", "signal", "all"])
-    def test_the_answer_is_not_waited_for_for_ever(self, running: Job, way: str) -> None:
+    def test_the_answer_is_not_waited_for_for_ever(self, running: AttemptMachine, way: str) -> None:
         self.both(running, MPICH, OTHER)
         running.handle(ev.RankExited(0, 0, -6), 1.1)
         if way == "time":

@@ -20,7 +20,7 @@ from dispatcher.core.events.actions import (
     SpawnRanks,
     Tell,
 )
-from dispatcher.core.run.attempt import Job
+from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.mpi_manager import MOST_NAMES
 from dispatcher.plan.job.placement import number
 
@@ -35,35 +35,41 @@ TWO = (
 )
 
 
-def commit(job: Job, node: int, epoch: int = 0, world: int = 0, now: float = 1.0) -> list[Action]:
+def commit(
+    job: AttemptMachine, node: int, epoch: int = 0, world: int = 0, now: float = 1.0
+) -> list[Action]:
     return job.handle(mpi_events.PmiCommitted(node, world, "WORLD:0", epoch, b"%d" % node), now)
 
 
-def exited(job: Job, node: int, rank: int, status: int = 0, now: float = 1.0) -> list[Action]:
+def exited(
+    job: AttemptMachine, node: int, rank: int, status: int = 0, now: float = 1.0
+) -> list[Action]:
     actions = job.handle(ev.RankExited(node, rank, status), now)
     for stream in (1, 2):
         actions += job.handle(ev.OutputEnded(node, rank, stream, 5, 5), now)
     return actions
 
 
-def spawn(job: Job, *segments: mpi_events.Segment, node: int = 0, rank: int = 0) -> list[Action]:
+def spawn(
+    job: AttemptMachine, *segments: mpi_events.Segment, node: int = 0, rank: int = 0
+) -> list[Action]:
     return job.handle(mpi_events.PmiSpawnAsked(node, rank, segments or (ONE,)), 1.0)
 
 
-def finish(job: Job) -> verdicts.Verdict:
+def finish(job: AttemptMachine) -> verdicts.Verdict:
     actions = [a for node in (0, 1) for a in job.handle(ev.NodeSwept(node, 0), 3.0)]
     (end,) = [action for action in actions if isinstance(action, End)]
     return end.verdict
 
 
 class TestFences:
-    def test_one_order_for_all_nodes_when_the_last_is_in(self, running: Job) -> None:
+    def test_one_order_for_all_nodes_when_the_last_is_in(self, running: AttemptMachine) -> None:
         assert commit(running, 0) == []
         packets = (b"0", b"1")
         assert commit(running, 1) == [ReleaseFence((0, 1), 0, "WORLD:0", 0, packets)]
         assert running.deadlines.keys() == {("silent", 0), ("silent", 1)}
 
-    def test_a_late_node_is_asked_once(self, running: Job) -> None:
+    def test_a_late_node_is_asked_once(self, running: AttemptMachine) -> None:
         commit(running, 0, now=1.0)
         for node in (0, 1):
             running.handle(ev.NodeHeard(node), 30.0)
@@ -72,7 +78,7 @@ class TestFences:
 
     @pytest.mark.parametrize(("world", "epoch"), [(1, 0), (7, 0), (0, 3)])
     def test_a_barrier_that_cannot_be_costs_the_node(
-        self, running: Job, world: int, epoch: int
+        self, running: AttemptMachine, world: int, epoch: int
     ) -> None:
         assert CloseLink(1) in commit(running, 1, epoch, world)
         assert isinstance(running.cause, verdicts.NodeFailed)
@@ -81,21 +87,21 @@ class TestFences:
 class TestEnds:
     """J-8."""
 
-    def test_nobody_waits_for_a_rank_that_ended_with_0(self, running: Job) -> None:
+    def test_nobody_waits_for_a_rank_that_ended_with_0(self, running: AttemptMachine) -> None:
         commit(running, 0)
         assert exited(running, 1, 2) == []
         release = ReleaseFence((0,), 0, "WORLD:0", 0, (b"0",))
         assert exited(running, 1, 3) == [release]
         assert commit(running, 0, 1) == [ReleaseFence((0,), 0, "WORLD:0", 1, (b"0",))]
 
-    def test_a_rank_that_ended_badly_opens_no_barrier(self, running: Job) -> None:
+    def test_a_rank_that_ended_badly_opens_no_barrier(self, running: AttemptMachine) -> None:
         commit(running, 0)
         exited(running, 1, 2)
         actions = running.handle(ev.RankExited(1, 3, 1), 1.0)
         assert not any(isinstance(action, ReleaseFence) for action in actions)
         assert running.state == "stopping"
 
-    def test_an_abort_ends_the_job_at_once_with_its_code(self, running: Job) -> None:
+    def test_an_abort_ends_the_job_at_once_with_its_code(self, running: AttemptMachine) -> None:
         actions = running.handle(mpi_events.PmiAborted(1, 2, 7, "why"), 1.0)
         assert [a.node for a in actions if a == SignalRanks(0, signal.SIGTERM)] == [0]
         assert SignalRanks(1, signal.SIGTERM) in actions
@@ -104,14 +110,16 @@ class TestEnds:
         verdict = finish(running)
         assert (verdict.exit_code, verdict.cause) == (7, verdicts.MpiAborted(1, 2, 7, "why"))
 
-    def test_an_abort_is_a_failure_whatever_its_code(self, running: Job) -> None:
+    def test_an_abort_is_a_failure_whatever_its_code(self, running: AttemptMachine) -> None:
         running.handle(mpi_events.PmiAborted(1, 2, 0, ""), 1.0)
         for rank in range(4):
             exited(running, rank // 2, rank, 0 if rank == 2 else -15)
         verdict = finish(running)
         assert (verdict.ok, verdict.exit_code) == (False, 1)
 
-    def test_a_barrier_waits_for_a_rank_that_ended_without_mpi_init(self, running: Job) -> None:
+    def test_a_barrier_waits_for_a_rank_that_ended_without_mpi_init(
+        self, running: AttemptMachine
+    ) -> None:
         commit(running, 0)
         exited(running, 1, 2)
         running.handle(ev.RankExited(1, 3, 0, mpi="never"), 1.0)
@@ -119,30 +127,34 @@ class TestEnds:
 
     @pytest.mark.parametrize(("node", "rank"), [(0, 2), (1, 9), (1, number(1, 0))])
     def test_an_abort_of_a_rank_that_is_not_there_is_nothing(
-        self, running: Job, node: int, rank: int
+        self, running: AttemptMachine, node: int, rank: int
     ) -> None:
         assert running.handle(mpi_events.PmiAborted(node, rank, 7, ""), 1.0) == []
 
-    def test_after_the_end_began_nothing_is_released_or_spawned(self, running: Job) -> None:  # J-2
+    def test_after_the_end_began_nothing_is_released_or_spawned(
+        self, running: AttemptMachine
+    ) -> None:  # J-2
         running.handle(mpi_events.PmiAborted(1, 2, 7, ""), 1.0)
         assert commit(running, 0) == commit(running, 1) == spawn(running) == []
 
 
 class TestNames:
-    def ask(self, job: Job, verb: str, service: bytes = b"door", port: bytes = b"") -> bytes:
+    def ask(
+        self, job: AttemptMachine, verb: str, service: bytes = b"door", port: bytes = b""
+    ) -> bytes:
         (answer,) = job.handle(mpi_events.PmiAsked(1, 2, verb, service, port), 1.0)
         assert isinstance(answer, AnswerRank)
         assert (answer.node, answer.rank) == (1, 2)
         return answer.line
 
-    def test_a_name_lives_from_publish_to_unpublish(self, running: Job) -> None:
+    def test_a_name_lives_from_publish_to_unpublish(self, running: AttemptMachine) -> None:
         assert b"rc=1" in self.ask(running, "lookup")
         assert b"rc=0" in self.ask(running, "publish", port=b"here#1")
         assert self.ask(running, "lookup") == b"cmd=lookup_result rc=0 port=here#1\n"
         assert b"rc=0" in self.ask(running, "unpublish")
         assert b"rc=1" in self.ask(running, "unpublish")
 
-    def test_names_are_bounded(self, running: Job) -> None:
+    def test_names_are_bounded(self, running: AttemptMachine) -> None:
         for index in range(MOST_NAMES):
             self.ask(running, "publish", b"%d" % index, b"p")
         assert b"rc=1" in self.ask(running, "publish", b"one more", b"p")
@@ -151,7 +163,7 @@ class TestNames:
 class TestSpawn:
     """J-9."""
 
-    def test_orders_go_out_and_the_answer_comes_when_all_run(self, running: Job) -> None:
+    def test_orders_go_out_and_the_answer_comes_when_all_run(self, running: AttemptMachine) -> None:
         told, first, second = spawn(running, *TWO)
         placed = mpi_events.WorldPlaced(1, 0, number(1, 0), (0, 1))
         assert told == Tell(placed)
@@ -162,7 +174,7 @@ class TestSpawn:
         assert running.handle(ev.RankSpawned(0, number(1, 0), 7), 1.0) == [AnswerRank(0, 0, GOOD)]
         assert running.handle(ev.RankSpawned(0, number(1, 0), 7), 1.0) == []
 
-    def test_the_job_lasts_as_long_as_its_spawned_ranks(self, running: Job) -> None:
+    def test_the_job_lasts_as_long_as_its_spawned_ranks(self, running: AttemptMachine) -> None:
         spawn(running)
         for rank in range(4):
             assert exited(running, rank // 2, rank) == []
@@ -172,7 +184,7 @@ class TestSpawn:
         assert verdict.statuses == {**dict.fromkeys(range(4), 0), number(1, 0): 0}
         assert verdict.world_size == 4
 
-    def test_two_at_once_from_two_ranks(self, running: Job) -> None:
+    def test_two_at_once_from_two_ranks(self, running: AttemptMachine) -> None:
         spawn(running)
         spawn(running, node=1, rank=3)
         nodes = [running.node_of(number(world, 0)) for world in (1, 2)]
@@ -182,24 +194,24 @@ class TestSpawn:
             answers = running.handle(ev.RankSpawned(at, number(world, 0), 7), 1.0)
             assert answers == [AnswerRank(node, rank, GOOD)]
 
-    def test_a_spawned_rank_spawns(self, running: Job) -> None:
+    def test_a_spawned_rank_spawns(self, running: AttemptMachine) -> None:
         spawn(running)
         (told, order) = spawn(running, rank=number(1, 0))
         assert told == Tell(mpi_events.WorldPlaced(2, number(1, 0), number(2, 0), (1,)))
         assert isinstance(order, SpawnRanks)
 
-    def test_its_failure_is_the_job_s(self, running: Job) -> None:
+    def test_its_failure_is_the_job_s(self, running: AttemptMachine) -> None:
         spawn(running)
         actions = running.handle(ev.RankExited(0, number(1, 0), 3), 1.0)
         assert SignalRanks(1, signal.SIGTERM) in actions
         assert running.cause == verdicts.RankFailed(0, number(1, 0), 3)
 
-    def test_its_abort_is_the_job_s(self, running: Job) -> None:
+    def test_its_abort_is_the_job_s(self, running: AttemptMachine) -> None:
         spawn(running)
         running.handle(mpi_events.PmiAborted(0, number(1, 0), 9, ""), 1.0)
         assert verdicts.exit_code(running.cause) == 9
 
-    def test_its_fences_are_its_own(self, running: Job) -> None:
+    def test_its_fences_are_its_own(self, running: AttemptMachine) -> None:
         spawn(running, *TWO)
         assert commit(running, 0) == commit(running, 0, world=1) == []
         releases = commit(running, 1, world=1)
@@ -208,12 +220,14 @@ class TestSpawn:
         commit(running, 0, 1, world=1)
         assert exited(running, 1, number(1, 1)) == [ReleaseFence((0,), 1, "WORLD:0", 1, (b"0",))]
 
-    def test_a_lost_node_takes_its_spawned_ranks_along(self, running: Job) -> None:
+    def test_a_lost_node_takes_its_spawned_ranks_along(self, running: AttemptMachine) -> None:
         spawn(running, *TWO)
         running.tick(1000.0)
         assert running.state in ("finishing", "over")
 
-    def test_one_that_cannot_start_takes_its_world_and_nothing_else(self, running: Job) -> None:
+    def test_one_that_cannot_start_takes_its_world_and_nothing_else(
+        self, running: AttemptMachine
+    ) -> None:
         spawn(running, *TWO)
         one, two = number(1, 0), number(1, 1)
         running.handle(ev.RankSpawned(0, one, 7), 1.0)
@@ -232,7 +246,7 @@ class TestSpawn:
         assert verdict.ok
         assert verdict.statuses == dict.fromkeys(range(4), 0)
 
-    def test_the_asker_hears_of_one_failure_only(self, running: Job) -> None:
+    def test_the_asker_hears_of_one_failure_only(self, running: AttemptMachine) -> None:
         spawn(running, *TWO)
         for node in (0, 1):
             actions = running.handle(
@@ -241,7 +255,7 @@ class TestSpawn:
             assert (AnswerRank(0, 0, BAD) in actions) == (node == 0)
         assert running.handle(mpi_events.PmiCommitted(0, 1, "WORLD:0", 0, b""), 1.0) == []
 
-    def test_a_refusal_is_told_and_answered(self, running: Job) -> None:
+    def test_a_refusal_is_told_and_answered(self, running: AttemptMachine) -> None:
         told, answer = spawn(running, mpi_events.Segment(1, (b"p",), ((b"host", b"mars"),)))
         assert isinstance(told, Tell)
         assert isinstance(told.event, mpi_events.SpawnRefused)
@@ -249,10 +263,10 @@ class TestSpawn:
         assert running.handle(ev.RankExited(0, number(1, 0), 0), 1.0) == []
 
     @pytest.mark.parametrize(("node", "rank"), [(1, 0), (0, 4), (0, number(1, 0))])
-    def test_only_living_ranks_spawn(self, running: Job, node: int, rank: int) -> None:
+    def test_only_living_ranks_spawn(self, running: AttemptMachine, node: int, rank: int) -> None:
         assert spawn(running, node=node, rank=rank) == []
 
-    def test_nothing_piles_up(self, running: Job) -> None:
+    def test_nothing_piles_up(self, running: AttemptMachine) -> None:
         for world in range(1, 2001):
             spawn(running)
             rank = number(world, 0)
@@ -261,11 +275,11 @@ class TestSpawn:
             exited(running, node, rank)
         assert running._mpi is not None
         assert len(running._mpi._worlds) == 1
-        assert running._roll.load() == {0: 2, 1: 2}
+        assert running._ranks.load() == {0: 2, 1: 2}
 
 
 def test_a_plan_without_room_for_more_still_spawns() -> None:
-    job = Job(make_plan(1, 1))
+    job = AttemptMachine(make_plan(1, 1))
     job.begin()
     job.handle(ev.NodeReady(0, facts(0)), 0.0)
     job.handle(ev.RankSpawned(0, 0, 7), 0.0)

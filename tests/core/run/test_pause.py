@@ -28,7 +28,7 @@ def test_the_ranks_stop_first() -> None:  # Z-1
     assert orders_of(world, STOP) == []
     assert orders_of(world, ev.NodePaused(1)) == []
     assert orders_of(world, ev.NodePaused(0)) == [Suspend()]
-    world.run.excuse(3600.0)
+    world.run.extend_deadlines(3600.0)
     world.now += 3600.0
     assert orders_of(world, GO) == [ResumeRanks(0), ResumeRanks(1)]
     world.take(world.run.tick(world.now))

@@ -16,10 +16,10 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import (
     Action,
+    CheckOrphans,
     CloseLink,
     End,
     Finish,
-    LookAgain,
     OpenLink,
     Prepare,
     SignalRanks,
@@ -29,7 +29,7 @@ from dispatcher.core.events.actions import (
 )
 from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.run import restart, run_machine
-from dispatcher.core.run.run_machine import Run
+from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.plan.job.request import Restarts
 
@@ -39,7 +39,7 @@ GONE = Failure(Kind.UNREACHABLE, "no route to host")
 
 
 class World:
-    """Hosts that do as they are told, for a ``Run``; what is not told to happen goes well.
+    """Hosts that do as they are told, for a ``RunMachine``; what is not told to happen goes well.
 
     ended: the verdict. done: all actions so far.
     """
@@ -49,7 +49,7 @@ class World:
         **rules: Any,
     ) -> None:  # fmt: skip
         plan = make_plan(n_hosts + spares, spares=spares or None, np=np, restarts=Restarts(**rules))
-        self.run = Run(plan, check=check)
+        self.run = RunMachine(plan, check=check)
         self.now = 0.0
         self.done: list[Action] = []
         self.ended: verdicts.Verdict | None = None
@@ -138,7 +138,7 @@ class World:
 def started(n_hosts: int = 2, **options: Any) -> World:
     """A world whose ranks run, two on each host; all spares are ready."""
     world = World(n_hosts, **options)
-    world.ready(*range(len(world.run.pool.places)))
+    world.ready(*range(len(world.run.hosts.planned)))
     world.probed(*range(1, n_hosts))
     assert len(world.homes) == 2 * n_hosts
     return world
@@ -306,11 +306,11 @@ class TestLostHosts:
         world.lose(1, Ending(None, "KILL"))
         for rank in (0, 1):
             world.exits(rank, -15)
-        assert not [a for a in world.done if isinstance(a, LookAgain)]
+        assert not [a for a in world.done if isinstance(a, CheckOrphans)]
         world.at(ev.NodeSwept, 0, 0)
         limits = world.run.plan.limits
-        assert [a for a in world.done if isinstance(a, LookAgain)] == [
-            LookAgain(1, limits.connect_timeout)
+        assert [a for a in world.done if isinstance(a, CheckOrphans)] == [
+            CheckOrphans(1, limits.connect_timeout)
         ]
         world.wait(1.0)
         assert world.run.state == run_machine.PAUSED
@@ -327,17 +327,17 @@ class TestLostHosts:
         world.at(ev.NodeSwept, 0, 0)
         late = restart.fence(world.run.plan.limits) - restart.SWEEP
         world.wait(late - 0.1)
-        assert not [a for a in world.done if isinstance(a, LookAgain)]
+        assert not [a for a in world.done if isinstance(a, CheckOrphans)]
         world.wait(0.2)
-        looks = [a for a in world.done if isinstance(a, LookAgain)]
-        assert looks == [LookAgain(1, restart.SWEEP)]
+        looks = [a for a in world.done if isinstance(a, CheckOrphans)]
+        assert looks == [CheckOrphans(1, restart.SWEEP)]
         assert world.run.state == run_machine.PAUSED
         world.wait(5.0)  # no answer: its lease has run out all the same
         again(world)
         world.tell(NodeCleared(1, 0))
         world.fail(0)
         world.wait(200)
-        assert [a for a in world.done if isinstance(a, LookAgain)] == looks  # once is enough
+        assert [a for a in world.done if isinstance(a, CheckOrphans)] == looks  # once is enough
 
     @pytest.mark.parametrize("machine", ["machine 0", "machine 2", ""])
     def test_a_host_that_may_be_another_one_is_not_looked_at(self, machine: str) -> None:
@@ -349,7 +349,7 @@ class TestLostHosts:
             world.exits(rank, -15)
         world.at(ev.NodeSwept, 0, 0)
         assert world.told(ev.RunRestarting)
-        assert not [a for a in world.done if isinstance(a, LookAgain)]
+        assert not [a for a in world.done if isinstance(a, CheckOrphans)]
 
     def test_orders_and_events_go_by_the_hosts_number(self) -> None:
         world = started(2, spares=1, most=1)
@@ -572,7 +572,7 @@ class Checked(World):
                             assert lost is not None or self.fresh(other), "R-3: not swept"
                             assert lost is None or self.now >= lost + fence, "R-3: not fenced"
                     self.started_now.add(host)
-                case LookAgain(host):
+                case CheckOrphans(host):
                     assert host in self.mute, "R-5: somebody lives there"
                     self.looked_at.add(host)
                 case CloseLink(host):

@@ -7,8 +7,8 @@ import pytest
 from core.conftest import facts, make_plan
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import StartRanks, Tell
-from dispatcher.core.run.attempt import Job
-from dispatcher.core.run.start_check import doubts
+from dispatcher.core.run.attempt import AttemptMachine
+from dispatcher.core.run.start_check import host_warnings
 
 SCRIPT = "its script is not the one that most hosts have"
 
@@ -27,7 +27,7 @@ SCRIPT = "its script is not the one that most hosts have"
 )
 def test_scripts(scripts: tuple[int | None, ...], odd: list[int]) -> None:
     there = {node: facts(node, script=script) for node, script in enumerate(scripts)}
-    assert doubts(there) == [(node, SCRIPT) for node in odd]
+    assert host_warnings(there) == [(node, SCRIPT) for node in odd]
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_scripts(scripts: tuple[int | None, ...], odd: list[int]) -> None:
     ],
 )  # fmt: skip
 def test_room(room: tuple[int | None, int | None], told: list[str]) -> None:
-    assert [text for _, text in doubts({0: facts(0, room=room)})] == told
+    assert [text for _, text in host_warnings({0: facts(0, room=room)})] == told
 
 
 @pytest.mark.parametrize("check", [True, False])
 def test_a_doubt_is_told_before_the_ranks_start(check: bool) -> None:
-    job = Job(make_plan(), check=check)
+    job = AttemptMachine(make_plan(), check=check)
     job.begin()
     job.handle(ev.NodeReady(0, facts(0, script=7)), 0.0)
     actions = job.handle(ev.NodeReady(1, facts(1, script=8)), 0.0)

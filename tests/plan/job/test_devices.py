@@ -180,7 +180,7 @@ def test_what_may_not_be_expected_is_told(
 @pytest.mark.parametrize(("text", "fits"), [(None, True), ("6,7", True), ("6", False), ("", False)])
 def test_a_spare_needs_as_many_chosen_gpus_as_the_seat(text: str | None, fits: bool) -> None:
     spare = NodePlan(1, parse_inline("s").hosts[0], ())
-    found = reassignment.seated(planned("n1:2"), 0, spare, 8, text)
+    found = reassignment.with_host(planned("n1:2"), 0, spare, 8, text)
     assert (found is not None) == fits
 
 

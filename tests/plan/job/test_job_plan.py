@@ -367,7 +367,7 @@ def test_closing_a_plan_gives_each_gpu_one_rank(counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "flags", "seating"),
+    ("hosts", "flags", "rank_hosts"),
     [
         ("n[1-2] slots=2", {}, "n1:2,n2:2"),
         ("n[1-2] slots=2", {"map_by": "node"}, "n1:1,n2:1,n1:1,n2:1"),
@@ -375,7 +375,7 @@ def test_closing_a_plan_gives_each_gpu_one_rank(counts: list[int]) -> None:
         ("n[00001-40000] slots=1", {}, None),
     ],
 )
-def test_seating_names_hosts_in_rank_order(
-    hosts: str, flags: dict[str, object], seating: str | None
+def test_rank_hosts_names_hosts_in_rank_order(
+    hosts: str, flags: dict[str, object], rank_hosts: str | None
 ) -> None:
-    assert planned(hosts, **flags).seating == seating
+    assert planned(hosts, **flags).rank_hosts == rank_hosts

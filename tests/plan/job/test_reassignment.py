@@ -81,7 +81,7 @@ def test_which_spare_fits(spare: str, gpus: int, slots: tuple[str, ...] | None) 
     plan = planned("n1:2,n2:2")
     host = parse_inline(spare).hosts[0]
     own = () if host.slots is None else tuple(host.gpus or map(str, range(host.slots)))
-    found = reassignment.seated(plan, 1, NodePlan(2, host, own), gpus)
+    found = reassignment.with_host(plan, 1, NodePlan(2, host, own), gpus)
     assert (None if found is None else found.slots) == slots
     if found is not None:
         assert (found.index, found.ranks) == (1, (2, 3))

@@ -18,7 +18,7 @@ MARK = mpi_pair.MARK.encode()
 
 def test_two_hosts(cluster: Cluster, isolated: None) -> None:
     pytest.importorskip("mpi4py")
-    words = "-w", "n1,n2", "--pairs", "--over", "mpi", "--rounds", "1", "--json"
+    words = "-w", "n1,n2", "--pairs", "--backend", "mpi", "--rounds", "1", "--json"
     done = cluster.run([sys.executable, "-m", "dispatcher", "check", *words], timeout=150)
     assert done.returncode == 0, done
     (pair,) = json.loads(done.stdout)["pairs"]

@@ -30,7 +30,7 @@ def check(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.torch
 @needs_ranks
 def test_two_hosts(cluster: Cluster, isolated: None) -> None:
-    code, found = check(cluster, "--over", "gloo")
+    code, found = check(cluster, "--backend", "gloo")
     (pair,) = found["pairs"]
     assert (code, pair["hosts"], pair["why"]) == (0, ["n1", "n2"], "")
     assert pair["latency"] > 0
@@ -45,7 +45,7 @@ def test_a_host_without_torch_is_told(cluster: Cluster, isolated: None) -> None:
         f'#!/bin/sh\n[ "$DISPATCH_HOST" = n2 ] && exec {real} -S "$@"\nexec {real} "$@"\n'
     )
     python.chmod(0o755)
-    code, found = check(cluster, "--over", "gloo", "--python", str(python))
+    code, found = check(cluster, "--backend", "gloo", "--python", str(python))
     assert (code, found["pairs"]) == (125, []), found
     assert "No module named 'torch'; --python PATH names another" in found["problems"]["n2"]
     assert found["problems"]["n1"] == "no partner was left for it"
@@ -67,7 +67,11 @@ def torch(cuda: str | None, sees: bool, nccl: bool) -> SimpleNamespace:
         (None, "gloo", ": torch: import of torch halted; None in sys.modules; --python PATH names"),
         (torch(None, False, False), "gloo", ""),
         (torch(None, False, False), "nccl", "torch 2.9 is built for the CPU alone; a torch for"),
-        (torch("13", False, True), "nccl", "torch 2.9 sees no GPU; ask nvidia-smi why, or --over"),
+        (
+            torch("13", False, True),
+            "nccl",
+            "torch 2.9 sees no GPU; ask nvidia-smi why, or",
+        ),
         (torch("13", True, False), "nccl", "torch 2.9 is built without NCCL; another torch, or"),
         (torch("13", True, True), "nccl", ""),
     ],

@@ -84,7 +84,6 @@ def table(way: str, text: str) -> str:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("where", ["-w n3", "-H n3", "-H other", "--hosts n3", "--hostfile n3"])
 def test_hosts_that_are_typed_are_the_only_ones(way: str, where: str, taken: Taken) -> None:
-    where = where.replace("-w", "-H") if way == "run" else where  # which has no -w
     hosts = 'hosts = "n8"' if way == "run" else 'hosts = ["n8", "n9"]'
     for config in ("[all]\nhostfile = 'hf'\n", table(way, "hostfile = 'hf'"), table(way, hosts)):
         assert taken(way, *where.split(), config=config) == "n3"
@@ -96,7 +95,7 @@ def test_hosts_of_a_file_are_for_when_none_are_typed(way: str, taken: Taken) -> 
     assert taken(way, config="[all]\nhostfile = 'hf'\n" + table(way, "hostfile = 'm1'")) == "m1"
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "run"])
+@pytest.mark.parametrize("way", WAYS)
 def test_what_is_typed_adds_up(way: str, taken: Taken) -> None:
     config = "[all]\nhostfile = 'hf'\nhosts = ['m1']\n"
     assert taken(way, "-w", "n3", "-H", "n5", "-w", "n4", config=config) == "n[3-5]"

@@ -318,7 +318,7 @@ def test_the_home_folder_of_every_host(
     cluster = new_cluster(3)
     for host in ("n1", "n2", "n3"):
         cluster.set_login_shell(host, shell)
-    for number, way in enumerate((("--keep",), ("--transport", "ssh"), ("--tree=1",))):
+    for number, way in enumerate((("--keep",), ("--transport", "ssh"), ("--fanout-tree=1",))):
         there = f"~/.ssh/{number}"
         done = cluster.run([*DISPATCH, "put", *way, "-w", "n[1-3]", str(tree), there + "/"])
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``put --tree``: hosts pass files on, and whom they cannot serve is served from here."""
+"""``put --fanout-tree``: hosts pass files on, and whom they cannot serve is served from here."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def contacted(done: subprocess.CompletedProcess[str]) -> set[str]:
 def test_bytes_leave_here_once_a_branch(
     cluster: Cluster, tree: Path, branches: str, heads: set[str]
 ) -> None:
-    done = put(cluster, f"--tree{branches}", str(tree))
+    done = put(cluster, f"--fanout-tree{branches}", str(tree))
     assert done.returncode == 0, done.stderr
     assert contacted(done) == heads
     assert "n[1-4]: 21 files sent, 0 equal" in done.stderr
     assert len(sums(cluster)) == 1
-    done = put(cluster, f"--tree{branches}", str(tree))
+    done = put(cluster, f"--fanout-tree{branches}", str(tree))
     assert "n[1-4]: 0 files sent, 21 equal; 0 B in" in done.stderr
 
 
@@ -85,7 +85,7 @@ def test_whom_its_parent_cannot_reach_is_served_from_here(cluster: Cluster, tree
     known = os.path.expanduser("~/.ssh/known_hosts")
     cluster.run(["mount", "--bind", "/dev/null", known], "n1", root=True, check=True)
     try:
-        done = put(cluster, "--tree=2", str(tree))
+        done = put(cluster, "--fanout-tree=2", str(tree))
     finally:
         cluster.run(["umount", known], "n1", root=True, check=True)
     assert done.returncode == 0, done.stderr
@@ -103,7 +103,7 @@ def test_a_parent_cannot_pass_on_what_the_root_does_not_have(cluster: Cluster, t
                 "n1", check=True)  # fmt: skip
     for host in ("n2", "n3", "n4"):
         cluster.run(["rm", file], host, check=True)
-    done = put(cluster, "--tree=1", str(tree))
+    done = put(cluster, "--fanout-tree=1", str(tree))
     assert done.returncode == 0, done.stderr
     assert "came damaged" in done.stderr
     for host in ("n2", "n3", "n4"):
@@ -115,7 +115,7 @@ def test_a_full_disk_in_the_middle(cluster: Cluster, tree: Path) -> None:
     mount = f"mkdir -p {THERE} && mount -t tmpfs -o size=2m none {THERE}"
     cluster.run(["sh", "-c", mount], "n2", root=True, check=True)
     try:
-        done = put(cluster, "--tree=1", str(tree))
+        done = put(cluster, "--fanout-tree=1", str(tree))
         left = cluster.run(["ls", "-A", THERE], "n2").stdout
     finally:
         cluster.run(["umount", THERE], "n2", root=True, check=True)
@@ -132,12 +132,12 @@ def test_what_a_tree_cannot_do(tmp_path: Path) -> None:
     for words in (
         ["-w", "n1,n2", f"{tmp_path}/a-{{host}}"],
         ["-w", "n1,localhost", f"{tmp_path}/a-n1"],
-        ["-w", "n1,n2", "--tree=0", f"{tmp_path}/a-n1"],
+        ["-w", "n1,n2", "--fanout-tree=0", f"{tmp_path}/a-n1"],
         ["-w", "n1,n2", "--serial", "1", f"{tmp_path}/a-n1"],
     ):
         done = subprocess.run(
-            [*DISPATCH, "put", "--tree", *words, "/tmp/"],
+            [*DISPATCH, "put", "--fanout-tree", *words, "/tmp/"],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 2
-        assert "--tree" in done.stderr
+        assert "--fanout-tree" in done.stderr

@@ -183,7 +183,7 @@ def test_a_reader_that_leaves_ends_it(started: Any) -> None:
         (("-w", "n[1-", "x"), "'[' without its ']'"),
         (("-w", "n1", "-x", "n1", "x"), "no host is left"),
         (("-w", "n1", "-t", "soon", "x"), "--connect-timeout: not a number"),
-        (("-w", "n1", "-f", "0", "x"), "--fan-out"),
+        (("-w", "n1", "-f", "0", "x"), "--fanout"),
         (("-H", "nosuchfile.txt", "x"), "no such file"),
         (("-I", "-n", "-w", "n1", "x"), "exclude each other"),
         (("-w", "n1", "--nonsense", "x"), "no such option"),

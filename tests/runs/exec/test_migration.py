@@ -38,7 +38,7 @@ ROWS: dict[str, tuple[list[str], str]] = {
     "standard input": (["exec", "-I", "-w", "localhost", "wc", "-c"], "localhost: 5\n"),
     "on a terminal": (["exec", "--pty", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "a host that fell silent": (
-        ["exec", "--alive", "5", "-w", "localhost", "echo", "x"],
+        ["exec", "--server-alive-interval", "5", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
     ),
     "try the failed again": (

@@ -33,7 +33,7 @@ N = tuple(Host(f"n{i}") for i in range(1, 4))
         ("?", sl.Help()),
         ("quit", sl.Quit()),
         ("exit", sl.Quit()),
-        (":live", sl.Show(False)),
+        (":no-gather", sl.Show(False)),
         (":gather", sl.Show(True)),
         ("+n05", sl.Aim((*N, Host("n05", origin="")))),
         ("+n2", sl.Aim(N)),
@@ -74,7 +74,7 @@ def sit(tmp_path: Path) -> Iterator[Any]:
 def test_commands_and_the_last_code() -> None:
     done = subprocess.run(
         [*SHELL, "-w", "localhost,127.0.0.1"], text=True, capture_output=True, timeout=60,
-        input="echo same\n!echo here\n=localhost\n:live\nexit 3\n", check=False,
+        input="echo same\n!echo here\n=localhost\n:no-gather\nexit 3\n", check=False,
     )  # fmt: skip
     assert done.stdout.splitlines()[1:] == [
         "127.0.0.1,localhost (2)", "---------------", "same", "here",
@@ -153,7 +153,7 @@ def test_history_and_completion(sit: Any, tmp_path: Path) -> None:
 class TestOverSsh:
     def test_the_connections_stay(self, cluster: Cluster) -> None:
         lines = "echo $PPID\n" * 3 + "+n3\nhostname\n"
-        done = cluster.run([*SHELL, "--live", "-w", "n[1-2]"], input=lines)
+        done = cluster.run([*SHELL, "--no-gather", "-w", "n[1-2]"], input=lines)
         assert done.returncode == 0, done.stderr
         said = done.stdout.splitlines()
         for host in ("n1", "n2"):

@@ -295,7 +295,7 @@ else:
 """
         )
         name = script(desk.folder, text)
-        done = desk.run("-H", "localhost:2", "--mpi-patience", "0.3", name)
+        done = desk.run("-H", "localhost:2", "--mpi-stall-warning", "0.3", name)
         assert done.returncode == 0, done.stderr
         assert "MPI: waiting for rank 1 on localhost (never called MPI_Init)" in done.stderr
         assert "[0] b'cmd=barrier_out tag=0\\n'" in done.stdout
@@ -406,8 +406,8 @@ ask(b"cmd=barrier_in")
 """
         )
         run = cluster.popen(
-            [*PROGRAM, *self.HOSTS, "--mpi-patience", "0.5", "--no-python", sys.executable, "-c",
-             text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*PROGRAM, *self.HOSTS, "--mpi-stall-warning", "0.5", "--no-python", sys.executable,
+             "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         _, err = run.communicate(timeout=60)
         assert run.returncode == 0, err

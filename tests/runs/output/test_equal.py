@@ -1,4 +1,4 @@
-"""``--send-equal-once``: the link carries it once, and whoever keeps or shows it cannot tell."""
+"""``--dedup-output``: the link carries it once, and whoever keeps or shows it cannot tell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_it_crosses_once_and_is_whole(desk: Desk, tmp_path: Path) -> None:
     rsh.write_text(RSH)
     rsh.chmod(0o755)
     done = desk.run(
-        "--send-equal-once", "--rsh", str(rsh), "-H", "far:4", "--log-dir", "logs", "--check",
+        "--dedup-output", "--rsh", str(rsh), "-H", "far:4", "--log-dir", "logs", "--check",
         "none", "--no-python", "sh", "-c",
         "seq 10000 19999; echo rank $RANK; seq 10000 12999 >&2; seq 30000 34999",
         env={"LINK": str(link)},

@@ -122,7 +122,7 @@ def test_mpi_meets_again_on_other_hosts(new_cluster: Callable[..., Cluster]) -> 
     )
     run = cluster.run(
         [
-            *DISPATCH, *FAST, "--label", "none", "--max-restarts", "1", "--host-faults", "1",
+            *DISPATCH, *FAST, "--label", "none", "--max-restarts", "1", "--max-host-failures", "1",
             "-x", "MPIR_CVAR_CH4_NETMOD=ofi", "-x", "FI_PROVIDER=tcp",
             "-H", "n[1-3]:1", "--spares", "1", str(program),
         ]

@@ -1,4 +1,4 @@
-"""What comes between a lost host and the next attempt: a last look, or its lease.
+"""What comes between a lost host and the next attempt: an orphan check, or its lease.
 
 The ranks of one attempt are dead before the next begins, also where nobody on the host could
 end them any more; and where that is known at once, nobody waits for a lease.

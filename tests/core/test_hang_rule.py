@@ -24,8 +24,8 @@ from dispatcher.core.events.monitor_events import (
     StacksWanted,
 )
 from dispatcher.core.events.stack_frames import Frame, grouped, read
-from dispatcher.core.hang_monitor import GATHER, Watched
-from dispatcher.core.hang_rule import Hang
+from dispatcher.core.hang_monitor import GATHER, MonitoredRun
+from dispatcher.core.hang_rule import HangRule
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.request import Limits, Restarts
 
@@ -60,7 +60,7 @@ class TestRule:
         until: int = 40,
         **more: bool,
     ) -> int | None:
-        hang = Hang(S, 0.0, **more)
+        hang = HangRule(S, 0.0, **more)
         for rank in (0, 1):
             hang.began(rank, rank, 0.0)
         for t in range(until):
@@ -125,14 +125,14 @@ class TestRule:
         assert self.first(busy, wrote=(4.5, 12.5, *lines), shows_progress=True) == 23
 
     def test_a_file_that_changes_is_progress(self) -> None:
-        hang = Hang(S, 0.0, shows_progress=True)
+        hang = HangRule(S, 0.0, shows_progress=True)
         hang.began(0, 0, 0.0)
         for t in range(30):
             hang.sampled(seen(0, t, {0: t}, mark=min(t, 12)), float(t))
             assert hang.hangs(float(t)) == (t >= 22)
 
     def test_who_is_not_seen_is_not_still(self) -> None:
-        hang = Hang(S, 0.0)
+        hang = HangRule(S, 0.0)
         hang.began(0, 0, 0.0)
         hang.began(1, 1, 0.0)
         for t in range(20):
@@ -147,7 +147,7 @@ class TestRule:
         assert hang.due == 51.0
 
     def test_frequent_samples_cost_no_memory(self) -> None:
-        hang = Hang(S, 0.0)
+        hang = HangRule(S, 0.0)
         hang.began(0, 0, 0.0)
         for t in range(5000):
             hang.sampled(seen(0, t / 100, {0: 0.0}), t / 100)
@@ -234,7 +234,7 @@ class Played:
     def __init__(self, hang: float = S, restarts: int = 0) -> None:
         limits = Limits(hang_timeout=hang)
         plan = make_plan(2, limits=limits, restarts=Restarts(most=restarts))
-        self.run = Watched(plan)
+        self.run = MonitoredRun(plan)
         self.run.begin()
         self.attempt = 0
         self.now = 0.0
@@ -279,7 +279,7 @@ def told(actions: list[object], kind: type) -> list[object]:
 DOINGS = ("sleep", "ask", "answer", "lie", "write", "exit", "lose", "pause")
 
 
-class TestVigil:
+class TestHangMonitor:
     def test_ranks_that_hang_are_ended(self) -> None:
         world = Played()
         assert not told(world.sleep(S - 1), RanksHung)
@@ -325,7 +325,7 @@ class TestVigil:
         if how == "paused":
             world.at(ev.NodePaused(0))
         else:
-            world.run.excuse(60.0)
+            world.run.extend_deadlines(60.0)
             world.now += 60.0
         assert not told(world.sleep(S - 1), RanksHung)
         assert told(world.sleep(3), RanksHung)
@@ -396,7 +396,7 @@ class TestVigil:
         world = Played()
         done: list[object] = []
         for what, n in doings:
-            number = world.run._vigil._number  # type: ignore[union-attr]
+            number = world.run._monitor._number  # type: ignore[union-attr]
             match what:
                 case "sleep":
                     done += world.sleep(1 + 4 * n)

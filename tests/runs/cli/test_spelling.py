@@ -1,0 +1,218 @@
+"""One spelling for one thing over all commands; an older one is still taken, with a note."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.command_table import COMMANDS
+from dispatcher.cli.options.spelling import RENAMED, filled, respelled
+
+DISPATCH = [sys.executable, "-m", "dispatcher"]
+
+
+def command(name: str) -> click.Command:
+    found: click.Command = importlib.import_module(f"dispatcher.cli.{COMMANDS[name]}").command
+    return found
+
+
+def names(about: click.Command) -> set[str]:
+    return {name.lstrip("-") for parameter in about.params for name in parameter.opts}
+
+
+#: (command, old name, new name), of all commands that have the option
+OLD = [
+    (name, old, new)
+    for name in COMMANDS
+    for old, new in RENAMED.items()
+    if new in names(command(name))
+]
+
+
+def environment() -> dict[str, str]:
+    """That of the test, in which dispatch.toml of the current folder is read, and no other."""
+    kept = {name: value for name, value in os.environ.items() if name != "DISPATCH_CONFIG"}
+    return {**kept, "XDG_CONFIG_HOME": "/nonexistent"}
+
+
+def dispatch(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DISPATCH, *words],
+        cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_a_name_is_old_or_in_use() -> None:
+    assert {old for _, old, _ in OLD} == set(RENAMED)
+    for name in COMMANDS:
+        assert not names(command(name)) & set(RENAMED), name
+
+
+@pytest.mark.parametrize(("name", "old", "new"), OLD)
+def test_an_old_name_is_taken_with_a_note(
+    name: str, old: str, new: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = command(name)
+    option = next(one for one in about.params if f"--{new}" in one.opts)
+    assert isinstance(option, click.Option)
+    value = [] if option.is_flag else ["7"]
+    for spelled in (f"--{old}", f"--{old}".replace("-", "_").replace("__", "--", 1)):
+        assert respelled(about, [spelled, *value], {}) == [f"--{new}", *value]
+        assert capsys.readouterr().err == f"note: {spelled} is now --{new}\n"
+    if value:
+        assert respelled(about, [f"--{old}=7"], {}) == [f"--{new}=7"]
+        capsys.readouterr()
+    assert respelled(about, [f"--{new}", *value], {}) == [f"--{new}", *value]
+    assert capsys.readouterr().err == ""
+
+
+def test_an_old_name_may_lack_its_value_as_the_new_one_may() -> None:
+    put, bare = command("put"), {"--fanout-tree": ""}
+    words = respelled(put, ["--tree", "a", "--tree=2", "b"], bare)
+    assert words == ["--fanout-tree", "a", "--fanout-tree=2", "b"]
+    assert filled(put, words, bare) == ["--fanout-tree=", "a", "--fanout-tree=2", "b"]
+
+
+def test_what_follows_the_program_is_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, words in (
+        ("run", ["-x", "--alive", "train.py", "--alive", "3", "--tree"]),
+        ("exec", ["-w", "n1", "--", "--alive", "3"]),
+        ("exec", ["-w", "--alive", "echo", "--alive", "-w"]),
+    ):
+        assert respelled(command(name), words, {}) == words
+        assert filled(command(name), words, {})[-3:] == words[-3:]
+    assert capsys.readouterr().err == ""
+
+
+def test_options_behind_words_where_they_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    assert respelled(command("check"), ["train.py", "--over", "mpi", "--", "--over"], {}) == [
+        "train.py", "--backend", "mpi", "--", "--over",
+    ]  # fmt: skip
+    assert capsys.readouterr().err == "note: --over is now --backend\n"
+
+
+def test_a_command_by_an_old_name_does_the_same() -> None:
+    done = dispatch("exec", "--alive", "5", "--fan-out=3", "-w", "localhost", "echo", "--alive")
+    assert (done.returncode, done.stdout) == (0, "localhost: --alive\n")
+    notes = ["note: --alive is now --server-alive-interval", "note: --fan-out is now --fanout"]
+    assert done.stderr.splitlines() == notes
+
+
+def test_an_old_word_of_the_shell() -> None:
+    done = subprocess.run(
+        [*DISPATCH, "shell", "-w", "localhost"],
+        input=":live\necho same\n", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "localhost: same\n"
+    assert done.stderr == "note: :live is now :no-gather\n"
+
+
+@pytest.mark.parametrize("key", ["beats-lost", "beats_lost"])
+def test_an_old_key_of_a_file(key: str, tmp_path: Path) -> None:
+    (tmp_path / "dispatch.toml").write_text(f"[run]\n{key} = 0\n[all]\nfan-out = 4\n")
+    done = dispatch("-H", "localhost:1", "--dry-run", "--no-python", "true", cwd=tmp_path)
+    assert f"note: dispatch.toml [run]: {key} is now max-missed-heartbeats\n" in done.stderr
+    assert "note: dispatch.toml [all]: fan-out is now fanout\n" in done.stderr
+    assert done.returncode == 2
+    assert "error: --max-missed-heartbeats" in done.stderr
+    # where a command has no such option, nothing is said of it
+    assert "note" not in dispatch("hosts", "n1", cwd=tmp_path).stderr
+
+
+def test_an_old_key_wins_or_loses_as_the_new_one_would(tmp_path: Path) -> None:
+    (tmp_path / "dispatch.toml").write_text("[all]\nfanout = 4\n[exec]\nfan-out = 5\n")
+    done = dispatch("config", "exec", cwd=tmp_path)
+    assert done.stdout == '--fanout  "5"  dispatch.toml [exec]\n'
+
+
+def test_a_folders_file_may_say_no_more_by_an_old_name() -> None:
+    from dispatcher.cli.options import config_trust
+
+    classified = config_trust.ALLOWED | set(config_trust.REFUSED)
+    assert set(RENAMED.values()) <= classified
+    assert not set(RENAMED) & classified
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_help_shows_an_old_name(name: str) -> None:
+    about = command(name)
+    shown = about.get_help(click.Context(about, info_name=name, **about.context_settings)).split()
+    assert not {f"--{old}" for old in RENAMED} & {word.strip(".,;:()") for word in shown}
+
+
+# -- -H and -w -------------------------------------------------------------------------------
+
+
+def hosts_of_run(*words: str, cwd: Path) -> tuple[list[str], str]:
+    done = dispatch(*words, "--dry-run", "--json", "--no-python", "true", cwd=cwd)
+    plan = json.loads(done.stdout) if done.returncode == 0 else {"nodes": []}
+    return [f"{node['host']}:{len(node['ranks'])}" for node in plan["nodes"]], done.stderr
+
+
+def test_hosts_of_a_run_by_list_and_by_file(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("n1 slots=2\n")
+    (tmp_path / "n3").write_text("output of n3\n")
+    for words, wanted in (
+        (["-w", "n[1-2]:2,n4:1"], ["n1:2", "n2:2", "n4:1"]),
+        (["-w", "n1:1", "--hosts=n4:1"], ["n1:1", "n4:1"]),
+        (["-H", "hostfile", "-w", "n2:1"], ["n1:2", "n2:1"]),
+        (["-w", "n3:1"], ["n3:1"]),
+    ):
+        assert hosts_of_run(*words, cwd=tmp_path) == (wanted, ""), words
+    found, said = hosts_of_run("-H", "hostfile", "-w", "n1:1", cwd=tmp_path)
+    assert found == []
+    assert "n1 is named twice" in said
+
+
+def test_a_list_is_never_a_file(tmp_path: Path) -> None:
+    """Files of that name are in every folder that ``exec --output-dir`` wrote."""
+    (tmp_path / "localhost").write_text("n1 slots=2\n")
+    done = dispatch("exec", "-w", "localhost", "echo", "x", cwd=tmp_path)
+    assert done.stdout == "localhost: x\n"
+    found, _ = hosts_of_run("-w", "localhost", "--nproc-per-node", "1", cwd=tmp_path)
+    assert found == ["localhost:1"]
+
+
+def test_a_run_takes_a_file_by_hosts_as_it_did(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("n1 slots=2\n")
+    for words in (["--hosts", "mine"], ["--hosts=mine"]):
+        found, said = hosts_of_run(*words, cwd=tmp_path)
+        assert found == ["n1:2"]
+        assert said == "note: --hosts mine is now --hostfile mine\n"
+    (tmp_path / "dispatch.toml").write_text("[run]\nhosts = 'mine'\n")
+    assert hosts_of_run(cwd=tmp_path) == (["n1:2"], "")
+
+
+def test_a_file_may_have_one_list_as_a_text(tmp_path: Path) -> None:
+    (tmp_path / "dispatch.toml").write_text("[all]\nhosts = 'n[1-2]:1'\n")
+    assert dispatch("hosts", "-f", cwd=tmp_path).stdout == "n[1-2]\n"
+    assert hosts_of_run(cwd=tmp_path)[0] == ["n1:1", "n2:1"]
+
+
+# -- -x: exports in a run, leaves hosts out elsewhere -----------------------------------------
+
+
+def test_who_confuses_the_two_meanings_of_x_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ["-H", "n[1-3]:1", "--dry-run", "--no-python", "true"]
+    assert cli.main(["-x", "n2", *run]) == 2
+    said = capsys.readouterr().err
+    assert "-x n2: a host, and in a run -x exports a variable" in said
+    assert "hint: to leave the host out: --exclude n2" in said
+    monkeypatch.setenv("n2", "a variable of that name")
+    assert cli.main(["-x", "n2", *run]) == 0
+    capsys.readouterr()
+    assert cli.main(["exec", "-w", "n[1-3]", "-x", "DEBUG=1", "env"]) == 2
+    assert "hint: a variable goes before the command: -- env NAME=VALUE COMMAND" in (
+        capsys.readouterr().err
+    )
