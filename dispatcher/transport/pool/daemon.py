@@ -8,7 +8,7 @@ has its own reading of ssh_config and known_hosts (``run``), so a change of thes
 holds from the next one on. While nobody calls, shells are started for the next commands
 (``transport.ssh.shared_sessions``). It ends when it holds nothing any more.
 
-``python -m dispatcher.transport.pool``: the holder; started by ``place.call`` alone.
+``python -m dispatcher.transport.pool.daemon``: started by ``socket_path.call`` alone.
 """
 
 from __future__ import annotations
@@ -155,4 +155,5 @@ def main() -> None:
         holder.close()
 
 
-main()
+if __name__ == "__main__":
+    main()

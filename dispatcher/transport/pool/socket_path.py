@@ -81,7 +81,7 @@ def call() -> socket.socket:
 
     # by a shell that ends at once: it is not our child, so that nobody has to wait for its end
     subprocess.run(
-        ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-m", "dispatcher.transport.pool"],
+        ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-m", "dispatcher.transport.pool.daemon"],
         cwd=_HOUSE,  # python -m looks there first, and the user's folder may hold anything
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
