@@ -18,7 +18,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.model.failure import Failure
 from dispatcher.transport.base import Link, Target, Transport
 from dispatcher.transport.pool import socket_path
-from dispatcher.transport.pool.pool_frames import frame
+from dispatcher.transport.pool.pool_protocol import LIST
 from dispatcher.transport.pool.pool_transport import KeptTransport
 from dispatcher.transport.pool.socket_path import ask
 from dispatcher.transport.process.command import CommandTransport, LocalTransport, template
@@ -176,7 +176,7 @@ def own_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def end_holder() -> None:
     """End the holder there is, if any, and wait until it is gone."""
-    said = ask(frame(b"L"))
+    said = ask(LIST)
     if said is None:
         return
     pid = said["pid"]

@@ -54,17 +54,17 @@ def _ask(flags: dict[str, Any]) -> int:
     from dispatcher.cli.options.host_options import find_hosts, hosts_typed
     from dispatcher.cli.say import say
     from dispatcher.model.hostset import fold
-    from dispatcher.transport.pool.pool_frames import Malformed, frame, told
+    from dispatcher.remote.protocol.mux import Malformed
+    from dispatcher.transport.pool.pool_protocol import DROP, LIST
     from dispatcher.transport.pool.socket_path import ask
 
     if flags["listing"] and flags["closing"]:
         raise UsageError("--list and --close exclude each other")
-    order = frame(b"L")
-    if flags["closing"]:
-        hosts = [host.name for host in find_hosts(flags, say)] if hosts_typed() else None
-        order = told(b"C", 0, hosts=hosts)
+    hosts = None
+    if flags["closing"] and hosts_typed():
+        hosts = [host.name for host in find_hosts(flags, say)]
     try:
-        said = ask(order)
+        said = ask(DROP, hosts=hosts) if flags["closing"] else ask(LIST)
     except (OSError, Malformed) as error:
         raise DispatchError(f"the process that holds connections: {error}") from None
     names = sorted(map(str, said["hosts"])) if said is not None else []

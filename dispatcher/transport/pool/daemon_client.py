@@ -17,28 +17,27 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dispatcher.model.failure import Failure
+from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Link, LinkClosed, Window
-from dispatcher.transport.pool.pool_frames import (
-    INPUT,
+from dispatcher.transport.pool.pool_protocol import (
+    ACCEPTED,
+    DROP,
+    FAILED,
+    LARGEST,
+    LIST,
+    NOT_POOLED,
     OPENING,
-    OUTPUT,
-    Frame,
-    Frames,
-    Malformed,
+    RESIZE,
     fields,
-    frame,
-    granted,
-    number,
-    told,
+    message,
 )
 
 #: seconds after a command's end until it is told though its output has not ended
 HELD_OPEN = 0.1
 #: bytes handed back of one command before it is another's turn
 _TURN = 256 << 10
-#: bytes of input that are granted at once
-STEP = INPUT // 4
-_CHUNK = 64 << 10
+_CHUNK = mux.LARGEST
+_CREDIT_OF = {mux.MORE_OUTPUT: mux.OUTPUT, mux.MORE_ERRORS: mux.ERRORS}
 
 
 class Hosts(Protocol):
@@ -73,12 +72,12 @@ class Caller:
         """Do what the caller wants; returns when it is gone and nothing is left of it."""
         writer = threading.Thread(target=self._hand_back, name="hand back", daemon=True)
         writer.start()
-        frames = Frames()
+        frames = mux.Frames(LARGEST)
         try:
             while data := self._link.recv(_CHUNK):
-                for one in frames.feed(data):
-                    self._obey(one)
-        except (OSError, Malformed):
+                for channel, kind, body in frames.feed(data):
+                    self._obey(channel, kind, body)
+        except (OSError, mux.Malformed):
             pass  # the caller is gone, or no caller of ours
         finally:
             with self._lock:
@@ -94,16 +93,15 @@ class Caller:
 
     # -- what it wants, on the thread that reads ------------------------------------------------
 
-    def _obey(self, one: Frame) -> None:
-        kind, channel, body = one
-        if kind == b"O":
+    def _obey(self, channel: int, kind: int, body: bytes) -> None:
+        if kind == mux.OPEN:
             self._open(channel, fields(body))
-        elif kind in b"LC":
-            if kind == b"C":
+        elif kind in (LIST, DROP):
+            if kind == DROP:
                 names = fields(body).get("hosts")
                 self._hosts.drop(None if names is None else set(names))
-            self._out.put(told(b"L", **self._hosts.listed()))
-        elif kind == b"Z":
+            self._out.put(message(LIST, **self._hosts.listed()))
+        elif kind == mux.CLOSE:
             with self._lock:  # whoever is opening it will find that nobody waits
                 carried = self._carried.pop(channel, None)
             if carried is not None:
@@ -136,12 +134,12 @@ class Caller:
         if isinstance(found, Failure):
             said: dict[str, Any] = {"kind": found.kind.value, "why": found.why}
             said |= {"hint": found.hint, "retryable": found.retryable}
-            self._out.put(told(b"F", channel, **said))
+            self._out.put(message(FAILED, channel, **said))
         elif carried is None:
-            self._out.put(frame(b"N", channel))
+            self._out.put(message(NOT_POOLED, channel))
         elif wanted:
             carried.begin(order["opening"].encode("latin-1")[:OPENING])
-            self._out.put(told(b"A", channel, address=carried.link.address))
+            self._out.put(message(ACCEPTED, channel, address=carried.link.address))
             carried.link.watch(lambda: self._out.put(channel))
         else:
             carried.leave()
@@ -199,12 +197,16 @@ class Carried:
         self.over = False
         self._channel = channel
         self._put = put
-        self._granted = OUTPUT  # written by the thread that reads
-        self._sent = 0  # and this by the one that hands back
+        # credit is granted by the thread that reads and used by the one that hands back
+        self._credit = {
+            mux.OUTPUT: mux.Credit(mux.OUTPUT_WINDOW),
+            mux.ERRORS: mux.Credit(mux.ERRORS_WINDOW),
+        }
+        self._input = mux.Credit(mux.INPUT_WINDOW)
         self._output = self._errors = self._end = False  # those that were told
         self._closing = threading.Lock()
         self._fed = 0
-        self._feeding: queue.SimpleQueue[tuple[bytes, bytes] | None] | None = None
+        self._feeding: queue.SimpleQueue[tuple[int, bytes] | None] | None = None
 
     def leave(self) -> None:
         """Close the link, and so end the command if it runs."""
@@ -222,14 +224,17 @@ class Carried:
         except LinkClosed:
             pass  # the caller is about to read why
 
-    def obey(self, kind: bytes, body: bytes) -> None:
+    def obey(self, kind: int, body: bytes) -> None:
         """Hand on one frame of the caller's. Raises: Malformed."""
-        if kind == b"G":
-            self._granted += number(body)
+        if kind in _CREDIT_OF:
+            self._credit[_CREDIT_OF[kind]].grant(body)
             self._put(self._channel)
-        elif kind == b"W":
+            return
+        if kind == RESIZE:
             self.link.resize(Window(**fields(body)))
-        elif self._feeding is not None:
+            return
+        self._input.use(len(body))
+        if self._feeding is not None:
             self._feeding.put((kind, body))
         elif self._fed + len(body) <= OPENING:
             self._hand_on(kind, body)
@@ -244,43 +249,52 @@ class Carried:
         while (one := self._feeding.get()) is not None:
             self._hand_on(*one)
 
-    def _hand_on(self, kind: bytes, body: bytes) -> None:
+    def _hand_on(self, kind: int, body: bytes) -> None:
         try:
-            if kind == b"D":
+            if kind == mux.INPUT:
                 self.link.write(body)
-            elif kind == b"E":
+            elif kind == mux.INPUT_END:
                 self.link.end_input()
         except LinkClosed:
             pass  # the caller is about to read why
-        steps = self._fed // STEP
         self._fed += len(body)
-        if self._fed // STEP > steps:
-            self._put(granted(self._channel, (self._fed // STEP - steps) * STEP))
+        more = self._input.taken(len(body))
+        if more:
+            self._put(mux.frame(self._channel, mux.MORE_INPUT, more))
 
     # -- what the host says, on the thread that hands back ---------------------------------------
 
     def said(self) -> list[bytes]:
         """Frames of what has come and the caller has credit for."""
         frames: list[bytes] = []
-        credit = self._granted - self._sent
-        turn = left = min(_TURN, credit)
-        while left > 0 and (data := self.link.read_errors(min(_CHUNK, left))):
-            frames.append(frame(b"2", self._channel, data))
+        left = _TURN
+        while (size := self._most(mux.ERRORS, left)) and (data := self.link.read_errors(size)):
+            frames.append(self._passed_on(mux.ERRORS, data))
             left -= len(data)
-        while left > 0 and not self._output:
-            data_or_none = self.link.read(min(_CHUNK, left))
+        while not self._output and (size := self._most(mux.OUTPUT, left)):
+            data_or_none = self.link.read(size)
             if data_or_none is None:
                 break
-            self._output = not data_or_none
+            if not data_or_none:
+                self._output = True
+                frames.append(mux.frame(self._channel, mux.OUTPUT_END))
+                break
+            frames.append(self._passed_on(mux.OUTPUT, data_or_none))
             left -= len(data_or_none)
-            frames.append(frame(b"1" if data_or_none else b"e", self._channel, data_or_none))
-        self._sent += turn - left
-        if left == 0 and credit > turn:
+        if left == 0:
             self._put(self._channel)  # there may be more; a grant rings by itself
         if not self._errors and self.link.errors_ended():
             self._errors = True
-            frames.append(frame(b"r", self._channel))
+            frames.append(mux.frame(self._channel, mux.ERRORS_END))
         return frames + self._ending()
+
+    def _most(self, kind: int, left: int) -> int:
+        """Bytes to read of an output, of which ``left`` may go in this turn."""
+        return min(_CHUNK, left, self._credit[kind].left)
+
+    def _passed_on(self, kind: int, data: bytes) -> bytes:
+        self._credit[kind].use(len(data))
+        return mux.frame(self._channel, kind, data)
 
     def _ending(self) -> list[bytes]:
         """The end, once: after all output, or when something holds that open for too long.
@@ -298,8 +312,8 @@ class Carried:
                 ending = self.link.ending(0.0)
                 lost = self.link.failure(0.0)
                 frames = [
-                    told(
-                        b"X",
+                    message(
+                        mux.ENDED,
                         self._channel,
                         code=ending.code,
                         signal=ending.signal,

@@ -1,74 +1,67 @@
-"""One command by way of the pool, on a channel of our one connection to it.
+"""The launcher's side of the pool: one connection to the daemon, and a link for each command.
 
-``Line``: the one connection of a dispatch to the holder, shared by all its commands.
-
-``KeptLink``: one command by way of the holder, on a channel of the line; see ``Link``.
+``PoolConnection`` is shared by all commands of a launcher: its one thread reads, and any
+thread may write. A ``PoolLink`` is one command, on a channel of it.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.transport.base import Link, LinkClosed, Window
-from dispatcher.transport.pool.pool_frames import (
-    INPUT,
-    OUTPUT,
-    Frames,
-    Malformed,
+from dispatcher.remote.protocol import mux
+from dispatcher.transport.base import LinkClosed, Window
+from dispatcher.transport.mux_link import MuxLink
+from dispatcher.transport.pool.pool_protocol import (
+    ACCEPTED,
+    FAILED,
+    LARGEST,
+    NOT_POOLED,
+    RESIZE,
     fields,
-    frame,
-    granted,
-    number,
-    told,
 )
 
-_RECEIVED = 256 << 10
-
-#: takes the kind and body of each frame, and None at the end of the line; on the line's thread
-Hear = Callable[[bytes | None, bytes], None]
+_READ_SIZE = 256 << 10
 
 
-class Line:
-    """Frames to and from the holder at the other end of ``link``. Any thread may send."""
+class PoolConnection:
+    """Frames to and from the daemon at the other end of ``link``. Any thread may send."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._hearers: dict[int, Hear] = {}
+        self._links: dict[int, PoolLink] = {}
         self._over = False
         link.settimeout(None)
-        self._thread = threading.Thread(target=self._run, name="transport:kept:read", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="transport:pool:read", daemon=True)
         self._thread.start()
 
-    def new_channel(self, hear: Hear) -> int:
-        """The number of a new channel, on which ``hear`` is told what comes.
-
-        Raises: LinkClosed when the line has ended.
-        """
+    def order(self, **said: Any) -> PoolLink:
+        """Ask for the command that ``said`` describes. Raises: LinkClosed."""
         number = next(self._numbers)
         with self._lock:
             if self._over:
-                raise LinkClosed("the holder is gone")
-            self._hearers[number] = hear
-        return number
+                raise LinkClosed("the daemon is gone")
+            link = self._links[number] = PoolLink(self, number)
+        self.send(number, mux.OPEN, json.dumps(said).encode())
+        return link
 
-    def forget(self, number: int) -> None:
-        """Nobody hears the channel any more."""
-        self._hearers.pop(number, None)
-
-    def send(self, data: bytes) -> None:
-        """Send whole frames. Raises: LinkClosed."""
+    def send(self, channel: int, kind: int, body: bytes = b"") -> None:
+        """Send a frame. Raises: LinkClosed."""
         try:
             with self._lock:
-                self._link.sendall(data)
+                self._link.sendall(mux.frame(channel, kind, body))
         except OSError:
-            raise LinkClosed("the holder is gone") from None
+            raise LinkClosed("the daemon is gone") from None
+
+    def forget(self, channel: int) -> None:
+        """Nobody listens to the channel any more."""
+        self._links.pop(channel, None)
 
     def close(self) -> None:
         """End all channels; idempotent."""
@@ -80,184 +73,51 @@ class Line:
             self._thread.join(1.0)
 
     def _run(self) -> None:
-        frames = Frames()
+        frames = mux.Frames(LARGEST)
         try:
-            while data := self._link.recv(_RECEIVED):
-                for kind, number, body in frames.feed(data):
-                    hear = self._hearers.get(number)
-                    if hear is not None:
-                        hear(kind, body)
-        except (OSError, Malformed):
+            while data := self._link.recv(_READ_SIZE):
+                for number, kind, body in frames.feed(data):
+                    link = self._links.get(number)
+                    if link is not None:  # else it was closed meanwhile
+                        link.take(kind, body)
+        except (OSError, mux.Malformed):
             pass
         with self._lock:
             self._over = True
-            left = list(self._hearers.values())
+            left = list(self._links.values())
             self._link.close()  # nobody sends now
-        for hear in left:
-            hear(None, b"")
+        for link in left:
+            link.lose(None)
 
 
-_CHUNK = 32 << 10
-#: bytes of output that were taken until as many are granted again
-STEP = OUTPUT // 4
+class PoolLink(MuxLink):
+    """A command that was ordered; the daemon's ``answer`` tells what came of it."""
 
-
-class KeptLink(Link):
-    """A command that is to be told by ``order``. Raises: LinkClosed when ``line`` has ended."""
-
-    tells_end = True
     by = "kept"
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._state = threading.Condition(threading.Lock())
-        self._answer: tuple[bytes, bytes] | None = None
-        self._held = {1: bytearray(), 2: bytearray()}
-        self._ended = {1: False, 2: False}
-        self._ending = Ending(None)
-        self._silence: str | None = None
-        self._over = False
-        self._closed = False
-        self._taken = 0  # bytes since we granted some
-        self._credit = INPUT
-        self._input_open = True
-        self._ready: Callable[[], None] | None = None
-        self._channel = line.new_channel(self._hear)
+    def __init__(self, connection: PoolConnection, channel: int) -> None:
+        super().__init__(connection, channel)
+        self._answer: tuple[int, bytes] | None = None
 
-    def order(self, **said: Any) -> None:
-        """Ask for the command. Raises: LinkClosed."""
-        self._line.send(told(b"O", self._channel, **said))
+    def answer(self, seconds: float) -> tuple[int, bytes] | None:
+        """Kind and body of the answer; None when none comes in so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._answer is not None or self._over, seconds)
+            return self._answer or ((NOT_POOLED, b"") if self._over else None)
 
-    def answer(self, seconds: float) -> tuple[bytes, bytes]:
-        """Kind and body of the answer; the kind is empty when none comes in time."""
-        with self._state:
-            self._state.wait_for(lambda: self._answer is not None, seconds)
-            kind, body = self._answer or (b"", b"")
-        if kind == b"A":
-            try:
-                self.address = fields(body).get("address")
-            except Malformed:
-                return b"N", b""
-        return kind, body
+    def _answered(self, kind: int, body: bytes) -> None:
+        if self._answer is not None or kind not in (ACCEPTED, FAILED, NOT_POOLED):
+            raise mux.Malformed("no answer")
+        if kind == ACCEPTED:
+            self.address = fields(body).get("address")
+        self._answer = kind, body
 
-    # -- on the line's thread ---------------------------------------------------------------
-
-    def _hear(self, kind: bytes | None, body: bytes) -> None:
-        """One frame, or None at the end of the line. Raises: Malformed."""
-        with self._state:
-            if kind == b"1" or kind == b"2":
-                self._held[int(kind)] += body
-            elif kind == b"e":
-                self._ended[1] = True
-            elif kind == b"r":
-                self._ended[2] = True
-            elif kind == b"X":
-                said = fields(body)
-                self._ending = Ending(said.get("code"), said.get("signal"))
-                self._silence = said.get("silence")
-                self._over = True
-            elif kind == b"G":
-                self._credit += number(body)
-            elif kind is None:
-                self._ended = {1: True, 2: True}
-                self._over = True
-            if self._answer is None:
-                self._answer = (b"N" if kind is None else kind, body)
-            self._state.notify_all()
-        ready = self._ready
-        if ready is not None:
-            ready()
-
-    # -- the owner --------------------------------------------------------------------------
-
-    def watch(self, ready: Callable[[], None]) -> None:
-        self._ready = ready
-        ready()
-
-    def read(self, limit: int) -> bytes | None:
-        data = self._take(1, limit)
-        if data:
-            return data
-        with self._state:
-            return b"" if self._ended[1] and not self._held[1] else None
-
-    def read_errors(self, limit: int) -> bytes:
-        return self._take(2, limit)
-
-    def _take(self, stream: int, limit: int) -> bytes:
-        with self._state:
-            held = self._held[stream]
-            if not held:
-                return b""
-            data = bytes(held[:limit])
-            del held[:limit]
-            self._taken += len(data)
-            grant = self._taken if self._taken >= STEP and not self._over else 0
-            self._taken -= grant
-        if grant:
-            self._tell(granted(self._channel, grant))
-        return data
-
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            with self._state:
-                self._state.wait_for(lambda: self._credit > 0 or self._shut())
-                if self._shut():
-                    raise LinkClosed("link closed")
-                size = min(len(view), self._credit, _CHUNK)
-                self._credit -= size
-            self._line.send(frame(b"D", self._channel, bytes(view[:size])))
-            view = view[size:]
-
-    def _shut(self) -> bool:
-        return self._over or self._closed or not self._input_open
-
-    def end_input(self) -> None:
-        if self._input_open:
-            self._tell(frame(b"E", self._channel))
-            with self._state:
-                self._input_open = False
-                self._state.notify_all()
+    def _ending_of(self, body: bytes) -> tuple[Ending, Failure | None]:
+        said = fields(body)
+        silence = said.get("silence")
+        lost = None if silence is None else Failure(Kind.UNREACHABLE, silence)
+        return Ending(said.get("code"), said.get("signal")), lost
 
     def resize(self, window: Window) -> None:
-        self._tell(told(b"W", self._channel, columns=window.columns, rows=window.rows))
-
-    def _tell(self, data: bytes) -> None:
-        try:
-            self._line.send(data)
-        except LinkClosed:
-            pass  # as everybody is about to read
-
-    def gone(self) -> bool:
-        return self._over
-
-    def errors_ended(self) -> bool:
-        with self._state:
-            return self._ended[2] and not self._held[2]
-
-    def close(self) -> None:
-        with self._state:
-            if self._closed:
-                return
-            self._closed = True
-            complete = self._over and all(self._ended.values())  # the holder has closed it
-            self._ended = {1: True, 2: True}
-            self._held = {1: bytearray(), 2: bytearray()}
-            self._over = True
-            self._state.notify_all()
-        self._line.forget(self._channel)
-        if not complete:
-            self._tell(frame(b"Z", self._channel))
-        ready = self._ready
-        if ready is not None:
-            ready()
-
-    def ending(self, timeout: float) -> Ending:
-        with self._state:
-            self._state.wait_for(lambda: self._over, max(0.0, timeout))
-            return self._ending
-
-    def failure(self, timeout: float) -> Failure | None:
-        seen = self._silence
-        return None if seen is None else Failure(Kind.UNREACHABLE, seen)
+        size = {"columns": window.columns, "rows": window.rows}
+        self._say(RESIZE, json.dumps(size).encode())

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transport.base import (
     UNLESS_CONFIGURED,
     Alive,
@@ -22,8 +23,8 @@ from dispatcher.transport.base import (
     Window,
 )
 from dispatcher.transport.pool import socket_path
-from dispatcher.transport.pool.pool_frames import OPENING, Malformed, fields
-from dispatcher.transport.pool.pool_link import KeptLink, Line
+from dispatcher.transport.pool.pool_link import PoolConnection, PoolLink
+from dispatcher.transport.pool.pool_protocol import ACCEPTED, FAILED, OPENING, fields
 
 #: seconds that the holder's answer may be late
 SLACK = 1.0
@@ -58,7 +59,7 @@ class KeptTransport(Transport):
             "alive": [alive.seconds, alive.otherwise],
         }
         self._lock = threading.Lock()
-        self._line: Line | None = None
+        self._line: PoolConnection | None = None
         self._dialled = False
 
     def open(
@@ -86,27 +87,24 @@ class KeptTransport(Transport):
         link = self._ordered(line, target, command, left, window)
         if link is None:
             return None
-        kind, body = link.answer(left + SLACK)
-        if kind == b"A":
+        answer = link.answer(left + SLACK)
+        if answer is not None and answer[0] == ACCEPTED:
             return link
         link.close()
-        if kind == b"":
-            return Failure(Kind.TIMEOUT, LATE)
-        return _failure(body) if kind == b"F" else None
+        return Failure(Kind.TIMEOUT, LATE) if answer is None else _failure(*answer)
 
     def _ordered(
         self,
-        line: Line,
+        line: PoolConnection,
         target: Target,
         command: str,
         left: float,
         window: Window | None = None,
         opening: bytes = b"",
-    ) -> KeptLink | None:
+    ) -> PoolLink | None:
         """The link to a command that was ordered; None if the holder has gone."""
         try:
-            link = KeptLink(line)
-            link.order(
+            return line.order(
                 host=target.host,
                 user=target.user,
                 port=target.port,
@@ -118,7 +116,6 @@ class KeptTransport(Transport):
             )
         except LinkClosed:
             return None
-        return link
 
     def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
         left = deadline - time.monotonic()
@@ -135,12 +132,12 @@ class KeptTransport(Transport):
                 self._direct = self._make_direct()
             return self._direct
 
-    def _our_line(self) -> Line | None:
+    def _our_line(self) -> PoolConnection | None:
         with self._lock:
             if not self._dialled:
                 self._dialled = True
                 caller = socket_path.dial()
-                self._line = None if caller is None else Line(caller)
+                self._line = None if caller is None else PoolConnection(caller)
             return self._line
 
     def rest(self, command: str) -> None:
@@ -157,7 +154,7 @@ class KeptTransport(Transport):
 class KeptCall(Call):
     """The holder was asked for ``link``. until: when it is late; instead: who is asked then."""
 
-    def __init__(self, link: KeptLink, until: float, instead: Callable[[], Transport]) -> None:
+    def __init__(self, link: PoolLink, until: float, instead: Callable[[], Transport]) -> None:
         self._link = link
         self.until = until
         self._instead = instead
@@ -166,22 +163,24 @@ class KeptCall(Call):
         self._link.watch(ready)
 
     def answer(self) -> Link | Failure | Transport | None:
-        kind, body = self._link.answer(0.0)
-        if kind == b"A":
+        answer = self._link.answer(0.0)
+        if answer is not None and answer[0] == ACCEPTED:
             return self._link
-        if kind == b"" and time.monotonic() < self.until:
+        if answer is None and time.monotonic() < self.until:
             return None
         self._link.close()
-        if kind == b"":
+        if answer is None:
             return Failure(Kind.TIMEOUT, LATE)
-        return (_failure(body) if kind == b"F" else None) or self._instead()
+        return _failure(*answer) or self._instead()
 
     def close(self) -> None:
         self._link.close()
 
 
-def _failure(body: bytes) -> Failure | None:
-    """The failure that the holder tells; None if it makes no sense."""
+def _failure(kind: int, body: bytes) -> Failure | None:
+    """The failure that the daemon tells; None if it tells none, or makes no sense."""
+    if kind != FAILED:
+        return None
     try:
         said = fields(body)
         return Failure(Kind(said["kind"]), str(said["why"]), said["hint"], bool(said["retryable"]))

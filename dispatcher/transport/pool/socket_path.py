@@ -24,7 +24,8 @@ from typing import Any
 
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.paths import private, state_folder
-from dispatcher.transport.pool.pool_frames import PROTOCOL, Frame, Frames, Malformed, fields
+from dispatcher.remote.protocol.mux import Frames, Malformed
+from dispatcher.transport.pool.pool_protocol import LARGEST, PROTOCOL, fields, message
 
 #: seconds that a new holder may take to listen
 START_LIMIT = 10.0
@@ -147,8 +148,8 @@ def _at(place: Path) -> Iterator[int]:
 LIMIT = 10.0
 
 
-def ask(order: bytes) -> dict[str, Any] | None:
-    """What the holder answers to a frame ``L`` or ``C``; None where there is none.
+def ask(kind: int, **said: Any) -> dict[str, Any] | None:
+    """What the daemon answers to LIST, or DROP of ``hosts``; None where there is none.
 
     Raises: UsageError if its folder is not ours alone; OSError, Malformed.
     """
@@ -157,8 +158,8 @@ def ask(order: bytes) -> dict[str, Any] | None:
         return None
     with link:
         link.settimeout(LIMIT)
-        link.sendall(order)
-        frames, answers = Frames(), list[Frame]()
+        link.sendall(message(kind, **said))
+        frames, answers = Frames(LARGEST), list[tuple[int, int, bytes]]()
         while not answers:
             data = link.recv(1 << 16)
             if not data:

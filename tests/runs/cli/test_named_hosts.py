@@ -21,7 +21,7 @@ from dispatcher.cli.run import launch
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.transport.pool import socket_path
-from dispatcher.transport.pool.pool_frames import Frames, fields
+from dispatcher.transport.pool.pool_protocol import DROP
 
 #: every way to the hosts, and the table of dispatch.toml that is for it
 WAYS = {
@@ -266,8 +266,9 @@ def test_close_is_about_all_or_those_typed(
     (folder / "dispatch.toml").write_text("[all]\nhostfile = 'hf'\n")
     orders: list[object] = []
 
-    def ask(order: bytes) -> None:
-        orders.extend(fields(body)["hosts"] for _, _, body in Frames().feed(order))
+    def ask(kind: int, hosts: object) -> None:
+        assert kind == DROP
+        orders.append(hosts)
 
     monkeypatch.setattr(socket_path, "ask", ask)
     assert cli.main(["connect", "--close", *where]) == 0

@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rig import Cluster, wait_for
 
 from dispatcher.model.errors import UsageError
 from dispatcher.transport.pool import daemon as holder
 from dispatcher.transport.pool import socket_path
-from dispatcher.transport.pool.pool_frames import LARGEST, Frames, Malformed, frame, told
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 WAITS = """-c IFS= read -r s;eval "$s\""""
@@ -269,13 +266,14 @@ with socket.socket(socket.AF_UNIX) as listener:
 #: asks at descriptor FD as user UID what is held; says the answer, or nothing when hung up on
 ASKS = """
 import os, socket, sys
-from dispatcher.transport.pool.pool_frames import Frames, frame
+from dispatcher.remote.protocol.mux import Frames
+from dispatcher.transport.pool.pool_protocol import LIST, message
 os.setuid(int(sys.argv[3]))
 with socket.socket(socket.AF_UNIX) as link:
     link.connect(f"/proc/self/fd/{sys.argv[1]}/{sys.argv[2]}")
     link.settimeout(10)
     try:
-        link.sendall(frame(b"L"))
+        link.sendall(message(LIST))
         print(*Frames().feed(link.recv(4096)))
     except ConnectionError:
         pass
@@ -378,25 +376,3 @@ def test_usage(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert not list(tmp_path.iterdir())
-
-
-PARTS = st.tuples(
-    st.sampled_from([b"D", b"1", b"e"]), st.integers(0, 2**32 - 1), st.binary(max_size=50)
-)
-
-
-@given(st.lists(PARTS), st.data())
-def test_frames_in_any_pieces(parts: list[tuple[bytes, int, bytes]], data: st.DataObject) -> None:
-    stream = b"".join(frame(kind, channel, body) for kind, channel, body in parts)
-    frames, found = Frames(), []
-    while stream:
-        size = data.draw(st.integers(1, len(stream)))
-        found += frames.feed(stream[:size])
-        stream = stream[size:]
-    assert found == parts
-
-
-def test_frames_are_bounded() -> None:
-    with pytest.raises(Malformed):
-        list(Frames().feed(b"D" + bytes(4) + (LARGEST + 1).to_bytes(4, "big")))
-    assert list(Frames().feed(told(b"L", 7, a=1))) == [(b"L", 7, b'{"a": 1}')]

@@ -1,0 +1,205 @@
+"""A command at the far end of a channel, as a ``Link``: what the pool's and a tree's share.
+
+The protocol is ``remote.protocol.mux``, and here is its near end. ``take`` and ``lose`` are
+called by the thread that reads the connection, the rest by the link's owner. What is read
+grants the far end more; what is written waits for credit, so a link that nobody reads, or
+whose command does not read, holds back nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from dispatcher.model.failure import Ending, Failure
+from dispatcher.remote.protocol import mux
+from dispatcher.transport.base import Link, LinkClosed
+
+_PIECE = 32 << 10
+_MORE = {mux.OUTPUT: mux.MORE_OUTPUT, mux.ERRORS: mux.MORE_ERRORS}
+_END_OF = {mux.OUTPUT_END: mux.OUTPUT, mux.ERRORS_END: mux.ERRORS}
+
+
+class Connection(Protocol):
+    """What carries the frames of many links; any thread may call."""
+
+    def send(self, channel: int, kind: int, body: bytes = b"") -> None:
+        """Send a frame. Raises: LinkClosed where the connection is known to be gone."""
+
+    def forget(self, channel: int) -> None:
+        """Nobody listens to the channel any more."""
+
+
+class MuxLink(Link):
+    """See ``Link`` for the contract. channel: of ``connection``, where it is opened."""
+
+    tells_end = True
+
+    def __init__(self, connection: Connection, channel: int) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._changed = threading.Condition(threading.Lock())
+        self._held = {mux.OUTPUT: bytearray(), mux.ERRORS: bytearray()}
+        self._ended = {mux.OUTPUT: False, mux.ERRORS: False}
+        self._credit = {
+            mux.OUTPUT: mux.Credit(mux.OUTPUT_WINDOW),
+            mux.ERRORS: mux.Credit(mux.ERRORS_WINDOW),
+        }
+        self._room = mux.Credit(mux.INPUT_WINDOW)
+        self._ending = Ending(None)
+        self._lost: Failure | None = None
+        self._over = False
+        self._closed = False
+        self._input_open = True
+        self._ready: Callable[[], None] | None = None
+
+    # -- the connection's thread ----------------------------------------------------------------
+
+    def take(self, kind: int, body: bytes) -> None:
+        """A frame of our channel. Raises: Malformed for what the far end must not say."""
+        with self._changed:
+            if kind in self._held:
+                if self._ended[kind]:
+                    raise mux.Malformed("output after its end")
+                self._credit[kind].use(len(body))
+                self._held[kind] += self._arriving(kind, body)
+            elif kind in _END_OF:
+                self._ended[_END_OF[kind]] = True
+                self._held[_END_OF[kind]] += self._left_over(_END_OF[kind])
+            elif kind == mux.MORE_INPUT:
+                self._room.grant(body)
+            elif kind == mux.ENDED:
+                self._ending, self._lost = self._ending_of(body)
+                self._over = True
+            else:
+                self._answered(kind, body)
+            self._changed.notify_all()
+        self._tell()
+
+    def lose(self, failure: Failure | None) -> None:
+        """The connection is gone, and the command with it. failure: why, if that is known."""
+        with self._changed:
+            if not self._over:
+                self._lost = failure
+            self._end()
+        self._tell()
+
+    def _end(self) -> None:
+        self._over = True
+        self._ended = dict.fromkeys(self._ended, True)
+        self._changed.notify_all()
+
+    def _arriving(self, kind: int, body: bytes) -> bytes:
+        """What of ``body`` is for the owner. Raises: Malformed."""
+        return body
+
+    def _left_over(self, kind: int) -> bytes:
+        """What ``_arriving`` has held back, at the end of the stream."""
+        return b""
+
+    def _ending_of(self, body: bytes) -> tuple[Ending, Failure | None]:
+        """How the command ended, and why it did where it is the host's. Raises: Malformed."""
+        raise NotImplementedError
+
+    def _answered(self, kind: int, body: bytes) -> None:
+        """A frame of the protocol's own. Raises: Malformed."""
+        raise mux.Malformed(f"a frame of kind {kind}, {len(body)} bytes")
+
+    def _tell(self) -> None:
+        ready = self._ready
+        if ready is not None:
+            ready()
+
+    # -- the owner --------------------------------------------------------------------------------
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        self._ready = ready
+        ready()
+
+    def read(self, limit: int) -> bytes | None:
+        data = self._drain(mux.OUTPUT, limit)
+        if data:
+            return data
+        with self._changed:
+            return b"" if self._ended[mux.OUTPUT] and not self._held[mux.OUTPUT] else None
+
+    def read_errors(self, limit: int) -> bytes:
+        return self._drain(mux.ERRORS, limit)
+
+    def _drain(self, kind: int, limit: int) -> bytes:
+        with self._changed:
+            held = self._held[kind]
+            if not held:
+                return b""
+            data = bytes(held[:limit])
+            del held[:limit]
+            more = b"" if self._ended[kind] else self._credit[kind].taken(len(data))
+        if more:
+            self._say(_MORE[kind], more)
+        return data
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            size = self._take_room(1, min(len(left), _PIECE))
+            self._connection.send(self._channel, mux.INPUT, bytes(left[:size]))
+            left = left[size:]
+
+    def _take_room(self, least: int, most: int) -> int:
+        """Wait until so many bytes of input are welcome; how many of them may go."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open() or self._room.left >= least)
+            if not self._open():
+                raise LinkClosed("link closed")
+            size = min(most, self._room.left)
+            self._room.use(size)
+            return size
+
+    def _open(self) -> bool:
+        return self._input_open and not self._over and not self._closed
+
+    def end_input(self) -> None:
+        with self._changed:
+            was_open, self._input_open = self._open(), False
+            self._changed.notify_all()
+        if was_open:
+            self._say(mux.INPUT_END)
+
+    def _say(self, kind: int, body: bytes = b"") -> None:
+        """Send what has no effect where the connection is gone, as everybody is about to read."""
+        try:
+            self._connection.send(self._channel, kind, body)
+        except LinkClosed:
+            pass
+
+    def gone(self) -> bool:
+        return self._over
+
+    def errors_ended(self) -> bool:
+        with self._changed:
+            return self._ended[mux.ERRORS] and not self._held[mux.ERRORS]
+
+    def close(self) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            known = self._over and all(self._ended.values())  # the far end has closed it as well
+            self._end()
+            for held in self._held.values():
+                held.clear()
+        if not known:
+            self._say(mux.CLOSE)
+        self._connection.forget(self._channel)
+        self._tell()
+
+    def ending(self, timeout: float) -> Ending:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over, max(0.0, timeout))
+            return self._ending
+
+    def failure(self, timeout: float) -> Failure | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over, max(0.0, timeout))
+            return self._lost
