@@ -41,7 +41,6 @@ MAY: dict[str, tuple[str, ...]] = {
 
 #: files that import each other for the sake of types; to be cut
 CIRCLES = {
-    frozenset({"transport.tree.stream", "transport.tree.branch"}),
     frozenset(
         f"remote.pmi.{name}"
         for name in (
@@ -216,7 +215,11 @@ def test_what_travels_imports_only_itself_and_a_few_standard_modules(name: str) 
 
 @pytest.mark.parametrize(
     ("name", "beside"),
-    [("remote.tree_relay", {"dispatcher.remote.tree_command"}), ("remote.tree_command", set())],
+    [
+        ("remote.tree_relay", {"dispatcher.remote.protocol.mux", "dispatcher.remote.tree_command"}),
+        ("remote.tree_command", {"dispatcher.remote.protocol.mux"}),
+        ("remote.protocol.mux", set()),
+    ],
 )
 def test_what_travels_for_a_tree_stands_alone(name: str, beside: set[str]) -> None:
     imported = names_imported(name)

@@ -3,7 +3,7 @@
 Host keys are those the root knows: its lines are in memory, behind a name that only this
 process's user can open (/proc/PID/fd), for as long as the command runs.
 
-It travels with ``there``, and imports as little.
+It travels with ``tree_relay``, and imports as little.
 """
 
 from __future__ import annotations
@@ -12,14 +12,23 @@ import os
 from _signal import SIG_DFL, SIGKILL, SIGPIPE  # type: ignore[import-not-found]
 from _signal import signal as on_signal
 
+from dispatcher.remote.protocol.mux import (
+    ERRORS_WINDOW,
+    INPUT_WINDOW,
+    OUTPUT,
+    OUTPUT_WINDOW,
+    Credit,
+)
+
 _PR_SET_PDEATHSIG = 1
 
 
 class Output:
     """One output of a command: the descriptor it is read from, and the credit it has."""
 
-    def __init__(self, fd: int, kind: int, end: int, credit: int) -> None:
-        self.fd, self.kind, self.end, self.credit = fd, kind, end, credit
+    def __init__(self, fd: int, kind: int, end: int) -> None:
+        self.fd, self.kind, self.end = fd, kind, end
+        self.credit = Credit(OUTPUT_WINDOW if kind == OUTPUT else ERRORS_WINDOW)
 
 
 class Command:
@@ -33,7 +42,7 @@ class Command:
         self.pid = pid
         self.input = stdin
         self.waiting = b""  # for its input
-        self.taken = 0  # bytes of input that no room was given back for yet
+        self.room = Credit(INPUT_WINDOW)  # of its input
         self.input_ends = False
         self.outputs = outputs
         self.known = known

@@ -3,28 +3,20 @@
 It is sent only where there is a tree, is installed nowhere and ends with its link: the end
 of its standard input ends it and every ``ssh`` it started. It knows nothing of trees,
 agents or users. The root names commands, this starts them, each in its own session, and
-carries their bytes in frames over the one link, without looking into them::
+carries their bytes over the one link, without looking into them: the far end of
+``protocol.mux``, whose OPEN holds the lines for known_hosts and then the words of the command, NUL
+between them, and whose ENDED 4 bytes: its exit code, or -n for signal n. A CLOSE kills a
+command that leads to another host. Besides that they say:
 
-    stream:4  kind:1  size:4   body:size                          big endian
+=====  ====  ===============================================================
+KEEP   down  bytes that many commands will read; their place stands for the channel
+KEPT   down  4 bytes: the place of what is a channel's next input
+PULSE  down  the size and the bytes of a ping, then the channels it is for, 4 bytes each;
+       up    the channels that have answered with a NUL as an error, 4 bytes each
+=====  ====  ===============================================================
 
-=============  ====  ===============================================================
-kind           way   body
-=============  ====  ===============================================================
-OPEN           down  lines for known_hosts, then the words of the command, NUL between
-INPUT          down  bytes for its standard input; INPUT_END: no more of them
-KEEP           down  bytes that many commands will read; their place stands for the stream
-KEPT           down  4 bytes: the place of what is its next input
-CLOSE          down  forget it; a command that leads to another host is killed
-MORE_OUTPUT    down  4 bytes: how many more bytes of output are welcome; also MORE_ERRORS
-OUTPUT, ERRORS up    bytes of its outputs; OUTPUT_END, ERRORS_END: no more of them
-ENDED          up    4 bytes: its exit code, or -n for signal n
-TAKEN          up    4 bytes: how many more bytes of input are welcome
-PULSE          down  the size and the bytes of a ping, then the streams it is for, 4 bytes each;
-               up    the streams that have answered with a NUL as an error, 4 bytes each
-=============  ====  ===============================================================
-
-Memory is bounded: each stream has credit in each direction, and while the link takes
-nothing no output is read. What is short and urgent (ENDED, TAKEN, PULSE) passes all output.
+Memory is bounded: each channel has credit in each direction, and while the link takes
+nothing no output is read. What is short and urgent (ENDED, MORE_INPUT, PULSE) passes all output.
 What waits for the link goes in few writes, so that many short answers are not as many packets.
 
 It runs on Python 3.8 and later and imports little: every inner host waits for its start.
@@ -41,21 +33,33 @@ from _signal import signal as on_signal
 from _struct import Struct
 from time import monotonic
 
+from dispatcher.remote.protocol.mux import (  # fmt: skip
+    CLOSE,
+    COUNT,
+    ENDED,
+    ERRORS,
+    ERRORS_END,
+    HEADER,
+    INPUT,
+    INPUT_END,
+    INPUT_WINDOW,
+    LARGEST,
+    MORE_ERRORS,
+    MORE_INPUT,
+    MORE_OUTPUT,
+    OPEN,
+    OUTPUT,
+    OUTPUT_END,
+    OWN,
+    Frames,
+    Malformed,
+    frame,
+)  # fmt: skip
 from dispatcher.remote.tree_command import Command, Output, die_with_parent, in_memory, read, start
 
-HEADER = Struct("!IBI")
-COUNT = Struct("!I")
 STATUS = Struct("!i")
+KEEP, KEPT, PULSE = range(OWN, OWN + 3)
 
-(
-    OPEN, INPUT, INPUT_END, CLOSE, MORE_OUTPUT, MORE_ERRORS,
-    OUTPUT, ERRORS, OUTPUT_END, ERRORS_END, ENDED, TAKEN, KEEP, KEPT, PULSE,
-) = range(1, 16)  # fmt: skip
-
-#: bytes of a body at most
-LARGEST = 64 << 10
-#: bytes that may be under way before the other end grants more
-OUTPUT_WINDOW, ERRORS_WINDOW, INPUT_WINDOW = 1 << 20, 256 << 10, 256 << 10
 #: seconds in which answers to a pulse are gathered, to be told together
 _GATHER = 0.2
 #: bytes that may wait for the link before no more output is read
@@ -67,38 +71,6 @@ KNOWN = b"UserKnownHostsFile="
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def frame(stream: int, kind: int, body: bytes = b"") -> bytes:
-    return HEADER.pack(stream, kind, len(body)) + body
-
-
-class Malformed(ValueError):
-    """What was read is not of this protocol."""
-
-
-class Frames:
-    """Bytes in, (stream, kind, body) out; holds one frame at most."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """The frames that are complete. Raises: Malformed for one that is too large."""
-        found = []
-        data = self._rest + data
-        at, end = 0, len(data)
-        while end - at >= HEADER.size:
-            stream, kind, size = HEADER.unpack_from(data, at)
-            if size > LARGEST:
-                raise Malformed("a frame of %d bytes" % size)
-            after = at + HEADER.size + size
-            if after > end:
-                break
-            found.append((stream, kind, data[at + HEADER.size : after]))
-            at = after
-        self._rest = data[at:]
-        return found
 
 
 class Relay:
@@ -176,7 +148,9 @@ class Relay:
             if stream is None:
                 continue  # it has ended meanwhile
             if kind in (INPUT, KEPT):
-                stream.waiting += self._kept[COUNT.unpack(body)[0]] if kind == KEPT else body
+                body = self._kept[COUNT.unpack(body)[0]] if kind == KEPT else body
+                stream.room.use(len(body))
+                stream.waiting += body
                 self._feed(stream)
             elif kind == INPUT_END:
                 stream.input_ends = True
@@ -185,7 +159,7 @@ class Relay:
                 self._close(stream)
             elif kind in (MORE_OUTPUT, MORE_ERRORS):
                 output = stream.outputs[kind - MORE_OUTPUT]
-                output.credit += COUNT.unpack(body)[0]
+                output.credit.grant(body)
                 self._listen(stream, output)
 
     def _open(self, number: int, body: bytes) -> None:
@@ -205,8 +179,8 @@ class Relay:
                 os.close(known)
             return
         outputs = (
-            Output(fds[1], OUTPUT, OUTPUT_END, OUTPUT_WINDOW),
-            Output(fds[2], ERRORS, ERRORS_END, ERRORS_WINDOW),
+            Output(fds[1], OUTPUT, OUTPUT_END),
+            Output(fds[2], ERRORS, ERRORS_END),
         )
         stream = self._streams[number] = Command(number, pid, fds[0], known, *outputs)
         for output in stream.outputs:
@@ -241,10 +215,9 @@ class Relay:
                 stream.waiting = b""
                 break
             stream.waiting = stream.waiting[written:]
-        stream.taken += before - len(stream.waiting)
-        if stream.taken >= INPUT_WINDOW // 2:  # not a frame for each heartbeat
-            self._say(stream.number, TAKEN, COUNT.pack(stream.taken))
-            stream.taken = 0
+        more = stream.room.taken(before - len(stream.waiting))
+        if more:
+            self._say(stream.number, MORE_INPUT, more)
         if stream.waiting:
             if stream.input not in self._ready:
                 self._watch(stream.input, lambda: self._feed(stream), select.POLLOUT)
@@ -268,7 +241,7 @@ class Relay:
                 continue  # it has ended, or does not read what it was told before
             stream.beats = True
             stream.waiting += body[COUNT.size : end]
-            stream.taken -= end - COUNT.size  # which was no input that wants room
+            stream.room.taken(COUNT.size - end)  # which was no input that wants room
             self._feed(stream)
 
     # -- output -----------------------------------------------------------------------------
@@ -277,13 +250,13 @@ class Relay:
         """Read an output, or not, as its credit and the link allow."""
         if output.fd < 0:
             return
-        if self._full or output.credit <= 0:
+        if self._full or output.credit.left <= 0:
             self._unwatch(output.fd)
         elif output.fd not in self._ready:
             self._watch(output.fd, lambda: self._take(stream, output))
 
     def _take(self, stream: Command, output: Output) -> None:
-        data = read(output.fd, min(LARGEST, output.credit))
+        data = read(output.fd, min(LARGEST, output.credit.left))
         if data is None:
             return
         if stream.beats and output.kind == ERRORS and data and not data.strip(b"\0"):
@@ -292,7 +265,7 @@ class Relay:
             self._heard.append(stream.number)
             return
         if data:
-            output.credit -= len(data)
+            output.credit.use(len(data))
             self._say(stream.number, output.kind, data)
             self._listen(stream, output)
             return
@@ -331,7 +304,7 @@ class Relay:
     # -- the link, upwards ----------------------------------------------------------------------
 
     def _say(self, number: int, kind: int, body: bytes = b"") -> None:
-        lane = self._urgent if kind in (ENDED, TAKEN, PULSE) else self._going
+        lane = self._urgent if kind in (ENDED, MORE_INPUT, PULSE) else self._going
         lane.append(frame(number, kind, body))
         self._waiting += HEADER.size + len(body)
         self._throttle()

@@ -1,22 +1,16 @@
-"""Our end of the link to one inner host, and what its relay keeps for many to read.
-
-What a relay keeps for many to read: which piece lies in which place.
-
-The root alone decides. It has a piece put into a place (KEEP), and then given to one stream
-after the other (KEPT). All of that goes down one lane, so nothing is lost when a piece takes
-the place of another: whoever was promised the old one has had it by then. Places are taken in
-turn, and nobody notes who has yet to read what lies there: one that comes too late for a piece
-has it sent once more, which is never more than if each had been sent its own.
-
-Our end of the link to one inner host: the thread that reads and writes it.
+"""Our end of the link to one inner host: the thread that reads and writes it.
 
 Owners of streams never touch the link. What they send waits here, orders before input, and
 is bounded by each stream's credit; what comes in is given to the streams at once, which hold
 no more than they granted. So a link that stands still delays only what is behind it.
 
 What is common to many streams crosses the link for the first of them; the others are then
-told that it is their next input, each when its own writer comes to it. Where the link is itself
-such a stream, the same bytes are common there, so that a tree's links carry them once at any depth.
+told that it is their next input, each when its own writer comes to it. The root alone decides
+which piece the relay keeps in which place (``PieceCache``): it has a piece put there (KEEP),
+and then given to one stream after the other (KEPT). All of that goes down one lane, so nothing
+is lost when a piece takes the place of another: whoever was promised the old one has had it by
+then. Where the link is itself such a stream, the same bytes are common there, so that a tree's
+links carry them once at any depth.
 
 When the link ends, so do all its streams: that of the inner host itself with the reason,
 those behind it with its name.
@@ -34,7 +28,8 @@ from contextlib import contextmanager
 
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.remote import tree_relay
+from dispatcher.remote.protocol import mux
+from dispatcher.remote.tree_relay import KEEP, KEPT, PULSE
 from dispatcher.transport.base import Common, Link, LinkClosed
 from dispatcher.transport.tree.stream import Stream
 
@@ -42,8 +37,14 @@ from dispatcher.transport.tree.stream import Stream
 PLACES = 32
 
 
-class Shelf:
-    """Pieces are told apart by identity: to compare them would take as long as to send them."""
+class PieceCache:
+    """Which pieces a relay has, as the root knows it.
+
+    Places are taken in turn, and nobody notes who has yet to read what lies there: one that
+    comes too late for a piece has it sent once more, which is never more than if each had been
+    sent its own. Pieces are told apart by identity: to compare them would take as long as to
+    send them.
+    """
 
     def __init__(self) -> None:
         self._lying: dict[int, tuple[int, bytes]] = {}  # the oldest first
@@ -68,9 +69,7 @@ _READS = 8
 #: seconds that the end of a link may come after it has ceased to take our frames
 _LAST_WORDS = 2.0
 _NOTHING = Common(b"")
-_URGENT = frozenset(
-    {tree_relay.OPEN, tree_relay.CLOSE, tree_relay.MORE_OUTPUT, tree_relay.MORE_ERRORS}
-)
+_URGENT = frozenset({mux.OPEN, mux.CLOSE, mux.MORE_OUTPUT, mux.MORE_ERRORS})
 
 
 class Branch:
@@ -101,7 +100,7 @@ class Branch:
         self._number = 0
         self._orders: deque[tuple[bytes, ...]] = deque()  # frames, and each in its parts
         self._input: deque[tuple[bytes, ...]] = deque()
-        self._shelf = Shelf()
+        self._pieces = PieceCache()
         self._rang = threading.Event()
         self._settled = threading.Event()  # the relay has answered, or never will
         self._closing = False
@@ -110,7 +109,7 @@ class Branch:
         self._halfway: set[int] = set()  # streams of which a write is under way
         self._owed: set[int] = set()  # those of them that are to be pinged after it
         self._scanner: bootstrap.SyncScanner | None = bootstrap.SyncScanner()
-        self._frames = tree_relay.Frames()
+        self._frames = mux.Frames()
         self._errors = b""
         self._thread = threading.Thread(target=self._run, name=f"tree:{name}", daemon=True)
         self._thread.start()
@@ -129,7 +128,7 @@ class Branch:
             if lost is None:
                 self._streams[self._number] = stream
                 body = "\0".join((known, *words)).encode("utf-8", "surrogateescape")
-                self._orders.append((tree_relay.frame(self._number, tree_relay.OPEN, body),))
+                self._orders.append((mux.frame(self._number, mux.OPEN, body),))
         if lost is not None:
             stream.lose(self._as_seen_by(stream, lost))
         self._rang.set()
@@ -140,20 +139,18 @@ class Branch:
         with self._lock:
             if number in self._streams:
                 lane = self._orders if kind in _URGENT else self._input
-                lane.append((tree_relay.frame(number, kind, body),))
+                lane.append((mux.frame(number, kind, body),))
         self._rang.set()
 
     def send_common(self, number: int, piece: Common) -> None:
         """Let ``piece`` be the next input of a stream; the relay may have it already."""
         with self._lock:
             if number in self._streams:
-                place, is_new = self._shelf.place(piece)
+                place, is_new = self._pieces.place(piece)
                 if is_new:
-                    header = tree_relay.HEADER.pack(place, tree_relay.KEEP, len(piece))
+                    header = mux.HEADER.pack(place, KEEP, len(piece))
                     self._input.append((header, piece))
-                self._input.append(
-                    (tree_relay.frame(number, tree_relay.KEPT, tree_relay.COUNT.pack(place)),)
-                )
+                self._input.append((mux.frame(number, KEPT, mux.COUNT.pack(place)),))
         self._rang.set()
 
     def pulse(self, number: int, ping: bytes, every: float, heard: Callable[[], None]) -> None:
@@ -179,8 +176,7 @@ class Branch:
             self._rang.set()
 
     def forget(self, number: int) -> None:
-        """Close a stream."""
-        self.send(number, tree_relay.CLOSE)
+        """Nobody listens to a stream any more."""
         with self._lock:
             self._streams.pop(number, None)
             self._beats.pop(number, None)
@@ -270,16 +266,16 @@ class Branch:
     def _pulse_to(self, numbers: Collection[int]) -> None:
         """Queue a ping for the commands of ``numbers``, behind all input that is waiting."""
         self._owed.difference_update(numbers)
-        ping = tree_relay.COUNT.pack(len(self._ping)) + self._ping
-        body = ping + b"".join(map(tree_relay.COUNT.pack, numbers))
-        self._input.append((tree_relay.frame(0, tree_relay.PULSE, body),))
+        ping = mux.COUNT.pack(len(self._ping)) + self._ping
+        body = ping + b"".join(map(mux.COUNT.pack, numbers))
+        self._input.append((mux.frame(0, PULSE, body),))
 
     def _take_pulse(self, body: bytes) -> None:
         """Tell whose commands have shown a sign of life."""
-        if len(body) % tree_relay.COUNT.size:
-            raise tree_relay.Malformed(f"a pulse of {len(body)} bytes")
+        if len(body) % mux.COUNT.size:
+            raise mux.Malformed(f"a pulse of {len(body)} bytes")
         with self._lock:
-            known = [self._beats.get(number) for (number,) in tree_relay.COUNT.iter_unpack(body)]
+            known = [self._beats.get(number) for (number,) in mux.COUNT.iter_unpack(body)]
         for heard in known:
             if heard is not None:  # else it was closed meanwhile
                 heard()
@@ -303,14 +299,14 @@ class Branch:
                 data = rest
             try:
                 for number, kind, body in self._frames.feed(data):
-                    if kind == tree_relay.PULSE:
+                    if kind == PULSE:
                         self._take_pulse(body)
                         continue
                     with self._lock:
                         stream = self._streams.get(number)
                     if stream is not None:  # else it was closed meanwhile
                         stream.take(kind, body)
-            except tree_relay.Malformed as error:
+            except mux.Malformed as error:
                 return Failure(Kind.PROTOCOL, f"{self.name} passes on: {error}")
         self._rang.set()  # there may be more, after what waits to be written
         return None

@@ -185,10 +185,14 @@ class TreeTransport(Transport):
             branch.close()
 
 
+#: the relay, in the order of its imports
+_MODULES = ("protocol.mux", "tree_command", "tree_relay")
+
+
 @functools.cache
 def payload() -> Common:
     """The relay's source, as it is sent."""
-    modules = {name: bootstrap.source(name) for name in ("tree_command", "tree_relay")}
+    modules = {name: bootstrap.source(name) for name in _MODULES}
     start = f"from {bootstrap.REMOTE}.tree_relay import serve\nserve({SYNC!r})\n"
     return Common(bootstrap.payload_of(modules, start))
 

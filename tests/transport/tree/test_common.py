@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.model.failure import Failure
 from dispatcher.remote import tree_relay
+from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Common, Link, LinkClosed, Target
 from dispatcher.transport.process.command import LocalTransport
-from dispatcher.transport.tree.branch import PLACES, Branch, Shelf
+from dispatcher.transport.tree.branch import PLACES, Branch, PieceCache
 from dispatcher.transport.tree.stream import Stream
 from dispatcher.transport.tree.tree_transport import payload
 
@@ -143,16 +144,16 @@ class Model:
 
     def __init__(self) -> None:
         self.streams: dict[int, bytearray] = {}
-        self._frames = tree_relay.Frames()
+        self._frames = mux.Frames()
         self._kept: dict[int, bytes] = {}
 
     def feed(self, data: bytes) -> None:
         for number, kind, body in self._frames.feed(data):
             if kind == tree_relay.KEEP:
                 self._kept[number] = body
-            elif kind in (tree_relay.INPUT, tree_relay.KEPT):
+            elif kind in (mux.INPUT, tree_relay.KEPT):
                 kept = kind == tree_relay.KEPT
-                text = self._kept[tree_relay.COUNT.unpack(body)[0]] if kept else body
+                text = self._kept[mux.COUNT.unpack(body)[0]] if kept else body
                 self.streams.setdefault(number, bytearray()).extend(text)
 
 
@@ -171,7 +172,7 @@ def test_each_link_carries_it_once_however_many_levels() -> None:
     text = Common(os.urandom(70_000))
     write_all(streams, [[text]] * 64)
     first, second, size = Model(), Model(), 0
-    relay = first.streams[inner[0]._number] = bytearray()
+    relay = first.streams[inner[0]._channel] = bytearray()
     told = [*first.streams.values(), *second.streams.values()]
 
     def is_told() -> bool:
@@ -206,9 +207,7 @@ class Standing(Far):
 def test_what_waits_for_a_link_is_not_what_lies_there_later() -> None:
     far = Standing()
     branch = Branch("n1", b"", lambda: far)
-    texts = [
-        Common(os.urandom(tree_relay.INPUT_WINDOW)) for _ in range(6)
-    ]  # more than a relay keeps
+    texts = [Common(os.urandom(mux.INPUT_WINDOW)) for _ in range(6)]  # more than a relay keeps
     streams = [branch.stream(["cat"], "n1") for _ in texts]
     for thread in write_all(streams, [[text] for text in texts]):
         thread.join(20)
@@ -247,9 +246,9 @@ def test_a_relay_that_is_lost_in_the_midst_of_it_frees_who_writes() -> None:
 @given(st.lists(st.integers(0, PLACES + 8), max_size=200))
 def test_what_lies_in_a_place_is_what_was_put_there_last(wanted: list[int]) -> None:
     pieces = [bytes(3) + b"%d" % number for number in range(PLACES + 9)]
-    shelf, lying, sent = Shelf(), dict[int, bytes](), 0
+    cache, lying, sent = PieceCache(), dict[int, bytes](), 0
     for number in wanted:
-        place, is_new = shelf.place(pieces[number])
+        place, is_new = cache.place(pieces[number])
         if is_new:
             lying[place] = pieces[number]
             sent += 1
@@ -264,14 +263,14 @@ def test_what_waits_for_a_link_goes_in_few_writes() -> None:
     with ours, theirs:
         relay = tree_relay.Relay(os.dup(theirs.fileno()), theirs.fileno())
         for number in range(3):
-            relay._say(number, tree_relay.OUTPUT, b"key")
-        relay._say(9, tree_relay.OUTPUT, bytes(tree_relay.LARGEST))
-        relay._say(1, tree_relay.TAKEN, tree_relay.COUNT.pack(7))
+            relay._say(number, mux.OUTPUT, b"key")
+        relay._say(9, mux.OUTPUT, bytes(mux.LARGEST))
+        relay._say(1, mux.MORE_INPUT, mux.COUNT.pack(7))
         relay._write()
-        writes = [tree_relay.Frames().feed(ours.recv(1 << 20)) for _ in range(2)]
+        writes = [mux.Frames().feed(ours.recv(1 << 20)) for _ in range(2)]
         os.close(relay._come)
     assert writes[0] == [
-        (1, tree_relay.TAKEN, tree_relay.COUNT.pack(7)),
-        *((number, tree_relay.OUTPUT, b"key") for number in range(3)),
+        (1, mux.MORE_INPUT, mux.COUNT.pack(7)),
+        *((number, mux.OUTPUT, b"key") for number in range(3)),
     ]
-    assert writes[1] == [(9, tree_relay.OUTPUT, bytes(tree_relay.LARGEST))]
+    assert writes[1] == [(9, mux.OUTPUT, bytes(mux.LARGEST))]

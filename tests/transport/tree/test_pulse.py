@@ -11,7 +11,8 @@ import pytest
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.model.failure import Ending, Failure
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.remote.tree_relay import COUNT, INPUT, PULSE, TAKEN, Frames
+from dispatcher.remote.protocol.mux import COUNT, INPUT, MORE_INPUT, Frames
+from dispatcher.remote.tree_relay import PULSE
 from dispatcher.transport.base import Link, Target
 from dispatcher.transport.process.command import LocalTransport
 from dispatcher.transport.tree.branch import Branch
@@ -119,7 +120,7 @@ def test_no_ping_comes_into_the_midst_of_a_write() -> None:
     asked = COUNT.pack(4) + b"ping"
     wait_for(lambda: link.told[seen:].count((0, PULSE, asked + COUNT.pack(2))) >= 3)
     assert not any(COUNT.pack(1) in body[8:] for _, kind, body in link.told[seen:] if kind == PULSE)
-    first.take(TAKEN, COUNT.pack(1 << 18))
+    first.take(MORE_INPUT, COUNT.pack(1 << 18))
     writer.join(20)
     wait_for(lambda: (1, INPUT, b"end") in link.told)
     after = link.told.index((1, INPUT, b"end"))

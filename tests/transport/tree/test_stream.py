@@ -6,33 +6,15 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
+from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.remote.tree_relay import Frames, frame
+from dispatcher.remote.protocol.mux import frame
 from dispatcher.transport.base import Common, Link, LinkClosed
 from dispatcher.transport.tree.branch import Branch
 from dispatcher.transport.tree.tree_transport import Detours, told
-
-BODIES = st.lists(
-    st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary(max_size=300)), max_size=8
-)
-
-
-@given(BODIES, st.data())
-def test_any_split_gives_the_same_frames(
-    said: list[tuple[int, int, bytes]], data: st.DataObject
-) -> None:
-    text = b"".join(frame(*one) for one in said)
-    frames, found = Frames(), []
-    while text:
-        size = data.draw(st.integers(1, len(text)))
-        found += frames.feed(text[:size])
-        text = text[size:]
-    assert found == said
 
 
 class Far(Link):
@@ -109,15 +91,15 @@ def ended(branch: Branch, seconds: float = 10) -> Failure:
 @pytest.mark.parametrize(
     "said",
     [
-        tree_relay.HEADER.pack(1, tree_relay.OUTPUT, tree_relay.LARGEST + 1),
-        frame(1, tree_relay.OUTPUT, b"x" * tree_relay.LARGEST) * 17,
-        frame(1, tree_relay.ERRORS, b"x" * tree_relay.LARGEST) * 5,
-        frame(1, tree_relay.TAKEN, tree_relay.COUNT.pack(1)),
-        frame(1, tree_relay.TAKEN, b"x"),
-        frame(1, tree_relay.ENDED, b""),
-        frame(1, tree_relay.OPEN, b"x"),
+        mux.HEADER.pack(1, mux.OUTPUT, mux.LARGEST + 1),
+        frame(1, mux.OUTPUT, b"x" * mux.LARGEST) * 17,
+        frame(1, mux.ERRORS, b"x" * mux.LARGEST) * 5,
+        frame(1, mux.MORE_INPUT, mux.COUNT.pack(1)),
+        frame(1, mux.MORE_INPUT, b"x"),
+        frame(1, mux.ENDED, b""),
+        frame(1, mux.OPEN, b"x"),
         frame(1, 99),
-        frame(1, tree_relay.OUTPUT_END) + frame(1, tree_relay.OUTPUT, b"more"),
+        frame(1, mux.OUTPUT_END) + frame(1, mux.OUTPUT, b"more"),
     ],
 )
 def test_whoever_breaks_the_rules_is_left(far: Far, said: bytes) -> None:
@@ -135,9 +117,7 @@ def test_frames_of_streams_that_are_closed_are_nothing(far: Far) -> None:
     branch = branch_to(far)
     branch.stream(["cat"], "n1").close()
     other = branch.stream(["cat"], "n1")
-    far.say(
-        frame(1, 99) + frame(77, tree_relay.OUTPUT, b"?") + frame(2, tree_relay.OUTPUT, b"hello")
-    )
+    far.say(frame(1, 99) + frame(77, mux.OUTPUT, b"?") + frame(2, mux.OUTPUT, b"hello"))
     deadline = time.monotonic() + 10
     while (data := other.read(100)) is None and time.monotonic() < deadline:
         threading.Event().wait(0.005)
@@ -153,10 +133,10 @@ def test_what_all_are_told_crosses_once() -> None:
         branch.stream(["cat"], "n1").write(b"agent" * 1000 + b"order")
     last = branch.stream(["cat"], "n1")
     last.write(b"another")
-    frames = Frames()
+    frames = mux.Frames()
     found: list[tuple[int, int, bytes]] = []
     deadline = time.monotonic() + 10
-    while not found or found[-1] != (3, tree_relay.INPUT, b"another"):
+    while not found or found[-1] != (3, mux.INPUT, b"another"):
         assert time.monotonic() < deadline
         threading.Event().wait(0.005)
         while far.written:
@@ -164,9 +144,9 @@ def test_what_all_are_told_crosses_once() -> None:
     kept = [one for one in found if one[1] == tree_relay.KEEP]
     assert kept == [(0, tree_relay.KEEP, b"agent" * 1000)]
     for number in (1, 2):
-        mine = [one for one in found if one[0] == number and one[1] != tree_relay.OPEN]
+        mine = [one for one in found if one[0] == number and one[1] != mux.OPEN]
         assert mine == [
-            (number, tree_relay.KEPT, tree_relay.COUNT.pack(0)), (number, tree_relay.INPUT,
+            (number, tree_relay.KEPT, mux.COUNT.pack(0)), (number, mux.INPUT,
             b"order"),
         ]  # fmt: skip
     branch.close()
