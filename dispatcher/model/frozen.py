@@ -73,6 +73,10 @@ class Value:
         return f"{type(self).__name__}({fields})"
 
 
+class OneOf(Value):
+    """Base of values of which a field may hold one of several; written down with their class."""
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def value(cls: type[T]) -> type[T]:
     """``cls``, a subclass of ``Value``, that takes its annotated fields when it is called."""

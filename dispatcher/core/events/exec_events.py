@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dispatcher.core.events.run_events import Event
 from dispatcher.model import errors
 from dispatcher.model.failure import Failure
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import OneOf, value
 
 
 @value
@@ -70,28 +70,28 @@ class HostDone(Event):
 
 
 @value
-class Exited(Value):
+class Exited(OneOf):
     """The command ended by itself with ``code``."""
 
     code: int
 
 
 @value
-class Killed(Value):
+class Killed(OneOf):
     """A signal that we did not send ended the command: ``KILL``, ``SEGV``."""
 
     signal: str
 
 
 @value
-class Failed(Value):
+class Failed(OneOf):
     """The host was not reached, or lost while the command ran; see the failure's kind."""
 
     failure: Failure
 
 
 @value
-class TimedOut(Value):
+class TimedOut(OneOf):
     """A limit of ``seconds`` ended it: ``command``, or ``total`` for the whole command.
 
     ended: whether the command was seen to end; otherwise it was given up.
@@ -103,7 +103,7 @@ class TimedOut(Value):
 
 
 @value
-class Interrupted(Value):
+class Interrupted(OneOf):
     """dispatch was told to stop by ``signum`` while the host was at work."""
 
     signum: int
@@ -111,14 +111,14 @@ class Interrupted(Value):
 
 
 @value
-class NotCopied(Value):
+class NotCopied(OneOf):
     """The files of ``put`` or ``get`` could not be taken or given there, and ``why``."""
 
     why: str
 
 
 @value
-class NotStarted(Value):
+class NotStarted(OneOf):
     """The host was never contacted: the fan-out had been stopped before its turn."""
 
     why: str

@@ -1,23 +1,16 @@
 """What can happen in a run: frozen facts in the past tense, the spine of everything.
 
-What can happen in a run: frozen facts in the past tense, the spine of everything.
-
 Edges (link threads, signal handlers) make events, the runner numbers and
-stamps them, ``job`` decides on them, sinks tell about them. Output bytes do
-not pass here: only their end and their count do.
-
-The event of a host that was left out before anything was started.
-
-``Facts``: what an agent says about its host before a start.
+stamps them, the core decides on them, sinks tell about them. Output bytes do
+not pass here: only their end and their count do. ``Facts`` is what an agent says
+about its host before a start.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dispatcher.core.events.error_file import ErrorFile
 from dispatcher.core.events.verdicts import Cause
@@ -36,10 +29,6 @@ class Event(Value):
         first, *rest = re.findall(r"[A-Z][a-z]*", cls.__name__)
         cls.name = f"{first.lower()}.{'_'.join(rest).lower()}"
 
-    def context(self) -> dict[str, Any]:
-        """The event's fields as plain values, for the journal."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
 
 @value
 class OfAttempt(Event):
@@ -49,20 +38,6 @@ class OfAttempt(Event):
     """
 
     attempt: int = dataclasses.field(default=0, kw_only=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return f"<{len(value)} bytes>"
-    if isinstance(value, enum.Enum):
-        return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value
 
 
 @value

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from dispatcher.core.events.error_file import ErrorFile
 from dispatcher.model import errors
 from dispatcher.model.failure import Failure
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import OneOf, Value, value
 
 if TYPE_CHECKING:
     from dispatcher.core.events.stack_frames import Group
 
 
 @value
-class RankFailed(Value):
+class RankFailed(OneOf):
     """A rank ended with a status other than 0 (exit code, or -n for signal n).
 
     error, hint: see ``events.RankExited``.
@@ -31,7 +31,7 @@ class RankFailed(Value):
 
 
 @value
-class MpiAborted(Value):
+class MpiAborted(OneOf):
     """A rank called MPI_Abort with ``code``; error: see ``events.RankExited``."""
 
     node: int
@@ -42,7 +42,7 @@ class MpiAborted(Value):
 
 
 @value
-class LeftMpi(Value):
+class LeftMpi(OneOf):
     """A rank exited with 0 half-way: before MPI_Init (``never``), or without MPI_Finalize.
 
     ranks: all that did so, ``rank`` the first of them. waiting: those that are left in MPI.
@@ -56,14 +56,14 @@ class LeftMpi(Value):
 
 
 @value
-class MpisDiffer(Value):
+class MpisDiffer(OneOf):
     """The ranks use different MPIs."""
 
     used: tuple[UsedMpi, ...]
 
 
 @value
-class RankNotStarted(Value):
+class RankNotStarted(OneOf):
     """A rank's program could not be executed on its host."""
 
     node: int
@@ -74,7 +74,7 @@ class RankNotStarted(Value):
 
 
 @value
-class NodeFailed(Value):
+class NodeFailed(OneOf):
     """A node was lost while its ranks ran."""
 
     node: int
@@ -82,7 +82,7 @@ class NodeFailed(Value):
 
 
 @value
-class Rejected(Value):
+class Rejected(OneOf):
     """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code.
 
     problems: node -> what its agent found wrong, as ``remote.host.host_facts.look`` names it.
@@ -94,7 +94,7 @@ class Rejected(Value):
 
 
 @value
-class Impossible(Value):
+class Impossible(OneOf):
     """Nothing was started: the plan does not fit what the hosts have."""
 
     message: str
@@ -102,7 +102,7 @@ class Impossible(Value):
 
 
 @value
-class OutputLost(Value):
+class OutputLost(OneOf):
     """A stream arrived with another number of bytes than the agent sent."""
 
     node: int
@@ -112,7 +112,7 @@ class OutputLost(Value):
 
 
 @value
-class Hung(Value):
+class Hung(OneOf):
     """No rank had shown a sign of life for ``seconds``; groups: where they were then.
 
     node, rank: the one rank that is elsewhere than all others, if there is such a one.
@@ -125,7 +125,7 @@ class Hung(Value):
 
 
 @value
-class Interrupted(Value):
+class Interrupted(OneOf):
     """dispatch was told to stop by signal ``signum``."""
 
     signum: int

@@ -1,21 +1,23 @@
-"""The journal, and how files of a run are made: new, private, written whole.
+"""The journal, and how files of a run are made: new, private to the user, written whole.
 
-Files of a run: made new, private to the user, written whole.
+The journal has every event as one JSON line, in the order in which the run saw them (see
+``core.events.codec``)::
 
-The journal: every event as one JSON line, in the order of the spine.
+    {"seq": 41, "t": 9.0, "name": "rank.exited", "context": {"rank": 2, "status": 3, ...}}
 
-``{"seq": 41, "t": 9.0, "name": "rank.exited", "context": {"rank": 2, "status": 3}}``;
-``t`` is seconds since the run began. Output bytes are not in it, their counts are.
+``t`` is seconds since the run began. Output is not in it, its counts are. A run's journal begins
+with ``run.began`` and ends with ``run.closed``, and tells all that its report says.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dispatcher.core.events import codec
 from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.model.errors import DispatchError
 
 
 def create(path: Path) -> int:
@@ -47,19 +49,41 @@ class Journal(Sink):
         self._broken = False
 
     def event(self, stamped: Stamped) -> None:
-        event = stamped.event
-        record = {
-            "seq": stamped.seq,
-            "t": round(stamped.t, 6),
-            "name": event.name,
-            "context": event.context(),
-        }
         try:
             if not self._broken:
-                write_all(self._fd, (json.dumps(record) + "\n").encode())
+                write_all(self._fd, codec.encode(stamped))
         except OSError as error:
             self._broken = True
             self._warn(f"{self._path}: journal cannot be written: {error.strerror}")
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def append(path: Path, stamped: Stamped) -> None:
+    """Add ``stamped`` to the journal at ``path``, which its ``Journal`` has closed.
+
+    Raises: OSError, also where ``path`` is a link or gone.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        write_all(fd, codec.encode(stamped))
+    finally:
+        os.close(fd)
+
+
+def read(path: Path) -> Iterator[Stamped]:
+    """The events of the journal at ``path``, in order.
+
+    Raises: DispatchError, with file and line, for what cannot be read or is no event.
+    """
+    number = 1
+    try:
+        with open(path, "rb") as file:
+            while line := file.readline(codec.LINE_LIMIT + 1):
+                yield codec.decode(line)
+                number += 1
+    except codec.Malformed as error:
+        raise DispatchError(f"{path}:{number}: {error}") from None
+    except OSError as error:
+        raise DispatchError(f"{path}: {(error.strerror or '').lower()}") from None

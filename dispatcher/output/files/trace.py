@@ -108,7 +108,7 @@ class Trace(Sink):
             case mpi_events.PmiCommitted(node, fence=fence):
                 self._instant((node + 1, LINK), f"MPI barrier {fence}", now)
             case ev.JobStopping() | ev.SignalReceived() | ev.RunFinished():
-                self._instant((LAUNCHER, LINK), event.name, now, event.context())
+                self._instant((LAUNCHER, LINK), event.name, now, dict(vars(event)))
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if rank in self._silent and self._began is not None:

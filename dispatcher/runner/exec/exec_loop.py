@@ -131,7 +131,7 @@ class ExecRunner:
 
     def _record(self, event: ev.Event) -> None:
         self._seq += 1
-        self._feed.event(Stamped(self._seq, time.monotonic() - self._began, event))
+        self._feed.event(Stamped(self._seq, round(time.monotonic() - self._began, 6), event))
 
     def _taken(self, node: int, nbytes: int) -> None:
         self._commands[node].taken(nbytes)

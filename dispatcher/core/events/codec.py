@@ -1,0 +1,291 @@
+"""Events as JSON and back, exactly: what the journal writes and ``replay`` reads.
+
+An event's fields stand under their names. JSON has fewer types than Python; the rest is
+
+* bytes: their text where that is printable UTF-8, else ``{"b64": "..."}``;
+* an enum: its value; a tuple or a set: a list; a nested value: an object of its fields;
+* a value that is one of several (a cause, an outcome): ``kind``, its class, among its fields;
+* a mapping: an object, with numbers as text; with keys of several parts a list of pairs;
+* a float that is no number: ``"nan"``, ``"inf"``, ``"-inf"``.
+
+The annotations of the event classes say how to read that back: one table is made from the
+classes, nothing is evaluated, and what does not fit is a ``Malformed``. Fields that a journal
+lacks get their defaults, so that one of an earlier release can still be read.
+"""
+
+from __future__ import annotations
+
+import binascii
+import dataclasses
+import enum
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+from dispatcher.core.events import run_events
+from dispatcher.core.events.run_events import Event
+from dispatcher.core.events.sink import Stamped
+from dispatcher.model.frozen import OneOf, Value
+
+#: bytes of a line at most: a frame has 16 MiB, and JSON makes six bytes of one at worst
+LINE_LIMIT = 128 << 20
+
+T = TypeVar("T")
+
+
+class Malformed(ValueError):
+    """A line that is no event of ours; the text says why, in words."""
+
+
+def encode(stamped: Stamped) -> bytes:
+    """The line of ``stamped``, with its end: ``{"seq": 3, "t": 0.1, "name": ..., "context": ...}``.
+
+    t: seconds since the run began.
+    """
+    event = stamped.event
+    context = fields_of(event)
+    record = {"seq": stamped.seq, "t": stamped.t, "name": event.name, "context": context}
+    return (json.dumps(record) + "\n").encode()
+
+
+def fields_of(value: Value) -> dict[str, Any]:
+    """The fields of an event or another frozen value, ready for JSON."""
+    return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+
+
+def decode(line: bytes) -> Stamped:
+    """What ``encode`` made ``line`` of. Raises: Malformed."""
+    if len(line) > LINE_LIMIT:
+        raise Malformed(f"longer than {LINE_LIMIT >> 20} MiB")
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise Malformed("not JSON, or cut off") from None
+    match record:
+        case {"seq": int(seq), "t": int() | float() as t, "name": str(name), "context": context}:
+            cls: Any = _classes().get(name)
+            if cls is None:
+                raise Malformed(f"unknown event: {ascii(name)[:60]}")
+            event = _reader(cls)(context, name)
+            assert isinstance(event, Event)
+            return Stamped(seq, t, event)
+    raise Malformed("not an event: seq, t, name and context are needed")
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, Value):
+        kind = {"kind": type(value).__name__} if isinstance(value, OneOf) else {}
+        return kind | fields_of(value)
+    if isinstance(value, Mapping):
+        if any(isinstance(key, tuple) for key in value):
+            return [[_plain(key), _plain(item)] for key, item in value.items()]
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value))
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__}: no event may hold such a thing")
+
+
+def _text(data: bytes) -> str | dict[str, str]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return {"b64": binascii.b2a_base64(data, newline=False).decode()}
+
+
+#: makes a value of what JSON had; the text names its place. Raises: Malformed
+_Reader = Callable[[Any, str], Any]
+
+
+@cache
+def _classes() -> dict[str, type[Event]]:
+    """Every event that there is, by name."""
+    from dispatcher.core.events import exec_events, monitor_events, mpi_events, report_events
+
+    modules = (run_events, exec_events, monitor_events, mpi_events, report_events)
+    members = [one for module in modules for one in vars(module).values()]
+    found = [one for one in members if isinstance(one, type) and issubclass(one, Event)]
+    bases = {base for cls in found for base in cls.__bases__}
+    return {cls.name: cls for cls in found if cls not in bases}
+
+
+@cache
+def _reader(wanted: Any) -> _Reader:
+    """What reads a value of the type ``wanted``, as an annotation names it."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (typing.Union, types.UnionType):
+        return _read_union(arguments)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return _read_fields_of_tuple([_reader(one) for one in arguments])
+    if origin in (tuple, frozenset):
+        return _read_items(origin, _reader(arguments[0]))
+    if origin is Mapping:
+        return _read_mapping(*arguments)
+    if isinstance(wanted, type) and issubclass(wanted, Value):
+        return _read_value(wanted)
+    if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
+        return _read_enum(wanted)
+    return _PLAIN[wanted]
+
+
+def _read_value(cls: type[Value]) -> _Reader:
+    from dispatcher.core.events.stack_frames import Group  # verdicts names it for types only
+
+    hints = typing.get_type_hints(cls, localns={"Group": Group})
+    known = dataclasses.fields(cls)
+    readers = {field.name: _reader(hints[field.name]) for field in known}
+    nothing = dataclasses.MISSING
+    needed = [f.name for f in known if f.default is nothing and f.default_factory is nothing]
+
+    def read(found: Any, where: str) -> Value:
+        if not isinstance(found, dict):
+            raise _misfit(found, where)
+        if issubclass(cls, OneOf):
+            found = {name: one for name, one in found.items() if name != "kind"}
+        if not found.keys() <= readers.keys():
+            odd = min(found.keys() - readers.keys())
+            raise Malformed(f"{where}: unknown field: {ascii(odd)[:60]}")
+        lack = [name for name in needed if name not in found]
+        if lack:
+            raise Malformed(f"{where}: missing: {', '.join(lack)}")
+        return cls(**{name: readers[name](one, f"{where}.{name}") for name, one in found.items()})
+
+    return read
+
+
+def _read_union(members: Iterable[Any]) -> _Reader:
+    """One of several values, told apart by ``kind``; or one type, or None."""
+    known: list[Any] = [one for one in members if isinstance(one, type) and issubclass(one, OneOf)]
+    kinds = {one.__name__: _reader(one) for one in known}
+    others = [one for one in members if one is not types.NoneType and one.__name__ not in kinds]
+    optional = types.NoneType in members
+    (other,) = [_reader(one) for one in others] or [_misfits]
+
+    def read(found: Any, where: str) -> Any:
+        if found is None and optional:
+            return None
+        if not kinds:
+            return other(found, where)
+        kind = found.get("kind") if isinstance(found, dict) else None
+        if not isinstance(kind, str) or kind not in kinds:
+            raise Malformed(f"{where}: unknown kind: {ascii(kind)[:60]}")
+        return kinds[kind](found, where)
+
+    return read
+
+
+def _read_items(make: Callable[[Iterable[Any]], Any], item: _Reader) -> _Reader:
+    def read(found: Any, where: str) -> Any:
+        return make(item(one, f"{where}[{at}]") for at, one in enumerate(_listed(found, where)))
+
+    return read
+
+
+def _read_fields_of_tuple(readers: list[_Reader]) -> _Reader:
+    def read(found: Any, where: str) -> tuple[Any, ...]:
+        if len(_listed(found, where)) != len(readers):
+            raise Malformed(f"{where}: {len(found)} items, not {len(readers)}")
+        pairs = zip(readers, found, strict=True)
+        return tuple(reader(one, f"{where}[{at}]") for at, (reader, one) in enumerate(pairs))
+
+    return read
+
+
+def _read_mapping(key: Any, item: Any) -> _Reader:
+    key_of, item_of = _key if key is int else _reader(key), _reader(item)
+
+    def read(found: Any, where: str) -> dict[Any, Any]:
+        if isinstance(found, list) and all(isinstance(p, list) and len(p) == 2 for p in found):
+            pairs = [(key_of(k, where), item_of(one, where)) for k, one in found]
+        elif isinstance(found, dict):
+            pairs = [(key_of(k, where), item_of(one, f"{where}.{k}")) for k, one in found.items()]
+        else:
+            raise _misfit(found, where)
+        try:
+            return dict(pairs)
+        except TypeError:
+            raise _misfit(found, where) from None
+
+    return read
+
+
+def _read_enum(cls: type[enum.Enum]) -> _Reader:
+    def read(found: Any, where: str) -> enum.Enum:
+        try:
+            return cls(found)
+        except ValueError:
+            raise _misfit(found, where) from None
+
+    return read
+
+
+def _read_bytes(found: Any, where: str) -> bytes:
+    match found:
+        case str():
+            return found.encode("utf-8", "surrogatepass")
+        case {"b64": str(text)} if len(found) == 1:
+            try:
+                data = binascii.a2b_base64(text)
+            except ValueError:
+                data = b""
+            if binascii.b2a_base64(data, newline=False) == text.encode("ascii", "replace"):
+                return data  # else it would pass over what is no base64
+    raise _misfit(found, where)
+
+
+def _read_float(found: Any, where: str) -> float:
+    if type(found) in (int, float):  # an int stays one, as it was written
+        return typing.cast("float", found)
+    if found in ("nan", "inf", "-inf"):
+        return float(found)
+    raise _misfit(found, where)
+
+
+def _key(found: Any, where: str) -> int:
+    try:
+        return int(found)
+    except (TypeError, ValueError):
+        raise _misfit(found, where) from None
+
+
+def _exactly(cls: type[T]) -> _Reader:
+    def read(found: Any, where: str) -> T:
+        if type(found) is not cls:
+            raise _misfit(found, where)
+        return found
+
+    return read
+
+
+def _misfits(found: Any, where: str) -> Any:
+    raise _misfit(found, where)
+
+
+def _listed(found: Any, where: str) -> list[Any]:
+    if not isinstance(found, list):
+        raise _misfit(found, where)
+    return found
+
+
+def _misfit(found: Any, where: str) -> Malformed:
+    return Malformed(f"{where}: not what an event holds there: {ascii(found)[:60]}")
+
+
+_PLAIN: dict[Any, _Reader] = {
+    str: _exactly(str), int: _exactly(int), bool: _exactly(bool), bytes: _read_bytes,
+    float: _read_float,
+}  # fmt: skip

@@ -1,0 +1,176 @@
+"""Events as JSON and back: every class, exactly; what is no event is refused in words."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.core.events import codec, monitor_events, mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.exec_events import Event, Failed, HostDone, NotCopied, NotStarted
+from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.stack_frames import Group
+from dispatcher.core.events.verdicts import Rejected
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.frozen import Value
+
+#: what hosts may send as text holds surrogates for bytes that are none
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=8)
+NUMBERS = st.integers(-(1 << 70), 1 << 70)
+PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXTS,
+    int: NUMBERS,
+    bool: st.booleans(),
+    bytes: st.binary(max_size=12) | TEXTS.map(lambda text: text.encode("utf-8", "replace")),
+    float: st.floats(allow_nan=False) | st.integers(0, 9),  # nan is not equal to itself
+    types.NoneType: st.none(),
+}
+
+
+def any_of(wanted: Any) -> st.SearchStrategy[Any]:
+    """Values of the type ``wanted``, written anew: the decoder shall not check itself."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([any_of(one) for one in arguments])
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return st.tuples(*map(any_of, arguments))
+    if origin is tuple:
+        return st.lists(any_of(arguments[0]), max_size=3).map(tuple)
+    if origin is frozenset:
+        return st.frozensets(any_of(arguments[0]), max_size=3)
+    if origin is Mapping:
+        return st.dictionaries(*map(any_of, arguments), max_size=3)
+    if wanted in PLAIN:
+        return PLAIN[wanted]
+    if issubclass(wanted, enum.Enum):
+        return st.sampled_from(wanted)
+    assert issubclass(wanted, Value), wanted
+    hints = typing.get_type_hints(wanted, localns={"Group": Group})
+    fields = {field.name: any_of(hints[field.name]) for field in dataclasses.fields(wanted)}
+    return st.builds(wanted, **fields)
+
+
+def leaves(cls: type[Event]) -> set[type[Event]]:
+    """The classes below ``cls`` that nothing of the product is below of."""
+    found = {leaf for below in cls.__subclasses__() for leaf in leaves(below)} or {cls}
+    return {one for one in found if one.__module__.startswith("dispatcher.")}
+
+
+EVENTS = sorted(leaves(Event), key=lambda cls: cls.name)
+
+
+def test_names_are_unique() -> None:
+    assert len(EVENTS) > 50
+    assert len({cls.name for cls in EVENTS}) == len(EVENTS)
+
+
+@pytest.mark.parametrize("cls", EVENTS, ids=lambda cls: cls.name)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_every_event_comes_back(cls: type[Event], data: st.DataObject) -> None:
+    stamped = Stamped(3, 0.25, data.draw(any_of(cls)))
+    line = codec.encode(stamped)
+    assert line.count(b"\n") == 1
+    json.loads(line, parse_constant=pytest.fail)  # strict JSON, without NaN
+    found = codec.decode(line)
+    assert found == stamped
+    assert codec.encode(found) == line
+
+
+def test_a_reader_finds_what_it_found_before() -> None:
+    committed = mpi_events.PmiCommitted(1, 0, "f", 2, b"\xff\0", attempt=1)
+    assert json.loads(codec.encode(Stamped(1, 0.5, committed))) == {
+        "seq": 1,
+        "t": 0.5,
+        "name": "pmi.committed",
+        "context": {
+            "attempt": 1, "node": 1, "world": 0, "fence": "f", "epoch": 2,
+            "keys": {"b64": "/wA="},
+        },
+    }  # fmt: skip
+    stack = monitor_events.RankStack(0, 7, "S", "py-spy", b'Thread 1: "MainThread"\n')
+    assert codec.fields_of(stack)["text"] == 'Thread 1: "MainThread"\n'
+    cause = Rejected({4: Failure(Kind.AUTH, "no")}, problems={4: frozenset({"b", "a"})})
+    told = codec.fields_of(ev.RunRestarting(cause, 1, 2, float("inf")))
+    assert told["seconds"] == "inf"
+    assert told["cause"] == {
+        "kind": "Rejected",
+        "failures": {
+            "4": {"kind": "authentication failed", "why": "no", "hint": None, "retryable": False}
+        },
+        "exit_code": 125,
+        "problems": {"4": ["a", "b"]},
+    }
+
+
+def test_values_of_one_shape_are_told_apart() -> None:
+    for outcome in (NotCopied("x"), NotStarted("x"), Failed(Failure(Kind.DNS, "x"))):
+        told = Stamped(1, 0.0, HostDone(0, outcome))
+        assert codec.decode(codec.encode(told)) == told
+
+
+def test_what_an_earlier_release_did_not_write_has_its_default() -> None:
+    line = b'{"seq": 1, "t": 0, "name": "node.connecting", "context": {"node": 3}}'
+    assert codec.decode(line) == Stamped(1, 0, ev.NodeConnecting(3))
+
+
+LINE = '{"seq": 1, "t": 0.5, "name": "rank.exited", "context": %s}'
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("", "not JSON, or cut off"),
+        ('{"seq": 1', "not JSON, or cut off"),
+        ("[" * 100_000, "not JSON, or cut off"),
+        ("7", "not an event: seq, t, name and context are needed"),
+        ('{"seq": 1, "t": 0, "name": "x"}', "not an event: seq, t, name and context are needed"),
+        ('{"seq": 1, "t": 0, "name": "os.system", "context": {}}', "unknown event: 'os.system'"),
+        ('{"seq": 1, "t": 0, "name": "event", "context": {}}', "unknown event: 'event'"),
+        (LINE % "[]", "rank.exited: not what an event holds there: []"),
+        (LINE % '{"node": 0}', "rank.exited: missing: rank, status"),
+        (LINE % '{"node": 0, "__class__": 1}', "rank.exited: unknown field: '__class__'"),
+        (LINE % '{"node": true, "rank": 0, "status": 0}',
+         "rank.exited.node: not what an event holds there: True"),
+        (LINE % '{"node": 0, "rank": 0, "status": 0, "error": {"message": 1}}',
+         "rank.exited.error.message: not what an event holds there: 1"),
+        ('{"seq": 1, "t": 0, "name": "host.done", "context": {"node": 0, '
+         '"outcome": {"kind": "Popen"}}}',
+         "host.done.outcome: unknown kind: 'Popen'"),
+        ('{"seq": 1, "t": 0, "name": "pmi.asked", "context": {"node": 0, "rank": 0, '
+         '"verb": "", "service": "", "port": {"b64": "="}}}',
+         "pmi.asked.port: not what an event holds there: {'b64': '='}"),
+    ],
+)  # fmt: skip
+def test_what_is_no_event_is_refused_in_words(line: str, why: str) -> None:
+    with pytest.raises(codec.Malformed) as error:
+        codec.decode(line.encode())
+    assert str(error.value) == why
+
+
+@settings(max_examples=40)
+@given(st.binary(max_size=60) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+).flatmap(lambda context: st.sampled_from(EVENTS).map(
+    lambda cls: json.dumps({"seq": 1, "t": 0, "name": cls.name, "context": context}).encode()
+)))  # fmt: skip
+def test_no_line_does_more_than_be_refused(line: bytes) -> None:
+    with contextlib.suppress(codec.Malformed):
+        codec.decode(line)
+
+
+def test_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "LINE_LIMIT", 1 << 20)
+    with pytest.raises(codec.Malformed, match="longer than 1 MiB"):
+        codec.decode(b" " * ((1 << 20) + 1))
