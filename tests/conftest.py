@@ -6,6 +6,7 @@ with ``new_cluster``, or mends what it broke.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +14,8 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import HealthCheck, settings
 from rig import Cluster, hear_signals, wait_for, why_not
+
+from dispatcher.api.report import replay
 
 # A busy machine is slow, not wrong; and one tree must get one verdict, so examples are found
 # from the test itself. To look for new ones: HYPOTHESIS_PROFILE=search scripts/test -k ...
@@ -32,6 +35,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"cluster", "new_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(autouse=True)
+def _journals_replay(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each run of a test that kept its files says the same again when its journal is replayed."""
+    yield
+    folder = getattr(request.node, "funcargs", {}).get("tmp_path")
+    for path in () if folder is None else folder.rglob("report.json"):
+        journal = path.with_name("dispatch.jsonl")
+        if journal.exists() and not path.parent.is_symlink():
+            told = json.loads(path.read_text())
+            again = replay(journal).plain()
+            assert json.loads(json.dumps(again)) == told, f"{journal} tells another report"
 
 
 @pytest.fixture(scope="session")

@@ -1,24 +1,30 @@
 """``Report``: how a run ended, as frozen values, and as the text of ``report.json``.
 
-``Report``: how a run ended, as frozen values, and as the text of ``report.json``.
-
 The facts are those of the verdict on the screen. Hosts stand by name, ranks by their
 names as well: ``3``, or ``1.0`` for one that was spawned.
 
-What became of every rank: a fold over the events, for the report.
+A report is a fold over the run's events (``Fold``), and over nothing else: a run makes it of those
+that it sees, ``replay`` of those that its journal holds.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
-from dispatcher.core.events.run_events import RankExited, RankSpawned, RanksPlaced
+from dispatcher.core.events.report_events import (
+    VERSION,
+    LastWords,
+    NcclNetwork,
+    RunBegan,
+    RunClosed,
+)
+from dispatcher.core.events.run_events import HostExcluded, RankExited, RankSpawned, RanksPlaced
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.core.events.verdicts import (
     Hung,
@@ -28,20 +34,18 @@ from dispatcher.core.events.verdicts import (
     RankFailed,
     Verdict,
 )
+from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
-from dispatcher.output.files.journal import create, write_all
-from dispatcher.output.text import verdict_text as attempts
-from dispatcher.output.text.verdict_text import Last, alike
+from dispatcher.output.files.journal import create, read, write_all
+from dispatcher.output.text.failures import blamed, words
+from dispatcher.output.text.verdict_text import Last, alike, describe, history, left_out, record
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
-from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from dispatcher.checks.nccl.nccl_log import Said
     from dispatcher.core.events.stack_frames import Group
 
 
@@ -102,15 +106,6 @@ class MpiLibrary(Value):
 
     library: str
     served: str
-
-
-@value
-class NcclNetwork(Value):
-    """The network ``net`` that NCCL said it uses, on which ``devices``, and its version if told."""
-
-    net: str
-    devices: tuple[str, ...]
-    version: str
 
 
 @value
@@ -183,62 +178,150 @@ class Report(Value):
         }
 
 
-def report(
-    verdict: Verdict,
-    plan: JobPlan,
-    lines: Iterable[str],
-    began: float,
-    seconds: float,
-    endings: Endings,
-    last: Last,
-    hosts: Sequence[str],
-    excluded: Sequence[Exclusion] = (),
-    folder: Path | None = None,
-    nccl: Mapping[int, Said] | None = None,
-) -> Report:
-    """The report on ``verdict``, which is ``lines`` in words.
+class Fold(Sink):
+    """The report on a run, of its events from ``RunBegan`` to ``RunClosed``.
 
-    endings: of the ranks, and the worlds they spawned. last: see ``describe``. hosts: name of
-    each host by its number in events. excluded: hosts that were left out before. folder: of
-    its files. nccl: what it said, by the number of the host.
+    Of what ranks did it keeps what the present attempt's did. folder: of the run's files.
     """
-    names = [node.host.name for node in plan.nodes]
-    return Report(
-        run_id=plan.run_id,
-        exit_code=verdict.exit_code,
-        cause=None if verdict.ok else _cause(verdict, names, endings, last),
-        verdict=tuple(lines),
-        began=began,
-        seconds=seconds,
-        world_size=verdict.world_size,
-        ranks=_ranks(verdict, plan, endings, hosts),
-        spawned=tuple(
-            SpawnedWorld(
-                one.world, placement.name(one.by), tuple(hosts[node] for node in one.nodes)
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.seq = 0
+        self._folder = folder
+        self._began: RunBegan | None = None
+        self._closed: RunClosed | None = None
+        self._excluded: list[Exclusion] = []
+        self._pids: dict[int, int] = {}
+        self._nodes: dict[int, int] = {}  # rank -> number of its host
+        self._started: dict[int, float] = {}
+        self._ended: dict[int, float] = {}
+        self._spawned: list[WorldPlaced] = []
+        self._mpi: dict[int, MpiFound] = {}
+
+    def event(self, stamped: Stamped) -> None:
+        self.seq = stamped.seq
+        match stamped.event:
+            case RunBegan():
+                self._began = stamped.event
+            case RunClosed():
+                self._closed = stamped.event
+            case HostExcluded(host, why, by):
+                self._excluded.append(Exclusion(host, why, by))
+            case RanksPlaced():  # of another attempt than what is known
+                for known in (self._pids, self._nodes, self._started, self._ended, self._mpi):
+                    known.clear()
+                self._spawned.clear()
+            case RankSpawned(node, rank, pid):
+                self._pids[rank], self._nodes[rank] = pid, node
+                self._started[rank] = stamped.t
+            case RankExited(_, rank):
+                self._ended[rank] = stamped.t
+            case WorldPlaced():
+                self._spawned.append(stamped.event)
+            case MpiFound(node):
+                self._mpi[node] = stamped.event
+
+    def report(self) -> Report:
+        """How the run ended. Raises: DispatchError unless all of its events have been seen."""
+        began, closed = self._began, self._closed
+        if began is None:
+            raise DispatchError("no run.began: not the whole journal of a run")
+        if closed is None:
+            raise DispatchError("no run.closed: the run has not ended, or its launcher was killed")
+        hosts, nodes = began.hosts, closed.nodes
+        names = [node.host for node in nodes]
+        verdict, behind = closed.verdict, []
+        if closed.above is not None:
+            verdict, lost = blamed(verdict, closed.above)
+            behind = words(verdict, names, lost)
+        last = _last(closed.last_words)
+        lines = left_out(self._excluded) + history(verdict)
+        lines += describe(verdict, nodes, self._pids, last, closed.advice.get)
+        return Report(
+            run_id=began.run_id,
+            exit_code=verdict.exit_code,
+            cause=None if verdict.ok else _cause(verdict, names, self._pids, last),
+            verdict=(*lines, *behind, *closed.notes),
+            began=began.at,
+            seconds=closed.seconds,
+            world_size=verdict.world_size,
+            ranks=self._ranks(verdict, closed, hosts),
+            spawned=tuple(
+                SpawnedWorld(
+                    one.world, placement.name(one.by), tuple(hosts[node] for node in one.nodes)
+                )
+                for one in self._spawned
+            ),
+            lost={names[node]: _failure(failure) for node, failure in verdict.lost.items()},
+            unkillable={names[node]: pids for node, pids in verdict.unkillable.items()},
+            stuck={names[node]: texts for node, texts in verdict.stuck.items()},
+            attempts=tuple(
+                FailedAttempt(**{**one, "hosts": tuple(one["hosts"])})
+                for one in record(verdict)["attempts"]
+            ),
+            left_out=dict(verdict.left_out),
+            no_restart=verdict.no_restart,
+            swept={names[node]: count for node, count in verdict.swept.items()},
+            excluded=began.excluded,
+            mpi={
+                hosts[node]: MpiLibrary(one.library, one.served) for node, one in self._mpi.items()
+            },
+            nccl={hosts[node]: one for node, one in closed.nccl.items()},
+            log_dir=self._folder,
+        )
+
+    def _ranks(
+        self, verdict: Verdict, closed: RunClosed, hosts: Sequence[str]
+    ) -> tuple[RankEnding, ...]:
+        seated = {rank: node.host for node in closed.nodes for rank in node.ranks}
+        seated.update((rank, hosts[node]) for rank, node in self._nodes.items())
+        written = {rank: (out, err) for rank, out, err in closed.written}
+        return tuple(
+            RankEnding(
+                placement.name(rank),
+                host,
+                self._pids.get(rank),
+                verdict.statuses.get(rank),
+                *written.get(rank, (0, 0)),
+                self._started.get(rank),
+                self._ended.get(rank),
             )
-            for one in endings.spawned
-        ),
-        lost={names[node]: _failure(failure) for node, failure in verdict.lost.items()},
-        unkillable={names[node]: pids for node, pids in verdict.unkillable.items()},
-        stuck={names[node]: texts for node, texts in verdict.stuck.items()},
-        attempts=tuple(
-            FailedAttempt(**{**one, "hosts": tuple(one["hosts"])})
-            for one in attempts.record(verdict)["attempts"]
-        ),
-        left_out=dict(verdict.left_out),
-        no_restart=verdict.no_restart,
-        swept={names[node]: count for node, count in verdict.swept.items()},
-        excluded=tuple(excluded),
-        mpi={hosts[node]: MpiLibrary(one.library, one.served) for node, one in endings.mpi.items()},
-        nccl={
-            hosts[node]: NcclNetwork(one.net, one.devices, one.version)
-            for node, one in (nccl or {}).items()
-        },
-        log_dir=folder,
-    )
+            for rank, host in sorted(seated.items())
+        )
 
 
-def _cause(verdict: Verdict, names: Sequence[str], endings: Endings, last: Last) -> FirstFailure:
+def replay(journal: Path) -> Report:
+    """The report on the run whose journal that is: the one that the run itself came to.
+
+    Raises: DispatchError, with the file and its line, for what is no journal of a run or ends
+    before the run does.
+    """
+    fold = Fold(journal.parent)
+    for stamped in read(journal):
+        fold.event(stamped)
+        if isinstance(stamped.event, RunBegan) and stamped.event.version != VERSION:
+            raise DispatchError(f"{journal}: of version {stamped.event.version}, not {VERSION}")
+    try:
+        return fold.report()
+    except DispatchError as error:
+        raise DispatchError(f"{journal}: {error.message}") from None
+    except (LookupError, OverflowError) as error:  # numbers that fit no host or rank
+        raise DispatchError(f"{journal}: its events do not fit together: {error}") from None
+
+
+def _last(known: LastWords | None) -> Last:
+    """The last lines of those ranks of which they are known, alike as they are."""
+
+    def last(rank: int) -> tuple[str, list[str]]:
+        if known is None or rank not in known.ranks:
+            return "stderr", []
+        return known.stream, list(known.lines)
+
+    return last
+
+
+def _cause(
+    verdict: Verdict, names: Sequence[str], pids: Mapping[int, int], last: Last
+) -> FirstFailure:
     cause = verdict.cause
     facts = dict(vars(cause))
     if isinstance(cause, Hung):
@@ -268,32 +351,12 @@ def _cause(verdict: Verdict, names: Sequence[str], endings: Endings, last: Last)
     said: Sequence[str] = ()
     if isinstance(cause, (RankFailed, MpiAborted)):
         said = last(cause.rank)[1]
-        facts["pid"] = endings.pids.get(cause.rank)
+        facts["pid"] = pids.get(cause.rank)
         facts["error"] = None if cause.error is None else vars(cause.error)
         facts["last_lines"] = list(said)
     if isinstance(cause, RankFailed):
         facts["same"] = alike(cause, verdict.statuses, last)
     return FirstFailure(type(cause).__name__, rank, host, tuple(said), facts)
-
-
-def _ranks(
-    verdict: Verdict, plan: JobPlan, endings: Endings, hosts: Sequence[str]
-) -> tuple[RankEnding, ...]:
-    seated = {place.rank: plan.nodes[place.node].host.name for place in plan.ranks}
-    seated.update((rank, hosts[node]) for rank, node in endings.nodes.items())
-    return tuple(
-        RankEnding(
-            placement.name(rank),
-            host,
-            endings.pids.get(rank),
-            verdict.statuses.get(rank),
-            endings.sizes.get((rank, STDOUT), 0),
-            endings.sizes.get((rank, STDERR), 0),
-            endings.began.get(rank),
-            endings.ended.get(rank),
-        )
-        for rank, host in sorted(seated.items())
-    )
 
 
 def _group(group: Group) -> dict[str, Any]:
@@ -313,42 +376,3 @@ def write_json(path: Path, value: Any) -> None:
         write_all(fd, (json.dumps(value, indent=2) + "\n").encode())
     finally:
         os.close(fd)
-
-
-class Endings(Sink):
-    """Of the ranks of the present attempt, by rank.
-
-    pids: its process id. nodes: the number of its host. began, ended: seconds since the run
-    began. sizes: (rank, stream) -> bytes that came. spawned: the worlds that ranks spawned.
-    mpi: host -> which library its ranks use, and what serves it.
-    """
-
-    def __init__(self) -> None:
-        self.pids: dict[int, int] = {}
-        self.nodes: dict[int, int] = {}
-        self.began: dict[int, float] = {}
-        self.ended: dict[int, float] = {}
-        self.sizes: dict[tuple[int, int], int] = {}
-        self.spawned: list[WorldPlaced] = []
-        self.mpi: dict[int, MpiFound] = {}
-
-    def event(self, stamped: Stamped) -> None:
-        match stamped.event:
-            case RanksPlaced():  # of another attempt than what is known
-                for known in (self.pids, self.nodes, self.began, self.ended, self.sizes):
-                    known.clear()
-                self.spawned.clear()
-                self.mpi.clear()
-            case RankSpawned(node, rank, pid):
-                self.pids[rank], self.nodes[rank] = pid, node
-                self.began[rank] = stamped.t
-            case RankExited(_, rank):
-                self.ended[rank] = stamped.t
-            case WorldPlaced():
-                self.spawned.append(stamped.event)
-            case MpiFound(node):
-                self.mpi[node] = stamped.event
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        key = (rank, stream)
-        self.sizes[key] = self.sizes.get(key, 0) + len(data)

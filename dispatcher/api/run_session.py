@@ -1,21 +1,15 @@
 """One run of a plan, from the first connection to its ``Report``: its files, its thread.
 
-The files of a run: its plan, the journal, and what the ranks wrote.
+``Course`` is the one path: the command line takes it with the sinks of its screen,
+``dispatcher.run`` with those of a program. Whoever takes it says how hosts are reached, who is
+told, and which signals are the run's.
 
-``Course``: one run of a plan, from the first connection to its ``Report``.
-
-The one path: the command line takes it with the sinks of its screen, ``dispatcher.run`` with
-those of a program. Whoever takes it says how hosts are reached, who is told, and which
-signals are the run's.
-
-Work on a thread of its own, and what it tells, for a program that looks on.
-
-The program may be in any thread, and its signal handlers stay its own. So the loop of a run
-gets a thread here, and the caller reads a queue of bounded length: who reads slowly holds
-the ranks back, as behind a pipe, and nothing is lost. Whatever takes the caller out of its
-``with`` block (``break``, its own error, Ctrl-C) ends the job on all hosts first.
-
-The threads are daemons: a program that ends without waiting ends, and the hosts clean up.
+``Backstage`` is for a program that looks on. It may be in any thread, and its signal handlers
+stay its own. So the loop of a run gets a thread here, and the caller reads a queue of bounded
+length: who reads slowly holds the ranks back, as behind a pipe, and nothing is lost. Whatever
+takes the caller out of its ``with`` block (``break``, its own error, Ctrl-C) ends the job on all
+hosts first. The threads are daemons: a program that ends without waiting ends, and the hosts
+clean up.
 """
 
 from __future__ import annotations
@@ -27,23 +21,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from dispatcher.api.find_processes import Aftermath
-from dispatcher.api.report import Endings, Report, report, write_json
+from dispatcher.api.report import Fold, Report, write_json
+from dispatcher.core.events.report_events import NcclNetwork, RunBegan, RunClosed, placed
 from dispatcher.core.events.run_events import Event, HostExcluded, SignalReceived
-from dispatcher.core.events.sink import Sink
-from dispatcher.core.events.verdicts import Verdict
+from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
-from dispatcher.output.files.journal import Journal
+from dispatcher.output.files.journal import Journal, append
 from dispatcher.output.files.rotation import Rotation
 from dispatcher.output.monitor.nccl_listener import NcclWords
-from dispatcher.output.text.failures import Advise, blamed, no_advice, words
+from dispatcher.output.text.failures import Advise, no_advice
 from dispatcher.output.text.lines import Tail
-from dispatcher.output.text.verdict_text import describe, history, left_out
+from dispatcher.output.text.verdict_text import advice_on, last_words
 from dispatcher.plan.job import plan_record
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
@@ -151,7 +147,7 @@ class Course:
         self._verdict = verdict
         self._above = above
         self._advise = advise
-        self._tail, self._endings = Tail(), Endings()
+        self._tail, self._fold = Tail(), Fold(None if paths is None else paths.folder)
         settings = [{**dict(plan.exports), **dict(node.host.env)} for node in places]
         seen = {at: rdma[name] for at, name in enumerate(self._hosts) if rdma.get(name)}
         self._nccl = NcclWords(settings, self.tell, time.monotonic, seen)
@@ -163,7 +159,7 @@ class Course:
             # ranks that others have started speak through one, and their hosts are not known
             [
                 self._tail,
-                self._endings,
+                self._fold,
                 self._aftermath,
                 *(() if elsewhere else [self._nccl]),
                 *sinks,
@@ -171,7 +167,6 @@ class Course:
             check_orphans=self._aftermath.check_orphans,
             check=check,
             agent_python=agent_python,
-            known=[] if verdict else [HostExcluded(e.host, e.why, e.by) for e in excluded],
             sample_every=sample_every,
             lent=lent,
             sink_failed=sink_failed or self._told_of,
@@ -199,30 +194,47 @@ class Course:
 
         Raises: UsageError for ways to the hosts that this machine does not have.
         """
-        began, at = time.time(), time.monotonic()
-        verdict = self._runner.run(self._verdict, handled)
-        plan, last = self.plan, self._tail.last
+        at = time.monotonic()
+        began = RunBegan(self.plan.run_id, time.time(), tuple(self._hosts), tuple(self._excluded))
+        left_out = [] if self._verdict else self._excluded
+        known = [began, *(HostExcluded(one.host, one.why, one.by) for one in left_out)]
+        verdict = self._runner.run(self._verdict, handled, known)
         cleaned = self._aftermath.clean(handled, () if verdict.ok else self._elsewhere)
-        behind: list[str] = []
-        if self._above is not None:
-            hosts = [node.host for node in plan.nodes]
-            verdict, lost = blamed(verdict, self._above(hosts))
-            behind = words(verdict, [host.name for host in hosts], lost)
-        lines = [] if self._verdict else left_out(self._excluded)
-        lines += history(verdict)
-        lines += describe(verdict, plan, self._endings.pids, last, self._advise)
-        lines += behind + cleaned + self._nccl.lines(self._hosts)
-        ended = report(
-            verdict, plan, lines, began, time.monotonic() - at, self._endings, last,
-            self._hosts, self._excluded, None if self._paths is None else self._paths.folder,
-            self._nccl.said(),
-        )  # fmt: skip
-        if self._paths is not None:
-            try:
-                write_json(self._paths.report, ended.plain())
-            except OSError as error:  # the report itself is worth more than the file
-                self._say(f"error: {self._paths.report}: {(error.strerror or '').lower()}")
-        return ended
+        last = self._close(verdict, cleaned, time.monotonic() - at)
+        self._fold.event(last)
+        report, paths = self._fold.report(), self._paths
+        if paths is not None:  # the report itself is worth more than the files
+            self._write(paths.journal, lambda: append(paths.journal, last))
+            self._write(paths.report, lambda: write_json(paths.report, report.plain()))
+        return report
+
+    def _close(self, verdict: Verdict, cleaned: Sequence[str], seconds: float) -> Stamped:
+        """The journal's last event. cleaned: what was done about leftovers, in words."""
+        above = None
+        if self._above is not None and isinstance(verdict.cause, NodeFailed):
+            hosts = [node.host for node in self.plan.nodes]
+            above = {host: tuple(inner) for host, inner in self._above(hosts).items()}
+        closed = RunClosed(
+            verdict,
+            seconds,
+            placed(self.plan),
+            tuple(self._tail.written()),
+            last_words(verdict, self._tail.last),
+            above,
+            advice_on(verdict, self._advise),
+            (*cleaned, *self._nccl.lines(self._hosts)),
+            {
+                node: NcclNetwork(one.net, one.devices, one.version)
+                for node, one in self._nccl.said().items()
+            },
+        )
+        return Stamped(self._fold.seq + 1, round(seconds, 6), closed)
+
+    def _write(self, path: Path, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            self._say(f"error: {path}: {(error.strerror or '').lower()}")
 
     def _told_of(self, sink: Sink, error: Exception) -> None:
         self._say(f"error: {type(sink).__name__}: {error}")

@@ -213,9 +213,13 @@ CHUNK_BYTES = 16 << 10
 
 
 class Tail(Sink):
-    """``last(rank)`` gives the lines that say most about how the rank ended."""
+    """``last(rank)`` gives the lines that say most about how the rank ended.
+
+    sizes: (rank, stream) -> bytes that came in the present attempt.
+    """
 
     def __init__(self) -> None:
+        self.sizes: dict[tuple[int, int], int] = {}
         self._assemblers: dict[tuple[int, int], LineAssembler] = {}
         self._lines: dict[tuple[int, int], deque[bytes]] = {}
 
@@ -224,11 +228,13 @@ class Tail(Sink):
         if key not in self._assemblers:
             self._assemblers[key] = LineAssembler()
             self._lines[key] = deque(maxlen=N_LINES)
+        self.sizes[key] = self.sizes.get(key, 0) + len(data)
         self._keep(key, self._assemblers[key].feed(data[-CHUNK_BYTES:]))
 
     def event(self, stamped: Stamped) -> None:
         event = stamped.event
         if isinstance(event, RanksPlaced) and event.restart:
+            self.sizes.clear()
             self._lines.clear()
             self._assemblers.clear()
         if isinstance(event, OutputEnded) and (event.rank, event.stream) in self._assemblers:
@@ -239,6 +245,14 @@ class Tail(Sink):
         if block:
             lines = block[:-1].rsplit(b"\n", N_LINES)[-N_LINES:]
             self._lines[key].extend(line[:LINE_BYTES] for line in lines)
+
+    def written(self) -> list[tuple[int, int, int]]:
+        """(rank, bytes of its stdout, of its stderr) of each rank that wrote."""
+        ranks = sorted({rank for rank, _ in self.sizes})
+        return [
+            (rank, self.sizes.get((rank, STDOUT), 0), self.sizes.get((rank, STDERR), 0))
+            for rank in ranks
+        ]
 
     def last(self, rank: int) -> tuple[str, list[str]]:
         """("stderr" or "stdout", its last lines made harmless); stderr if it said anything."""

@@ -1,11 +1,7 @@
-"""The verdict and the attempts before it, in words.
+"""The verdict in words: what ended the job and each attempt before, where, and what was said last.
 
-The verdict in words: what ended the job, where, and what that rank said last.
-
-Pure: a ``Verdict`` and the tails go in, lines come out. Host names are folded;
-texts from hosts are made harmless.
-
-The attempts of a run in words: what ended each, who left, who came instead. Pure.
+Pure: a ``Verdict`` and the last lines of ranks go in, lines come out. Host names are folded;
+texts from hosts are sanitized.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ from typing import Any
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
+from dispatcher.core.events.report_events import LastWords, PlacedNode
 from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure
@@ -26,7 +23,6 @@ from dispatcher.model.hostset import fold
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import harmless_text
-from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.reassignment import Exclusion
 
@@ -47,18 +43,19 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 
 def describe(
     verdict: Verdict,
-    plan: JobPlan,
+    nodes: Sequence[PlacedNode],
     pids: Mapping[int, int],
     last: Last,
     advise: Advise = no_advice,
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
-    pids: rank -> process id on its host. last: see ``output.text.lines``. advise: what our machine
-    knows to do about a host's trouble.
+    nodes: of the plan. pids: rank -> process id on its host. last: see ``output.text.lines``.
+    advise: what our machine knows to do about a host's trouble.
     """
     cause = verdict.cause
-    names = [node.host.name for node in plan.nodes]
+    names = [node.host for node in nodes]
+    homes = {rank: node.host for node in nodes for rank in node.ranks}
     lines: list[str] = []
     match cause:
         case None:
@@ -80,14 +77,14 @@ def describe(
             lines.append(f"error: rank {name(rank)} on {names[node]}: {how}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
         case verdicts.LeftMpi(_, rank):
-            nodes = [plan.ranks[rank].node for rank in cause.ranks if rank < len(plan.ranks)]
-            where = fold(dict.fromkeys(names[node] for node in nodes or [cause.node]))
+            left = [homes[rank] for rank in cause.ranks if rank in homes]
+            where = fold(dict.fromkeys(left or [names[cause.node]]))
             lines.append(f"error: {fold_ranks(cause.ranks)} on {where} {left_words(cause)}")
             if cause.never:
                 lines.append("  hint: --mpi none, if ranks use MPI each by itself or not at all")
             lines += _last_lines(rank, last) if last(rank)[1] else []
         case verdicts.MpisDiffer(used):
-            each = "; ".join(_used(one, plan, names) for one in used)
+            each = "; ".join(_used(one, homes) for one in used)
             lines.append(f"error: MPI: the ranks use different libraries and cannot meet: {each}")
             lines.append("  hint: let all find the same one: PATH, LD_LIBRARY_PATH, environments")
         case verdicts.RankNotStarted(node, rank, errno, step, what):
@@ -96,13 +93,13 @@ def describe(
                 f"error: rank {name(rank)} on {names[node]}: {step} {harmless_text(what)}: {why}"
             )
             if errno == EMFILE:
-                need = FILES_OF_AGENT + FILES_OF_RANK * len(plan.nodes[node].ranks)
+                need = FILES_OF_AGENT + FILES_OF_RANK * len(nodes[node].ranks)
                 lines.append(
                     f"  hint: logins there may open too few files; let its sshd have {need} or "
                     "more (LimitNOFILE=), or start fewer ranks there"
                 )
         case verdicts.NodeFailed(node, failure):
-            ranks = fold_ranks(plan.nodes[node].ranks)
+            ranks = fold_ranks(nodes[node].ranks)
             lines += _failure_lines(f"{names[node]} ({ranks})", failure)
         case verdicts.Rejected(failures, problems=problems):
             again = any(attempt.started for attempt in verdict.attempts)
@@ -120,8 +117,6 @@ def describe(
         case verdicts.Hung(seconds, groups):
             from dispatcher.output.text.stacks_text import words  # which needs what is here
 
-            homes = {rank: host for host, node in zip(names, plan.nodes, strict=True)
-                     for rank in node.ranks}  # fmt: skip
             lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
             found = words(groups, lambda rank: homes.get(rank, "another host"))
             lines += ["  " + line for line in found]
@@ -131,7 +126,7 @@ def describe(
             )
         case verdicts.Interrupted(signum):
             lines.append(f"error: ended by {signal.Signals(signum).name}")
-    return lines + _consequences(verdict, plan, names, last, pids)
+    return lines + _consequences(verdict, nodes, names, last, pids)
 
 
 def left_words(cause: verdicts.LeftMpi) -> str:
@@ -145,8 +140,8 @@ def left_words(cause: verdicts.LeftMpi) -> str:
     return f"exited 0 without {called}{left}"
 
 
-def _used(one: verdicts.UsedMpi, plan: JobPlan, names: list[str]) -> str:
-    where = fold(dict.fromkeys(names[plan.ranks[rank].node] for rank in one.ranks))
+def _used(one: verdicts.UsedMpi, homes: Mapping[int, str]) -> str:
+    where = fold(dict.fromkeys(homes[rank] for rank in one.ranks))
     library = " ".join(harmless_text(one.version).split(",")[0].split()) or "an MPI"
     path = f" ({harmless_text(one.path)})" if one.path else ""
     return f"{fold_ranks(one.ranks)} on {where}: {library}{path} by {one.way}"
@@ -179,7 +174,11 @@ def _shape(rank: int, last: Last) -> list[str]:
 
 
 def _consequences(
-    verdict: Verdict, plan: JobPlan, names: list[str], last: Last, pids: Mapping[int, int]
+    verdict: Verdict,
+    nodes: Sequence[PlacedNode],
+    names: list[str],
+    last: Last,
+    pids: Mapping[int, int],
 ) -> list[str]:
     lines = []
     cause = verdict.cause
@@ -201,7 +200,7 @@ def _consequences(
     lines += [f"  then error: {fold(hosts)}: {one.kind}: {one.why}" for hosts, one in lost]
     lines += hints(lost)
     for node, left in verdict.unkillable.items():
-        own = {pids[rank]: rank for rank in plan.nodes[node].ranks if rank in pids}
+        own = {pids[rank]: rank for rank in nodes[node].ranks if rank in pids}
         stuck = [harmless_text(text) for text in verdict.stuck.get(node, ())]
         about = [
             [f"rank {name(own[pid])}" if pid in own else "", *stuck[at : at + 1]]
@@ -233,7 +232,7 @@ def _table(
             failure.kind.value,
             failure.why,
             failure.hint,
-            next((word for word in ASKED if word in problems.get(node, ())), ""),
+            _about(problems.get(node, frozenset())),
         )
         for node, failure in sorted(failures.items())
     )
@@ -243,6 +242,33 @@ def _table(
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines += [f"  {h:<{wide[0]}}  {kind:<{wide[1]}}  {why}" for h, kind, why in rows]
     return lines + hints(groups, advise)
+
+
+def _about(problems: frozenset[str]) -> str:
+    return next((word for word in ASKED if word in problems), "")
+
+
+def advice_on(verdict: Verdict, advise: Advise) -> dict[str, str]:
+    """What ``advise`` says to all that ``describe`` would ask it about ``verdict``."""
+    cause = verdict.cause
+    if not isinstance(cause, verdicts.Rejected):
+        return {}
+    troubles = {
+        _about(cause.problems.get(node, frozenset())) or failure.kind.value
+        for node, failure in cause.failures.items()
+    }
+    found = {trouble: advise(trouble) for trouble in sorted(troubles)}
+    return {trouble: words for trouble, words in found.items() if words}
+
+
+def last_words(verdict: Verdict, last: Last) -> LastWords | None:
+    """All that ``describe`` needs of ``last``: of the rank that failed, and who said the same."""
+    cause = verdict.cause
+    if not isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted, verdicts.LeftMpi)):
+        return None
+    same = alike(cause, verdict.statuses, last) if isinstance(cause, verdicts.RankFailed) else []
+    stream, lines = last(cause.rank)
+    return LastWords((cause.rank, *same), stream, tuple(lines))
 
 
 def _failure_lines(who: str, failure: Failure) -> list[str]:

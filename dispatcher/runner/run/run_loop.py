@@ -73,8 +73,8 @@ class Runner:
 
     transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
     check_orphans: carries out a ``CheckOrphans``; returns at once.
-    agent_python: the interpreter to try first for the agent. known: what had happened before,
-    for the sinks. sample_every: seconds between two samples of the ranks; None for none.
+    agent_python: the interpreter to try first for the agent. sample_every: seconds between two
+    samples of the ranks; None for none.
     lent: gives the terminal to the shell while dispatch is stopped.
     """
 
@@ -87,7 +87,6 @@ class Runner:
         check_orphans: Callable[[CheckOrphans], None] = lambda look: None,
         check: bool = True,
         agent_python: str | None = None,
-        known: Sequence[ev.Event] = (),
         sample_every: float | None = None,
         lent: Callable[[], AbstractContextManager[None]] = nullcontext,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
@@ -113,7 +112,6 @@ class Runner:
             often = every(plan.limits.hang_timeout)
             sample_every = often if sample_every is None else min(sample_every, often)
         self._agent_python = agent_python
-        self._known = known
         self._lent = lent
         self._sampling = Sampling(sample_every)
         self._inbox = Inbox()
@@ -151,11 +149,15 @@ class Runner:
         self._inbox.put(event)
 
     def run(
-        self, verdict: Verdict | None = None, handled: Sequence[signal.Signals] = HANDLED
+        self,
+        verdict: Verdict | None = None,
+        handled: Sequence[signal.Signals] = HANDLED,
+        known: Sequence[ev.Event] = (),
     ) -> Verdict:
         """Run to the end; the verdict. With one given nothing is run, and the sinks are told that.
 
-        handled: the signals that are the run's; () outside the main thread.
+        handled: the signals that are the run's; () outside the main thread. known: what had
+        happened before, for the sinks.
 
         Every thread has ended by then, but those nobody can wait for: one that
         writes to a paused terminal when the user wants to leave, and one that is
@@ -165,7 +167,7 @@ class Runner:
         self._feed.start()
         with inbox.told(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
-                for event in self._known:
+                for event in known:
                     self._record(event)
                 self._verdict = verdict
                 self._do(self._machine.begin() if verdict is None else ())
@@ -238,7 +240,7 @@ class Runner:
 
     def _record(self, event: ev.Event) -> None:
         self._seq += 1
-        self._feed.event(Stamped(self._seq, time.monotonic() - self._began, event))
+        self._feed.event(Stamped(self._seq, round(time.monotonic() - self._began, 6), event))
 
     def _taken(self, node: int, nbytes: int) -> None:
         self._hosts[node].taken(nbytes)

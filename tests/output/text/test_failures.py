@@ -10,6 +10,7 @@ import pytest
 from dispatcher.checks.report import Ruling
 from dispatcher.cli.checks import check_table
 from dispatcher.core.events import exec_events, verdicts
+from dispatcher.core.events.report_events import placed
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import exec_notes
@@ -53,7 +54,7 @@ class TestOneRow:
         plan = plan_of("n[001-200]:1")
         cause = verdicts.Rejected({at: fail(name) for at, name in enumerate(NAMES)})
         found = verdict_text.describe(
-            Verdict(cause, 125, 200), plan, {}, lambda rank: ("stderr", [])
+            Verdict(cause, 125, 200), placed(plan), {}, lambda rank: ("stderr", [])
         )
         assert found == [
             "error: 200 hosts of 200 cannot be used; nothing was started",
@@ -65,7 +66,7 @@ class TestOneRow:
         plan = plan_of("n[001-200]:1")
         lost = {at: fail(name) for at, name in enumerate(NAMES)}
         said = Verdict(verdicts.Interrupted(2), 130, 200, lost=lost)
-        found = verdict_text.describe(said, plan, {}, lambda rank: ("stderr", []))
+        found = verdict_text.describe(said, placed(plan), {}, lambda rank: ("stderr", []))
         assert found[1:] == [
             f"  then error: n[001-200]: {kind}: {why}",
             *told(hint),

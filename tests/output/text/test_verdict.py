@@ -6,6 +6,7 @@ import pytest
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.error_file import ErrorFile
+from dispatcher.core.events.report_events import placed
 from dispatcher.core.events.verdicts import Cause, MpiAborted, Verdict
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host, Hostlist
@@ -23,7 +24,7 @@ def plan() -> JobPlan:
 
 def told(cause: Cause | None, plan: JobPlan, **fields: object) -> str:
     verdict = Verdict(cause, verdicts.exit_code(cause), 8, **fields)  # type: ignore[arg-type]
-    return "\n".join(describe(verdict, plan, {3: 77}, lambda rank: ("stderr", ["boom"])))
+    return "\n".join(describe(verdict, placed(plan), {3: 77}, lambda rank: ("stderr", ["boom"])))
 
 
 def test_success_says_nothing(plan: JobPlan) -> None:
@@ -62,7 +63,7 @@ def test_equal_last_words_are_folded(plan: JobPlan) -> None:
     said[6] = ["something else"]
     statuses = {**dict.fromkeys(range(8), 1), 7: -15}
     verdict = Verdict(verdicts.RankFailed(1, 3, 1), 1, 8, statuses=statuses)
-    lines = describe(verdict, plan, {}, lambda rank: ("stderr", said[rank]))
+    lines = describe(verdict, placed(plan), {}, lambda rank: ("stderr", said[rank]))
     assert lines[-3:] == [
         "  5 ranks the same: ranks 0-2,4-5",
         "  then rank 6: exit code 1",

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from rig import wait_for
 
+from dispatcher.api.report import replay
+from dispatcher.model.errors import DispatchError
+
 from ..conftest import Desk, script, words_of
 
 SLEEP = "echo up; exec sleep 1000"
@@ -68,10 +71,49 @@ class TestLines:
         assert logs.resolve().stat().st_mode & 0o777 == 0o700
         journal = (logs / "dispatch.jsonl").read_text().splitlines()
         names = [json.loads(line)["name"] for line in journal]
-        assert names[-1] == "run.finished"
+        assert (names[0], names[-2:]) == ("run.began", ["run.finished", "run.closed"])
         assert names.count("rank.exited") == 4
         report = json.loads((logs / "report.json").read_text())
         assert (report["ok"], report["exit_code"], report["world_size"]) == (True, 0, 4)
+
+
+class TestJournal:
+    """``conftest`` replays the journal of every run that a test makes."""
+
+    @pytest.mark.parametrize("code", [0, 3])
+    def test_it_tells_the_verdict_again(self, desk: Desk, code: int) -> None:
+        program = f"import sys, os\nsys.exit({code} if os.environ['RANK'] == '1' else 0)\n"
+        done = desk.run("--log-dir", "logs", "-H", "localhost:2", script(desk.folder, program))
+        report = replay(desk.folder / "logs" / "latest" / "dispatch.jsonl")
+        assert report.exit_code == done.returncode == code
+        assert done.stderr.endswith("".join(line + "\n" for line in report.verdict))
+        assert bool(report.verdict) == bool(code)
+
+    def test_what_is_not_whole_is_refused_with_its_place(self, desk: Desk) -> None:
+        desk.run("--log-dir", "logs", "-H", "localhost", "--no-python", "true")
+        journal = desk.folder / "logs" / "latest" / "dispatch.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        cut = desk.folder / "cut.jsonl"
+        for kept, why in (
+            (lines[:-1], ": no run.closed: the run has not ended, or its launcher was killed"),
+            (lines[1:], ": no run.began: not the whole journal of a run"),
+            ([*lines[:2], lines[2][:-9]], ":3: not JSON, or cut off"),
+            ([lines[0].replace(b'"version": 1', b'"version": 2')], ": of version 2, not 1"),
+        ):
+            cut.write_bytes(b"".join(kept))
+            with pytest.raises(DispatchError) as error:
+                replay(cut)
+            assert str(error.value) == f"{cut}{why}"
+        with pytest.raises(DispatchError, match="gone: no such file or directory"):
+            replay(desk.folder / "gone")
+
+    def test_no_secret_enters_it(self, desk: Desk) -> None:
+        desk.run(
+            "--log-dir", "logs", "-H", "localhost", "-x", "API_TOKEN=s3cr3t-words",
+            "--no-python", "sh", "-c", "exit 4",
+        )  # fmt: skip
+        for path in (desk.folder / "logs" / "latest").resolve().iterdir():
+            assert b"s3cr3t-words" not in path.read_bytes(), path
 
 
 class TestProgram:
