@@ -17,10 +17,9 @@ import pytest
 from dispatcher.bootstrap import payload
 from dispatcher.model.failure import Failure
 from dispatcher.transport.base import Link, Target, Transport
-from dispatcher.transport.pool import socket_path
-from dispatcher.transport.pool.pool_protocol import LIST
+from dispatcher.transport.pool import daemon_socket
+from dispatcher.transport.pool.daemon_socket import LIST, ask
 from dispatcher.transport.pool.pool_transport import KeptTransport
-from dispatcher.transport.pool.socket_path import ask
 from dispatcher.transport.process.command import CommandTransport, LocalTransport, template
 from dispatcher.transport.process.openssh import SshTransport
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
@@ -123,7 +122,7 @@ def make_way(kind: str, sshd: Sshd) -> Way:
         return SharedWay(tree_to(sshd), "leaf")
     if kind == "holder":
         way = Way(KeptTransport(_nobody_else, keep=60.0, config=sshd.config()), "node")
-        socket_path.call().close()
+        daemon_socket.call().close()
         return way
     return Way(ParamikoTransport(config=sshd.config(), keep=kind == "kept"), "node")
 

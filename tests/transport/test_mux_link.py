@@ -11,7 +11,7 @@ from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.mux import COUNT, Frames, Malformed
 from dispatcher.transport.base import LinkClosed
 from dispatcher.transport.mux_link import MuxLink
-from dispatcher.transport.pool.pool_protocol import LIST, fields, message
+from dispatcher.transport.pool.daemon_socket import LIST, fields, message
 
 
 class Plain(MuxLink):

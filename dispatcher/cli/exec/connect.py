@@ -55,8 +55,7 @@ def _ask(flags: dict[str, Any]) -> int:
     from dispatcher.cli.say import say
     from dispatcher.model.hostset import fold
     from dispatcher.remote.protocol.mux import Malformed
-    from dispatcher.transport.pool.pool_protocol import DROP, LIST
-    from dispatcher.transport.pool.socket_path import ask
+    from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask
 
     if flags["listing"] and flags["closing"]:
         raise UsageError("--list and --close exclude each other")

@@ -49,25 +49,25 @@ def seconds(flags: Mapping[str, Any]) -> float | None:
 def judge_keep(flags: Mapping[str, Any]) -> None:
     """Nothing, if connections can be kept as ``flags`` say. Raises: UsageError."""
     if "keep" in flags:
-        from dispatcher.transport.pool import socket_path
+        from dispatcher.transport.pool import daemon_socket
 
-        if seconds(flags) is not None or socket_path.there():
-            socket_path.folder()
+        if seconds(flags) is not None or daemon_socket.there():
+            daemon_socket.folder()
 
 
 def transport(flags: Mapping[str, Any], direct: Callable[[], Transport]) -> Transport:
     """What reaches hosts by SSH: over kept connections where that may be, else ``direct()``."""
     if "keep" not in flags:
         return direct()
-    from dispatcher.transport.pool import socket_path
+    from dispatcher.transport.pool import daemon_socket
 
     keep = seconds(flags)
-    if keep is None and not socket_path.there():
+    if keep is None and not daemon_socket.there():
         return direct()
     from dispatcher.transport.pool.pool_transport import KeptTransport
 
     if keep is not None:
-        socket_path.call().close()
+        daemon_socket.call().close()
     return KeptTransport(
         direct,
         keep=keep,

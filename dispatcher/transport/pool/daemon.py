@@ -8,7 +8,7 @@ has its own reading of ssh_config and known_hosts (``run``), so a change of thes
 holds from the next one on. While nobody calls, shells are started for the next commands
 (``transport.ssh.shared_sessions``). It ends when it holds nothing any more.
 
-``python -m dispatcher.transport.pool.daemon``: started by ``socket_path.call`` alone.
+``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.call`` alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dispatcher.bootstrap import shell
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
 from dispatcher.transport.base import Alive, Link, Target, Window
-from dispatcher.transport.pool import socket_path
+from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_client import Caller
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 from dispatcher.transport.ssh.shared_sessions import KeptSessions
@@ -58,7 +58,7 @@ class Holder:
             except TimeoutError:
                 self._pool.drop(self._idle)
                 continue
-            if socket_path.uid_of(link) != os.geteuid():
+            if daemon_socket.uid_of(link) != os.geteuid():
                 link.close()
                 continue
             link.settimeout(None)
@@ -138,7 +138,7 @@ def _target(order: dict[str, Any]) -> Target:
 def main() -> None:
     """Be the holder, if nobody is yet; returns when nothing is held."""
     try:
-        listener = socket_path.listen()
+        listener = daemon_socket.listen()
     except (DispatchError, OSError):
         return
     if listener is None:
@@ -151,7 +151,7 @@ def main() -> None:
     try:
         holder.run()
     finally:
-        socket_path.forget()
+        daemon_socket.forget()
         holder.close()
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from dispatcher.model.failure import Failure
 from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Link, LinkClosed, Window
-from dispatcher.transport.pool.pool_protocol import (
+from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
     DROP,
     FAILED,

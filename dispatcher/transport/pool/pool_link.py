@@ -16,7 +16,7 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import LinkClosed, Window
 from dispatcher.transport.mux_link import MuxLink
-from dispatcher.transport.pool.pool_protocol import (
+from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
     FAILED,
     LARGEST,

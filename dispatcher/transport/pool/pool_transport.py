@@ -22,9 +22,9 @@ from dispatcher.transport.base import (
     Transport,
     Window,
 )
-from dispatcher.transport.pool import socket_path
+from dispatcher.transport.pool import daemon_socket
+from dispatcher.transport.pool.daemon_socket import ACCEPTED, FAILED, OPENING, fields
 from dispatcher.transport.pool.pool_link import PoolConnection, PoolLink
-from dispatcher.transport.pool.pool_protocol import ACCEPTED, FAILED, OPENING, fields
 
 #: seconds that the holder's answer may be late
 SLACK = 1.0
@@ -136,7 +136,7 @@ class KeptTransport(Transport):
         with self._lock:
             if not self._dialled:
                 self._dialled = True
-                caller = socket_path.dial()
+                caller = daemon_socket.dial()
                 self._line = None if caller is None else PoolConnection(caller)
             return self._line
 

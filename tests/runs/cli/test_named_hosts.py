@@ -20,8 +20,8 @@ from dispatcher.cli.options import connect_options, host_options
 from dispatcher.cli.run import launch
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.transport.pool import socket_path
-from dispatcher.transport.pool.pool_protocol import DROP
+from dispatcher.transport.pool import daemon_socket
+from dispatcher.transport.pool.daemon_socket import DROP
 
 #: every way to the hosts, and the table of dispatch.toml that is for it
 WAYS = {
@@ -270,7 +270,7 @@ def test_close_is_about_all_or_those_typed(
         assert kind == DROP
         orders.append(hosts)
 
-    monkeypatch.setattr(socket_path, "ask", ask)
+    monkeypatch.setattr(daemon_socket, "ask", ask)
     assert cli.main(["connect", "--close", *where]) == 0
     assert orders == [closed]
 

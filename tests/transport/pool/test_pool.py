@@ -18,7 +18,7 @@ from rig import Cluster, wait_for
 
 from dispatcher.model.errors import UsageError
 from dispatcher.transport.pool import daemon as holder
-from dispatcher.transport.pool import socket_path
+from dispatcher.transport.pool import daemon_socket
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 WAITS = """-c IFS= read -r s;eval "$s\""""
@@ -242,15 +242,15 @@ def test_the_socket_is_ours_alone(home: Home) -> None:
 
 def test_one_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    first = socket_path.listen()
+    first = daemon_socket.listen()
     assert isinstance(first, socket.socket)
-    assert socket_path.listen() is None
-    caller = socket_path.dial()
+    assert daemon_socket.listen() is None
+    caller = daemon_socket.dial()
     assert caller is not None
-    assert socket_path.uid_of(caller) == os.geteuid()
+    assert daemon_socket.uid_of(caller) == os.geteuid()
     caller.close()
     first.close()
-    assert socket_path.dial() is None
+    assert daemon_socket.dial() is None
 
 
 #: binds in the current folder as root, and only then, as user UID, listens and answers nothing
@@ -267,7 +267,7 @@ with socket.socket(socket.AF_UNIX) as listener:
 ASKS = """
 import os, socket, sys
 from dispatcher.remote.protocol.mux import Frames
-from dispatcher.transport.pool.pool_protocol import LIST, message
+from dispatcher.transport.pool.daemon_socket import LIST, message
 os.setuid(int(sys.argv[3]))
 with socket.socket(socket.AF_UNIX) as link:
     link.connect(f"/proc/self/fd/{sys.argv[1]}/{sys.argv[2]}")
@@ -289,13 +289,13 @@ def test_a_holder_of_another_user_is_none(
     """Who is there is for the kernel to say: a folder's mode may have been another before."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     listens = subprocess.Popen(
-        [sys.executable, "-c", LISTENS, socket_path.name(), str(uid)],
-        cwd=socket_path.folder(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", LISTENS, daemon_socket.name(), str(uid)],
+        cwd=daemon_socket.folder(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     with listens:
         assert listens.stdout is not None
         assert listens.stdout.readline() == b"up\n"
-        link = socket_path.dial()
+        link = daemon_socket.dial()
         if link is not None:
             link.close()
         listens.communicate()
@@ -308,18 +308,18 @@ def test_another_user_is_told_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    listener = socket_path.listen()
+    listener = daemon_socket.listen()
     assert listener is not None
-    folder = socket_path.folder()
+    folder = daemon_socket.folder()
     folder.chmod(0o755)  # as if the folder's mode did not keep strangers out
-    (folder / socket_path.name()).chmod(0o666)
+    (folder / daemon_socket.name()).chmod(0o666)
     serves = threading.Thread(target=holder.Holder(listener).run, daemon=True)
     at = os.open(folder, os.O_DIRECTORY)
     monkeypatch.setattr(holder, "LINGER", 60.0)
     serves.start()
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", ASKS, str(at), socket_path.name(), str(uid)],
+            [sys.executable, "-c", ASKS, str(at), daemon_socket.name(), str(uid)],
             pass_fds=[at], capture_output=True, timeout=30, check=True,
         )  # fmt: skip
     finally:
@@ -339,7 +339,7 @@ def test_nothing_of_the_current_folder_is_run(
         (tmp_path / trap).write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with socket_path.call() as link:
+    with daemon_socket.call() as link:
         who = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     holder = int.from_bytes(who[:4], sys.byteorder)
     with pytest.raises(ChildProcessError):  # or its end would be ours to wait for
@@ -356,7 +356,7 @@ def test_a_folder_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "dispatch").mkdir()
     (tmp_path / "dispatch").chmod(0o777)
     with pytest.raises(UsageError):
-        socket_path.dial()
+        daemon_socket.dial()
 
 
 @pytest.mark.parametrize(

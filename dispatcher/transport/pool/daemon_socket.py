@@ -1,18 +1,25 @@
-"""Where the pool's socket is, and questions to the daemon itself.
+"""The pool's socket: where it lies, who may call, and what passes through it.
 
-Where the holder's socket is: in a folder of mode 0700, the socket itself 0600.
+It lies in a folder of mode 0700, the socket itself 0600: ``$XDG_RUNTIME_DIR/dispatch``, or
+``kept`` among dispatch's own files; the node's name is part of the socket's, since a home
+directory may be shared by many. Both sides ask the kernel who the other is all the same.
 
-``$XDG_RUNTIME_DIR/dispatch``, or ``kept`` among dispatch's own files; the node's name
-is part of the socket's, since a home directory may be shared by many. Both sides ask the
-kernel who the other is all the same.
+What passes are channels of ``remote.protocol.mux``: a connection is one launcher, a channel
+one command. The launcher is the near end, and numbers them. The end of the connection, from
+either side, is the end of all. Bodies that are not bytes of a stream are JSON objects::
 
-A question to the holder itself: what it holds, or to let go of some of it.
+    launcher   OPEN (what to run where)  RESIZE (columns, rows)
+    daemon     ACCEPTED (address)  FAILED (a failure)  NOT_POOLED  ENDED (code, signal, silence)
+    at once    LIST  DROP (hosts)  and LIST the answer, on no channel
+
+An OPEN is answered first, by one of the daemon's first three.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import socket
 import struct
@@ -24,9 +31,16 @@ from typing import Any
 
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.paths import private, state_folder
-from dispatcher.remote.protocol.mux import Frames, Malformed
-from dispatcher.transport.pool.pool_protocol import LARGEST, PROTOCOL, fields, message
+from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
 
+#: part of the socket's name, since a daemon may be older than who calls it
+PROTOCOL = 4
+#: bytes of a body at most: a command may be long, and so may a list of hosts
+LARGEST = 1 << 20
+#: bytes of input that may come with an OPEN: as many as any connection takes at once
+OPENING = 8 << 10
+
+RESIZE, ACCEPTED, FAILED, NOT_POOLED, LIST, DROP = range(OWN, OWN + 6)
 #: seconds that a new holder may take to listen
 START_LIMIT = 10.0
 _BACKLOG = 1024
@@ -142,6 +156,22 @@ def _at(place: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def message(kind: int, channel: int = 0, /, **fields: Any) -> bytes:
+    """A frame whose body is ``fields`` as JSON."""
+    return frame(channel, kind, json.dumps(fields).encode())
+
+
+def fields(body: bytes) -> dict[str, Any]:
+    """The JSON object in ``body``. Raises: Malformed."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Malformed("not an object")
+    return found
 
 
 #: seconds that it may take to answer
