@@ -2,10 +2,9 @@
 
 OpenSSH's patterns: ``*`` and ``?``, and comma lists with ``!`` exclusion.
 
-Whether a ``Match`` line of an ``ssh_config`` applies.
-
-Every criterion ssh knows is either answered as ssh does or refused by name:
-an unknown one taken for true would silently change user, port or proxy.
+Every criterion of ``Match`` is either answered as ssh does or refused by name: an unknown one
+taken for true would silently change user, port or proxy. What is rare and the same for all
+hosts is asked of ssh itself, once (``localnetwork``).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dispatcher.transport.base import shell_safe
 from dispatcher.transport.ssh_config.config_lines import ConfigProblem, Line
 
 
@@ -57,6 +57,8 @@ def matches_list(text: str, patterns: str, *, lower: bool = False) -> bool:
 
 
 _EXEC_SECONDS = 10.0
+_HOLDS = "criterion-holds"  # a user's name that ssh is to show where a criterion holds
+_HINT = "--transport ssh  # the system's ssh follows its own configuration"
 
 
 @dataclass(frozen=True)
@@ -73,40 +75,59 @@ class Situation:
 
 
 class Runs:
-    """Answers of ``Match exec`` commands, each run once and shared by all hosts."""
+    """Answers of programs to ``Match`` lines, each run once and shared by all hosts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: dict[str, bool] = {}
+        self._answers: dict[tuple[tuple[str, ...], bytes], tuple[int, bytes]] = {}
 
     def succeeds(self, command: str, place: str) -> bool:
-        """True when the shell command exits 0.
+        """True when the shell command of a ``Match exec`` exits 0.
 
         Raises: ConfigProblem when it takes too long or cannot run.
         """
-        with self._lock:
-            if command not in self._answers:
-                self._answers[command] = self._run(command, place)
-            return self._answers[command]
-
-    def _run(self, command: str, place: str) -> bool:
         shell = os.environ.get("SHELL") or "/bin/sh"
-        try:
-            done = subprocess.run(
-                [shell, "-c", command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=_EXEC_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ConfigProblem(
-                f"{place}: Match exec: no answer in {_EXEC_SECONDS:.0f} s"
-            ) from None
-        except OSError as error:
-            raise ConfigProblem(f"{place}: Match exec: {shell}: {error.strerror}") from None
-        return done.returncode == 0
+        return self._answer((shell, "-c", command), b"", f"{place}: Match exec")[0] == 0
+
+    def ssh_holds(self, criterion: str, value: str, place: str) -> bool:
+        """What the system's ssh says of a criterion that is the same for all hosts.
+
+        Raises: ConfigProblem when there is no ssh here, or none that knows the criterion.
+        """
+        what = f"{place}: Match {criterion}"
+        if not shell_safe(value.replace("!", "")):  # it becomes a word in a config for ssh
+            raise ConfigProblem(f"{what}: bad value {value[:40]!r}")
+        config = f"Match {criterion} {value}\nUser {_HOLDS}\n"
+        argv = ("ssh", "-G", "-F", "/dev/stdin", "--", "host")
+        code, said = self._answer(argv, config.encode(), what)
+        if code:
+            raise ConfigProblem(f"{what}: not understood by the ssh of this machine", hint=_HINT)
+        return f"user {_HOLDS}".encode() in said.splitlines()
+
+    def _answer(self, argv: tuple[str, ...], text: bytes, what: str) -> tuple[int, bytes]:
+        with self._lock:
+            if (argv, text) not in self._answers:
+                self._answers[argv, text] = _run(argv, text, what)
+            return self._answers[argv, text]
+
+
+def _run(argv: tuple[str, ...], text: bytes, what: str) -> tuple[int, bytes]:
+    """Exit code and output; without ``text`` as input there is no output that counts."""
+    try:
+        done = subprocess.run(
+            argv,
+            input=text,
+            # what a command of the user's leaves running may hold its output open
+            stdout=subprocess.PIPE if text else subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_EXEC_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigProblem(f"{what}: no answer in {_EXEC_SECONDS:.0f} s") from None
+    except OSError as error:
+        raise ConfigProblem(f"{what}: {argv[0]}: {error.strerror}", hint=_HINT) from None
+    return done.returncode, done.stdout or b""
 
 
 def wants_final_pass(words: Sequence[str]) -> bool:
@@ -136,8 +157,8 @@ def applies(line: Line, now: Situation, runs: Runs) -> bool:
             value = next(words, "")
             if not value:
                 raise ConfigProblem(f"{line.place}: Match {criterion}: no value")
-            if criterion == "exec" and not result:
-                continue  # ssh runs no command whose answer cannot matter
+            if criterion in ("exec", "localnetwork") and not result:
+                continue  # no program is run whose answer cannot matter
             holds = _holds(criterion, value, line, now, runs)
         if holds == negated:
             result = False
@@ -158,29 +179,7 @@ def _holds(criterion: str, value: str, line: Line, now: Situation, runs: Runs) -
     if criterion == "tagged":
         return matches_list(now.tag, value)
     if criterion == "localnetwork":
-        return _on_network(value, line.place)
+        return runs.ssh_holds(criterion, value, line.place)
     if criterion == "exec":
         return runs.succeeds(now.expand_command(value), line.place)
-    raise ConfigProblem(
-        f"{line.place}: Match {criterion}: not understood",
-        hint="--transport ssh  # the system's ssh follows its own configuration",
-    )
-
-
-def _on_network(value: str, place: str) -> bool:
-    import ipaddress  # rare, and with ctypes a tenth of this package's import time
-
-    from dispatcher.transport.ssh_config import interfaces
-
-    found = False
-    for word in value.split(","):
-        negated = word.startswith("!")
-        try:
-            network = ipaddress.ip_network(word.lstrip("!"))
-        except ValueError as error:
-            raise ConfigProblem(f"{place}: Match localnetwork: {error}") from None
-        if any(address in network for address in interfaces.addresses()):
-            if negated:
-                return False
-            found = True
-    return found
+    raise ConfigProblem(f"{line.place}: Match {criterion}: not understood", hint=_HINT)

@@ -498,11 +498,98 @@ def test_match_tagged(resolve: Resolve) -> None:
     assert found.user != "x"
 
 
-def test_match_localnetwork(resolve: Resolve) -> None:
-    text = "Match localnetwork 127.0.0.0/8\nPort 3\nMatch localnetwork 203.0.113.0/24\nUser x\n"
-    found = good(resolve(text))
-    assert found.port == 3
-    assert found.user != "x"
+LOCALNETWORK = """\
+Match localnetwork 127.0.0.0/8
+  Port 3
+Match localnetwork 203.0.113.0/24,!127.0.0.0/8
+  User x
+"""
+
+#: an ssh that knows the criterion; the real one does since 9.4
+NEW_SSH = """\
+#!/bin/sh
+echo "$*" >> "$0.calls"
+read -r match criterion value
+read -r user name
+case "$value" in 127.*) echo "user $name" ;; *) echo "user root" ;; esac
+"""
+
+#: and one that does not
+OLD_SSH = """\
+#!/bin/sh
+echo "Unsupported Match attribute localnetwork" >&2
+exit 255
+"""
+
+
+def put_ssh(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ``ssh`` of ours, the only program on PATH but for the system's."""
+    program = folder / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    return program
+
+
+def test_match_localnetwork_is_asked_of_ssh_once_for_all_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = put_ssh(tmp_path, NEW_SSH, monkeypatch)
+    (tmp_path / "config").write_text(LOCALNETWORK)
+    config = SshConfig(str(tmp_path / "config"))
+    for number in range(5):
+        found = good(config.resolve(Target(f"n{number}")))
+        assert found.port == 3
+        assert found.user != "x"
+    calls = (tmp_path / "bin" / "ssh.calls").read_text().splitlines()
+    assert calls == ["-G -F /dev/stdin -- host"] * 2, program
+
+
+def test_match_localnetwork_where_ssh_does_not_know_it(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_ssh(tmp_path, OLD_SSH, monkeypatch)
+    failure = resolve(LOCALNETWORK)
+    assert isinstance(failure, Failure)
+    assert "config:1: Match localnetwork: not understood by the ssh of this machine" in failure.why
+
+
+def test_match_localnetwork_without_any_ssh(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    failure = resolve(LOCALNETWORK)
+    assert isinstance(failure, Failure)
+    assert "ssh: no such file" in failure.why.lower()
+    assert good(resolve("Match host other localnetwork 127.0.0.0/8\nPort 3\n")).port == 22
+
+
+@needs_ssh
+def test_match_localnetwork_as_the_ssh_of_this_machine_has_it(
+    resolve: Resolve, tmp_path: Path
+) -> None:
+    theirs = oracle_of(LOCALNETWORK, tmp_path)
+    mine = resolve(LOCALNETWORK)
+    assert isinstance(mine, Failure) == (theirs is None)
+    if isinstance(mine, HostConfig) and theirs is not None:
+        assert (str(mine.port), mine.user) == (theirs["port"][0], theirs["user"][0])
+
+
+def oracle_of(text: str, folder: Path) -> dict[str, list[str]] | None:
+    (folder / "theirs").write_text(text)
+    return oracle(str(folder / "theirs"), Target("node"))
+
+
+@pytest.mark.parametrize("value", ["127.0.0.0/8;x", "$(x)", '"1 2"', "1#2", "a\\"])
+def test_what_is_asked_of_ssh_stays_one_word(
+    resolve: Resolve, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = put_ssh(tmp_path, NEW_SSH, monkeypatch)
+    failure = resolve(f"Match localnetwork {value}\nPort 3\n")
+    assert isinstance(failure, Failure)
+    assert "bad value" in failure.why
+    assert not program.with_name("ssh.calls").exists()
 
 
 def test_match_exec_runs_once_for_all(tmp_path: Path, resolve: Resolve) -> None:
