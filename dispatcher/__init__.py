@@ -1,16 +1,24 @@
-"""dispatch: launch one process per GPU on every host over SSH, with one verdict.
+"""dispatch: start one process per GPU on every host over SSH, with one verdict.
 
-A run flows through the folders in this order::
+::
 
-    cli -> plan -> runner -> transport -> agent (on the host) -> ranks
-                     |                       |
-                    core  <---- events ------+
-                     |
-                    sinks (screen, files, journal, report)
+    cli, api          what you asked for, as typed options
+       |
+     plan             what will run where: complete before any host is touched
+       |
+    runner  ------>  transport  ====>  agent  ---->  ranks        (on every host)
+       |   actions      (a link)         |             |
+     core  <--------- events ------------+-- output ---+
+       |
+    output            screen, log files, journal, report
 
-``plan`` decides where every rank goes before any host is touched, ``core``
-decides what to do about each event, ``runner`` and ``transport`` do it,
-``sinks`` tell about it. ``agent`` is the part that travels to the hosts.
+``core`` decides and does nothing else, ``runner`` and ``transport`` do what it says,
+``output`` tells about it. ``remote`` is all that travels to hosts, the agent first of all;
+``bootstrap`` gets it there. ``model`` has the values that all rooms speak. ``checks``
+judges hosts before a run, ``transfer`` is for files, ``jobs`` for what goes on in the
+background, and ``comm`` is for use inside ranks.
+
+docs/design/README.md has the tree, three walks through the files, and the reasons.
 """
 
 from __future__ import annotations

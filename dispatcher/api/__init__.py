@@ -1,6 +1,5 @@
-"""dispatch for programs: what ``import dispatcher`` gives, and what the command line is built on.
+"""dispatch for programs: what ``import dispatcher`` offers, and one run from plan to report.
 
-``asking`` and ``reach`` say what is wanted, ``running`` starts it, ``course`` carries it out,
-``report`` tells how it ended. The commands of ``cli`` take the same course with their own
-sinks; nothing here knows of them.
+The command line is built on it: ``cli`` starts runs and commands by the same calls, with
+sinks of its own. Never here: options, the terminal, words for people.
 """

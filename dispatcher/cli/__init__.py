@@ -1,8 +1,9 @@
-"""The command line: flags to settings to plan to runner. Thin; one file a command.
+"""The command line: options to plan to exit code. Thin; one file a command.
 
 ``console`` is the console script ``dispatch``, ``main`` the same as a function.
 The first word chooses the command; anything else is the main one, ``run``. A
-script of a command's name is reached by ``./exec`` or ``run exec``.
+script of a command's name is reached by ``./exec`` or ``run exec``. Never here: what
+a program could want as well, which is in ``api``.
 """
 
 from __future__ import annotations

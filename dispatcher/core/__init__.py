@@ -1,7 +1,6 @@
-"""The part that decides: pure functions over events. No I/O, no clock, no threads.
+"""The part that decides: pure machines over events. No I/O, no clock, no threads.
 
-``job.Job`` takes one event at a time and answers with actions; ``policy``
-holds the rules that are worth reading on their own (what ends a job, which
-signals in which order, which exit code). Whoever wants to know why dispatch
-did something reads this folder.
+A machine takes one event at a time and answers with actions; ``run`` has the one of a run,
+``exec_machine`` that of a fan-out command. Whoever wants to know why dispatch did something
+reads this folder. Never here: how anything is done.
 """

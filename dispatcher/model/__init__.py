@@ -1,3 +1,4 @@
-"""Values that every room speaks: hosts, names, errors. Imports no other room;
-no thread, clock or socket.
+"""Values that every room speaks: hosts, names, paths, errors, failures.
+
+It imports no other room. Never here: a thread, a clock, a connection.
 """

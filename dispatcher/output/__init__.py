@@ -1,6 +1,6 @@
-"""The part that tells: screen, files, journal, report. Sinks change nothing.
+"""The part that tells: screen, log files, journal, tables. Sinks change nothing.
 
-Every sink is a fold over one stream of events and output chunks, in the order
-the launcher observed them; none asks another part for its state. They all run
-on one thread of their own, so a slow disk or terminal never stops the loop.
+Every sink is a fold over one stream of events and pieces of output, in the order in which
+the launcher saw them; none asks another part for its state. They run on a thread of their
+own, so a slow disk or terminal stops no run. Never here: decisions, connections.
 """

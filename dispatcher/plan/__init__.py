@@ -1,6 +1,6 @@
 """What will run where, decided before any host is touched.
 
-Hostfile, filters and flags go in; one frozen ``JobPlan`` comes out. Everything
-here is pure: the login node's environment and the texts are arguments. The one
-edge is ``hostfile.read_hosts``, which opens the file that ``-H`` names.
+Hostfile, filters and options go in; one frozen ``JobPlan`` comes out, or a plan for a
+fan-out command. All of it is pure, but ``hosts`` reads the file that ``-H`` names. Never
+here: what happens once the run has begun.
 """

@@ -1,7 +1,5 @@
-"""Files to many hosts and back, over the channel of one command a host.
+"""``put`` and ``get``: files to many hosts and back, over the channel of one command a host.
 
-``sources`` is what ``put`` sends and ``sending`` talks with the hosts about it; ``fetching``,
-``receiving`` and ``place`` are ``get``, from hosts that may be hostile. ``there`` is what
-travels, ``program`` how it gets there; ``tree`` lets hosts pass files on. ``pack``, ``unpack``
-and ``scripts`` are the way for hosts without Python: a tar, and POSIX sh.
+Here is the launcher's end: which files, who passes them on, where they go, also from hosts
+that may be hostile. The host's end is ``remote.copy``. Never here: options and summaries.
 """

@@ -1,14 +1,7 @@
-"""Ways of reaching a host: one file each, all passing one contract suite.
+"""Ways of reaching a host, all with one contract: ``Transport.open`` gives a link or a failure.
 
-::
-
-    base                   the contract: Transport.open -> Link | Failure
-    local command openssh  a local child each           child, pump
-    paramiko_              SSH in this process          session, paramiko_link, wire, dial
-      where and as whom    ssh_config -> host_config    config_*, patterns, host_names
-      whom we trust        host_keys                    known_hosts, host_certificate, key_blobs
-      how we log in        identities                   ssh_agent
-      with what            algorithms
-
-paramiko itself is imported by the first connection or by ``paramiko_.preload``.
+``base`` is the contract; ``ssh`` is SSH in this process (with ``ssh_config`` and
+``ssh_auth``), ``process`` any local program that gives a byte stream, ``pool`` connections
+kept by a daemon, ``tree`` hosts reached through hosts. Every way passes the same tests.
+Never here: who is tried again, and what runs at the far end.
 """

@@ -1,1 +1,4 @@
-"""``dispatch check`` and what it shows."""
+"""``dispatch check`` and its three tables: hosts, pairs of hosts, NCCL.
+
+Never here: the judgements themselves, which are in ``checks``.
+"""

@@ -1,1 +1,4 @@
-"""Commands that touch no host."""
+"""Commands that touch no host: hosts, fold, import, config, report, completion, man.
+
+Never here: what needs a connection.
+"""

@@ -1,1 +1,5 @@
-"""A run as machines over events: attempts, tables, policy."""
+"""A run as machines: its attempts, the tables of hosts and ranks, MPI's fences, the rules.
+
+``run_machine`` goes from attempt to attempt, ``attempt`` from the first connection to the
+end of all ranks; ``policy`` has the rules that are worth reading alone.
+"""

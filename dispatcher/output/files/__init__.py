@@ -1,1 +1,4 @@
-"""What a run leaves on disk, written and read back."""
+"""What a run leaves on disk, written and read back: logs of ranks, journal, trace, spool.
+
+Never here: what belongs on the screen, or what follows from it.
+"""

@@ -1,1 +1,4 @@
-"""What the ranks do now, and which of them is unlike the others."""
+"""What the ranks do now, and which of them is unlike the others: progress, table, metrics.
+
+Never here: figures themselves, which hosts take (``remote.probe``).
+"""

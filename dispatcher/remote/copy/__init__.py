@@ -1,6 +1,5 @@
-"""The part of the copy that travels: a host's end of ``put`` and ``get``, in Python.
+"""A host's end of ``put`` and ``get``, in Python; the launcher's end uses the same modules.
 
-Rule of this folder: standard library and ``dispatcher.remote.protocol.packing`` only, Python 3.8 or
-later, and little of it, since it crosses to every host. The launcher's end uses the same
-modules, so both ends of the wire are written once.
+Never here: sh for hosts without Python (``bootstrap.shell``), or who gets what
+(``transfer``).
 """

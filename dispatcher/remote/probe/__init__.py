@@ -1,1 +1,4 @@
-"""Readings of a host: for checks, and while ranks run."""
+"""Readings of a host: for checks before a run, samples and stacks while ranks run.
+
+Never here: a judgement (``checks``).
+"""

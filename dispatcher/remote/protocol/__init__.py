@@ -1,1 +1,4 @@
-"""What both ends of a link speak: bytes in, values out; no I/O. The launcher may import it."""
+"""What both ends of a link speak: frames, packed values, channels with credit; no I/O.
+
+The launcher may import this part of ``remote``, and everybody else does.
+"""

@@ -1,1 +1,5 @@
-"""What is put beside a rank's own program, inside its process; see ``sitecustomize``."""
+"""What is loaded into a rank's own process, and the programs of ranks that measure pairs.
+
+The folder is on the path of ranks: no module here may have a name of the standard library.
+Never here: what a script imports by itself (``comm``).
+"""

@@ -1,1 +1,4 @@
-"""Local programs as links: the system's ``ssh``, any command, this machine."""
+"""Local programs as links: the system's ``ssh``, a command of the user's, this machine itself.
+
+Never here: anything about SSH that ``ssh`` itself settles.
+"""
