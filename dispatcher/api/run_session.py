@@ -91,7 +91,7 @@ def _output(
 ) -> Sink:
     files: Sink
     if merge:
-        from dispatcher.output.files.merged_log import Merged
+        from dispatcher.output.files.rank_logs import Merged
 
         files = Merged(paths.merged, say, rotation)
     else:

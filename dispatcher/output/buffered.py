@@ -1,4 +1,6 @@
-"""A sink on a thread of its own, so that a slow one holds nobody back.
+"""Sinks that stand before another: they choose its output, or let it follow at its own pace.
+
+``OnlyRanks`` and ``OnlyStreams`` keep to a choice (``--only-ranks``).
 
 The sinks' thread must go on, since the ranks get new credit only when every sink
 has taken their bytes. ``Behind`` takes at once and lets ``sink`` follow at its own
@@ -12,6 +14,7 @@ Events are never left out, but those that nobody shows are not kept.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -20,7 +23,8 @@ from typing import Any
 
 from dispatcher.core.events.monitor_events import NodeSampled
 from dispatcher.core.events.run_events import NodeHeard
-from dispatcher.core.events.sink import BEAT, Sink, Stamped
+from dispatcher.core.events.sink import BEAT, Counts, Sink, Stamped
+from dispatcher.model.errors import UsageError
 from dispatcher.output.files.spool import Spool
 
 #: bytes that may wait in memory, and what a chunk costs beside its bytes
@@ -206,3 +210,87 @@ class Behind(Sink):
                 self._lines += 1
                 self._put("say", (f"... {lost:,} more notes not shown",))
         return method, arguments
+
+
+_PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+
+
+class Ranks:
+    """A set of rank numbers, as a list of (first, last); ``3 in ranks``."""
+
+    def __init__(self, spans: list[tuple[int, int]]) -> None:
+        self._spans = spans
+
+    def __contains__(self, rank: int) -> bool:
+        return any(first <= rank <= last for first, last in self._spans)
+
+
+def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
+    """The ranks of ``0,3-5``; ``none`` for none at all. size: of the world, if it is known.
+
+    Raises: UsageError.
+    """
+    spans = []
+    for part in [] if text == "none" else text.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise UsageError(f"{flag}: not a list of ranks: {text!r}", hint=f"{flag} 0,3-5")
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first:
+            raise UsageError(f"{flag}: {part.strip()}: the first is larger than the last")
+        if size is not None and last >= size:
+            raise UsageError(f"{flag}: {last}: the world's ranks are 0-{size - 1}")
+        spans.append((first, last))
+    return Ranks(spans)
+
+
+class _Chosen(Sink):
+    """``sink``, to which all is passed on; subclasses choose the output."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def event(self, stamped: Stamped) -> None:
+        self._sink.event(stamped)
+
+    def gap(self, missing: Counts) -> None:
+        self._sink.gap(missing)
+
+    def say(self, line: str) -> None:
+        self._sink.say(line)
+
+    def tick(self, now: float) -> bool:
+        return self._sink.tick(now)
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+class OnlyRanks(_Chosen):
+    """``sink``, which hears the output of ``ranks`` only."""
+
+    def __init__(self, sink: Sink, ranks: Ranks) -> None:
+        super().__init__(sink)
+        self._ranks = ranks
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if rank in self._ranks:
+            self._sink.output(rank, stream, data)
+
+    def gap(self, missing: Counts) -> None:
+        chosen = {key: count for key, count in missing.items() if key[0] in self._ranks}
+        if chosen:
+            self._sink.gap(chosen)
+
+
+class OnlyStreams(_Chosen):
+    """``sink``, which hears these ``streams`` only."""
+
+    def __init__(self, sink: Sink, streams: frozenset[int]) -> None:
+        super().__init__(sink)
+        self._streams = streams
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if stream in self._streams:
+            self._sink.output(rank, stream, data)

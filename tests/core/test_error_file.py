@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.events.error_file import MESSAGE_LIMIT, TRACEBACK_LIMIT, ErrorFile, read
+from dispatcher.core.events.verdicts import (
+    MESSAGE_LIMIT,
+    TRACEBACK_LIMIT,
+    ErrorFile,
+    read_error_file,
+)
 
 TORCH = {
     "message": {
@@ -33,25 +38,25 @@ TORCH = {
     ],
 )
 def test_contents(content: object, expected: ErrorFile) -> None:
-    assert read(json.dumps(content).encode()) == expected
+    assert read_error_file(json.dumps(content).encode()) == expected
 
 
 @pytest.mark.parametrize(
     "data", [b"{", b"\xff\xfe{", b"[" * 60000, json.dumps(TORCH).encode()[:-1]]
 )
 def test_what_is_not_json(data: bytes) -> None:
-    assert read(data) == ErrorFile("its error file is not JSON, or too long")
+    assert read_error_file(data) == ErrorFile("its error file is not JSON, or too long")
 
 
 def test_nothing() -> None:
-    assert read(b" \n") is None
+    assert read_error_file(b" \n") is None
 
 
 @given(st.binary() | st.recursive(st.text() | st.none(), lambda s: st.dictionaries(
     st.sampled_from(["message", "extraInfo", "py_callstack", "x"]), s
 )).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 def test_anything_is_bounded(data: bytes) -> None:
-    found = read(data)
+    found = read_error_file(data)
     assert found is None or (
         len(found.message) <= MESSAGE_LIMIT
         and len(found.traceback) <= TRACEBACK_LIMIT

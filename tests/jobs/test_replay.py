@@ -17,8 +17,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Counts, Sink, Stamped
 from dispatcher.jobs.phase import Standing
 from dispatcher.jobs.registry import Job, Process
-from dispatcher.output.files.merged_log import Merged
-from dispatcher.output.files.rank_logs import RankFiles
+from dispatcher.output.files.rank_logs import Merged, RankFiles
 from dispatcher.output.files.rotation import Rotation
 from dispatcher.plan.job.placement import FIRST
 
@@ -79,7 +78,7 @@ def by_rank(folder: Path, rotation: Rotation) -> Sink:
 @pytest.fixture(scope="module", autouse=True)
 def small() -> object:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("merged_log.PART", "spool.BLOCK", "rotation.CHUNK"):
+        for name in ("rank_logs.PART", "spool.BLOCK", "rotation.CHUNK"):
             patch.setattr(f"dispatcher.output.files.{name}", LONG)
         patch.setattr("dispatcher.output.files.log_reader.LONG", MERGED_HEAD)
         patch.setattr("dispatcher.jobs.phase.HEAD", HEAD)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.error_file import ErrorFile
 from dispatcher.core.events.monitor_events import (
     Flight,
     GpuSample,
@@ -20,6 +19,7 @@ from dispatcher.core.events.monitor_events import (
     RankStack,
 )
 from dispatcher.core.events.mpi_events import MpiFound, PmixFailed, PmixWanted
+from dispatcher.core.events.verdicts import ErrorFile
 from dispatcher.remote.protocol.packing import pack
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.reports import LIST_LIMIT, TEXT_LIMIT, ReportError

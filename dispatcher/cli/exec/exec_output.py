@@ -15,12 +15,12 @@ from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
+from dispatcher.output.buffered import OnlyStreams
 from dispatcher.output.exec.exec_notes import ExecNotes, Through, describe, words
 from dispatcher.output.exec.exec_progress import ExecProgress
 from dispatcher.output.exec.host_blocks import Early, Kept, blocks_of, differences, gathered, record
 from dispatcher.output.files.journal import Journal, write_all
 from dispatcher.output.files.rank_logs import HostFiles
-from dispatcher.output.selection import OnlyStreams
 from dispatcher.output.terminal.screen import Outlet, Screen, View
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 

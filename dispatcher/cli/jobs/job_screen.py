@@ -58,7 +58,7 @@ class Watch:
         else:
             self.screen = Screen(view, Outlet(on_broken=_nobody_reads))
         if showing.only is not None:
-            from dispatcher.output.selection import OnlyRanks
+            from dispatcher.output.buffered import OnlyRanks
 
             self.screen = OnlyRanks(self.screen, showing.only)
 

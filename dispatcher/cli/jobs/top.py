@@ -18,8 +18,7 @@ from dispatcher.jobs.job_socket import LEAST_EVERY, Call, Malformed
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 from dispatcher.output.monitor.live_table import Shot
-from dispatcher.output.terminal.alt_screen import Canvas
-from dispatcher.output.terminal.watch_screen import View
+from dispatcher.output.terminal.alt_screen import Canvas, View
 
 #: seconds after which a launcher that shows no table is not waited for
 PATIENCE = 10.0

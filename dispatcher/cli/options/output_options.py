@@ -16,8 +16,8 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
 
 if TYPE_CHECKING:
+    from dispatcher.output.buffered import Ranks
     from dispatcher.output.files.rotation import Rotation
-    from dispatcher.output.selection import Ranks
 
 #: bytes of a piece of a log file at least
 SMALLEST = 4096
@@ -236,7 +236,7 @@ def parse_size(text: str, flag: str) -> int:
 
 
 def _only(flags: Mapping[str, Any], world_size: int | None) -> Ranks | None:
-    from dispatcher.output.selection import parse_ranks
+    from dispatcher.output.buffered import parse_ranks
 
     if flags["rank0"] and flags["only_ranks"] is not None:
         raise UsageError("--rank0 and --only-ranks exclude each other")

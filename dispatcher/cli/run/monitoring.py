@@ -19,9 +19,8 @@ from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import BEAT, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.monitor.live_table import Table
-from dispatcher.output.terminal.alt_screen import Canvas
+from dispatcher.output.terminal.alt_screen import Canvas, View, Watching
 from dispatcher.output.terminal.screen import Screen, same_file
-from dispatcher.output.terminal.watch_screen import View, Watching
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 

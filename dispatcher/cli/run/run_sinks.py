@@ -123,7 +123,7 @@ def open_screen(
         draws=progress is not None,
     )
     if showing.only is not None:
-        from dispatcher.output.selection import OnlyRanks
+        from dispatcher.output.buffered import OnlyRanks
 
         sink = OnlyRanks(sink, showing.only)
     return sink, progress

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.core.events.error_file import ErrorFile
 from dispatcher.core.events.run_events import Event, OfAttempt
+from dispatcher.core.events.verdicts import ErrorFile
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import placement as worlds

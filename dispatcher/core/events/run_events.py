@@ -12,8 +12,7 @@ import dataclasses
 import re
 from typing import ClassVar
 
-from dispatcher.core.events.error_file import ErrorFile
-from dispatcher.core.events.verdicts import Cause
+from dispatcher.core.events.verdicts import Cause, ErrorFile
 from dispatcher.model.failure import Ending, Failure
 from dispatcher.model.frozen import Value, value
 

@@ -3,17 +3,64 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from dispatcher.core.events.error_file import ErrorFile
 from dispatcher.model import errors
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import OneOf, Value, value
 
 if TYPE_CHECKING:
     from dispatcher.core.events.stack_frames import Group
+
+
+#: characters that are kept of each part of an error file
+MESSAGE_LIMIT = 2048
+
+
+TRACEBACK_LIMIT = 16384
+
+
+@value
+class ErrorFile(Value):
+    """What a rank wrote about its own failure.
+
+    ``message`` in one line, ``traceback`` in many; either may be "".
+    """
+
+    message: str
+    traceback: str = ""
+
+
+def read_error_file(data: bytes) -> ErrorFile | None:
+    """What the file TORCHELASTIC_ERROR_FILE, of content ``data``, says; None for an empty one.
+
+    ``torch.distributed.elastic.multiprocessing.errors.record`` writes it as JSON::
+
+        {"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback ...",
+                                                                "timestamp": "1700000000"}}}
+
+    The bytes come from a rank and are data, nothing more.
+    """
+    if not data.strip():
+        return None
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return ErrorFile("its error file is not JSON, or too long")
+    message = content.get("message") if isinstance(content, dict) else None
+    traceback: object = ""
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        traceback = extra.get("py_callstack") if isinstance(extra, dict) else ""
+        message = message.get("message")
+    if not isinstance(message, str):
+        return ErrorFile("its error file has no message")
+    lines = message.strip().splitlines() or [""]
+    text = traceback if isinstance(traceback, str) else ""
+    return ErrorFile(lines[0][:MESSAGE_LIMIT], text.strip()[-TRACEBACK_LIMIT:])
 
 
 @value

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dispatcher.core.events.sink import Counts, Sink
-from dispatcher.output.files.merged_log import stamp
+from dispatcher.output.files.rank_logs import stamp
 from dispatcher.output.files.rotation import Names, Pieces, names_in
 from dispatcher.plan.job import placement
 

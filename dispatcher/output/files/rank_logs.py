@@ -1,7 +1,6 @@
-"""A file a rank, or a file a host: exactly the bytes that were written.
+"""What ranks and hosts wrote, as files: one each, or one for all ranks.
 
-Per-rank files: exactly the bytes each rank wrote, whatever they are.
-
+Per-rank files have exactly the bytes each rank wrote, whatever they are:
 ``rank-00012.out`` and ``rank-00012.err`` in the run's folder, ``rank-1.00000.out``
 for rank 0 of the first world that ranks have spawned, opened at the first byte,
 mode 0600. Ranks that were started again have ``restart-1``, ``restart-2`` there.
@@ -9,17 +8,28 @@ A disk that refuses is reported once and the bytes that are missing
 from the files are counted; the job goes on. What was left out on request, by a
 bound on sizes (``rotation``) or on waiting, is marked where it is missing.
 
-Per-host files (``-o DIR -e DIR``): exactly the bytes each host's command wrote.
-
+Per-host files (``-o DIR -e DIR``) have exactly the bytes each host's command wrote.
 A file has its host's name, which was checked when it was read and holds no
 ``/``; it is made at the first byte, mode 0600, and what an earlier command left
 under that name is removed first. Links are never followed.
+
+``merged.log`` has the lines of all ranks, and each rank's bytes can be had from it. One line of the
+file is one line of a rank, as container runtimes write it (CRI)::
+
+    2026-01-31T14:25:01.123456Z 12 out F loss 2.31
+
+Time of arrival of its end (UTC), rank, stream, then ``F`` for a whole line, or ``P`` for a
+part, which goes on in the next line of that rank and stream: where a stream ended without a
+line end, bytes were left out, or there was no room for a long line to wait in (``spill``).
+So the rank's bytes are the contents in order, with a line end behind each ``F``. ``X`` is a
+word of dispatch about bytes that were left out. No line stands in another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +38,9 @@ from dispatcher.core.events.sink import Counts, Sink, Stamped
 from dispatcher.model.errors import UsageError
 from dispatcher.output.files.journal import create, write_all
 from dispatcher.output.files.rotation import LogFile, Rotation, mark
+from dispatcher.output.files.spool import LongLine, Spill
 from dispatcher.plan.job import placement
+from dispatcher.plan.job.placement import name
 from dispatcher.remote.protocol.frames import STDOUT
 
 #: files open at once; a run may have more ranks than a process may have files
@@ -160,3 +172,123 @@ class HostFiles(Sink):
             os.close(fd)
         if self.missing:
             self._warn(f"error: {self.missing} bytes of output are missing from the files")
+
+
+#: bytes of a line that wait in memory for its end
+PART = 64 << 10
+
+
+class Merged(Sink):
+    """Writes the new file ``path``, mode 0600; ``warn`` hears once of a disk that refuses.
+
+    Raises: OSError if the file cannot be created.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        warn: Callable[[str], None],
+        rotation: Rotation | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = LogFile(path, rotation or Rotation())
+        self._path = path
+        self._warn = warn
+        self._clock = clock
+        self._spill = Spill()
+        self._heads: dict[tuple[int, int], LongLine] = {}  # of lines longer than ``PART``
+        self._broken: set[tuple[int, int]] = set()  # whose line is in parts for want of room
+        self._rest: dict[tuple[int, int], bytes] = {}
+        self.missing = 0  # bytes that could not be written
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        key = (rank, stream)
+        text = self._rest.pop(key, b"") + data
+        end = text.rfind(b"\n") + 1
+        whole, rest = text[:end], text[end:]
+        if whole and key in self._heads:
+            last, _, whole = whole.partition(b"\n")
+            self._write_long(key, b"F", last)
+        if end:
+            self._broken.discard(key)
+        if whole:
+            full = self._prefix(key, b"F")
+            self._write(full + whole[:-1].replace(b"\n", b"\n" + full) + b"\n", len(whole))
+        if len(rest) >= PART:
+            rest = self._put_aside(key, rest)
+        if rest:
+            self._rest[key] = rest
+
+    def event(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, OutputEnded):
+            self._finish((stamped.event.rank, stamped.event.stream))
+        elif isinstance(stamped.event, RanksPlaced):
+            self._finish_all()  # of a host that was lost; the ranks are started again
+
+    def gap(self, missing: Counts) -> None:
+        for (rank, stream), count in missing.items():
+            self._finish((rank, stream))
+            text = f"... {count:,} bytes of rank {name(rank)} left out".encode()
+            self._write(self._prefix((rank, stream), b"X") + text + b"\n", 0)
+            self.missing += count
+
+    def close(self) -> None:
+        self._finish_all()
+        self._file.close()
+        self._spill.close()
+        for words in self._spill.words():
+            self._warn(f"{self._path}: {words}")
+        if self.missing:
+            self._warn(f"{self._path}: {self.missing:,} bytes of output are missing")
+
+    def _finish_all(self) -> None:
+        for key in {**self._heads, **self._rest}:
+            self._finish(key)
+
+    def _finish(self, key: tuple[int, int]) -> None:
+        rest = self._rest.pop(key, b"")
+        if key in self._heads:
+            self._write_long(key, b"P", rest)
+        elif rest:
+            self._write(self._prefix(key, b"P") + rest + b"\n", len(rest))
+
+    def _put_aside(self, key: tuple[int, int], text: bytes) -> bytes:
+        """Keep a long line elsewhere until its end; what is held of ``text``."""
+        head = self._heads.get(key) or self._heads.setdefault(key, LongLine(self._spill))
+        rest = head.take(text)
+        if rest is not None:
+            return rest
+        self._spill.broken += key not in self._broken
+        self._broken.add(key)
+        self._write_long(key, b"P", text)
+        return b""
+
+    def _write_long(self, key: tuple[int, int], tag: bytes, last: bytes) -> None:
+        """Write a long line, or the part of it that there is; ``last`` is its end."""
+        head, prefix = self._heads.pop(key), self._prefix(key, tag)
+        self._write(prefix, 0, room=len(prefix) + len(head) + len(last) + 1)
+        for piece in head.pieces():
+            self._write(piece, len(piece))
+        self._write(last + b"\n", len(last))
+        head.drop()
+
+    def _write(self, lines: bytes, nbytes: int, room: int = 0) -> None:
+        """Write ``lines``, ``nbytes`` of them a rank's. room: bytes of the line they begin."""
+        try:
+            self._file.make_room(room)
+            self._file.write(lines)
+        except OSError as error:
+            if not self.missing:
+                self._warn(f"{self._path}: cannot be written: {os.strerror(error.errno or 5)}")
+            self.missing += nbytes
+
+    def _prefix(self, key: tuple[int, int], tag: bytes) -> bytes:
+        rank, stream = key
+        side = "out" if stream == STDOUT else "err"
+        return f"{stamp(self._clock())} {name(rank)} {side} ".encode() + tag + b" "
+
+
+def stamp(seconds: float) -> str:
+    """The time of arrival (since the epoch) as it stands before a line; sorts as the times do."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{when}.{int(seconds % 1 * 1e6):06d}Z"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.events import error_file, mpi_events
+from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import mpi_events as pmix
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import (
@@ -200,8 +200,12 @@ def _exited(fields: Fields, node: int) -> list[ev.Event]:
     return [ev.RankExited(node, fields.rank(), status, _error(fields), hint, mpi)]
 
 
-def _error(fields: Fields) -> error_file.ErrorFile | None:
-    return error_file.read(fields.bytes("error", ERROR_LIMIT)) if fields.has("error") else None
+def _error(fields: Fields) -> verdicts.ErrorFile | None:
+    return (
+        verdicts.read_error_file(fields.bytes("error", ERROR_LIMIT))
+        if fields.has("error")
+        else None
+    )
 
 
 def _swept(fields: Fields, node: int) -> list[ev.Event]:

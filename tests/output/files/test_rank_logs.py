@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import Stamped
 from dispatcher.output.files import rank_logs
-from dispatcher.output.files.merged_log import PART, Merged
-from dispatcher.output.files.rank_logs import RankFiles
+from dispatcher.output.files.rank_logs import PART, Merged, RankFiles
 from dispatcher.output.files.rotation import LogFile, Rotation, mark
 from dispatcher.output.files.spool import Spill
 
