@@ -1,14 +1,10 @@
-"""How the agent gets onto a host: a constant command line, its source on standard input.
-
-What a host says before we are there: banners and the output of login files; pure.
-
-How the agent gets onto a host: a constant command line, and its source on standard input.
+"""How our code gets onto a host: a constant command line, and its source on standard input.
 
 ::
 
     command   exec /bin/sh -c '<find a python>' sh python3 ...     (same for every run and host)
     stdin     line 1: stage one, Python source in one line
-              then N bytes: the agent's modules, compressed
+              then N bytes: the modules, compressed
               then frames, the first of them already under way
     stdout    noise (banners, rc files) - SYNC marker - frames
 
@@ -21,6 +17,14 @@ Nothing secret is in the command; nothing is written to the host's disk; ``-I -S
 keeps files in the current folder, PYTHONPATH and site packages out of the agent.
 A Python that is too old hands over to a newer one where PATH has it, since the
 rest of the stream is still unread.
+
+A host's end of a copy comes the same way, but a host without Python copies too, by a script for
+sh; so there it says first, in one line, who will read on::
+
+    stdout    ``P``, Python does: stage one, the modules, frames (``copy_frames``)
+              ``S``, the script does: a tar
+
+That line costs no round trip: it comes with the marker that the command has started.
 """
 
 from __future__ import annotations
@@ -34,46 +38,6 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from dispatcher.model.errors import UsageError
-from dispatcher.model.failure import Failure, Kind
-from dispatcher.remote.protocol.frames import SYNC
-
-#: bytes of noise kept for the error message
-NOISE_LIMIT = 64 << 10
-
-
-class SyncScanner:
-    """Finds the end of the noise in what an agent's host says; pure, any chunking."""
-
-    def __init__(self) -> None:
-        self.noise = bytearray()
-        self.dropped = 0  # bytes of noise beyond NOISE_LIMIT, oldest first
-        self._tail = b""
-
-    def feed(self, data: bytes) -> bytes | None:
-        """What follows the marker once it has been seen, else None (and ``data`` was noise)."""
-        text = self._tail + data
-        at = text.find(SYNC)
-        if at < 0:
-            keep = min(len(SYNC) - 1, len(text))
-            self._keep_noise(text[: len(text) - keep])
-            self._tail = text[len(text) - keep :]
-            return None
-        self._keep_noise(text[:at])
-        self._tail = b""
-        return text[at + len(SYNC) :]
-
-    def finish(self) -> bytes:
-        """All noise kept, when the stream ended without a marker."""
-        self._keep_noise(self._tail)
-        self._tail = b""
-        return bytes(self.noise)
-
-    def _keep_noise(self, data: bytes) -> None:
-        self.noise += data
-        if len(self.noise) > NOISE_LIMIT:
-            self.dropped += len(self.noise) - NOISE_LIMIT
-            del self.noise[: len(self.noise) - NOISE_LIMIT]
-
 
 OLDEST_PYTHON = (3, 8)
 NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
@@ -92,6 +56,15 @@ PARTS = (
     "probe.survey", "probe.sampler", "probe.usage", "probe.nvidia", "probe.stack_dump",
     "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.mpi_library",
 )  # fmt: skip
+
+#: a host's end of a copy, and what passes files on where there is a tree
+COPY = (
+    "protocol.packing", "protocol.copy_frames", "copy.disk", "copy.receiver", "copy.copy_main",
+)  # fmt: skip
+COPY_TREE = ("copy.copy_relay",)
+
+#: who reads on where a copy is to begin
+PYTHON, SHELL = b"P\n", b"S\n"
 
 #: what the far side says, before any SYNC, when it found nothing to run us with
 NO_PYTHON_MARK = "dispatch: no python: "
@@ -138,7 +111,33 @@ from dispatcher.remote.agent.main import main
 sys.exit(main())
 """
 
+#: the beginning of a copy; it gets all that this process was sent, for hosts below it
+_START_COPY = """
+from dispatcher.remote.copy.copy_main import main
+sys.exit(main(b"S=%r;exec(S)\\n" % S + b))
+"""
+
 _STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
+
+#: arguments: the loader, the script for hosts without Python, then the script's own
+_COPY = """
+l=$1 s=$2; shift 2
+command -v python3 >/dev/null 2>&1 && exec python3 -I -S -X utf8 -c "$l" "$l" "$s" "$@"
+echo S; eval "$s"
+"""
+_SHELL_ONLY = 's=$1; shift; echo S; eval "$s"'
+
+#: Python of any version; too old for us, it says so only where no newer one can
+_COPY_LOADER = f"""
+import os, sys
+if sys.version_info < {OLDEST_PYTHON!r}:
+    for p in {NEWER_PYTHONS!r}:
+        try: os.execvp(p, [p, "-I", "-S", "-X", "utf8", "-c", sys.argv[1]] + sys.argv[1:])
+        except OSError: pass
+    os.execv("/bin/sh", ["sh", "-c", {_SHELL_ONLY!r}, "dispatch"] + sys.argv[2:])
+os.write(1, {PYTHON!r})
+{_STAGE_ZERO}
+"""
 
 
 def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | None = None) -> str:
@@ -156,12 +155,21 @@ def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | N
     names = [*first, *usual, *filter(is_plain, last)]
     words = " ".join(dict.fromkeys(names))
     tag = f"export DISPATCH_RUN_ID={run_id}; " if run_id and is_plain(run_id) else ""
-    script = (
-        tag + 'for p do command -v "$p" >/dev/null 2>&1 '
-        '&& exec "$p" -I -S -c "' + _STAGE_ZERO + '"; '
+    script = tag + _with_each('-I -S -c "' + _STAGE_ZERO + '"')
+    return f"exec /bin/sh -c '{script}' sh {words}"
+
+
+def _with_each(start: str) -> str:
+    """Script that becomes the first Python among its arguments that is there, with ``start``."""
+    return (
+        f'for p do command -v "$p" >/dev/null 2>&1 && exec "$p" {start}; '
         f'done; echo "{NO_PYTHON_MARK}$*" >&2; exit {NO_PYTHON_STATUS}'
     )
-    return f"exec /bin/sh -c '{script}' sh {words}"
+
+
+def copy_command(script: str, arguments: Sequence[str] = ()) -> tuple[str, ...]:
+    """The argv that begins a copy on a host. script, arguments: what sh runs without Python."""
+    return ("/bin/sh", "-c", _COPY, "dispatch", _COPY_LOADER, script, *arguments)
 
 
 def is_plain(name: str) -> bool:
@@ -178,6 +186,13 @@ def payload() -> bytes:
 @functools.cache
 def _payload() -> bytes:
     return payload_of(sources())
+
+
+@functools.cache
+def copy_payload(tree: bool = False) -> bytes:
+    """What a host that said ``PYTHON`` is sent before the first frame. tree: it passes files on."""
+    names = (*COPY, *COPY_TREE) if tree else COPY
+    return payload_of({name: source(name) for name in names}, _START_COPY)
 
 
 def sources() -> dict[str, str]:
@@ -206,7 +221,7 @@ def path_of(name: str) -> str:
 def alone(main: str, names: Sequence[str]) -> str:
     """Source of one program that is the agent's module ``main`` with those it needs, ``names``.
 
-    For fan-out commands, where no agent runs; its function ``main`` gets the last argument's bytes.
+    For ``alone_command``; its function ``main`` gets the last argument's bytes.
     """
     modules = {name: source(name) for name in (*names, main)}
     packed = binascii.b2a_base64(zlib.compress(repr((modules, LOADER)).encode(), 9), newline=False)
@@ -217,6 +232,13 @@ def alone(main: str, names: Sequence[str]) -> str:
         f"from {REMOTE}.{main} import main\n"
         "sys.exit(main(binascii.a2b_base64(sys.argv[-1])))\n"
     )
+
+
+def alone_command(source: str, argument: bytes) -> tuple[str, ...]:
+    """The argv that runs a program of ``alone`` where no agent does, in a command of its own."""
+    script = "r=$1;shift;" + _with_each('-I -S -c "$0" "$r"')
+    packed = binascii.b2a_base64(argument, newline=False).decode()
+    return ("/bin/sh", "-c", script, source, packed, "python3", *NEWER_PYTHONS, "/usr/bin/python3")
 
 
 def lean(source: str) -> str:
@@ -277,23 +299,3 @@ def _stage_one(size: int) -> bytes:
         "exec(s)\n"
     )
     return f"S={source!r};exec(S)\n".encode()
-
-
-def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> Failure:
-    """Why no agent came up on ``host``, from all it said and the command's exit status."""
-    said = (errors or noise).decode("utf-8", "backslashreplace").strip()
-    for line in said.splitlines():
-        if NO_PYTHON_MARK in line:
-            why = line.partition(NO_PYTHON_MARK)[2][:400]
-            if status == NO_PYTHON_STATUS and " is " not in why:
-                why = f"looked for {why}"
-            return Failure(
-                Kind.NO_PYTHON,
-                why,
-                hint=f"put a python3 of version {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or later on "
-                "the PATH of non-interactive logins there, or name one with --agent-python",
-            )
-    how = "the link ended" if status is None else f"exit status {status}"
-    last = "; ".join(said.splitlines()[-3:])[-400:]
-    why = f"{how} before the agent answered" + (f"; remote said: {last}" if last else "")
-    return Failure(Kind.BOOT, why, hint=f"try: ssh {host} python3 -V")

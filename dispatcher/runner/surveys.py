@@ -15,7 +15,6 @@ Rounds of pairs: every host measures the way to another one, all at once, a visi
 
 from __future__ import annotations
 
-import base64
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,11 +41,6 @@ from dispatcher.transport.base import Transport
 MOST = 4 << 20
 #: modules of the agent that a survey needs
 NEEDS = ("protocol.packing", "probe.probes")
-
-_FIND = (
-    'r=$1;shift;for p do command -v "$p" >/dev/null 2>&1&&exec "$p" -I -S -c "$0" "$r";done;'
-    f'echo "{payload.NO_PYTHON_MARK}$*" >&2;exit {payload.NO_PYTHON_STATUS}'
-)
 
 
 class Stopped(DispatchError):
@@ -117,9 +111,7 @@ def survey(
     Raises: Stopped.
     """
     source = payload.alone("probe.survey", (*NEEDS, *more))
-    asked = base64.b64encode(pack(list(readings))).decode()
-    pythons = ("python3", *payload.NEWER_PYTHONS, "/usr/bin/python3")
-    words = ("/bin/sh", "-c", _FIND, source, asked, *pythons)
+    words = payload.alone_command(source, pack(list(readings)))
     limits = ExecLimits(connect=connect, command=seconds, grace=0.5, total=connect + seconds)
     answers = _Answers(clock)
     outcomes = ExecRunner(

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from dispatcher.bootstrap import copy_program
+from dispatcher.bootstrap import payload
 from dispatcher.remote.copy.disk import PART, locked, same_time
 from dispatcher.remote.copy.receiver import WORTH
 from dispatcher.remote.protocol import copy_frames
@@ -306,7 +306,7 @@ class Fetching(Talking):
             ],
             "checksum": self._checksum,
         }
-        link.write(copy_program.payload() + copy_frames.message(order))
+        link.write(payload.copy_payload() + copy_frames.message(order))
         answer = hearing.value()
         if isinstance(answer.get("error"), str):
             told.error = answer["error"][:500]

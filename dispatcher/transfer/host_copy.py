@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.bootstrap import copy_program
+from dispatcher.bootstrap import payload
 from dispatcher.model.errors import UsageError
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.transfer.dest_dir import BadArchive
@@ -170,11 +170,11 @@ class Talking(abc.ABC):
     def _talk(self, node: int, link: Link) -> None:
         told, hearing = self.told[node], self._hearing[node]
         try:
-            first = hearing.line(len(copy_program.PYTHON))
-            told.python = first == copy_program.PYTHON
+            first = hearing.line(len(payload.PYTHON))
+            told.python = first == payload.PYTHON
             if told.python:
                 self._by_python(node, link)
-            elif first == copy_program.SHELL:
+            elif first == payload.SHELL:
                 self._by_tar(node, link)
             else:
                 told.error, told.hostile = "it did not say how it copies", True

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatcher.bootstrap import copy_program, shell
+from dispatcher.bootstrap import payload, shell
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.remote.copy.copy_relay import split
@@ -234,7 +234,7 @@ def instructions(
             for node in branch.below
         ],
         "branches": branch.branches,
-        "opening": shell.opening(copy_program.words("exit 1", ()), stdin=True),
+        "opening": shell.opening(payload.copy_command("exit 1"), stdin=True),
         "marker": SYNC,
     }
 
@@ -292,7 +292,7 @@ class Sending(Talking):
     def _by_python(self, node: int, link: Link) -> None:
         sources, _ = self._plans[node]
         told, hearing = self.told[node], self._hearing[node]
-        link.write(copy_program.payload(bool(self._below.get(node))) + self._order(node))
+        link.write(payload.copy_payload(bool(self._below.get(node))) + self._order(node))
         answer = hearing.value()
         if _take_report(told, answer):
             return

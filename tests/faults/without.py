@@ -194,7 +194,7 @@ def _host_keys(put: Put) -> None:
 
 def _sync_marker(put: Put) -> None:
     """All that a host says is taken for frames."""
-    from dispatcher.bootstrap.payload import SyncScanner
+    from dispatcher.bootstrap.sync_scanner import SyncScanner
     from dispatcher.remote.protocol.frames import SYNC
 
     put(SyncScanner, "feed", lambda self, data: data.removeprefix(SYNC))

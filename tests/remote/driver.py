@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.bootstrap.sync_scanner import SyncScanner
 from dispatcher.remote.protocol.frames import CONTROL, COUNT, OUTPUT, Decoder, control
 from dispatcher.remote.protocol.packing import unpack
 
@@ -79,7 +80,7 @@ class Agent:
             env={**os.environ, **(env or {}), name: value},
             **popen,
         )
-        self.scanner = bootstrap.SyncScanner()
+        self.scanner = SyncScanner()
         self.decoder = Decoder()
         self.synced = False
         self.ended = False

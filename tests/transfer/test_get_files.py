@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.bootstrap import copy_program
+from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry, frame
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
@@ -34,7 +34,7 @@ def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[Told, Wire]:
 
 
 def listing(*entries: Entry) -> bytes:
-    return copy_program.PYTHON + copy_frames.message({"list": copy_frames.columns(entries)})
+    return payload.PYTHON + copy_frames.message({"list": copy_frames.columns(entries)})
 
 
 def file(name: str, size: int = 1, kind: str = "f", more: str = "") -> Entry:
@@ -149,18 +149,18 @@ def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Pat
     "said",
     [
         b"HTTP/1.1 200",
-        copy_program.PYTHON + b"J\xff\xff\xff\xff",
-        copy_program.PYTHON + frame(b"J", b"i7;"),
-        copy_program.PYTHON + frame(b"J", b"{}"),
-        copy_program.PYTHON + copy_frames.message({"list": 7}),
-        copy_program.PYTHON + copy_frames.message({"list": {}}),
-        copy_program.PYTHON
+        payload.PYTHON + b"J\xff\xff\xff\xff",
+        payload.PYTHON + frame(b"J", b"i7;"),
+        payload.PYTHON + frame(b"J", b"{}"),
+        payload.PYTHON + copy_frames.message({"list": 7}),
+        payload.PYTHON + copy_frames.message({"list": {}}),
+        payload.PYTHON
         + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "kinds": ""}}),
-        copy_program.PYTHON
+        payload.PYTHON
         + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "sizes": "x"}}),
-        copy_program.PYTHON
+        payload.PYTHON
         + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "kinds": 10**9}}),
-        copy_program.PYTHON + copy_frames.message({}),
+        payload.PYTHON + copy_frames.message({}),
     ],
 )
 def test_what_makes_no_sense_is_an_error(said: bytes, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.bootstrap import copy_program
+from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.transfer.host_copy import Told
 from dispatcher.transfer.put_files import Sending, Sources
@@ -35,30 +35,28 @@ def send(tmp_path: Path, said: bytes) -> tuple[list[Told], Wire]:
 
 
 def test_what_is_needed_is_sent_and_the_report_believed(tmp_path: Path) -> None:
-    told, wire = send(tmp_path, copy_program.PYTHON + NEED_ALL + DONE)
+    told, wire = send(tmp_path, payload.PYTHON + NEED_ALL + DONE)
     assert (told[0].python, told[0].sent, told[0].bytes, told[0].error) == (True, 1, 5, None)
     assert copy_frames.frame(b"D", b"hello") in wire.written
     assert told[1].sent is None
-    told, wire = send(
-        tmp_path, copy_program.PYTHON + copy_frames.message({"error": "no\x1b[2J" * 999})
-    )
+    told, wire = send(tmp_path, payload.PYTHON + copy_frames.message({"error": "no\x1b[2J" * 999}))
     assert told[0].error is not None
     assert len(told[0].error) == 500
     assert b"hello" not in wire.written
 
 
 def test_a_host_without_python_is_sent_a_tar(tmp_path: Path) -> None:
-    told, wire = send(tmp_path, copy_program.SHELL)
+    told, wire = send(tmp_path, payload.SHELL)
     assert (told[0].python, told[0].sent) == (False, None)
     assert wire.written[257:262] == b"ustar"
 
 
 def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
     words = copy_frames.message({"of": [7], "sent": 1, "equal": 2, "bytes": 5, "found": 0})
-    told, _ = send(tmp_path, copy_program.PYTHON + NEED_ALL + words + DONE)
+    told, _ = send(tmp_path, payload.PYTHON + NEED_ALL + words + DONE)
     assert [(one.sent, one.equal) for one in told] == [(1, 0), (1, 2)]
     failed = copy_frames.message({"of": [7], "failed": "Permission denied"})
-    told, _ = send(tmp_path, copy_program.PYTHON + NEED_ALL + failed + DONE)
+    told, _ = send(tmp_path, payload.PYTHON + NEED_ALL + failed + DONE)
     assert (told[1].sent, told[1].error, told[1].relay_error) == (None, None, "Permission denied")
 
 
@@ -66,12 +64,12 @@ def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
     "said",
     [
         b"HTTP/1.1 200",
-        copy_program.PYTHON + copy_frames.message({"need": "1", "start": "", "seen": ""}),
-        copy_program.PYTHON + b"J\xff\xff\xff\xff",
-        copy_program.PYTHON + NEED_ALL + copy_frames.message({"of": [0], "sent": 1, "equal": 0}),
-        copy_program.PYTHON + NEED_ALL + copy_frames.message({"of": [8], "sent": 1, "equal": 0}),
-        copy_program.PYTHON + NEED_ALL + copy_frames.message({"of": 7, "sent": 1, "equal": 0}),
-        copy_program.PYTHON + NEED_ALL + copy_frames.message({"of": [[7]], "failed": ""}),
+        payload.PYTHON + copy_frames.message({"need": "1", "start": "", "seen": ""}),
+        payload.PYTHON + b"J\xff\xff\xff\xff",
+        payload.PYTHON + NEED_ALL + copy_frames.message({"of": [0], "sent": 1, "equal": 0}),
+        payload.PYTHON + NEED_ALL + copy_frames.message({"of": [8], "sent": 1, "equal": 0}),
+        payload.PYTHON + NEED_ALL + copy_frames.message({"of": 7, "sent": 1, "equal": 0}),
+        payload.PYTHON + NEED_ALL + copy_frames.message({"of": [[7]], "failed": ""}),
     ],
 )
 def test_what_makes_no_sense_is_not_believed(said: bytes, tmp_path: Path) -> None:

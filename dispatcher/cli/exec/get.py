@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dispatcher.bootstrap import copy_program, shell
+from dispatcher.bootstrap import payload, shell
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_copy import conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
@@ -63,7 +63,7 @@ def get(flags: Mapping[str, Any]) -> int:
     fetching = Fetching(
         plans, limit=limit, checksum=flags["checksum"], resume=not flags["no_resume"]
     )
-    words = copy_program.words(shell.GET, ())
+    words = payload.copy_command(shell.GET)
     tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
     exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(flags), tails=tails)
     began = time.monotonic()

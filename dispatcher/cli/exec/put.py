@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from dispatcher.api.transports import LOCAL_NAMES
-from dispatcher.bootstrap import copy_program, shell
+from dispatcher.bootstrap import payload, shell
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_copy import conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
@@ -172,7 +172,7 @@ class Putting:
         tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)
         exec_plan = ExecPlan(
             tuple(self._hosts[node] for node in nodes),
-            copy_program.words(shell.PUT, ()),
+            payload.copy_command(shell.PUT),
             stdin=True,
             limits=limits(flags),
             tails=tails,

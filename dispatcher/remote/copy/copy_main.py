@@ -42,14 +42,14 @@ class _Ended(Exception):
     """The launcher is gone, or ends us."""
 
 
-def main(packed: bytes) -> int:
-    """The exit code: 0 when the report says that all is in its place. packed: this program."""
+def main(program: bytes) -> int:
+    """The exit code: 0 when the report says that all is in its place. program: as it was sent."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     come = _frames()
     try:
         order = value_of(*next(come))
-        return _put(order, come, packed) if order["do"] == "put" else _get(order, come)
+        return _put(order, come, program) if order["do"] == "put" else _get(order, come)
     except (BadFrame, NotGiven, NotTaken) as bad:
         return _fail(str(bad))
     except OSError as error:
@@ -59,7 +59,7 @@ def main(packed: bytes) -> int:
         return 1
 
 
-def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], packed: bytes) -> int:
+def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], program: bytes) -> int:
     entries = rows(order["list"])
     taker = Taker(entries, order["groups"], order["checksum"], order["resume"])
     keep, relay = False, None
@@ -68,7 +68,7 @@ def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], packed: byt
         if order.get("below"):
             from dispatcher.remote.copy.copy_relay import Relay
 
-            relay = Relay(order, packed, taker, _say)
+            relay = Relay(order, program, taker, _say)
             relay.start()
         _receive(taker, come, relay)
         if relay is not None:

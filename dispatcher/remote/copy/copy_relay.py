@@ -39,16 +39,16 @@ _READY = b"P\n"
 
 
 class Relay:
-    """Serves the hosts below. order: the one we had; packed: the program we are.
+    """Serves the hosts below. order: the one we had; program: what we were sent.
 
     say: tells the root something.
     """
 
     def __init__(
-        self, order: dict[str, Any], packed: bytes, taker: Taker, say: Callable[[Any], None]
+        self, order: dict[str, Any], program: bytes, taker: Taker, say: Callable[[Any], None]
     ) -> None:
         self._order = order
-        self._program = b"%08d" % len(packed) + packed
+        self._program = program
         self._taker = taker
         self._say = say
         self.grown = threading.Condition()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import payload
+from dispatcher.bootstrap.sync_scanner import SyncScanner, boot_failure
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import (
@@ -113,7 +114,7 @@ class HostThread(threading.Thread):
         self._readable = False
         self._stopping = False  # nothing that happens from now on is news
         self._finishing = False  # the agent's next ``swept`` is its last word
-        self._scanner = payload.SyncScanner()
+        self._scanner = SyncScanner()
         self._decoder = Decoder()
         self._synced = False
         self._ready = False
@@ -368,7 +369,7 @@ class HostThread(threading.Thread):
             return known
         if not self._synced:
             noise = self._scanner.finish()
-            return payload.boot_failure(self._target.host, noise, bytes(self._errors), status.code)
+            return boot_failure(self._target.host, noise, bytes(self._errors), status.code)
         how = "the link ended" if status.code is None else f"agent ended with {status.code}"
         if status.signal is not None:
             how = f"agent killed by SIG{status.signal}"

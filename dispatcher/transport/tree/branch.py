@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.bootstrap.sync_scanner import SyncScanner, boot_failure
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.tree_relay import KEEP, KEPT, PULSE
@@ -108,7 +108,7 @@ class Branch:
         self._ping, self._every, self._next_pulse = b"", 0.0, math.inf
         self._halfway: set[int] = set()  # streams of which a write is under way
         self._owed: set[int] = set()  # those of them that are to be pinged after it
-        self._scanner: bootstrap.SyncScanner | None = bootstrap.SyncScanner()
+        self._scanner: SyncScanner | None = SyncScanner()
         self._frames = mux.Frames()
         self._errors = b""
         self._thread = threading.Thread(target=self._run, name=f"tree:{name}", daemon=True)
@@ -332,9 +332,7 @@ class Branch:
             self.unreached = self._scanner is not None
             return known
         if self._scanner is not None:
-            return bootstrap.boot_failure(
-                self.name, self._scanner.finish(), self._errors, status.code
-            )
+            return boot_failure(self.name, self._scanner.finish(), self._errors, status.code)
         how = "the link ended" if status.code is None else f"its relay ended with {status.code}"
         if status.signal is not None:
             how = f"its relay was killed by SIG{status.signal}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from dispatcher.bootstrap import payload
+from dispatcher.bootstrap.sync_scanner import NOISE_LIMIT, SyncScanner
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import ERRORS, OUTPUT, Malformed
@@ -54,7 +54,7 @@ class Stream(MuxLink):
         self._branch = branch
         self._host = host
         self._by_ssh = by_ssh
-        self._scanner = payload.SyncScanner() if by_ssh else None
+        self._scanner = SyncScanner() if by_ssh else None
         self._arrived = not by_ssh
         self._first_errors = b""
 
@@ -70,7 +70,7 @@ class Stream(MuxLink):
         elif self._scanner is not None:
             rest = self._scanner.feed(body)
             if rest is None:
-                if len(self._scanner.noise) + len(body) > payload.NOISE_LIMIT:
+                if len(self._scanner.noise) + len(body) > NOISE_LIMIT:
                     raise Malformed("nothing but noise")
                 return b""
             # what came before it is the owner's to judge
