@@ -39,7 +39,9 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("agent.agent_loop", 'host_facts.look(message["check"], self.cwd, path)', "[]"),
     ),
     "port check": (("agent.agent_loop", 'problems.append(["port", ', '(["port", '),),
-    "autopsy": (("agent.agent_loop", "if not member.status or not self.innocent:", "if True:"),),
+    "autopsy": (
+        ("agent.agent_loop", "if not member.status or not self.no_failure_yet:", "if True:"),
+    ),
     "guardian": (("agent.guardian", "proctree.kill_all(_reap_all)", "pass"),),
     "ranks' death signal": (
         ("host.process", "if not proctree.signal_with_parent(parent, SIGKILL):", "if False:"),
@@ -48,7 +50,7 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("agent.guardian", "if not proctree.signal_with_parent(guardian, SIGTERM):", "if False:"),
     ),
     "lifeline": (
-        ("agent.agent_loop", '        self.tell(("lifeline", self.guarded.why()))\n', ""),
+        ("agent.agent_loop", '        self.tell(("lifeline", self.guardian.why()))\n', ""),
     ),
     "lease": (
         ("agent.node", 'if name == "lease":\n', 'if name == "lease":\n            return []\n'),

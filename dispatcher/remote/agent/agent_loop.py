@@ -54,12 +54,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from dispatcher.remote.agent.guardian import Guarded
+    from dispatcher.remote.agent.guardian import GuardianPipe
     from dispatcher.remote.agent.node import Action
     from dispatcher.remote.agent.rank_stdin import Stdin
-    from dispatcher.remote.agent.rendezvous_port import Meeting
+    from dispatcher.remote.agent.rendezvous_port import RendezvousPort
     from dispatcher.remote.host.process import Process
-    from dispatcher.remote.pmi.pmi_connections import Wireup
+    from dispatcher.remote.pmi.pmi_connections import PmiConnections
     from dispatcher.remote.probe.sampler import Sampler
 
 #: bytes of output that may wait for the link before the ranks' pipes are left unread
@@ -73,10 +73,10 @@ BURST = 64 << 10
 class Loop:
     """Joins the link (two descriptors), the ranks and the ``Node`` that decides."""
 
-    def __init__(self, link_in: int, link_out: int, guarded: Guarded) -> None:
+    def __init__(self, link_in: int, link_out: int, guardian: GuardianPipe) -> None:
         self.link_in = link_in
         self.link_out = link_out
-        self.guarded = guarded
+        self.guardian = guardian
         self.node = Node(monotonic())
         self.decoder = Decoder()
         self.first: deque[bytes] = deque()  # control frames
@@ -93,10 +93,10 @@ class Loop:
         self.cwd = b"/"
         self.error_folder: str | None = None
         self.watched = b""
-        self.innocent = True  # no rank has failed, and none was told to end
+        self.no_failure_yet = True  # no rank has failed, and none was told to end
         self.before_start = (0, 0.0)  # the OOM killer's count, and when
-        self.meeting: Meeting | None = None
-        self.wireup: Wireup | None = None
+        self.rendezvous: RendezvousPort | None = None
+        self.pmi: PmiConnections | None = None
         self.stdin: Stdin | None = None
         self.sampler: Sampler | None = None
         self.exit_code: int | None = None
@@ -121,10 +121,10 @@ class Loop:
         pthread_sigmask(SIG_SETMASK, [])  # who started us may have blocked what we live by
         while True:
             self.act(self.node.tick(monotonic()))
-            if self.wireup is not None:
-                self.act(self.wireup.tick(monotonic()))
+            if self.pmi is not None:
+                self.act(self.pmi.tick(monotonic()))
             if lost:
-                self.tell(("lifeline", self.guarded.why(lost.pop())))
+                self.tell(("lifeline", self.guardian.why(lost.pop())))
             self.flush()
             when = self.next_deadline()
             if self.exit_code is not None:
@@ -139,14 +139,14 @@ class Loop:
                     self.reap()
                 elif fd in self.readable:
                     self.read_rank(fd)
-                elif self.wireup is not None and fd in self.wireup.fds:
-                    self.act(self.wireup.read(self.wireup.fds[fd], monotonic()))
-                elif self.wireup is not None and fd in self.wireup.others:
-                    self.act(self.wireup.others[fd](fd, monotonic()))
+                elif self.pmi is not None and fd in self.pmi.fds:
+                    self.act(self.pmi.read(self.pmi.fds[fd], monotonic()))
+                elif self.pmi is not None and fd in self.pmi.others:
+                    self.act(self.pmi.others[fd](fd, monotonic()))
                 elif self.stdin is not None and fd in self.stdin.fds:
                     self.act(self.stdin.ready(fd, event))
-                elif self.meeting is not None and fd == self.meeting.fileno():
-                    self.meeting.greet()
+                elif self.rendezvous is not None and fd == self.rendezvous.fileno():
+                    self.rendezvous.greet()
                 elif self.sampler is not None and fd == self.sampler.fd:
                     self.act(self.sampler.hear(self.node.paused or len(self.first) > 64))
 
@@ -162,15 +162,15 @@ class Loop:
     def next_deadline(self) -> float | None:
         """When something is due that no descriptor tells."""
         whens = [self.node.next_deadline()]
-        if self.wireup is not None:
-            whens.append(self.wireup.next_deadline())
+        if self.pmi is not None:
+            whens.append(self.pmi.next_deadline())
         return min((when for when in whens if when is not None), default=None)
 
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
         self.first.append(control(type, **fields))
 
     def do_alive(self, aside: bool = False) -> None:
-        self.guarded.alive(aside)
+        self.guardian.alive(aside)
 
     def do_credit(self, count: int) -> None:
         self.credit += count
@@ -183,17 +183,17 @@ class Loop:
         # an agent that runs from files has them all
         getattr(__spec__.loader, "sources", {}).update(message["parts"])
         if message.get("equal") and self.encode is encode:
-            from dispatcher.remote.protocol.dedup import Equal
+            from dispatcher.remote.protocol.dedup import Deduplicator
 
-            self.encode = Equal(message["equal"]).encode
+            self.encode = Deduplicator(message["equal"]).encode
         self.cwd = message["cwd"]
         if self.error_folder:  # of an earlier attempt, whose ranks are dead
             workdir.remove(self.error_folder)
-        expect = self.guarded.expect
+        expect = self.guardian.expect
         lease, grace = message["lease"], message["lifeline_grace"]
         self.error_folder = workdir.make(message["run_id"], lambda path: expect(lease, grace, path))
-        self.innocent = True
-        self.wireup = None
+        self.no_failure_yet = True
+        self.pmi = None
         found = host_facts.gather(message["check"], self.cwd)
         found["error_folder"] = self.error_folder
         path = message["path"]
@@ -203,14 +203,14 @@ class Loop:
         self.watched = message.get("watch") or b""
         found["mark"] = self.mark()
         wanted = message["reserve"]
-        before, self.meeting = self.meeting, None
+        before, self.rendezvous = self.rendezvous, None
         if wanted is not None:
-            from dispatcher.remote.agent.rendezvous_port import Meeting
+            from dispatcher.remote.agent.rendezvous_port import RendezvousPort
 
             try:
-                self.meeting = Meeting(message["token"], wanted)
-                self.poll.register(self.meeting.fileno(), select.EPOLLIN)
-                found["port"] = self.meeting.port
+                self.rendezvous = RendezvousPort(message["token"], wanted)
+                self.poll.register(self.rendezvous.fileno(), select.EPOLLIN)
+                found["port"] = self.rendezvous.port
             except OSError as error:
                 which = "port %d" % wanted if wanted else "any port"
                 problems.append(["port", "%s cannot be kept free: %s" % (which, error.strerror)])
@@ -220,7 +220,7 @@ class Loop:
             "ready", {"attempt": message.get("attempt", 0), "facts": found, "problems": problems}
         )
         self.flush()
-        self.guarded.alive()
+        self.guardian.alive()
 
     def mark(self) -> int | None:
         """When the file that shows progress was changed, in ns; None where there is none."""
@@ -239,9 +239,9 @@ class Loop:
 
     def do_start(self, message: dict[str, Any]) -> None:
         self.before_start = (host_facts.oom_kills(), monotonic())
-        if self.meeting is not None:
-            self.poll.unregister(self.meeting.fileno())
-            self.meeting.close_listener()
+        if self.rendezvous is not None:
+            self.poll.unregister(self.rendezvous.fileno())
+            self.rendezvous.close_listener()
         if message.get("stdin"):
             from dispatcher.remote.agent.rank_stdin import Stdin
 
@@ -253,11 +253,11 @@ class Loop:
         base.update(message["common"])
         pmi = message.get("pmi")
         if pmi is not None:
-            from dispatcher.remote.pmi.pmi_connections import Wireup
+            from dispatcher.remote.pmi.pmi_connections import PmiConnections
 
-            self.wireup = self.wireup or Wireup(self.poll)
-            self.wireup.add(pmi, [rank for rank, *_ in message["ranks"]])
-            self.wireup.place_hook(self.error_folder, base, pmi.get("hook"))
+            self.pmi = self.pmi or PmiConnections(self.poll)
+            self.pmi.add(pmi, [rank for rank, *_ in message["ranks"]])
+            self.pmi.place_hook(self.error_folder, base, pmi.get("hook"))
         pairs = []
         for rank, argv, env, *where in message["ranks"]:
             own = dict(base)
@@ -301,15 +301,15 @@ class Loop:
         """
         keep = stdin = -1
         try:
-            if self.wireup is not None:
-                keep, known = self.wireup.open(rank)
+            if self.pmi is not None:
+                keep, known = self.pmi.open(rank)
                 env.update(known)
             if self.stdin is not None and rank in self.stdin.readers:
                 stdin = self.stdin.open(rank)
             return process.spawn(rank, argv, env, cwd, keep, stdin)
         except (process.SpawnError, OSError) as error:
-            if self.wireup is not None:
-                self.wireup.leave(rank)
+            if self.pmi is not None:
+                self.pmi.leave(rank)
             if self.stdin is not None:
                 self.stdin.close(rank)
             if isinstance(error, process.SpawnError):
@@ -321,34 +321,34 @@ class Loop:
                     os.close(fd)
 
     def do_pmi(self, message: dict[str, Any]) -> None:
-        if self.wireup is not None:
-            self.act(self.wireup.answers().order(message))
+        if self.pmi is not None:
+            self.act(self.pmi.replies().order(message))
 
     def do_mpi(self, rank: int, served: str, library: str = "") -> None:
         """``rank`` has come to what serves MPI: say which it has loaded, unless another has too."""
         from dispatcher.remote.host.shm import library as loaded
 
-        if rank in self.ranks and self.wireup is not None:
+        if rank in self.ranks and self.pmi is not None:
             pid = self.ranks[rank].pid
             path, size = loaded(pid)
-            known = {found[:2] for found in self.wireup.mpis.values()}
-            self.wireup.mpis[rank] = found = served, path or library, pid
+            known = {found[:2] for found in self.pmi.mpis.values()}
+            self.pmi.mpis[rank] = found = served, path or library, pid
             if found[:2] not in known:
                 fields = {"rank": rank, "library": found[1], "size": size, "served": served}
                 self.do_send("mpi", fields)
 
     def do_break(self, rank: int, why: str) -> None:
         """End a rank whose words to the PMI server make no sense."""
-        name = self.wireup.answers().name(rank) if self.wireup is not None else rank
+        name = self.pmi.replies().name(rank) if self.pmi is not None else rank
         self.do_send("notice", {"text": "rank %s was killed: MPI: %s" % (name, why)})
         member = self.ranks.get(rank)
         if member is not None and member.status is None:
             proctree.signal_group(member.pid, SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
-        self.innocent = self.innocent and signum in (SIGUSR1, SIGUSR2, SIGSTOP, SIGCONT)
-        if self.wireup is not None:
-            self.wireup.note_segments()
+        self.no_failure_yet = self.no_failure_yet and signum in (SIGUSR1, SIGUSR2, SIGSTOP, SIGCONT)
+        if self.pmi is not None:
+            self.pmi.note_segments()
         for rank in ranks:
             member = self.ranks[rank]
             if member.status is None:
@@ -357,18 +357,18 @@ class Loop:
                 proctree.signal_leftovers(member.pid, signum)
 
     def do_sweep(self) -> None:
-        self.innocent = False
-        if self.wireup is not None:
-            self.wireup.note_segments()
+        self.no_failure_yet = False
+        if self.pmi is not None:
+            self.pmi.note_segments()
         ended = {member.pid for member in self.ranks.values()}
         if self.sampler is not None:
             ended |= self.sampler.stop()
             self.sampler = None
-        if self.wireup is not None and self.wireup.rendezvous is not None:
-            ended.add(self.wireup.rendezvous.pid or 0)
+        if self.pmi is not None and self.pmi.bridge is not None:
+            ended.add(self.pmi.bridge.pid or 0)
         killed, left = proctree.kill_all(self.reap)
-        if self.wireup is not None and not left:
-            self.wireup.remove_segments()
+        if self.pmi is not None and not left:
+            self.pmi.remove_segments()
         self.tell(("swept", len(killed - ended), left, self.mark(), proctree.stuck(left)))
 
     def do_cut(self, rank: int) -> None:
@@ -406,23 +406,23 @@ class Loop:
             member = self.by_pid.pop(pid, None)
             if member is not None:
                 member.status = process.exit_status(status)
-                if self.wireup is not None:
-                    ended = self.wireup.ended(member.rank, member.status, monotonic())
+                if self.pmi is not None:
+                    ended = self.pmi.ended(member.rank, member.status, monotonic())
                     self.act(ended)
                 if self.stdin is not None:
                     self.act(self.stdin.ended(member.rank))
                 why = self.examine(member)
-                if self.wireup is not None and not member.status and self.wireup.way:
-                    why["mpi"] = self.wireup.way
+                if self.pmi is not None and not member.status and self.pmi.way:
+                    why["mpi"] = self.pmi.way
                 self.tell(("exited", member.rank, member.status, why))
                 if not member.pipes:  # it had closed them before
                     self.forget(member)
 
     def examine(self, member: Process) -> dict[str, Any]:
         """What speaks for a cause of the first failure here that we did not bring about."""
-        if not member.status or not self.innocent:
+        if not member.status or not self.no_failure_yet:
             return {}
-        self.innocent = False
+        self.no_failure_yet = False
         from dispatcher.remote.host.failure_info import examine
 
         return examine(
@@ -512,7 +512,7 @@ class Loop:
 
     def lose_link(self) -> None:
         self.poll.unregister(self.link_in)
-        self.tell(("lifeline", self.guarded.why()))
+        self.tell(("lifeline", self.guardian.why()))
 
     def flush(self) -> None:
         """Write what the link takes now; wait for it in the poll when something is left."""
@@ -552,11 +552,11 @@ class Loop:
 
     def say_goodbye(self) -> None:
         """Tidy up, then give the last frames a bounded time to leave."""
-        if self.meeting is not None:
-            self.meeting.close()
+        if self.rendezvous is not None:
+            self.rendezvous.close()
         if self.error_folder:
             workdir.remove(self.error_folder)
-        self.guarded.leave()
+        self.guardian.leave()
         end = monotonic() + 2.0
         while (self.sending or self.first or self.second) and monotonic() < end:
             self.flush()

@@ -140,7 +140,7 @@ def _reap_all() -> None:
 SLACK = 8.0
 
 
-class Guarded:
+class GuardianPipe:
     """The agent's side of the pipe to its guardian."""
 
     def __init__(self, guardian: int, pipe: int) -> None:
@@ -179,7 +179,7 @@ class Guarded:
             pass  # it is stopped and the pipe is full, or it is dead, which a signal tells
 
 
-def divide(link: int) -> Guarded:
+def fork_guardian(link: int) -> GuardianPipe:
     """Fork; returns in the child, which is the agent. The parent watches until the end of both.
 
     link: the descriptor that orders come by; the guardian only looks for its end.
@@ -204,7 +204,7 @@ def divide(link: int) -> Guarded:
     if not proctree.signal_with_parent(guardian, SIGTERM):
         os._exit(1)  # nothing was started yet
     os.set_blocking(tell, False)
-    return Guarded(guardian, tell)
+    return GuardianPipe(guardian, tell)
 
 
 def _first_words(told: int, link: int) -> bytes:

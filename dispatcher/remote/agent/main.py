@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from dispatcher.remote.agent import guardian as guarded
+from dispatcher.remote.agent import guardian
 from dispatcher.remote.host import proctree
 from dispatcher.remote.protocol.frames import SYNC
 
@@ -29,12 +29,12 @@ def main() -> NoReturn:
     _keep_inherited()
     proctree.become_subreaper()
     os.write(link_out, SYNC)
-    guardian = guarded.divide(link_in)
+    pipe = guardian.fork_guardian(link_in)
     from dispatcher.remote.agent.agent_loop import (
         Loop,  # only now: the guardian needs none of it, and shares no page with it
     )
 
-    code = Loop(link_in, link_out, guardian).run()
+    code = Loop(link_in, link_out, pipe).run()
     os._exit(code)  # the interpreter has nothing to tidy up, and would take 2 ms for it
 
 

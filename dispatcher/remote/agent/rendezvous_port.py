@@ -24,7 +24,7 @@ from time import monotonic
 TOKEN_SIZE = 16
 
 
-class Meeting:
+class RendezvousPort:
     """Node 0's side: ``port`` reserved; listening until ``close_listener``.
 
     port: the one to reserve; 0 for any that is free.

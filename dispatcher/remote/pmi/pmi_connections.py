@@ -1,13 +1,13 @@
 """The ranks' PMI connections: a socket each, open from their start to their end.
 
 Each rank inherits one end of a socket pair and finds its number in ``PMI_FD``; or it
-comes to a port, if the user wants that (``door``). One whose MPI speaks PMIx finds
-the port of a listener; what serves it comes when it knocks there (``rendezvous``).
-What is said on the connections is the affair of ``answers``, which is loaded when a rank
+comes to a port, if the user wants that (``pmi_port``). One whose MPI speaks PMIx finds
+the port of a listener; what serves it comes when it knocks there (``pmix_bridge``).
+What is said on the connections is the affair of ``pmi_replies``, which is loaded when a rank
 speaks for the first time: a job without MPI pays for a socket pair and nothing else.
 
 The ranks that were planned are one *world*, each spawn makes another; each has a
-server of its own (``pmi``), until its last rank here has ended.
+server of its own (``pmi_server``), until its last rank here has ended.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from dispatcher.remote.pmi.pmi_port import Door
-    from dispatcher.remote.pmi.pmi_replies import Answers
+    from dispatcher.remote.pmi.pmi_port import PmiPort
+    from dispatcher.remote.pmi.pmi_replies import PmiReplies
     from dispatcher.remote.pmi.pmi_server import Action, Server
-    from dispatcher.remote.pmi.pmix_bridge import Rendezvous
+    from dispatcher.remote.pmi.pmix_bridge import PmixBridge
 
-    Hear = Callable[[int, float], list[Action]]
+    Handler = Callable[[int, float], list[Action]]
 
 READ_SIZE = 64 << 10
 
@@ -47,20 +47,20 @@ class World:
         self.server: Server | None = None
 
 
-class Wireup:
+class PmiConnections:
     """The connections of all ranks on this host."""
 
     def __init__(self, poll: select.epoll) -> None:
         self.poll = poll
         self.worlds: dict[int, World] = {}
-        self.homes: dict[int, World] = {}  # rank -> its world, while it lives
+        self.world_of: dict[int, World] = {}  # rank -> its world, while it lives
         self.fds: dict[int, int] = {}  # our end -> rank
         self.ends: dict[int, int] = {}  # rank -> our end
-        self.others: dict[int, Hear] = {}  # descriptors that are no rank's -> who hears them
-        self.door: Door | None = None
+        self.others: dict[int, Handler] = {}  # descriptors that are no rank's -> who hears them
+        self.port: PmiPort | None = None
         self.listener: socket | None = None  # where ranks come whose MPI speaks PMIx
-        self.rendezvous: Rendezvous | None = None  # what serves those that came
-        self.answering: Answers | None = None  # once somebody has said something
+        self.bridge: PmixBridge | None = None  # what serves those that came
+        self._replies: PmiReplies | None = None  # once somebody has said something
         self.spoken = False  # whether any rank has
         self.folder: str | None = None  # of error files
         self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
@@ -71,11 +71,11 @@ class Wireup:
         """Ranks of a world are about to be started."""
         world = World(job, numbers)
         self.worlds[world.index] = world
-        self.homes.update((number, world) for number in numbers)
+        self.world_of.update((number, world) for number in numbers)
         if job.get("port"):
-            from dispatcher.remote.pmi.pmi_port import Door
+            from dispatcher.remote.pmi.pmi_port import PmiPort
 
-            self.door = Door(self, self.poll)
+            self.port = PmiPort(self, self.poll)
         if job.get("pmix"):
             self.listener = socket(AF_INET, SOCK_STREAM)
             self.listener.bind(("127.0.0.1", 0))
@@ -103,14 +103,14 @@ class Wireup:
 
         -1 for the end where the rank is to come to the port.
         """
-        world = self.homes[rank]
+        world = self.world_of[rank]
         known = {b"PMI_RANK": b"%d" % (rank - world.first), b"PMI_SIZE": b"%d" % world.job["size"]}
         if self.listener is not None and world.job.get("pmix"):
             place = b"%s_srv.0;tcp4://127.0.0.1:%d"
             place %= (world.job["name"], self.listener.getsockname()[1])
             known.update((name, place) for name in world.job["pmix"])
-        if self.door is not None and world.job.get("port"):
-            known.update(self.door.expect(rank))
+        if self.port is not None and world.job.get("port"):
+            known.update(self.port.expect(rank))
             return -1, known
         ours, theirs = (end.detach() for end in socketpair())
         os.set_blocking(ours, False)
@@ -141,7 +141,7 @@ class Wireup:
         """``rank`` is no more, or never was; with the last one its world is forgotten."""
         self.close(rank)
         self.mpis.pop(rank, None)
-        world = self.homes.pop(rank, None)
+        world = self.world_of.pop(rank, None)
         if world is not None:
             world.left.discard(rank)
             if not world.left:
@@ -158,22 +158,22 @@ class Wireup:
         if not data:
             self.close(rank)
             return []
-        return self.answers().take(rank, data, now)
+        return self.replies().take(rank, data, now)
 
-    def answers(self) -> Answers:
+    def replies(self) -> PmiReplies:
         """What speaks on the connections, loaded now if nobody needed it before."""
-        if self.answering is None:
-            from dispatcher.remote.pmi.pmi_replies import Answers
+        if self._replies is None:
+            from dispatcher.remote.pmi.pmi_replies import PmiReplies
 
-            self.answering = Answers(self)
-        return self.answering
+            self._replies = PmiReplies(self)
+        return self._replies
 
     def ended(self, rank: int, status: int, now: float) -> list[Action]:
         """``rank`` was reaped: take its last words; if it ended well, nobody waits for it."""
         actions = self.read(rank, now) if rank in self.ends else []
-        if self.rendezvous is not None:
-            actions += self.rendezvous.catch_up(now)
-        world = self.homes[rank]
+        if self.bridge is not None:
+            actions += self.bridge.catch_up(now)
+        world = self.world_of[rank]
         self.way = self.standing(rank)
         if self.way == "inside" and rank in self.mpis:
             served, path, _ = self.mpis[rank]
@@ -188,11 +188,11 @@ class Wireup:
             world.never.append(rank)
         if world.server is None:
             return actions
-        return actions + self.answers().ended(world, rank - world.first)
+        return actions + self.replies().ended(world, rank - world.first)
 
     def standing(self, rank: int) -> str:
         """Whether ``rank`` ``never`` called MPI_Init, is ``inside`` MPI, or "": is through."""
-        world, served = self.homes[rank], self.rendezvous
+        world, served = self.world_of[rank], self.bridge
         peer = world.server and world.server.peers[rank - world.first]
         if (peer and peer.inside) or (served and served.is_inside(rank)):
             return "inside"
@@ -215,12 +215,12 @@ class Wireup:
 
     def tick(self, now: float) -> list[Action]:
         """What is due at ``now``."""
-        actions = self.answering.tick(now) if self.answering is not None else []
-        return actions + (self.rendezvous.tick(now) if self.rendezvous is not None else [])
+        actions = self._replies.tick(now) if self._replies is not None else []
+        return actions + (self.bridge.tick(now) if self.bridge is not None else [])
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do, or None."""
-        when = self.answering.next_deadline() if self.answering is not None else None
-        if self.rendezvous is None or self.rendezvous.due is None:
+        when = self._replies.next_deadline() if self._replies is not None else None
+        if self.bridge is None or self.bridge.due is None:
             return when
-        return self.rendezvous.due if when is None else min(when, self.rendezvous.due)
+        return self.bridge.due if when is None else min(when, self.bridge.due)

@@ -23,22 +23,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from dispatcher.remote.pmi.pmi_connections import Wireup
+    from dispatcher.remote.pmi.pmi_connections import PmiConnections
 
     Action = tuple[Any, ...]
 
 #: bytes of a first line; connections that may stand there without an ID; notices told
-LINE_LIMIT, MOST_STRANGERS, MOST_NOTICES = 256, 64, 8
+LINE_LIMIT, MOST_UNAUTHENTICATED, MOST_NOTICES = 256, 64, 8
 
 
-class Door:
-    """Lets the ranks of ``wireup`` in. Raises: OSError if no port can be had."""
+class PmiPort:
+    """Lets the ranks of ``connections`` in. Raises: OSError if no port can be had."""
 
-    def __init__(self, wireup: Wireup, poll: select.epoll) -> None:
-        self.wireup = wireup
+    def __init__(self, connections: PmiConnections, poll: select.epoll) -> None:
+        self.connections = connections
         self.poll = poll
         self.awaited: set[int] = set()
-        self.strangers: dict[int, bytes] = {}  # descriptor -> what it said so far
+        self.unauthenticated: dict[int, bytes] = {}  # descriptor -> what it said so far
         self.n_notices = 0
         self.listener = socket(AF_INET, SOCK_STREAM)
         self.listener.bind(("127.0.0.1", 0))
@@ -54,11 +54,11 @@ class Door:
 
     def _register(self, fd: int) -> None:
         self.poll.register(fd, select.EPOLLIN)
-        self.wireup.others[fd] = self.hear
+        self.connections.others[fd] = self.hear
 
     def hear(self, fd: int, now: float) -> list[Action]:
-        """``fd``, the listener or a stranger, has something for us."""
-        if fd not in self.strangers:
+        """``fd``, the listener or who has not said who it is, has something for us."""
+        if fd not in self.unauthenticated:
             return self._greet()
         try:
             data = os.read(fd, LINE_LIMIT)
@@ -66,30 +66,30 @@ class Door:
             return []
         except OSError:
             data = b""
-        said = self.strangers[fd] + data
+        said = self.unauthenticated[fd] + data
         line, newline, rest = said.partition(b"\n")
         if data and not newline and len(said) < LINE_LIMIT:
-            self.strangers[fd] = said
+            self.unauthenticated[fd] = said
             return []
         word, _, name = line.partition(b"=initack pmiid=")
         if not newline or word != b"cmd" or not name.isdigit() or len(name) > 9:
             return self._refuse(fd, "it did not say which rank it is")
         rank = int(name)
-        if rank not in self.awaited or rank not in self.wireup.homes:
+        if rank not in self.awaited or rank not in self.connections.world_of:
             return self._refuse(fd, "nobody is awaited as PMI_ID %d (any more)" % rank)
-        del self.strangers[fd], self.wireup.others[fd]
+        del self.unauthenticated[fd], self.connections.others[fd]
         self.awaited.remove(rank)
         if not self.awaited:
             self.close()
-        return self.wireup.answers().admit(rank, fd, rest, now)
+        return self.connections.replies().admit(rank, fd, rest, now)
 
     def close(self) -> None:
         """Listen no more."""
-        for fd in list(self.strangers):
+        for fd in list(self.unauthenticated):
             self._send_away(fd)
         if self.listener.fileno() >= 0:
             self.poll.unregister(self.listener.fileno())
-            del self.wireup.others[self.listener.fileno()]
+            del self.connections.others[self.listener.fileno()]
             self.listener.close()
 
     def _greet(self) -> list[Action]:
@@ -99,14 +99,14 @@ class Door:
             return []
         os.set_blocking(fd, False)
         self._register(fd)
-        self.strangers[fd] = b""
+        self.unauthenticated[fd] = b""
         user = owner(peer, self.place)
         if user != os.geteuid():
             return self._refuse(
                 fd, "it is of %s" % ("nobody known" if user < 0 else "user %d" % user)
             )
-        if len(self.strangers) > MOST_STRANGERS:
-            return self._refuse(next(iter(self.strangers)), "too many stand there")
+        if len(self.unauthenticated) > MOST_UNAUTHENTICATED:
+            return self._refuse(next(iter(self.unauthenticated)), "too many stand there")
         return []
 
     def _refuse(self, fd: int, why: str) -> list[Action]:
@@ -119,7 +119,7 @@ class Door:
         return [("send", "notice", {"text": text})]
 
     def _send_away(self, fd: int) -> None:
-        del self.strangers[fd], self.wireup.others[fd]
+        del self.unauthenticated[fd], self.connections.others[fd]
         self.poll.unregister(fd)
         os.close(fd)
 

@@ -1,6 +1,6 @@
 """What ranks are told on their PMI connections: what they ask for, and what the launcher orders.
 
-The other half of ``wireup``, which opens the connections: loaded when a rank speaks for the
+The other half of ``pmi_connections``, which opens them: loaded when a rank speaks for the
 first time, or the launcher has something for one.
 
 The server of a world numbers ranks as its world does, everybody else by their number in the
@@ -18,28 +18,28 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from dispatcher.remote.pmi.pmi_connections import Wireup, World
+    from dispatcher.remote.pmi.pmi_connections import PmiConnections, World
     from dispatcher.remote.pmi.pmi_server import Action
 
 
-class Answers:
-    """Answers the ranks of ``wireup``."""
+class PmiReplies:
+    """Answers the ranks of ``connections``."""
 
-    def __init__(self, wireup: Wireup) -> None:
-        self.wireup = wireup
+    def __init__(self, connections: PmiConnections) -> None:
+        self.connections = connections
 
     def take(self, rank: int, data: bytes, now: float) -> list[Action]:
         """What ``data``, said by ``rank``, calls for; the actions that are not replies."""
-        world = self.wireup.homes[rank]
-        first: list[Action] = [] if rank in self.wireup.mpis else [("mpi", rank, "PMI-1")]
-        self.wireup.spoken = True
+        world = self.connections.world_of[rank]
+        first: list[Action] = [] if rank in self.connections.mpis else [("mpi", rank, "PMI-1")]
+        self.connections.spoken = True
         return first + self.reply(world, serving(world).feed(rank - world.first, data, now))
 
     def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
         """``rank`` has come by connection ``fd``, and said ``data`` behind its name."""
-        self.wireup.fds[fd] = rank
-        self.wireup.ends[rank] = fd
-        world = self.wireup.homes[rank]
+        self.connections.fds[fd] = rank
+        self.connections.ends[rank] = fd
+        world = self.connections.world_of[rank]
         words = b"cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n"
         answer = words % (world.job["size"], rank - world.first)
         return self.reply(world, [("reply", rank - world.first, answer)]) + self.take(
@@ -52,28 +52,30 @@ class Answers:
 
     def order(self, message: dict[str, Any]) -> list[Action]:
         """Carry out ``pmix``, ``mpi_look``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
-        wireup, kind = self.wireup, message["type"]
+        connections, kind = self.connections, message["type"]
         if kind == "pmix":
             getattr(__spec__.loader, "sources", {}).update(message["parts"])
-            from dispatcher.remote.pmi.pmix_bridge import Rendezvous
+            from dispatcher.remote.pmi.pmix_bridge import PmixBridge
 
-            if wireup.listener is not None and 0 in wireup.worlds:
-                wireup.rendezvous = Rendezvous(wireup, wireup.worlds[0], wireup.listener, message)
-                return wireup.rendezvous.greet(wireup.listener.fileno(), 0.0)
+            if connections.listener is not None and 0 in connections.worlds:
+                connections.bridge = PmixBridge(
+                    connections, connections.worlds[0], connections.listener, message
+                )
+                return connections.bridge.greet(connections.listener.fileno(), 0.0)
             return []
         if kind == "mpi_look":
             getattr(__spec__.loader, "sources", {}).update(message["parts"])
             from dispatcher.remote.pmi.mpi_library import look
 
-            return [("send", "mpi_inside", look(wireup, message))]
-        if wireup.rendezvous is not None and kind != "pmi_answer":
-            answered = wireup.rendezvous.order(message)
+            return [("send", "mpi_inside", look(connections, message))]
+        if connections.bridge is not None and kind != "pmi_answer":
+            answered = connections.bridge.order(message)
             if answered is not None:
                 return answered
         if kind == "pmi_answer":
-            world = wireup.homes.get(message["rank"])
+            world = connections.world_of.get(message["rank"])
         else:
-            world = wireup.worlds.get(message["world"])
+            world = connections.worlds.get(message["world"])
         if world is None:
             return []  # its ranks ended before this came
         server = serving(world)
@@ -88,20 +90,20 @@ class Answers:
     def tick(self, now: float) -> list[Action]:
         """What is due at ``now``."""
         actions = []
-        for world in self.wireup.worlds.values():
+        for world in self.connections.worlds.values():
             if world.server is not None:
                 actions += self.reply(world, world.server.tick(now))
         return actions
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do, or None."""
-        servers = [world.server for world in self.wireup.worlds.values()]
+        servers = [world.server for world in self.connections.worlds.values()]
         whens = [server.next_deadline() for server in servers if server is not None]
         return min((when for when in whens if when is not None), default=None)
 
     def name(self, rank: int) -> str:
         """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""
-        world = self.wireup.homes.get(rank)
+        world = self.connections.world_of.get(rank)
         if world is None or not world.index:
             return "%d" % rank
         return "%d.%d" % (world.index, rank - world.first)
@@ -112,7 +114,7 @@ class Answers:
         A rank awaits each answer before it asks again, so one that leaves its
         socket full has broken the protocol.
         """
-        ends = self.wireup.ends
+        ends = self.connections.ends
         others: list[Action] = []
         for action in actions:
             if action[0] != "reply":
@@ -120,7 +122,7 @@ class Answers:
                 if action[1] == "pmi_abort":
                     from dispatcher.remote.host.failure_info import error_of
 
-                    action[2].update(error_of(self.wireup.folder, action[2]["rank"]))
+                    action[2].update(error_of(self.connections.folder, action[2]["rank"]))
                 continue
             rank = action[1] + world.first
             line = action[2]
@@ -130,7 +132,7 @@ class Answers:
             except BlockingIOError:
                 others.append(("break", rank, "it does not read its answers"))
             except OSError:
-                self.wireup.close(rank)  # it is dying; its exit says how
+                self.connections.close(rank)  # it is dying; its exit says how
         return others
 
 

@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from dispatcher.remote.pmi.pmi_connections import Wireup, World
+    from dispatcher.remote.pmi.pmi_connections import PmiConnections, World
     from dispatcher.remote.pmi.pmi_server import Action
 
 #: no tag of PMI-1's has eleven digits
@@ -47,7 +47,7 @@ OUT_OF_RESOURCE = -29
 HESITATION = 0.5
 
 
-class Rendezvous:
+class PmixBridge:
     """The PMIx side of ``world``, the ranks that were planned.
 
     listener: where they come. message: the order ``pmix``, with the ``hosts`` and which ``node``
@@ -55,9 +55,9 @@ class Rendezvous:
     """
 
     def __init__(
-        self, wireup: Wireup, world: World, listener: socket, message: dict[str, Any]
+        self, connections: PmiConnections, world: World, listener: socket, message: dict[str, Any]
     ) -> None:
-        self.wireup = wireup
+        self.connections = connections
         self.world = world
         self.listener = listener
         self.message = message
@@ -75,8 +75,8 @@ class Rendezvous:
         self.epochs: dict[str, int] = {}
         self.waiting: dict[str, int] = {}  # fence -> its number in the serving process
         listener.setblocking(False)
-        wireup.poll.register(listener.fileno(), select.EPOLLIN)
-        wireup.others[listener.fileno()] = self.greet
+        connections.poll.register(listener.fileno(), select.EPOLLIN)
+        connections.others[listener.fileno()] = self.greet
 
     def greet(self, fd: int, now: float) -> list[Action]:
         """Somebody has come; one of our own user is a rank, and from then on it is served."""
@@ -87,8 +87,8 @@ class Rendezvous:
         if owner(peer, self.listener.getsockname()) != os.geteuid():
             os.close(came)
             return []
-        del self.wireup.others[fd]
-        self.wireup.poll.unregister(fd)
+        del self.connections.others[fd]
+        self.connections.poll.unregister(fd)
         try:
             self._begin(came)
         except OSError as error:
@@ -100,7 +100,7 @@ class Rendezvous:
 
     def _begin(self, came: int) -> None:
         """Start the process that serves; it takes over who ``came`` first. Raises: OSError."""
-        folder = self.wireup.folder
+        folder = self.connections.folder
         if folder is None:
             raise OSError(ENOENT, "no folder can be made for its files")
         for place in (folder + "/pmix", shared(folder)):
@@ -120,8 +120,8 @@ class Rendezvous:
         theirs.close()
         self.link = ours.detach()
         os.set_blocking(self.link, False)
-        self.wireup.poll.register(self.link, select.EPOLLIN)
-        self.wireup.others[self.link] = self.hear
+        self.connections.poll.register(self.link, select.EPOLLIN)
+        self.connections.others[self.link] = self.hear
 
     def hear(self, fd: int, now: float) -> list[Action]:
         """The serving process takes, has said something, or ended."""
@@ -140,7 +140,7 @@ class Rendezvous:
 
     def catch_up(self, now: float) -> list[Action]:
         """A rank has ended: what the serving process said of it before counts."""
-        return self.hear(self.link, now) if self.link in self.wireup.others else []
+        return self.hear(self.link, now) if self.link in self.connections.others else []
 
     def is_inside(self, rank: int) -> bool:
         """Whether ``rank`` has called MPI_Init and not MPI_Finalize."""
@@ -186,7 +186,7 @@ class Rendezvous:
             if self.world.left.union(self.world.never) - self.connected:
                 actions += self.who(self.patience)
         while self.aborts and self.aborts[0][0] <= now:
-            actions += self.wireup.answers().reply(self.world, [self.aborts.pop(0)[1]])
+            actions += self.connections.replies().reply(self.world, [self.aborts.pop(0)[1]])
         self._set_due()
         return actions
 
@@ -206,7 +206,7 @@ class Rendezvous:
             self._set_due()
         self.connected.add(rank)
         self.finalized.discard(rank)  # it begins once more
-        return [] if rank in self.wireup.mpis else [("mpi", rank, self.served, self.mpi)]
+        return [] if rank in self.connections.mpis else [("mpi", rank, self.served, self.mpi)]
 
     def _finalized(self, now: float, rank: int) -> list[Action]:
         self.finalized.add(rank)
@@ -259,12 +259,12 @@ class Rendezvous:
         except OSError:  # it has ended, which is read from the same socket
             self.outgoing.clear()
         wanted = select.EPOLLOUT if self.outgoing else 0
-        self.wireup.poll.modify(self.link, select.EPOLLIN | wanted)
+        self.connections.poll.modify(self.link, select.EPOLLIN | wanted)
 
     def _ended(self) -> list[Action]:
         """The serving process is no more; ranks that it served would wait for ever."""
-        self.wireup.poll.unregister(self.link)
-        del self.wireup.others[self.link]
+        self.connections.poll.unregister(self.link)
+        del self.connections.others[self.link]
         os.close(self.link)
         if self.finalized >= self.connected and self.finalized:
             return []

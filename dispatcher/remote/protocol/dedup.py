@@ -90,7 +90,7 @@ class Window:
         return low if low >= least else 0
 
 
-class Equal:
+class Deduplicator:
     """Makes the frames of a link's output; ``size``: bytes of the window."""
 
     def __init__(self, size: int) -> None:

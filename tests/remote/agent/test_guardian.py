@@ -105,7 +105,7 @@ class TestStart:
     ) -> None:
         dies = f"os.path.exists({str(tmp_path / 'now')!r}) and os.kill(os.getpid(), 9)"
         both = (dies, MADE) if when == "before" else (MADE, dies)
-        payload = changed("host.folder", MADE, "; ".join(both))
+        payload = changed("host.workdir", MADE, "; ".join(both))
         agent = boot(payload=payload, env={"TMPDIR": str(tmp_path)})
         if attempt:
             folder = agent.prepare()["facts"]["error_folder"]
@@ -119,7 +119,7 @@ class TestStart:
         self, boot: Callable[..., Agent], tmp_path: Path
     ) -> None:
         kills = MADE + "; os.kill(os.getppid(), 9)"
-        agent = boot(payload=changed("host.folder", MADE, kills), env={"TMPDIR": str(tmp_path)})
+        agent = boot(payload=changed("host.workdir", MADE, kills), env={"TMPDIR": str(tmp_path)})
         assert agent.prepare()["facts"]["error_folder"].startswith(str(tmp_path))
         agent.is_gone(5.0)
         assert os.listdir(tmp_path) == []
@@ -140,7 +140,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def test_agent_that_crashes(boot: Callable[..., Agent]) -> None:
-    handles = "self.innocent = self.innocent and"
+    handles = "self.no_failure_yet = self.no_failure_yet and"
     agent = boot(payload=changed("agent.agent_loop", handles, f"raise KeyError\n        {handles}"))
     settle(agent)
     agent.order("signal", ranks=None, signum=signal.SIGUSR1)
@@ -154,7 +154,7 @@ def test_agent_that_crashes(boot: Callable[..., Agent]) -> None:
 def quick(boot: object) -> Agent:
     """An agent whose guardian loses patience after half a second."""
     modules = bootstrap.sources()
-    modules["agent.guarded"] = modules["agent.guarded"].replace("SLACK = 8.0", "SLACK = 0.5")
+    modules["agent.guardian"] = modules["agent.guardian"].replace("SLACK = 8.0", "SLACK = 0.5")
     return boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator, no-any-return]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.agent.agent_loop import Loop
-from dispatcher.remote.agent.guardian import Guarded
+from dispatcher.remote.agent.guardian import GuardianPipe
 from dispatcher.remote.agent.node import EXIT_LIFELINE
 from dispatcher.remote.host.process import Process
 from dispatcher.remote.protocol.frames import ENDED, OUTPUT, Decoder
@@ -41,7 +41,7 @@ class Pipes:
     """A loop in this process, without credit, whose ranks are pipes that the test fills."""
 
     def __init__(self) -> None:
-        self.loop = Loop(0, 1, Guarded(os.getppid(), -1))
+        self.loop = Loop(0, 1, GuardianPipe(os.getppid(), -1))
         self.loop.pace()
         self._ends: dict[int, tuple[int, int]] = {}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.remote.agent.rendezvous_port import Meeting, probe
+from dispatcher.remote.agent.rendezvous_port import RendezvousPort, probe
 from remote.driver import Agent
 
 TOKEN = b"0123456789abcdef"
@@ -21,11 +21,11 @@ TOKEN = b"0123456789abcdef"
 #: in a network of its own with 20 ports to give away: who gets the reserved one?
 ALL_PORTS = """
 import socket, sys
-from dispatcher.remote.agent.rendezvous_port import Meeting
+from dispatcher.remote.agent.rendezvous_port import RendezvousPort
 open("/proc/sys/net/ipv4/ip_local_port_range", "w").write("40000 40019")
-meeting = Meeting(b"T" * 16)
+rendezvous = RendezvousPort(b"T" * 16)
 if sys.argv[1] == "started":
-    meeting.close_listener()
+    rendezvous.close_listener()
 given, kept = set(), []
 for reuse in (0, 1):
     while True:
@@ -42,7 +42,7 @@ for reuse in (0, 1):
     for sock in kept:
         sock.close()
     kept = []
-print(40000 <= meeting.port <= 40019, meeting.port in given, len(given))
+print(40000 <= rendezvous.port <= 40019, rendezvous.port in given, len(given))
 """
 
 
@@ -141,20 +141,20 @@ class TestProbe:
         assert probe(["127.0.0.1"], port, TOKEN, 0.5) == []  # nobody listens
 
     def test_many_are_greeted(self) -> None:
-        meeting = Meeting(TOKEN)
+        rendezvous = RendezvousPort(TOKEN)
         stop = threading.Event()
 
         def greet() -> None:
             while not stop.wait(0.005):
-                meeting.greet()
+                rendezvous.greet()
 
         thread = threading.Thread(target=greet)
         thread.start()
         try:
             for _ in range(20):
-                assert probe(["127.0.0.1"], meeting.port, TOKEN, 5.0) == ["127.0.0.1"]
+                assert probe(["127.0.0.1"], rendezvous.port, TOKEN, 5.0) == ["127.0.0.1"]
         finally:
             stop.set()
             thread.join()
-            meeting.close()
-        assert meeting.fileno() == -1
+            rendezvous.close()
+        assert rendezvous.fileno() == -1

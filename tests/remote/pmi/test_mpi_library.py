@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatcher.remote.pmi.mpi_library import MARK, version
-from dispatcher.remote.pmi.pmi_connections import Wireup
+from dispatcher.remote.pmi.pmi_connections import PmiConnections
 
 from .test_pmi_connections import PLANNED, Ranks
 
@@ -27,24 +27,24 @@ def ranks() -> Iterator[Ranks]:
     ranks.close()
 
 
-def look(wireup: Wireup, **fields: Any) -> dict[str, Any]:
-    ((_, kind, found),) = wireup.answers().order({**LOOK, **fields})
+def look(connections: PmiConnections, **fields: Any) -> dict[str, Any]:
+    ((_, kind, found),) = connections.replies().order({**LOOK, **fields})
     assert kind == "mpi_inside"
     return dict(found)
 
 
 def test_those_between_init_and_finalize_with_their_library(ranks: Ranks) -> None:
-    ranks.wireup.mpis.update({1: ("PMI-1", "/b", 1), 2: ("PMI-1", "/a", 1)})
+    ranks.connections.mpis.update({1: ("PMI-1", "/b", 1), 2: ("PMI-1", "/a", 1)})
     for rank in (0, 1, 2):
         ranks.say(rank, b"cmd=init pmi_version=1")
     ranks.say(0, b"cmd=finalize")
-    assert look(ranks.wireup, versions=[["PMI-1", "/a"]]) == {
+    assert look(ranks.connections, versions=[["PMI-1", "/a"]]) == {
         "inside": [[1, 1], [2, 0]],
         "over": [],
         "libraries": [["PMI-1", "/a", ""], ["PMI-1", "/b", ""]],
     }
-    ranks.wireup.ended(2, 0, 0.0)
-    assert [rank for rank, _ in look(ranks.wireup)["inside"]] == [1]
+    ranks.connections.ended(2, 0, 0.0)
+    assert [rank for rank, _ in look(ranks.connections)["inside"]] == [1]
 
 
 def test_who_has_given_its_segment_up_is_through(ranks: Ranks, tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_who_has_given_its_segment_up_is_through(ranks: Ranks, tmp_path: Path) -
         holder.stdout.readline()
         held = ("PMI-1", str(marked), holder.pid)
         let_go = ("PMI-1", str(marked), 1 << 22)  # nobody's, so it maps nothing
-        ranks.wireup.mpis.update({0: held, 1: let_go, 2: ("PMI-1", str(other), 1 << 22)})
+        ranks.connections.mpis.update({0: held, 1: let_go, 2: ("PMI-1", str(other), 1 << 22)})
         for rank in (0, 1, 2):
             ranks.say(rank, b"cmd=init pmi_version=1")
-        assert look(ranks.wireup, over=True)["over"] == [1]
-        assert look(ranks.wireup)["over"] == []
+        assert look(ranks.connections, over=True)["over"] == [1]
+        assert look(ranks.connections)["over"] == []
     finally:
         segment.unlink()
         holder.stdin.close()

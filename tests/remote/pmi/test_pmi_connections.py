@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.remote.pmi.pmi_connections import Wireup
+from dispatcher.remote.pmi.pmi_connections import PmiConnections
 
 FIRST = 1 << 20  # the number of a spawned rank 0, as the launcher gives it
 PLANNED = {"name": b"kvs", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0}
@@ -21,25 +21,25 @@ SPAWNED = {
 
 
 class Ranks:
-    """A ``Wireup`` and the ends that its ranks would hold."""
+    """A ``PmiConnections`` and the ends that its ranks would hold."""
 
     def __init__(self) -> None:
         self.poll = select.epoll()
-        self.wireup = Wireup(self.poll)
+        self.connections = PmiConnections(self.poll)
         self.ends: dict[int, int] = {}
         self.known: dict[int, dict[bytes, bytes]] = {}
 
     def add(self, job: dict[str, Any], *numbers: int) -> None:
-        self.wireup.add(job, list(numbers))
+        self.connections.add(job, list(numbers))
         # who speaks first is looked at, which only one test wants
-        self.wireup.mpis.update((number, ("PMI-1", "", number)) for number in numbers)
+        self.connections.mpis.update((number, ("PMI-1", "", number)) for number in numbers)
         for number in numbers:
-            self.ends[number], self.known[number] = self.wireup.open(number)
+            self.ends[number], self.known[number] = self.connections.open(number)
 
     def say(self, rank: int, line: bytes) -> list[Any]:
-        """``rank`` writes ``line``, and the wireup reads it; what is not a reply."""
+        """``rank`` writes ``line``, and the connections reads it; what is not a reply."""
         os.write(self.ends[rank], line + b"\n")
-        return self.wireup.read(rank, 0.0)
+        return self.connections.read(rank, 0.0)
 
     def hear(self, rank: int) -> bytes:
         os.set_blocking(self.ends[rank], False)
@@ -49,7 +49,7 @@ class Ranks:
             return b""
 
     def close(self) -> None:
-        for end in (*self.ends.values(), *self.wireup.fds):
+        for end in (*self.ends.values(), *self.connections.fds):
             os.close(end)
         self.poll.close()
 
@@ -76,7 +76,7 @@ def test_each_world_counts_from_0(two: Ranks) -> None:
             assert (known[b"PMI_RANK"], known[b"PMI_SIZE"]) == (b"%d" % rank, b"2")
             assert known[b"PMI_FD"] == b"%d" % two.ends[first + rank]
             assert known.get(b"PMI_SPAWNED") == (b"1" if first else None)
-    name = two.wireup.answers().name
+    name = two.connections.replies().name
     assert [name(rank) for rank in (1, FIRST, FIRST + 1)] == ["1", "1.0", "1.1"]
 
 
@@ -108,36 +108,36 @@ def test_a_fence_over_hosts_says_its_world(ranks: Ranks) -> None:
     ranks.say(FIRST, b"cmd=init pmi_version=1")
     ranks.say(FIRST, b"cmd=barrier_in")
     waiting = {"type": "pmi_who", "world": 1, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0}
-    ((_, kind, who),) = ranks.wireup.answers().order(waiting)
+    ((_, kind, who),) = ranks.connections.replies().order(waiting)
     assert (kind, who["never"]) == ("pmi_waiting", [FIRST + 2])
     ((_, kind, fence),) = ranks.say(FIRST + 2, b"cmd=barrier_in")
     assert (kind, fence["world"], fence["epoch"]) == ("pmi_fence", 1, 0)
     release = {"type": "pmi_release", "world": 1, "fence": "WORLD:0", "epoch": 0, "keys": []}
-    assert ranks.wireup.answers().order({**release, "world": 0}) == []
-    assert ranks.wireup.answers().order(release) == []
+    assert ranks.connections.replies().order({**release, "world": 0}) == []
+    assert ranks.connections.replies().order(release) == []
     assert b"barrier_out" in ranks.hear(FIRST + 2)
 
 
 def test_an_answer_finds_its_rank(two: Ranks) -> None:
     two.say(FIRST + 1, b"cmd=lookup_name service=s")
     answer = {"type": "pmi_answer", "rank": FIRST + 1, "line": b"cmd=lookup_result rc=1\n"}
-    assert two.wireup.answers().order({**answer, "rank": 1}) == []
-    two.wireup.answers().order(answer)
+    assert two.connections.replies().order({**answer, "rank": 1}) == []
+    two.connections.replies().order(answer)
     assert (two.hear(1), two.hear(FIRST + 1)) == (b"", answer["line"])
 
 
 def test_the_server_is_loaded_when_a_rank_speaks(two: Ranks) -> None:
-    assert two.wireup.next_deadline() is None
-    assert two.wireup.tick(1e9) == []
-    assert all(world.server is None for world in two.wireup.worlds.values())
+    assert two.connections.next_deadline() is None
+    assert two.connections.tick(1e9) == []
+    assert all(world.server is None for world in two.connections.worlds.values())
     two.say(0, b"cmd=init pmi_version=1")
-    assert two.wireup.next_deadline() == 30.0
-    ((_, kind, who),) = two.wireup.tick(31.0)
+    assert two.connections.next_deadline() == 30.0
+    ((_, kind, who),) = two.connections.tick(31.0)
     assert (kind, who["never"]) == ("pmi_waiting", [1])
 
 
 def test_a_rank_that_ended_before_anyone_spoke_opens_no_barrier(two: Ranks) -> None:
-    assert two.wireup.ended(1, 0, 0.0) == []
+    assert two.connections.ended(1, 0, 0.0) == []
     two.say(0, b"cmd=barrier_in")
     assert two.hear(0) == b""
 
@@ -155,8 +155,8 @@ def test_a_rank_that_ended_before_anyone_spoke_opens_no_barrier(two: Ranks) -> N
 def test_where_a_rank_stood_when_it_ended(two: Ranks, lines: tuple[bytes, ...], way: str) -> None:
     for line in lines:
         os.write(two.ends[FIRST], line + b"\n")  # its last words, not read yet
-    two.wireup.ended(FIRST, 0, 0.0)
-    assert two.wireup.way == way
+    two.connections.ended(FIRST, 0, 0.0)
+    assert two.connections.way == way
 
 
 @pytest.mark.parametrize(
@@ -174,28 +174,28 @@ def test_some_libraries_tell_of_their_end_too_late(
     library = tmp_path / "libmpi.so.12"
     if holds is not None:
         library.write_bytes(holds)
-    two.wireup.mpis[0] = (served, str(library), 0)
+    two.connections.mpis[0] = (served, str(library), 0)
     two.say(0, b"cmd=init pmi_version=1")
-    two.wireup.ended(0, 0, 0.0)
-    assert two.wireup.way == way
+    two.connections.ended(0, 0, 0.0)
+    assert two.connections.way == way
 
 
 def test_each_rank_is_looked_at_when_it_first_speaks(two: Ranks) -> None:
-    two.wireup.mpis.clear()
+    two.connections.mpis.clear()
     assert two.say(FIRST, b"cmd=get_maxes") == [("mpi", FIRST, "PMI-1")]
-    two.wireup.mpis[FIRST] = ("PMI-1", "/lib/libmpi.so", 7)
+    two.connections.mpis[FIRST] = ("PMI-1", "/lib/libmpi.so", 7)
     assert two.say(FIRST, b"cmd=get_maxes") == []
     assert two.say(0, b"cmd=get_maxes") == [("mpi", 0, "PMI-1")]
 
 
 def test_the_last_words_of_a_rank_count(two: Ranks) -> None:
     os.write(two.ends[FIRST], b"cmd=abort exitcode=9\n")
-    ((_, kind, fields),) = two.wireup.ended(FIRST, 9, 0.0)
+    ((_, kind, fields),) = two.connections.ended(FIRST, 9, 0.0)
     assert (kind, fields["rank"], fields["code"]) == ("pmi_abort", FIRST, 9)
 
 
 def test_an_abort_tells_the_error_file(two: Ranks, tmp_path: Path) -> None:
-    two.wireup.place_hook(str(tmp_path), {}, None)
+    two.connections.place_hook(str(tmp_path), {}, None)
     (tmp_path / f"rank-{FIRST}.json").write_bytes(b"why")
     ((_, _, fields),) = two.say(FIRST, b"cmd=abort exitcode=9")
     assert fields["error"] == b"why"
@@ -205,12 +205,14 @@ def test_an_abort_tells_the_error_file(two: Ranks, tmp_path: Path) -> None:
 
 def test_a_world_is_forgotten_with_its_last_rank(two: Ranks) -> None:
     two.say(FIRST, b"cmd=get_maxes")
-    two.wireup.ended(FIRST, 0, 0.0)
-    assert set(two.wireup.worlds) == {0, 1}
-    two.wireup.leave(FIRST + 1)  # it could not be started
-    assert set(two.wireup.worlds) == {0}
-    assert set(two.wireup.ends) == set(two.wireup.fds.values()) == {0, 1}
-    assert two.wireup.answers().order({"type": "pmi_answer", "rank": FIRST, "line": b"x"}) == []
+    two.connections.ended(FIRST, 0, 0.0)
+    assert set(two.connections.worlds) == {0, 1}
+    two.connections.leave(FIRST + 1)  # it could not be started
+    assert set(two.connections.worlds) == {0}
+    assert set(two.connections.ends) == set(two.connections.fds.values()) == {0, 1}
+    assert (
+        two.connections.replies().order({"type": "pmi_answer", "rank": FIRST, "line": b"x"}) == []
+    )
 
 
 def test_a_rank_that_reads_no_answers_is_broken(two: Ranks) -> None:
@@ -223,18 +225,18 @@ def test_a_rank_that_reads_no_answers_is_broken(two: Ranks) -> None:
 
 def test_a_rank_that_closes_its_end_is_let_go(two: Ranks) -> None:
     os.close(two.ends.pop(0))
-    assert two.wireup.read(0, 0.0) == []
-    assert 0 not in two.wireup.ends
-    assert two.wireup.ended(0, 0, 0.0) == []
+    assert two.connections.read(0, 0.0) == []
+    assert 0 not in two.connections.ends
+    assert two.connections.ended(0, 0, 0.0) == []
 
 
 def test_the_hook_is_placed_once_and_named_first(ranks: Ranks, tmp_path: Path) -> None:
     env = {b"PYTHONPATH": b"/mine"}
-    ranks.wireup.place_hook(str(tmp_path), env, b"first")
+    ranks.connections.place_hook(str(tmp_path), env, b"first")
     assert env[b"PYTHONPATH"] == os.fsencode(tmp_path) + b":/mine"
-    ranks.wireup.place_hook(str(tmp_path), {}, b"second")
+    ranks.connections.place_hook(str(tmp_path), {}, b"second")
     assert (tmp_path / "sitecustomize.py").read_bytes() == b"first"
     for folder, hook in ((None, b"x"), (str(tmp_path), None), (str(tmp_path / "none"), b"x")):
         env = {}
-        ranks.wireup.place_hook(folder, env, hook)
+        ranks.connections.place_hook(folder, env, hook)
         assert env == {}

@@ -15,27 +15,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.remote.pmi.pmi_connections import Wireup
-from dispatcher.remote.pmi.pmi_port import LINE_LIMIT, MOST_NOTICES, MOST_STRANGERS, Door, owner
+from dispatcher.remote.pmi.pmi_connections import PmiConnections
+from dispatcher.remote.pmi.pmi_port import (
+    LINE_LIMIT,
+    MOST_NOTICES,
+    MOST_UNAUTHENTICATED,
+    PmiPort,
+    owner,
+)
 
 JOB = {"name": b"kvs_1", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0, "port": True}
 WELCOME = b"cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=%d\ncmd=set debug=0\n"
 
 
 class House:
-    """A wireup with a door, and clients that knock."""
+    """A port for two ranks, and clients that come to it."""
 
     def __init__(self) -> None:
         self.poll = select.epoll()
-        self.wireup = Wireup(self.poll)
-        self.wireup.add(dict(JOB), [0, 1])
-        self.known = [self.wireup.open(rank) for rank in (0, 1)]
-        assert self.wireup.door is not None
-        self.door: Door = self.wireup.door
+        self.connections = PmiConnections(self.poll)
+        self.connections.add(dict(JOB), [0, 1])
+        self.known = [self.connections.open(rank) for rank in (0, 1)]
+        assert self.connections.port is not None
+        self.port: PmiPort = self.connections.port
         self.clients: list[socket.socket] = []
 
     def knock(self, data: bytes) -> socket.socket:
-        client = socket.create_connection(self.door.place, timeout=10)
+        client = socket.create_connection(self.port.place, timeout=10)
         self.clients.append(client)
         if data:
             client.sendall(data)
@@ -47,10 +53,10 @@ class House:
         while found := self.poll.poll(seconds):
             for fd, _ in found:
                 actions: list[Any] = []
-                if fd in self.wireup.others:
-                    actions = self.door.hear(fd, 0.0)
-                elif fd in self.wireup.fds:
-                    actions = self.wireup.read(self.wireup.fds[fd], 0.0)
+                if fd in self.connections.others:
+                    actions = self.port.hear(fd, 0.0)
+                elif fd in self.connections.fds:
+                    actions = self.connections.read(self.connections.fds[fd], 0.0)
                 notices += [action[2]["text"] for action in actions if action[1] == "notice"]
         return notices
 
@@ -58,8 +64,8 @@ class House:
         for client in self.clients:
             client.close()
         for rank in (0, 1):
-            self.wireup.leave(rank)
-        self.door.close()
+            self.connections.leave(rank)
+        self.port.close()
         self.poll.close()
 
 
@@ -71,7 +77,7 @@ def house() -> Iterator[House]:
 
 
 def test_what_ranks_are_told(house: House) -> None:
-    where = b"127.0.0.1:%d" % house.door.place[1]
+    where = b"127.0.0.1:%d" % house.port.place[1]
     assert house.known == [
         (-1, {b"PMI_RANK": b"%d" % r, b"PMI_SIZE": b"2", b"PMI_PORT": where, b"PMI_ID": b"%d" % r})
         for r in (0, 1)
@@ -110,7 +116,7 @@ def test_others_are_sent_away(house: House, said: bytes, why: str) -> None:
     assert why in notice
     with suppress(ConnectionResetError):
         assert client.recv(99) == b""
-    assert house.door.awaited == {0, 1}
+    assert house.port.awaited == {0, 1}
 
 
 def test_an_id_is_let_in_once(house: House) -> None:
@@ -136,10 +142,10 @@ def test_garbage_harms_nobody(noise: list[bytes]) -> None:
 
 
 def test_the_silent_are_bounded(house: House) -> None:
-    for _ in range(MOST_STRANGERS + 20):
+    for _ in range(MOST_UNAUTHENTICATED + 20):
         house.knock(b"")
     notices = house.turn()
-    assert len(house.door.strangers) <= MOST_STRANGERS
+    assert len(house.port.unauthenticated) <= MOST_UNAUTHENTICATED
     assert len(notices) == MOST_NOTICES
     assert notices[-1].endswith("; no more is said of others")
 
@@ -159,7 +165,7 @@ def test_another_user_is_refused(house: House) -> None:
     program += "except OSError: pass\n"
     python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
     with subprocess.Popen(
-        [python, "-c", program, str(house.door.place[1])], user=65534, cwd="/"
+        [python, "-c", program, str(house.port.place[1])], user=65534, cwd="/"
     ) as other:
         notices: list[str] = []
         for _ in range(50):
@@ -168,4 +174,4 @@ def test_another_user_is_refused(house: House) -> None:
                 break
         assert "it is of user 65534" in notices[0]
         assert other.wait(10) == 0
-    assert house.door.awaited == {0, 1}
+    assert house.port.awaited == {0, 1}

@@ -16,8 +16,8 @@ import pytest
 from dispatcher.remote.host import workdir
 from dispatcher.remote.pmi import mpi_library, pmix_bridge, pmix_server
 from dispatcher.remote.pmi.libpmix import INFO, RANK, STRING, DataArray, Infos
-from dispatcher.remote.pmi.pmi_connections import Wireup
-from dispatcher.remote.pmi.pmix_bridge import HESITATION, OUT_OF_RESOURCE, TAG, Rendezvous
+from dispatcher.remote.pmi.pmi_connections import PmiConnections
+from dispatcher.remote.pmi.pmix_bridge import HESITATION, OUT_OF_RESOURCE, TAG, PmixBridge
 from dispatcher.remote.protocol.frames import Decoder, control
 from dispatcher.remote.protocol.packing import unpack
 
@@ -30,16 +30,16 @@ FENCE = {"world": 0, "fence": "WORLD" + TAG, "epoch": 0}
 
 
 class House:
-    """An agent's wireup with two of four ranks, and who comes to its port."""
+    """An agent's connections with two of four ranks, and who comes to its port."""
 
     def __init__(self, place: Path) -> None:
         self.poll = select.epoll()
-        self.wireup = Wireup(self.poll)
-        self.wireup.folder = str(place)
-        self.wireup.add(dict(JOB), [0, 1])
-        self.known = [self.wireup.open(rank) for rank in (0, 1)]
-        assert self.wireup.listener is not None
-        self.port = self.wireup.listener.getsockname()[1]
+        self.connections = PmiConnections(self.poll)
+        self.connections.folder = str(place)
+        self.connections.add(dict(JOB), [0, 1])
+        self.known = [self.connections.open(rank) for rank in (0, 1)]
+        assert self.connections.listener is not None
+        self.port = self.connections.listener.getsockname()[1]
         self.clients: list[socket.socket] = []
 
     def knock(self) -> socket.socket:
@@ -49,38 +49,38 @@ class House:
     def turn(self, until: float = 10.0) -> list[Any]:
         """What the next thing that happens at the port, or behind it, calls for."""
         for fd, _ in self.poll.poll(until):
-            if fd in self.wireup.others:
-                return self.wireup.others[fd](fd, 1.0)
+            if fd in self.connections.others:
+                return self.connections.others[fd](fd, 1.0)
         return []
 
-    def serving(self) -> tuple[Rendezvous, socket.socket]:
+    def serving(self) -> tuple[PmixBridge, socket.socket]:
         """The agent's side, as if a process served, and that process's end of their socket."""
-        assert self.wireup.listener is not None
-        self.wireup.knocked(self.wireup.listener.fileno(), 0.0)
-        self.wireup.answers().order(ORDER)  # whoever knocked has left again
-        there = self.wireup.rendezvous
+        assert self.connections.listener is not None
+        self.connections.knocked(self.connections.listener.fileno(), 0.0)
+        self.connections.replies().order(ORDER)  # whoever knocked has left again
+        there = self.connections.bridge
         assert there is not None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         there.link = ours.detach()
         self.poll.register(there.link, select.EPOLLIN)
-        self.wireup.others[there.link] = there.hear
+        self.connections.others[there.link] = there.hear
         theirs.settimeout(10)
         return there, theirs
 
     def close(self) -> None:
         for client in self.clients:
             client.close()
-        for fd in (*self.wireup.fds, *(end for end, _ in self.known)):
+        for fd in (*self.connections.fds, *(end for end, _ in self.known)):
             os.close(fd)
-        there = self.wireup.rendezvous
+        there = self.connections.bridge
         if there is not None:
-            if there.link in self.wireup.others:
+            if there.link in self.connections.others:
                 os.close(there.link)
             if there.pid is not None:
                 os.waitpid(there.pid, 0)
-        if self.wireup.listener is not None:
-            self.wireup.listener.close()
+        if self.connections.listener is not None:
+            self.connections.listener.close()
         self.poll.close()
 
 
@@ -122,13 +122,13 @@ def test_a_stranger_is_sent_away_and_nothing_begins(
     monkeypatch.setattr(pmix_bridge, "owner", lambda peer, place: os.geteuid() + 1)
     client = house.knock()
     house.turn()
-    assert house.wireup.answers().order(ORDER) == []
+    assert house.connections.replies().order(ORDER) == []
     assert client.recv(1) == b""
-    assert house.wireup.rendezvous is not None
-    assert house.wireup.rendezvous.pid is None
+    assert house.connections.bridge is not None
+    assert house.connections.bridge.pid is None
     house.knock()
     assert house.turn() == []  # it still listens
-    assert house.wireup.rendezvous.pid is None
+    assert house.connections.bridge.pid is None
 
 
 @pytest.mark.parametrize("mpi", ["/some/libmpi.so.40", ""])
@@ -139,14 +139,14 @@ def test_without_a_library_the_ranks_cannot_go_on(
     monkeypatch.setattr(mpi_library.Found, "_first", lambda found, start: mpi)
     house.knock()
     house.turn()
-    assert house.wireup.answers().order(ORDER) == []
+    assert house.connections.replies().order(ORDER) == []
     ((_, kind, fields),) = house.turn()
     if mpi:  # the rank waits for its end
         assert (kind, fields["library"]) == ("pmix_failed", mpi)
         assert "/no/libpmix.so.2" in fields["tried"]
-        assert house.wireup.rendezvous is not None
-        os.close(house.wireup.rendezvous.link)
-        del house.wireup.others[house.wireup.rendezvous.link]
+        assert house.connections.bridge is not None
+        os.close(house.connections.bridge.link)
+        del house.connections.others[house.connections.bridge.link]
     else:  # somebody who is no rank of MPI's
         assert kind == "notice"
         assert house.turn() == []  # its end is no news
@@ -159,8 +159,8 @@ def test_a_fence_goes_up_and_comes_down(house: House) -> None:
     packet = fields.pop("keys")
     assert (kind, fields, zlib.decompress(packet)) == ("pmi_fence", FENCE, b"mine")
     order = {"type": "pmi_release", **FENCE, "keys": [packet, zlib.compress(b"theirs")]}
-    assert house.wireup.answers().order({**order, "epoch": 1}) == []  # out of turn
-    assert house.wireup.answers().order(order) == []
+    assert house.connections.replies().order({**order, "epoch": 1}) == []  # out of turn
+    assert house.connections.replies().order(order) == []
     part, release = heard(end, 2)
     assert part == {"type": "part", "id": 5, "data": b"minetheirs"}
     assert release == {"type": "release", "id": 5, "status": 0}
@@ -176,7 +176,7 @@ def test_a_process_that_does_not_read_holds_nobody_back(house: House) -> None:
     end.sendall(control("fence", id=5, ranks=None, data=b""))
     house.turn()
     size = 5 << 20
-    house.wireup.answers().order(
+    house.connections.replies().order(
         {"type": "pmi_release", **FENCE, "keys": [zlib.compress(bytes(size))]}
     )
     assert there.outgoing
@@ -197,26 +197,26 @@ def test_what_other_hosts_send_is_bounded(house: House, keys: list[bytes]) -> No
     _, end = house.serving()
     end.sendall(control("fence", id=5, ranks=None, data=b"mine"))
     house.turn()
-    house.wireup.answers().order({"type": "pmi_release", **FENCE, "keys": keys})
+    house.connections.replies().order({"type": "pmi_release", **FENCE, "keys": keys})
     assert heard(end, 1) == [{"type": "release", "id": 5, "status": OUT_OF_RESOURCE}]
     end.close()
 
 
 def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
     there, end = house.serving()
-    assert house.wireup.next_deadline() is None
+    assert house.connections.next_deadline() is None
     end.sendall(control("connected", rank=1))
     assert house.turn() == [("mpi", 1, "", "")]
-    assert house.wireup.next_deadline() == 31.0
-    assert house.wireup.tick(30.0) == []
-    ((_, kind, fields),) = house.wireup.tick(31.0)
+    assert house.connections.next_deadline() == 31.0
+    assert house.connections.tick(30.0) == []
+    ((_, kind, fields),) = house.connections.tick(31.0)
     assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [0], [])
-    assert house.wireup.next_deadline() is None
+    assert house.connections.next_deadline() is None
     asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
-    ((_, _, fields),) = house.wireup.answers().order(asked)
+    ((_, _, fields),) = house.connections.replies().order(asked)
     assert (fields["never"], fields["seconds"]) == ([0], 3.0)
     there.epochs["WORLD" + TAG] = 1
-    assert house.wireup.answers().order(asked) == []
+    assert house.connections.replies().order(asked) == []
     end.close()
 
 
@@ -224,11 +224,11 @@ def test_one_that_left_without_a_word_is_named_and_no_other(house: House) -> Non
     there, end = house.serving()
     end.sendall(control("connected", rank=1))
     house.turn()
-    house.wireup.ended(0, 0, 0.0)
-    assert house.wireup.way == "never"
+    house.connections.ended(0, 0, 0.0)
+    assert house.connections.way == "never"
     ((_, _, fields),) = there.who(3.0)
     assert (fields["never"], fields["absent"]) == ([0], [])
-    ((_, _, fields),) = house.wireup.tick(31.0)
+    ((_, _, fields),) = house.connections.tick(31.0)
     assert fields["never"] == [0]
     end.close()
 
@@ -252,8 +252,8 @@ def test_where_a_rank_stood_when_it_ended(house: House, words: tuple[str, ...], 
     there, end = house.serving()
     for word in ("connected", *words):
         end.sendall(control(word, rank=1))  # told, and not heard of before its end
-    house.wireup.ended(1, 0, 0.0)
-    assert house.wireup.way == way
+    house.connections.ended(1, 0, 0.0)
+    assert house.connections.way == way
     end.sendall(control("connected", rank=0) + control("finalized", rank=0))
     end.sendall(control("connected", rank=0))  # a session after the other
     assert there.catch_up(1.0)
@@ -265,8 +265,8 @@ def test_an_abort_waits_for_the_end_that_may_have_caused_it(house: House) -> Non
     _, end = house.serving()
     end.sendall(control("abort", rank=1, code=263, text="N/A"))
     assert house.turn() == []
-    assert house.wireup.tick(1.0 + HESITATION / 2) == []
-    ((_, kind, fields),) = house.wireup.tick(1.0 + HESITATION)
+    assert house.connections.tick(1.0 + HESITATION / 2) == []
+    ((_, kind, fields),) = house.connections.tick(1.0 + HESITATION)
     assert (kind, fields["rank"], fields["code"], fields["text"]) == ("pmi_abort", 1, 7, "")
     end.close()
 

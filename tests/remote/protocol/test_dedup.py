@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.remote.protocol.dedup import LEAST, LINES, Equal, Window
+from dispatcher.remote.protocol.dedup import LEAST, LINES, Deduplicator, Window
 from dispatcher.remote.protocol.frames import (
     OUTPUT,
     OUTPUT_LIMIT,
@@ -31,7 +31,7 @@ class Ends:
     """Both ends of a link, and what came out of it for each rank and stream."""
 
     def __init__(self, size: int = SIZE) -> None:
-        self.equal = Equal(size)
+        self.equal = Deduplicator(size)
         self.decoder = Decoder()
         self.body = alike(size)
         self.got: dict[tuple[int, int], bytes] = {}
