@@ -9,16 +9,13 @@ Each host goes its own way::
 Rules (their ids appear in the tests):
 
 * E-1  a host is contacted only if nothing has stopped the fan-out before its turn
-* E-2  never more than ``fan_out`` hosts connect, never more than ``serial`` are at work
+* E-2  never more than ``fan_out`` hosts connect (``connect``), and never more than ``serial`` are
+  at work
 * E-3  every host ends with exactly one outcome, and its first one stands
-* E-4  a dropped connection is tried again, later each time, until the connect limit
+* E-4  a dropped connection is tried again as ``connect`` says, before hosts that never were
 * E-5  the fan-out ends in bounded time after it was stopped, whatever the hosts do
 * E-6  the user is asked for sudo's password once, and typing it costs no host its time
 * E-7  nor does typing the passphrase of a key
-
-sshd's MaxStartups drops connections at random when too many come at once (all
-hosts of a site may sit behind one). So each drop halves the fan-out and each
-host reached adds one, as TCP does with its window.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from dispatcher.core.connect import ConnectPolicy
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
@@ -38,8 +36,6 @@ from dispatcher.plan.exec_plan import ExecPlan
 
 WAITING, CONNECTING, RUNNING, DONE = "waiting", "connecting", "running", "done"
 
-#: seconds before the second attempt; doubled each time, times a random 0.5 to 1.5
-FIRST_PAUSE = 0.1
 #: seconds a killed command may take to end before its host is given up
 LAST_WAIT = 2.0
 #: seconds over the connect limit after which a transport is not waited for any more
@@ -97,8 +93,6 @@ class Finished(Action):
 @dataclass
 class _Host:
     state: str = WAITING
-    attempt: int = 0
-    until: float | None = None  # the connect limit, from the first attempt on
     signals: list[str] = field(default_factory=list)
     why: exec_events.TimedOut | exec_events.Interrupted | None = None  # why it is being stopped
     outcome: exec_events.Outcome | None = None
@@ -112,10 +106,9 @@ class ExecMachine:
 
     def __init__(self, exec_plan: ExecPlan, random: Callable[[], float]) -> None:
         self._limits = exec_plan.limits
-        self._random = random
+        self._connect = ConnectPolicy(exec_plan.limits.fan_out, exec_plan.limits.connect, random)
         self._hosts = [_Host() for _ in exec_plan.hosts]
         self._queue = deque(range(len(self._hosts)))
-        self._window = float(exec_plan.limits.fan_out)
         self._at = {WAITING: len(self._hosts), CONNECTING: 0, RUNNING: 0, DONE: 0}
         self._failures = 0
         self._signals = 0
@@ -185,9 +178,8 @@ class ExecMachine:
         if self._typing or began:
             return
         pause = now - self._typing_since
-        for node, host in enumerate(self._hosts):
-            if host.until is not None:
-                host.until += pause
+        self._connect.extend(pause)
+        for node in range(len(self._hosts)):
             if ("connect", node) in self.deadlines:
                 self.deadlines["connect", node] += pause
 
@@ -200,7 +192,7 @@ class ExecMachine:
         while (
             self._queue
             and not self._stopped
-            and self._at[CONNECTING] < max(1, int(self._window))
+            and self._connect.has_room
             and self._at[CONNECTING] + self._at[RUNNING] < most
         ):
             actions.append(self._begin(self._queue.popleft(), now))
@@ -211,13 +203,10 @@ class ExecMachine:
         return actions
 
     def _begin(self, node: int, now: float) -> Action:
-        host = self._hosts[node]
-        if host.until is None:
-            host.until = now + self._limits.connect
-        host.attempt += 1
+        attempt = self._connect.begin(node, now)
         self._move(node, CONNECTING)
-        self.deadlines["connect", node] = host.until + CONNECT_SLACK
-        return StartCommand(node, host.attempt, host.until - now)
+        self.deadlines["connect", node] = attempt.until + CONNECT_SLACK
+        return StartCommand(node, attempt.number, attempt.until - now)
 
     def _started(self, node: int, now: float) -> list[Action]:
         host = self._hosts[node]
@@ -225,7 +214,7 @@ class ExecMachine:
             return []
         self._move(node, RUNNING)
         self.deadlines.pop(("connect", node), None)
-        self._window = min(self._window + 1, self._limits.fan_out)
+        self._connect.reached(node)
         if self._limits.command is not None:
             self.deadlines["command", node] = now + self._limits.command
         return self._go_on(now)
@@ -234,10 +223,9 @@ class ExecMachine:
         host = self._hosts[node]
         if host.state not in (CONNECTING, RUNNING):
             return []
-        if host.state == CONNECTING and failure.retryable and host.until is not None:  # E-4
-            self._window = max(1.0, self._window / 2)
-            pause = FIRST_PAUSE * 2 ** (host.attempt - 1) * (0.5 + self._random())
-            if now + pause < host.until:
+        if host.state == CONNECTING:  # E-4
+            pause = self._connect.failed(node, failure, now)
+            if pause is not None:
                 self._move(node, WAITING)
                 self.deadlines.pop(("connect", node), None)
                 self.deadlines["again", node] = now + pause
@@ -281,6 +269,7 @@ class ExecMachine:
         if host.state == DONE:  # E-3
             return []
         self._move(node, DONE)
+        self._connect.given_up(node)
         host.outcome = outcome
         for key in ("connect", "command", "kill", "again"):
             self.deadlines.pop((key, node), None)
@@ -388,7 +377,7 @@ class ExecMachine:
         """End hosts that were never contacted; one to be tried again keeps its turn."""
         actions: list[Action] = []
         for node, host in enumerate(self._hosts):
-            if host.state == WAITING and host.attempt == 0:
+            if host.state == WAITING and not self._connect.was_tried(node):
                 self._queue.remove(node)
                 self._move(node, DONE)
                 host.outcome = exec_events.NotStarted(why)

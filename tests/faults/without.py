@@ -158,10 +158,10 @@ def _end_of_link(put: Put) -> None:
 
 
 def _connect_limit(put: Put) -> None:
-    from dispatcher.runner.run.host_thread import HostThread
+    from dispatcher.runner.connect_gate import ConnectGate
 
-    begin: Any = HostThread.__init__
-    put(HostThread, "__init__", lambda self, **f: begin(self, **{**f, "connect_timeout": 1e6}))
+    begin: Any = ConnectGate.__init__
+    put(ConnectGate, "__init__", lambda self, most, seconds: begin(self, most, 1e6))
 
 
 def _retrying(put: Put) -> None:

@@ -28,6 +28,7 @@ from dispatcher.remote.protocol.frames import (
     encode,
 )
 from dispatcher.remote.protocol.packing import unpack
+from dispatcher.runner.connect_gate import ConnectGate
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.output_intake import alike
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
@@ -113,7 +114,7 @@ class Watched:
         self.host = HostThread(
             node=3, ranks=frozenset({6, 7}), target=Target("n1"),
             transport=ScriptedTransport(*answers), command="agent", prepare=b"PREPARE",
-            window=threading.Semaphore(1), connect_timeout=5.0, boot_timeout=boot_timeout,
+            gate=ConnectGate(1, 5.0), boot_timeout=boot_timeout,
             heartbeat=100.0, credit=1000, tell=self.events.put,
             output=lambda *told: self.output.append(told), heard=self.beats.append,
         )  # fmt: skip
@@ -248,7 +249,33 @@ def test_a_busy_host_is_given_time_between_tries(watch: Callable[..., Watched]) 
     dropped = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
     began = time.monotonic()
     watch(dropped, dropped, dropped, ScriptedLink([SYNC + READY])).until(ev.NodeReady)
-    assert time.monotonic() - began >= 0.05 * (1 + 2 + 3)
+    assert time.monotonic() - began >= 0.05 + 0.1 + 0.2
+
+
+def test_who_is_closed_between_two_tries_ends_at_once(watch: Callable[..., Watched]) -> None:
+    dropped = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
+    watched = watch(*[dropped] * 9)
+    while watched.events.get(timeout=10) != ev.NodeConnecting(3, 5):  # 0.8 s at least come next
+        pass
+    began = time.monotonic()
+    watched.host.close()
+    watched.host.join(timeout=10)
+    assert time.monotonic() - began < 0.7
+
+
+def test_a_host_that_fails_gives_its_room_to_the_next() -> None:
+    gate = ConnectGate(1, 5.0)
+    assert gate.enter(0).number == 1
+    entered = threading.Event()
+
+    def enter() -> None:
+        gate.enter(1)
+        entered.set()
+
+    threading.Thread(target=enter, daemon=True).start()
+    assert not entered.wait(0.1)
+    assert gate.failed(0, Failure(Kind.AUTH, "no")) is None
+    assert entered.wait(10)
 
 
 def test_what_is_final_is_not_tried_again(watch: Callable[..., Watched]) -> None:

@@ -37,6 +37,7 @@ from dispatcher.core.exec_machine import (
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.runner import inbox
+from dispatcher.runner.connect_gate import chance
 from dispatcher.runner.exec.host_command import STDOUT, HostCommand
 from dispatcher.runner.exec.stdio import PromptTimer, StdioHandler
 from dispatcher.runner.inbox import Inbox
@@ -84,7 +85,7 @@ class ExecRunner:
             else None
         )
         self._feed = SinkThread(sinks, self._taken, sink_failed)
-        self._machine = ExecMachine(exec_plan, _chance)
+        self._machine = ExecMachine(exec_plan, chance)
         self._inbox = Inbox()
         self._commands: dict[int, HostCommand] = {}
         self._executor = HostExecutor()
@@ -195,13 +196,6 @@ class ExecRunner:
             output=self._output,
         )
         self._executor.serve(command)
-
-
-def _chance() -> float:
-    """A random number from 0 to 1; needed only where hosts drop connections."""
-    import random
-
-    return random.random()  # noqa: S311 - it spreads attempts, nothing is secret
 
 
 _CALL = object()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from dispatcher.remote.protocol.frames import (
     WireError,
     control,
 )
+from dispatcher.runner.connect_gate import ConnectGate
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.output_intake import Body, Credit, literal
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
@@ -59,7 +59,7 @@ class HostThread(threading.Thread):
     """Reaches one node and carries frames both ways.
 
     prepare: the agent's first order, sent right behind its source.
-    window: bounds how many hosts connect at once. tell: takes events, from this
+    gate: says when to connect, and when again. tell: takes events, from this
     thread. output: takes (node, rank, stream, data), from this thread.
     heartbeat: seconds between two of the agent's. credit: output bytes that the
     agent may have under way, as ``prepare`` grants them. input_taken: takes (node,
@@ -77,8 +77,7 @@ class HostThread(threading.Thread):
         transport: Transport,
         command: str,
         prepare: bytes,
-        window: threading.Semaphore,
-        connect_timeout: float,
+        gate: ConnectGate,
         boot_timeout: float,
         heartbeat: float,
         credit: int,
@@ -95,8 +94,7 @@ class HostThread(threading.Thread):
         self._transport = transport
         self._command = command
         self._prepare = prepare
-        self._window = window
-        self._connect_timeout = connect_timeout
+        self._gate = gate
         self._boot_timeout = boot_timeout
         self._heartbeat = heartbeat
         self._credit = Credit(credit)
@@ -112,6 +110,7 @@ class HostThread(threading.Thread):
         self._input_unpaid = 0  # input bytes written and not yet given back as credit
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._readable = False
+        self._closed = threading.Event()
         self._stopping = False  # nothing that happens from now on is news
         self._finishing = False  # the agent's next ``swept`` is its last word
         self._scanner = SyncScanner()
@@ -154,6 +153,7 @@ class HostThread(threading.Thread):
     def close(self) -> None:
         """Ask the thread to close the link and end."""
         self._stopping = True
+        self._closed.set()
         self._inbox.put(_CLOSE)
 
     # -- the thread ---------------------------------------------------------------------
@@ -175,6 +175,7 @@ class HostThread(threading.Thread):
             self._lose(Failure(Kind.PROTOCOL, f"internal error: {type(error).__name__}: {error}"))
             raise
         finally:
+            self._gate.given_up(self.node)
             if link is not None:
                 link.close()
 
@@ -183,22 +184,19 @@ class HostThread(threading.Thread):
             self._tell(ev.NodeLost(self.node, failure, self._ending))
 
     def _connect(self) -> Link | Failure:
-        """A link within the connect timeout; what sshd drops at random is tried again."""
-        with self._window:
-            deadline = time.monotonic() + self._connect_timeout
-            attempt = 0
-            while True:
-                attempt += 1
-                if self._stopping:
-                    return Failure(Kind.LOST, "given up")
-                self._tell(ev.NodeConnecting(self.node, attempt))
-                opened = self._transport.open(self._target, self._command, deadline)
-                if isinstance(opened, Link) or not opened.retryable:
-                    return opened
-                pause = random.uniform(0.05, 0.3) * attempt  # noqa: S311 - jitter, not a secret
-                if time.monotonic() + pause >= deadline:
-                    return opened
-                time.sleep(pause)
+        """A link, or why there is none in the time that the gate gives."""
+        while True:
+            attempt = self._gate.enter(self.node)
+            if self._stopping:
+                return Failure(Kind.LOST, "given up")
+            self._tell(ev.NodeConnecting(self.node, attempt.number))
+            opened = self._transport.open(self._target, self._command, attempt.until)
+            if isinstance(opened, Link):
+                self._gate.reached(self.node)
+                return opened
+            pause = self._gate.failed(self.node, opened)
+            if pause is None or self._closed.wait(pause):
+                return opened
 
     def _serve(self, link: Link) -> Failure | None:
         """Carry frames until the link is closed (None) or fails."""

@@ -12,7 +12,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,6 +28,7 @@ from dispatcher.model.host import Host as PlanHost
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner import inbox
+from dispatcher.runner.connect_gate import ConnectGate
 from dispatcher.runner.inbox import Inbox
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.liveness import Heartbeats, Sampling
@@ -118,7 +118,7 @@ class Runner:
         self._beats = Heartbeats()
         self._hosts: dict[int, HostThread] = {}
         self._facts: dict[int, ev.Facts] = {}
-        self._window = threading.Semaphore(plan.limits.connect_window)
+        self._gate = ConnectGate(plan.limits.connect_window, plan.limits.connect_timeout)
         n_hosts = len(self._machine.hosts.planned)
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
         self._equal = window_of(plan, n_hosts)
@@ -351,8 +351,7 @@ class Runner:
                 first=first, last=[place.host.python or plan.python], run_id=plan.run_id
             ),
             prepare=self._prepare(node, 0),
-            window=self._window,
-            connect_timeout=limits.connect_timeout,
+            gate=self._gate,
             boot_timeout=limits.boot_timeout,
             heartbeat=limits.heartbeat,
             credit=self._credit,

@@ -1,0 +1,90 @@
+"""When a host may be connected to, and when again: one policy for runs and commands. Pure.
+
+sshd's MaxStartups drops connections at random when too many come at once, and all hosts of a
+site may sit behind one sshd. So connections are made through a window, as TCP sends through one,
+and what was dropped waits before it comes again. Rules, with their ids:
+
+* C-1  no more hosts connect at once than the window holds: ``most`` at first, half of it after
+  each drop, one more for each host reached, never less than one
+* C-2  only a failure that is ``retryable`` is tried again; any other is final at once
+* C-3  before attempt n+1 a host waits ``FIRST_PAUSE`` * 2**(n-1) seconds times a random 0.5 to
+  1.5, and not in the window, where it would hold up others
+* C-4  a host's limit counts from its first attempt; no attempt begins after it, and the failure
+  of the last one before it stands
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatcher.model.failure import Failure
+from dispatcher.model.frozen import Value, value
+
+#: seconds before the second attempt; doubled each time, times a random 0.5 to 1.5
+FIRST_PAUSE = 0.1
+
+
+@value
+class Attempt(Value):
+    """A connection to be made: its ``number``, from 1 on, and ``until`` when it must be there."""
+
+    number: int
+    until: float
+
+
+class ConnectPolicy:
+    """The attempts at the hosts of one run or command.
+
+    most: hosts that may connect at once. seconds: a host's limit. random: numbers from 0 to 1.
+    Hosts are numbers of the caller's, and times are in seconds of the caller's clock.
+    """
+
+    def __init__(self, most: int, seconds: float, random: Callable[[], float]) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._random = random
+        self._window = float(most)
+        self._connecting: set[int] = set()
+        self._attempts: dict[int, Attempt] = {}  # host -> its latest
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more host may connect now (C-1)."""
+        return len(self._connecting) < max(1, int(self._window))
+
+    def was_tried(self, host: int) -> bool:
+        """Whether ``host`` was ever connected to."""
+        return host in self._attempts
+
+    def begin(self, host: int, now: float) -> Attempt:
+        """The next attempt at ``host``, which takes room in the window from now on."""
+        last = self._attempts.get(host, Attempt(0, now + self._seconds))
+        self._attempts[host] = attempt = Attempt(last.number + 1, last.until)
+        self._connecting.add(host)
+        return attempt
+
+    def reached(self, host: int) -> None:
+        """``host`` is connected."""
+        self._connecting.discard(host)
+        self._window = min(self._window + 1, self._most)
+
+    def failed(self, host: int, failure: Failure, now: float) -> float | None:
+        """Seconds after which ``host`` is to be tried again; None: ``failure`` is final."""
+        self._connecting.discard(host)
+        if not failure.retryable:  # C-2
+            return None
+        self._window = max(1.0, self._window / 2)
+        attempt = self._attempts[host]
+        pause = FIRST_PAUSE * 2 ** (attempt.number - 1) * (0.5 + self._random())
+        return pause if now + pause < attempt.until else None  # C-4
+
+    def given_up(self, host: int) -> None:
+        """Nobody waits for the connection to ``host`` any more."""
+        self._connecting.discard(host)
+
+    def extend(self, seconds: float) -> None:
+        """Nobody could connect for ``seconds``, while the user was typing: that costs no host."""
+        self._attempts = {
+            host: Attempt(attempt.number, attempt.until + seconds)
+            for host, attempt in self._attempts.items()
+        }
