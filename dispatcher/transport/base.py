@@ -1,9 +1,7 @@
 """What every way of reaching a host must offer, and the rules all ways share.
 
-What every way of reaching a host must offer: ``Transport.open`` gives a ``Link``.
-
-A transport runs one command on one host and joins it to us by a byte stream:
-our writes are the command's standard input, its standard output is read back,
+A transport runs one command on one host and joins it to us by a byte stream: ``Transport.open``
+gives a ``Link``. Our writes are the command's standard input, its standard output is read back,
 its standard error is kept apart. Whatever the host does wrong is a ``Failure``
 *value*; exceptions are for our caller's mistakes.
 
@@ -14,19 +12,16 @@ does not stop the other); the transport may use threads of its own behind it, an
 owner's ``ready`` from there. ``ready`` must return at once and take no lock
 that is held while calling into the link.
 
-How long each step of reaching a host took: for traces and for the names of late steps.
-
-Which host and user names may come near a connection: ``bad_target``.
-
-The rules are OpenSSH's own (since 9.6), a little stricter: a name that starts
+Names (``bad_target``): OpenSSH's own rules since 9.6, a little stricter. A name that starts
 with ``-`` would be read as an option, and shell characters would live on in a
 ``ProxyCommand``. Names are checked where the user wrote them and once more
 after every expansion, because a harmless pattern can expand to a harmful name.
 
-Is a silent host still there? Asked as ssh does with ``ServerAliveInterval``; pure.
+Silence (``Alive``, ``due``): a host is asked whether it lives as ssh does with
+``ServerAliveInterval``, by a request that it has to answer, be it with a refusal. One without
+an answer would tell nothing, as what is sent to a host that has vanished waits in a buffer.
 
-A request that the host has to answer, be it with a refusal: one without an answer would
-tell nothing, as what is sent to a host that has vanished just waits in a buffer.
+``Steps``: how long each step of reaching a host took, for traces and for the names of late steps.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """A local process as a ``Link``, on pipes or on a pseudo-terminal of its own.
 
-A local process as a ``Link``: what ``local``, ``command`` and ``openssh`` share.
-
 The child leads its own session, so no terminal signal reaches it behind our
 back and it has no terminal to prompt on. Its output is read by the transport's
 ``Pump`` into two buffers of at most about 1 MiB each; its input is written by
 the link's owner. ``close`` kills the child's process group and reaps it.
 
-A local process on a pseudo-terminal of its own as a ``Link``.
-
-The shell opens the terminal by name: a session leader without one gets the first
+With a pseudo-terminal, the shell opens it by name: a session leader without one gets the first
 that it opens as its controlling terminal, so nothing need run between fork
 and exec. What it writes to standard error comes with its output.
 """

@@ -1,26 +1,22 @@
-"""Commands that give a byte stream: any program, this machine, remote-shell templates.
+"""Commands that give a byte stream: any program, remote-shell templates, this machine.
 
-``CommandTransport``: any program that gives a byte stream to a host.
-
-``srun``, ``kubectl exec``, ``docker exec``, ``lxc exec``, a site's own wrapper:
-an argv template with ``{host}``, ``{user}``, ``{port}`` and ``{command}``; without
+``CommandTransport``: ``srun``, ``kubectl exec``, ``docker exec``, ``lxc exec``, a site's own
+wrapper: an argv template with ``{host}``, ``{user}``, ``{port}`` and ``{command}``; without
 ``{command}`` the command follows as one last argument, as with ``ssh``. No shell
 takes part on this side: a host name cannot become more than one argument.
 
-``LocalTransport``: the command runs on this host, no network and no ssh.
-
-For a single node, for tests, and for sites where the launcher already runs on
-the node (``--transport local``). The target's host name is not looked at.
-
-Remote-shell commands as ``CommandTransport`` templates: ``--rsh`` and ``--transport slurm``.
-
-Two contracts are in use. ``ssh``, and every launch agent made for ``mpirun``
+``template`` makes such a template of what the user gives to ``--rsh``. Two contracts are in use.
+``ssh``, and every launch agent made for ``mpirun``
 (Open MPI's ``plm_rsh_agent``, the ``kubexec.sh`` of MPIJobs), joins its last
 arguments and gives them to a shell there: the command is one argument.
 ``kubectl exec``, ``docker exec`` and their kind start a program from its
 arguments as they are: there the command is ``sh -c COMMAND``. Known programs
 are told apart by name, as is anything that ends in ``--``; who knows better
 writes ``{command}`` where the shell text belongs.
+
+``LocalTransport``: the command runs on this host, no network and no ssh. For a single node, for
+tests, and for sites where the launcher already runs on the node (``--transport local``). The
+target's host name is not looked at.
 """
 
 from __future__ import annotations

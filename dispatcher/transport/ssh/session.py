@@ -1,8 +1,8 @@
 """``Session``: one SSH connection to one host, each step of it by a deadline.
 
-Key exchange with a judged host key, login, channels and commands, and whether a silent
-host still lives. Every wait is on an event, with the caller's deadline. How paramiko is
-brought to do so is in ``paramiko_internals``.
+Key exchange with a judged host key, login, channels and commands, whether a silent host still
+lives, and a command that is started ahead of its user (``Standby``). Every wait is on an event,
+with the caller's deadline. How paramiko is brought to do so is in ``paramiko_internals``.
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """
@@ -33,7 +33,6 @@ from dispatcher.transport.ssh.paramiko_internals import (
     Pipe,
     request,
 )
-from dispatcher.transport.ssh.standby import Standby
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 
 #: seconds for which a connection counts as alive after it was heard: longer than idle ones,
@@ -52,6 +51,62 @@ class HostKeyRefused(SSHException):  # type: ignore[misc]
 
 class FellSilent(SSHException):  # type: ignore[misc]
     """The host was asked whether it lives, and did not answer."""
+
+
+class Standby:
+    """``command``, started on a channel of ``session`` ahead of time.
+
+    sshd forks, and starts the login shell and then sh, for each command: 5 ms of the host's
+    time, after two round trips. All commands of exec are the same to it
+    (``lifeline.COMMAND``): what is to run comes by standard input. So while nobody needs a
+    connection that is kept, its next channel can be opened and the command started; then
+    it reads, and ends with the connection as every command does, having done nothing.
+
+    Each command still has a channel, and processes, of its own. Not done for commands that
+    differ, nor for those on a terminal. A host that allows one session only refuses, and is
+    none the worse.
+
+    ``begin`` is called by whoever keeps the session, ``take`` by who opens a link; between
+    them things happen on the session's own thread, which sends but never waits here.
+    """
+
+    def __init__(self, session: Connection, command: str) -> None:
+        self._session = session
+        self._command = command
+        self._opened = threading.Event()
+        self._pipe = session.new_pipe(self)
+
+    def begin(self) -> None:
+        """Ask the host for the channel; all else follows when it answers."""
+        self._session.ask_for(self._pipe)
+
+    def set(self) -> None:
+        """The host has answered, or the connection is gone; on the session's thread."""
+        # no exec during a new key exchange: this thread is the one that carries it out
+        if self._pipe.active and self._session.clear_to_send.is_set():
+            message = request(self._pipe, "exec", wants_reply=True)
+            message.add_string(self._command)
+            self._session.say(self._pipe, message)
+        self._opened.set()
+
+    def serves(self, command: str) -> bool:
+        """Whether it is worth a try for ``command``: it is the same, and was not refused."""
+        return command == self._command and not self._pipe.refusal
+
+    def take(self, deadline: float) -> Pipe | None:
+        """The channel where the command has started; None if it has ended since, or is late."""
+        pipe = self._pipe
+        if self._opened.wait(max(0.0, deadline - time.monotonic())) and pipe.active:
+            pipe.event.wait(max(0.0, deadline - time.monotonic()))
+            if self.ready():
+                return pipe
+        pipe.close()
+        return None
+
+    def ready(self) -> bool:
+        """Whether the command runs on the channel now, and waits."""
+        pipe = self._pipe
+        return pipe.event_ready and not pipe.closed and not pipe.status_event.is_set()
 
 
 class Session(Connection):

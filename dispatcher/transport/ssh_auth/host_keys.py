@@ -1,13 +1,4 @@
-"""Whether a host's key or certificate is one that we know.
-
-Whether an OpenSSH host certificate is good: ``why_not(certificate, authorities, host)``.
-
-paramiko negotiates host certificates and proves that the server holds the
-key, but never looks at who signed it. Here: the signature by an authority on
-file, the kind (host), the names, the time and that there is no critical option
-(none is defined for hosts). Layout: OpenSSH's ``PROTOCOL.certkeys``.
-
-Whether a host's key is the one we know: ``HostKeyCheck``.
+"""Whether a host's key or certificate is one that we know: ``HostKeyCheck``.
 
 Before the key exchange it says which key types to ask the server for (a type we
 know, so that a host with three keys shows the one on file); during the exchange
@@ -16,6 +7,11 @@ it judges the key that came, before anything of ours is sent under it.
 Policy ``strict``: only keys on file. ``accept-new``: a host without any key on
 file is trusted at first sight and written down; a *changed* key is refused all
 the same. There is no policy that accepts everything.
+
+Certificates (``why_not``): paramiko negotiates them and proves that the server holds the
+key, but never looks at who signed it. Here: the signature by an authority on
+file, the kind (host), the names, the time and that there is no critical option
+(none is defined for hosts). Layout: OpenSSH's ``PROTOCOL.certkeys``.
 
 A revoked key is refused wherever it stands: shown bare, inside a certificate, or as
 the authority that signed one. A certificate that is no good is a key like any other,

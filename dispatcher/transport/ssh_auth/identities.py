@@ -1,20 +1,18 @@
 """The keys to log in with, and why nobody was let in.
 
-The keys to log in with, loaded once and shared: ``Identities.candidates(config)``.
-
-Order, as in ssh: keys named in the config that the agent holds, other keys of
+``Identities.candidates(config)``: keys are loaded once and shared by all hosts. Order, as in
+ssh: keys named in the config that the agent holds, other keys of
 the agent (unless ``IdentitiesOnly``), key files. What has worked for another
 host of this run goes first, so that a fan-out makes one attempt a host and not
 one for each key lying around (sshd counts them, and locks out who makes many).
 
 A key file is read when its turn comes; a passphrase is asked for once a file,
-for all hosts. Files that cannot serve (security keys, broken) are told in
+for all hosts. Files that cannot serve (security keys, broken) are named in
 ``notices`` and left out.
 
-Why nobody was let in, and what to do about it: a login that is refused, in words to paste.
-
-The same for the built-in client and for the system's ``ssh``. That one is run with BatchMode and
-types no passwords either, so it is no way out for a host that takes nothing else.
+A login that is refused is explained in words to paste, the same for the built-in client and for
+the system's ``ssh``. That one is run with BatchMode and types no passwords either, so it is no
+way out for a host that takes nothing else.
 """
 
 from __future__ import annotations

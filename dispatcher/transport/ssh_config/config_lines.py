@@ -1,15 +1,11 @@
 """The text of an ``ssh_config`` file: its lines, its keywords, the tokens in its values.
 
-The text of an ``ssh_config`` file as lines of keyword and words.
-
-OpenSSH's own reading, followed to the letter because a config read a little
-differently sends somebody to another host: a keyword ends at white space, a
+Lines: OpenSSH's own reading, followed to the letter because a config read a little
+differently sends somebody to another host. A keyword ends at white space, a
 quote or one ``=``; words may be quoted with either quote; a backslash escapes
 quotes, itself and a space; ``#`` starts a comment only at the start of a word.
 
-What the words mean is no business of this file.
-
-The keywords of ``ssh_config``: which we follow, which we may skip, which we refuse.
+Keywords are of three kinds:
 
 Followed
     they change where or as whom we connect, what we trust, or when a silent host is given up.
@@ -21,9 +17,8 @@ Refused
     client cannot do it: following the rest of the config without them would
     connect in another way than the user wrote down.
 
-``%`` tokens, ``${VARIABLES}`` and ``~`` in the values of an ``ssh_config``.
-
-Each option allows its own set of tokens; any other is an error, as in ssh.
+Values: ``%`` tokens, ``${VARIABLES}`` and ``~``. Each option allows its own set of tokens; any
+other is an error, as in ssh. What the values mean is no business of this file.
 """
 
 from __future__ import annotations

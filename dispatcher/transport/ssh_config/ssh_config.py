@@ -6,7 +6,7 @@ wins; ``Include`` and ``Match`` are evaluated in place; ``Match final`` asks for
 a second reading. Files are read once and shared by all hosts.
 
 What we cannot follow is a ``Failure(Kind.CONFIG)``, never a silent guess: see
-``config_options`` for which options are followed, skipped and refused. Values
+``config_lines`` for which options are followed, skipped and refused. Values
 made from tokens are checked once more after expansion.
 """
 
