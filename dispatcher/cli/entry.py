@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import click
 
+from dispatcher.cli.options.option_classes import Options
 from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.cli.say import complain
 from dispatcher.model import errors
@@ -23,6 +26,31 @@ CONTEXT = {
 }
 #: for commands that run nobody's program: options may come after the words, too
 MIXED = {**CONTEXT, "allow_interspersed_args": True}
+
+Taken = TypeVar("Taken", bound=Options)
+
+
+def command(
+    name: str, kind: type[Taken], **settings: Any
+) -> Callable[[Callable[[Taken], int]], click.Command]:
+    """As ``click.command``, for a function that takes its options as one ``kind``.
+
+    Every option has a field of its name there, and its default from it. settings: click's own.
+    """
+
+    def made(function: Callable[[Taken], int]) -> click.Command:
+        def call(**given: Any) -> int:
+            return function(kind(**given))
+
+        make = click.command(name, click.Command, **settings)
+        found = make(update_wrapper(call, function))
+        for parameter in found.params:
+            default = getattr(kind, parameter.name or "") if parameter.expose_value else None
+            if default:
+                parameter.default = default
+        return found
+
+    return made
 
 
 def enter(

@@ -223,10 +223,10 @@ def _monotonic_clock(put: Put) -> None:
 
 def _leaving_reader(put: Put) -> None:
     """Nobody asks why standard output takes nothing any more."""
-    from dispatcher.cli.exec import exec_output
+    from dispatcher.cli.run import run_sinks
 
-    show: Any = exec_output.open_screen
-    put(exec_output, "open_screen", lambda *a, **f: show(*a, **{**f, "on_broken": lambda: None}))
+    show: Any = run_sinks.open_screen
+    put(run_sinks, "open_screen", lambda *a, **f: show(*a, **{**f, "on_broken": lambda: None}))
 
 
 def _untouched_terminal(put: Put) -> None:

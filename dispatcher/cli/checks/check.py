@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import click
 
@@ -21,48 +20,53 @@ from dispatcher.checks import report
 from dispatcher.checks.check import Asked, Check
 from dispatcher.checks.report import Ruling
 from dispatcher.checks.xid import parse_table
+from dispatcher.cli import entry
 from dispatcher.cli.checks import check_table
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.options.host_options import find_hosts, how_options, where_options
+from dispatcher.cli.options.option_classes import CheckOptions, LoginOptions, count, seconds
 from dispatcher.cli.say import say
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.model.names import parse_count
 from dispatcher.plan.job.request import parse_seconds
 
 #: seconds for all of it
 QUICK, FULL = 20.0, 60.0
+#: seconds to reach one host
+CONNECT = 10.0
 #: exit code when a host is not fit
 UNFIT = 1
 MOST_TABLE = 1 << 20
 
 
-def run(flags: Mapping[str, Any]) -> int:
-    """Check the hosts that the flags name; the exit code. Raises: UsageError."""
-    words = flags["words"]
+def run(options: CheckOptions) -> int:
+    """Check the hosts that the options name; the exit code. Raises: UsageError."""
+    words = options.words
     if len(words) > 1:
         raise UsageError(f"one script at most: {words[1]!r} is a second word")
-    full = flags["full"]
-    targets = find_hosts(flags, say, slots=full)
-    seconds, chosen = limit(flags["check_timeout"], full=full), checks(flags, full=full)
-    port = flags["master_port"]
-    asked = Asked(cwd_of(flags["chdir"]), words[0] if words else "", flags["iface"])
-    want = wanted(targets, asked, flags["python"], seconds, flags, full=full)
+    full = options.full
+    targets = find_hosts(options, say, slots=full)
+    time_limit, chosen = (
+        limit(options.check_timeout, full=full),
+        checks(options.xid_table, options.site_checks, full=full),
+    )
+    asked = Asked(cwd_of(options.chdir), words[0] if words else "", options.iface)
+    want = wanted(targets, asked, options.python, time_limit, options.site_checks, full=full)
     began = time.monotonic()
     ruling = examined(
-        targets, want, chosen, flags, seconds,
-        None if port is None else parse_count(port, "--master-port", 65535),
+        targets, want, chosen, options, time_limit,
+        count(options.master_port, "--master-port", None, 65535),
     )  # fmt: skip
     took = time.monotonic() - began
-    if flags["as_json"]:
+    if options.as_json:
         sys.stdout.write(json.dumps(check_table.record(ruling, took), indent=2) + "\n")
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         shown = check_table.lines(
-            ruling, took, colour=colour, every=flags["verbose"], advise=Advice(flags)
+            ruling, took, colour=colour, every=options.verbose, advise=Advice(options)
         )
         sys.stdout.write("".join(f"{line}\n" for line in shown))
     if ruling.lost:
@@ -74,28 +78,30 @@ def limit(text: str | None, *, full: bool) -> float:
     """Seconds that everything may take. Raises: UsageError."""
     if text is None:
         return FULL if full else QUICK
-    seconds = parse_seconds(text, "--check-timeout")
-    if seconds < 1:
+    limit = parse_seconds(text, "--check-timeout")
+    if limit < 1:
         raise UsageError(f"--check-timeout {text}: less than a second", hint="--check-timeout 20")
-    return seconds
+    return limit
 
 
-def checks(flags: Mapping[str, Any], *, full: bool) -> tuple[Check, ...]:
-    """The checks that the flags ask for. Raises: UsageError."""
+def checks(
+    xid_table: str | None = None, site_checks: str | None = None, *, full: bool
+) -> tuple[Check, ...]:
+    """The checks that the options of these names ask for. Raises: UsageError."""
     if not full:
-        for flag in ("xid_table", "site_checks"):
-            if flags[flag]:
-                raise UsageError(f"--{flag.replace('_', '-')} goes with the full check")
+        for option, given in (("--xid-table", xid_table), ("--site-checks", site_checks)):
+            if given:
+                raise UsageError(f"{option} goes with the full check")
         return report.QUICK
     levels: Mapping[int, str] = {}
-    path = flags["xid_table"]
+    path = xid_table
     if path:
         try:
             with open(path, encoding="utf-8", errors="backslashreplace") as file:
                 levels = parse_table(file.read(MOST_TABLE), f"--xid-table {path}")
         except OSError as error:
             raise UsageError(f"--xid-table {path}: {(error.strerror or '').lower()}") from None
-    return (*report.QUICK, *report.full(levels, site_checks=bool(flags["site_checks"])))
+    return (*report.QUICK, *report.full(levels, site_checks=bool(site_checks)))
 
 
 def wanted(
@@ -103,7 +109,7 @@ def wanted(
     asked: Asked,
     python: str | None,
     seconds: float,
-    flags: Mapping[str, Any],
+    site_checks: str | None = None,
     *,
     full: bool,
 ) -> report.Want:
@@ -117,7 +123,7 @@ def wanted(
         {host.name: host.python for host in hosts if host.python},
         readings_limit(seconds),
         full=full,
-        site=flags["site_checks"] or "",
+        site=site_checks or "",
     )
 
 
@@ -125,8 +131,8 @@ def examined(
     hosts: tuple[Host, ...],
     want: report.Want,
     chosen: tuple[Check, ...],
-    flags: Mapping[str, Any],
-    seconds: float,
+    options: LoginOptions,
+    time_limit: float,
     port: int | None,
 ) -> Ruling:
     """The ruling on ``hosts``, which are visited for it."""
@@ -135,12 +141,10 @@ def examined(
     allow_open_files(len(hosts))
     if not want.asked.script:
         chosen = tuple(check for check in chosen if check.name != "script")
-    connect = 10.0
-    if flags["connect_timeout"] is not None:
-        connect = parse_seconds(flags["connect_timeout"], "--connect-timeout")
-    with Reach(flags) as reach:
+    connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
+    with Reach(options) as reach:
         return examine(
-            hosts, want, chosen, reach.transport_for, seconds=seconds, connect=connect, port=port
+            hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port
         )
 
 
@@ -159,15 +163,11 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
 """
 
 
-#: what must be asked for -> options that are about it alone
-_GO_WITH = {
-    "pairs": ("backend", "rounds", "slow", "svg"),
-    "nccl": ("texts", "apply", "log"),
-}
-
-
-@click.command(
-    "check", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
+@entry.command(
+    "check",
+    CheckOptions,
+    context_settings={**CONTEXT, "allow_interspersed_args": True},
+    epilog=EPILOG,
 )
 @click.argument("words", nargs=-1, metavar="[SCRIPT]")
 @where_options
@@ -208,27 +208,41 @@ _GO_WITH = {
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10].")
 @how_options
-def command(**flags: Any) -> int:
+def command(options: CheckOptions) -> int:
     """Look at all hosts at once and say which are fit for a job, which are not, and why."""
-    kinds = [kind for kind in ("full", "pairs", "nccl") if flags[kind]]
+    kinds = [
+        kind
+        for kind, wanted in (
+            ("full", options.full),
+            ("pairs", options.pairs),
+            ("nccl", options.nccl),
+        )
+        if wanted
+    ]
     if len(kinds) > 1:
         raise UsageError(f"--{kinds[0]} and --{kinds[1]} exclude each other")
-    if flags["words"] and kinds and not flags["full"]:
+    if options.words and kinds and not options.full:
         raise UsageError(f"--{kinds[0]} looks at no script")
-    for kind, names in _GO_WITH.items():
-        for name in names:
-            if flags[name] and not flags[kind]:
-                said = "from" if name == "texts" else name
-                raise UsageError(f"--{said} goes with --{kind}")
-    if flags["nccl"]:
+    for option, given, kind in (
+        ("--backend", options.backend, "pairs"),
+        ("--rounds", options.rounds, "pairs"),
+        ("--slow", options.slow, "pairs"),
+        ("--svg", options.svg, "pairs"),
+        ("--from", options.texts, "nccl"),
+        ("--apply", options.apply, "nccl"),
+        ("--log", options.log, "nccl"),
+    ):
+        if given and kind not in kinds:
+            raise UsageError(f"{option} goes with --{kind}")
+    if options.nccl:
         from dispatcher.cli.checks import nccl
 
-        return nccl.run(flags)
-    if flags["pairs"]:
+        return nccl.run(options)
+    if options.pairs:
         from dispatcher.cli.checks import pairs
 
-        return pairs.run(flags)
-    return run(flags)
+        return pairs.run(options)
+    return run(options)
 
 
 def main(words: Sequence[str]) -> int:

@@ -15,37 +15,39 @@ from dispatcher.checks.nccl.host_network import READINGS, from_text, text_of
 from dispatcher.checks.nccl.nccl_advice import Advice, advise
 from dispatcher.checks.nccl.nccl_model import HostNet, Message
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
+from dispatcher.cli.options.option_classes import CheckOptions, seconds
 from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import harmless_text
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.plan.job.request import parse_seconds
 from dispatcher.plan.variables import crosses
 
 #: bytes of a pasted text, and of a log
 MOST_TEXT, MOST_LOG = 4 << 20, 1 << 30
 #: seconds for all readings of one host
 PATIENCE = 15.0
+#: seconds to reach one host
+CONNECT = 10.0
 
 
-def run(flags: Mapping[str, Any]) -> int:
-    """Advise on what the flags name; the exit code. Raises: UsageError."""
-    if flags["texts"] and hosts_typed():
+def run(options: CheckOptions) -> int:
+    """Advise on what the options name; the exit code. Raises: UsageError."""
+    if options.texts and hosts_typed():
         raise UsageError("--from has the texts of all hosts; -H and -w do not go with it")
     # what crosses to the ranks by itself goes before what the hosts have
     ours = {n: v for n, v in os.environ.items() if n.startswith(("NCCL_", "GLOO_")) and crosses(n)}
-    if flags["texts"]:
-        hosts = _pasted(flags["texts"])
+    if options.texts:
+        hosts = _pasted(options.texts)
     else:
-        hosts = _asked(flags, ours)
+        hosts = _asked(options, ours)
     advice = advise(hosts)
     messages = list(advice.messages)
-    if flags["log"] is not None:
-        messages += _compared(flags["log"], advice)
-    if flags["apply"] is not None:
-        _write(flags["apply"], advice)
-    if flags["as_json"]:
+    if options.log is not None:
+        messages += _compared(options.log, advice)
+    if options.apply is not None:
+        _write(options.apply, advice)
+    if options.as_json:
         sys.stdout.write(json.dumps(record(advice, messages), indent=2) + "\n")
     else:
         sys.stdout.write("".join(f"{line}\n" for line in lines(advice, messages)))
@@ -77,18 +79,16 @@ def _read(path: str, flag: str, most: int) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-def _asked(flags: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, HostNet]:
+def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]:
     """What the hosts themselves say."""
     from dispatcher.cli.options.connect_options import Reach
     from dispatcher.runner.surveys import survey
 
-    targets = find_hosts(flags, say)
+    targets = find_hosts(options, say)
     allow_open_files(len(targets))
     names = ExecPlan(targets, ("true",)).names
-    connect = 10.0
-    if flags["connect_timeout"] is not None:
-        connect = parse_seconds(flags["connect_timeout"], "--connect-timeout")
-    with Reach(flags) as reach:
+    connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
+    with Reach(options) as reach:
         answers = survey(targets, READINGS, reach.transport_for, seconds=PATIENCE, connect=connect)
     found = {}
     for host, name, answer in zip(targets, names, answers, strict=True):

@@ -22,15 +22,14 @@ from dispatcher.api.request import allow_open_files, python_of
 from dispatcher.checks.pair_ranking import Judgement, Pair, doubtful, judge, next_round, tournament
 from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.options.host_options import find_hosts
+from dispatcher.cli.options.option_classes import CheckOptions, count, seconds
 from dispatcher.cli.say import say
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import parse_count
 from dispatcher.output.text.sanitize import harmless_text
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.plan.job.request import parse_seconds
 
 SHADES = " ░▒▓█"
 FAILED, NOT_MEASURED = "x", "·"
@@ -131,6 +130,8 @@ def named(names: Sequence[str], hosts: Collection[int]) -> list[str]:
 
 #: seconds a pair may take, and the share of the usual rate below which it is bad
 LIMIT, SLOW = 6.0, 0.5
+#: seconds to reach one host
+CONNECT = 10.0
 #: rounds at most; after two it goes on only while somebody is in doubt
 ROUNDS = 4
 #: hosts at most: each is told the partners of all, in one word of its command line
@@ -139,40 +140,38 @@ MOST_HOSTS = 1024
 MOST_TOLD = 3
 
 
-def run(flags: Mapping[str, Any]) -> int:
-    """Measure the pairs of what the flags name; the exit code. Raises: UsageError."""
-    targets = find_hosts(flags, say)
+def run(options: CheckOptions) -> int:
+    """Measure the pairs of what the options name; the exit code. Raises: UsageError."""
+    targets = find_hosts(options, say)
     names = ExecPlan(targets, ("true",)).names
     if len(targets) < 2:
         raise UsageError("--pairs: one host makes no pair")
     if len(targets) > MOST_HOSTS:
         raise UsageError(f"--pairs: {len(targets)} hosts, {MOST_HOSTS} at most at once")
-    slow = SLOW if flags["slow"] is None else parse_seconds(flags["slow"], "--slow")
-    rounds = _rounds(flags["rounds"])
-    picture = flags["svg"]
+    slow = seconds(options.slow, "--slow", SLOW)
+    rounds = _rounds(options.rounds)
+    picture = options.svg
     allow_open_files(len(targets))
-    connect = 10.0
-    if flags["connect_timeout"] is not None:
-        connect = parse_seconds(flags["connect_timeout"], "--connect-timeout")
+    connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
     began = time.monotonic()
-    pairs, problems, played = _measured(targets, flags, rounds, slow, connect)
+    pairs, problems, played = _measured(targets, options, rounds, slow, connect)
     if problems:
         met = {host for pair in pairs for host in (pair.a, pair.b)}
         for host in set(range(len(targets))) - met - problems.keys():
             problems[host] = "no partner was left for it"
     judgement = judge(pairs, slow)
-    seconds = time.monotonic() - began
+    took = time.monotonic() - began
     if picture is not None:
         try:
             with open(picture, "w", encoding="utf-8") as file:
                 file.write(svg(names, pairs, judgement))
         except OSError as error:
             raise UsageError(f"--svg {picture}: {(error.strerror or '').lower()}") from None
-    if flags["as_json"]:
-        found = record(names, pairs, problems, judgement, played, seconds)
+    if options.as_json:
+        found = record(names, pairs, problems, judgement, played, took)
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     else:
-        shown = lines(names, pairs, problems, judgement, played, seconds)
+        shown = lines(names, pairs, problems, judgement, played, took)
         sys.stdout.write("".join(f"{line}\n" for line in shown))
     if problems:
         return errors.CLUSTER
@@ -183,12 +182,12 @@ def _rounds(text: str | None) -> int | None:
     """Rounds at most; None for a whole tournament."""
     if text == "all":
         return None
-    return ROUNDS if text is None else parse_count(text, "--rounds")
+    return count(text, "--rounds", ROUNDS)
 
 
 def _measured(
     targets: Sequence[Host],
-    flags: Mapping[str, Any],
+    options: CheckOptions,
     rounds: int | None,
     slow: float,
     connect: float,
@@ -197,11 +196,11 @@ def _measured(
     from dispatcher.runner.surveys import find_places, play_round
 
     pairs: list[Pair] = []
-    with Reach(flags) as reach:
+    with Reach(options) as reach:
         places, problems = find_places(
-            targets, flags["iface"], reach.transport_for, seconds=LIMIT, connect=connect
+            targets, options.iface, reach.transport_for, seconds=LIMIT, connect=connect
         )
-        play = _by_ranks(targets, flags, reach, problems, connect)
+        play = _by_ranks(targets, options, reach, problems, connect)
         hosts = sorted(places)
         most = len(hosts) - 1 + len(hosts) % 2 if rounds is None else rounds
         for nth in range(most):
@@ -222,20 +221,20 @@ def _measured(
 
 def _by_ranks(
     targets: Sequence[Host],
-    flags: Mapping[str, Any],
+    options: CheckOptions,
     reach: Reach,
     problems: dict[int, str],
     connect: float,
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
     """What plays a round by ranks, if that is wanted; its problems join the others."""
-    if flags["backend"] in (None, "tcp"):
+    if options.backend in (None, "tcp"):
         return None
     from dispatcher.api.rank_pairs import MpiPairs
 
-    python = flags["python"] or python_of(os.environ)
+    python = options.python or python_of(os.environ)
     played = MpiPairs(
         targets, reach.transport_for,
-        over=flags["backend"], python=python, iface=flags["iface"], connect=connect,
+        over=options.backend, python=python, iface=options.iface, connect=connect,
     )  # fmt: skip
 
     def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
+from dispatcher.cli import entry
 from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.options.host_options import how_options, time_options, where_options
+from dispatcher.cli.options.option_classes import ConnectOptions, replace
 from dispatcher.model.errors import DispatchError, UsageError
 
 EPILOG = """\b
@@ -22,34 +23,33 @@ passphrase must be in an SSH agent.
 """
 
 
-@click.command("connect", context_settings=MIXED, epilog=EPILOG)
+@entry.command("connect", ConnectOptions, context_settings=MIXED, epilog=EPILOG)
 @where_options
-@click.option("--keep", metavar="S", default="600", help="Idle seconds until they close [600].")
+@click.option("--keep", metavar="S", help="Idle seconds until they close [600].")
 @click.option("--list", "listing", is_flag=True, help="Say to which hosts there are connections.")
 @click.option("--close", "closing", is_flag=True, help="Close them, or those to -H and -w.")
 @time_options
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @how_options
-def command(**flags: Any) -> int:
+def command(options: ConnectOptions) -> int:
     """Connect to all hosts, and keep the connections for the commands to come."""
-    if flags["listing"] or flags["closing"]:
-        return _ask(flags)
+    if options.listing or options.closing:
+        return _ask(options)
     from dispatcher.api.request import allow_open_files
     from dispatcher.cli.exec.run_exec import carry_out, limits
-    from dispatcher.cli.exec.shell import UNASKED
     from dispatcher.cli.options.connect_options import Reach
     from dispatcher.cli.options.host_options import find_hosts
     from dispatcher.cli.say import say
     from dispatcher.plan.exec_plan import ExecPlan
 
-    hosts = find_hosts(flags, say)
+    hosts = find_hosts(options, say)
     allow_open_files(len(hosts))
-    flags = {**UNASKED, "sudo": None, "ask_sudo_password": False, "gather": True, **flags}
-    with Reach(flags) as reach:
-        return carry_out(ExecPlan(hosts, ("true",), limits=limits(flags)), flags, reach)
+    options = replace(options, gather=True)
+    with Reach(options) as reach:
+        return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), options, reach)
 
 
-def _ask(flags: dict[str, Any]) -> int:
+def _ask(options: ConnectOptions) -> int:
     """List, or close; prints the hosts to which connections are open."""
     from dispatcher.cli.options.host_options import find_hosts, hosts_typed
     from dispatcher.cli.say import say
@@ -57,19 +57,19 @@ def _ask(flags: dict[str, Any]) -> int:
     from dispatcher.remote.protocol.mux import Malformed
     from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask
 
-    if flags["listing"] and flags["closing"]:
+    if options.listing and options.closing:
         raise UsageError("--list and --close exclude each other")
     hosts = None
-    if flags["closing"] and hosts_typed():
-        hosts = [host.name for host in find_hosts(flags, say)]
+    if options.closing and hosts_typed():
+        hosts = [host.name for host in find_hosts(options, say)]
     try:
-        said = ask(DROP, hosts=hosts) if flags["closing"] else ask(LIST)
+        said = ask(DROP, hosts=hosts) if options.closing else ask(LIST)
     except (OSError, Malformed) as error:
         raise DispatchError(f"the process that holds connections: {error}") from None
     names = sorted(map(str, said["hosts"])) if said is not None else []
-    if said is None or (flags["listing"] and not names):
+    if said is None or (options.listing and not names):
         say("note: no connection is kept")
-    elif flags["listing"]:
+    elif options.listing:
         print(f"{fold(names)} ({len(names)}), for {said['idle']:g} idle seconds")
     return os.EX_OK
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
+from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.options.host_options import (
     how_options,
@@ -15,6 +15,7 @@ from dispatcher.cli.options.host_options import (
     time_options,
     where_options,
 )
+from dispatcher.cli.options.option_classes import ExecOptions
 from dispatcher.cli.options.terminal import fanout_option
 
 EPILOG = """\b
@@ -27,7 +28,7 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 """
 
 
-@click.command("exec", context_settings=CONTEXT, epilog=EPILOG)
+@entry.command("exec", ExecOptions, context_settings=CONTEXT, epilog=EPILOG)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
 @where_options
 @click.option("--shell", metavar="TEXT", help="Run TEXT by /bin/sh there, instead of COMMAND.")
@@ -48,7 +49,6 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @click.option(
     "--screen-overflow",
     type=click.Choice(["auto", "drop", "block"]),
-    default="auto",
     help="A paused reader: leave out and count, or hold the commands back [auto: drop where "
     "stdout is a terminal or -o and -e keep all].",
 )
@@ -60,14 +60,14 @@ Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a tim
 @fanout_option
 @keep_option
 @how_options
-def command(**flags: Any) -> int:
+def command(options: ExecOptions) -> int:
     """Run COMMAND once on every host, exactly as given, and show its lines labelled.
 
     No Python is needed there. Ctrl-C, a time limit or the end of dispatch end it on all hosts.
     """
     from dispatcher.cli.exec.run_exec import run
 
-    return run(flags)
+    return run(options)
 
 
 def main(words: Sequence[str]) -> int:

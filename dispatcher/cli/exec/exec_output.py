@@ -1,4 +1,4 @@
-"""How a fan-out command is shown: the sinks that the flags ask for, and their last words."""
+"""How a fan-out command is shown: the sinks that the options ask for, and their last words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from dispatcher.cli.hints import Advice
+from dispatcher.cli.options.option_classes import ExecOptions
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.sink import Sink
@@ -28,40 +28,40 @@ BOTH = frozenset({STDOUT, STDERR})
 
 
 class Telling:
-    """The sinks of one command. say: writes a line on standard error; nobody_reads: see Screen.
+    """The sinks of one exec_plan. say: writes a line on standard error; nobody_reads: see Screen.
 
     through: the one host's bytes go to our terminal as they are.
 
-    Raises: UsageError for flags that exclude each other, or a folder or file
+    Raises: UsageError for options that exclude each other, or a folder or file
     that cannot be made.
     """
 
     def __init__(
         self,
-        flags: Mapping[str, Any],
+        options: ExecOptions,
         names: Sequence[str],
         say: Callable[[str], None],
         nobody_reads: Callable[[], None],
         *,
         through: bool = False,
     ) -> None:
-        gather = flags["gather"] or flags["gather_all"]
-        if flags["as_json"] and (gather or flags["diff"]):
+        gather = options.gather or options.gather_all
+        if options.as_json and (gather or options.diff):
             raise UsageError("--json goes with none of -b, -B and --diff")
-        self._flags = flags
+        self._options = options
         self._names = names
         self._say = say
-        whole = gather or flags["diff"]
-        both = flags["as_json"] or flags["gather_all"]
+        whole = gather or options.diff
+        both = options.as_json or options.gather_all
         kept = BOTH if both else frozenset({1}) if whole else frozenset()
         self._kept = Kept(kept)
-        label = not flags["no_label"]
-        self._progress = None if through or not _may_draw(flags) else ExecProgress(names)
+        label = not options.no_label
+        self._progress = None if through or not _may_draw(options) else ExecProgress(names)
         files = self._files(lambda line: screen.say(line))
         screen: Sink = (
             Through(STDOUT, nobody_reads) if through else self._screen(BOTH - kept, nobody_reads)
         )
-        notes = ExecNotes(names, screen.say, verbose=flags["verbose"])
+        notes = ExecNotes(names, screen.say, verbose=options.verbose)
         self.sinks: list[Sink] = [notes, self._kept, *files]
         if self._progress is not None:
             self.sinks.append(self._progress)
@@ -78,7 +78,8 @@ class Telling:
 
     def _files(self, say: Callable[[str], None]) -> list[Sink]:
         found: list[Sink] = []
-        out, err, events = (self._flags[n] for n in ("output_dir", "error_dir", "events"))
+        options = self._options
+        out, err, events = options.output_dir, options.error_dir, options.events
         if out is not None and err is not None and os.path.realpath(out) == os.path.realpath(err):
             raise UsageError("-o and -e: one folder for both")
         folders = {n: Path(text) for n, text in ((1, out), (2, err)) if text is not None}
@@ -95,12 +96,12 @@ class Telling:
     def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Sink:
         """What shows ``streams`` and says notes, whether or not somebody reads them."""
         lookers = terminals()
-        bare, names = self._flags["no_label"], self._names
+        bare, names = self._options.no_label, self._names
         view = View(
             lambda node: "" if bare else f"{names[node]}:",
             terminals=lookers,
             coloured=frozenset() if os.environ.get("NO_COLOR") else lookers,
-            timestamps=self._flags["timestamps"],
+            timestamps=self._options.timestamps,
             mark_errors=False,
         )
         # notes go to standard error even where its lines are kept for the end
@@ -116,10 +117,10 @@ class Telling:
                 return progress.lines(columns)
 
         screen = Screen(view, outlet, footer=footer)
-        folders = {STDOUT: self._flags["output_dir"], STDERR: self._flags["error_dir"]}
+        folders = {STDOUT: self._options.output_dir, STDERR: self._options.error_dir}
         kept = all(folders[stream] is not None for stream in streams)
         reader = STDOUT if STDOUT in streams else STDERR
-        overflow = self._flags["screen_overflow"]
+        overflow = self._options.screen_overflow
         draws = self._progress is not None
         return OnlyStreams(
             unhurried(screen, outlet, reader, overflow, kept=kept, draws=draws), streams
@@ -128,7 +129,7 @@ class Telling:
     def conclude(self, outcomes: Sequence[Outcome]) -> None:
         """Show what was kept, and then what became of which hosts."""
         try:
-            if self._flags["as_json"]:
+            if self._options.as_json:
                 for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
                     found = record(name, node, outcome, self._kept, words(outcome))
                     write_all(1, (json.dumps(found) + "\n").encode())
@@ -136,29 +137,29 @@ class Telling:
                 self._show_blocks()
         except BrokenPipeError:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads any more
-        for line in describe(outcomes, self._names, Advice(self._flags)):
+        for line in describe(outcomes, self._names, Advice(self._options)):
             self._say(line)
 
     def _show_blocks(self) -> None:
-        flags, blocks = self._flags, blocks_of(self._kept, self._names)
-        label = not flags["no_label"]
+        options, blocks = self._options, blocks_of(self._kept, self._names)
+        label = not options.no_label
         if self._early is not None:
             for piece in gathered(blocks, label=label, shown=self._early.shown):
                 write_all(1, piece)
-        if flags["gather_all"]:
+        if options.gather_all:
             said = blocks_of(self._kept, self._names, STDERR)
             for piece in gathered(said, label=label, what=", standard error"):
                 write_all(2, piece)
-        if flags["diff"]:
+        if options.diff:
             for piece in differences(blocks):
                 write_all(1, piece)
 
 
-def _may_draw(flags: Mapping[str, Any]) -> bool:
+def _may_draw(options: ExecOptions) -> bool:
     """Whether the progress may stand below the lines, and nobody is asked for anything there."""
-    asks = flags["sudo"] is not None and not flags["ask_sudo_password"]
-    types = flags["stdin"] and os.isatty(0)
-    return not (flags["quiet"] or asks or types) and may_draw(os.environ)
+    asks = options.sudo is not None and not options.ask_sudo_password
+    types = options.stdin and os.isatty(0)
+    return not (options.quiet or asks or types) and may_draw(os.environ)
 
 
 def _to_output(text: bytes) -> None:

@@ -1,6 +1,6 @@
 """``dispatch get``: files and trees from every host, each host's into a folder of its own.
 
-From the flags of ``get`` to a fan-out command that asks every host for its files.
+From the options of ``get`` to a fan-out command that asks every host for its files.
 
 ``dispatch get``: files and trees from every host, each host's into a folder of its own.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
 from dispatcher.bootstrap import payload, shell
+from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_copy import conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
@@ -26,6 +26,7 @@ from dispatcher.cli.options.host_options import (
     time_options,
     where_options,
 )
+from dispatcher.cli.options.option_classes import GetOptions
 from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import is_good
 from dispatcher.model import paths as placeholders
@@ -37,14 +38,14 @@ from dispatcher.transfer.get_files import Fetching, Group
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def get(flags: Mapping[str, Any]) -> int:
+def get(options: GetOptions) -> int:
     """Ask every host for the files; the exit code. Raises: UsageError before that."""
-    if len(flags["paths"]) < 2:
+    if len(options.paths) < 2:
         raise UsageError("get: what, and where to?", hint="dispatch get -H hostfile /FILE DIR")
-    *sources, folder = flags["paths"]
+    *sources, folder = options.paths
     folder = here(folder)
-    limit = _size(flags["max_size"])
-    hosts = find_hosts(flags, say, slots=placeholders.uses("".join(flags["paths"]), RANK))
+    limit = _size(options.max_size)
+    hosts = find_hosts(options, say, slots=placeholders.uses("".join(options.paths), RANK))
     wanted = placeholders.groups(
         [source.rstrip("/") or source for source in sources], folder, hosts
     )
@@ -60,21 +61,19 @@ def get(flags: Mapping[str, Any]) -> int:
     _check_places([group for groups in plans for group in groups])
     if not own:
         _make(folder)
-    fetching = Fetching(
-        plans, limit=limit, checksum=flags["checksum"], resume=not flags["no_resume"]
-    )
+    fetching = Fetching(plans, limit=limit, checksum=options.checksum, resume=not options.no_resume)
     words = payload.copy_command(shell.GET)
     tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
-    exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(flags), tails=tails)
+    exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(options), tails=tails)
     began = time.monotonic()
-    outcomes = list(run(exec_plan, flags, fetching, fetching.told))
+    outcomes = list(run(exec_plan, options, fetching, fetching.told))
     for node, outcome in enumerate(outcomes):
         if is_good(outcome):
             fetching.unpack(node)
     for name, told in zip(names, fetching.told, strict=True):
         for left in told.left_out:
             say(f"note: {name}: left out {left}")
-    return conclude(names, outcomes, fetching.told, time.monotonic() - began, "fetched", flags)
+    return conclude(names, outcomes, fetching.told, time.monotonic() - began, "fetched", options)
 
 
 def _named(path: str) -> tuple[str, str]:
@@ -123,15 +122,17 @@ Exit code: as dispatch exec.
 """
 
 
-@click.command("get", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG)
+@entry.command(
+    "get", GetOptions, context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
+)
 @click.argument("paths", nargs=-1, metavar="REMOTE... DIR")
 @where_options
 @time_options
 @copy_options
-@click.option("--max-size", default="16G", metavar="N[K|M|G]", help="Most bytes of one host [16G].")
+@click.option("--max-size", metavar="N[K|M|G]", help="Most bytes of one host [16G].")
 @keep_option
 @how_options
-def command(**flags: Any) -> int:
+def command(options: GetOptions) -> int:
     """Copy files and trees REMOTE of every host to DIR/HOST/.
 
     Names are exact; nothing is expanded there but ~ at the start, the home folder. What a
@@ -142,7 +143,7 @@ def command(**flags: Any) -> int:
     hostfile give them. Where DIR has one of them it is the whole name of the folder.
     """
 
-    return get(flags)
+    return get(options)
 
 
 def main(words: Sequence[str]) -> int:

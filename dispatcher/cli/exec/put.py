@@ -1,9 +1,4 @@
-"""``dispatch put``: files and trees to every host.
-
-From the flags of ``put`` to a fan-out command that sends the files, or to a tree and one.
-
-``dispatch put``: files and trees to every host.
-"""
+"""``dispatch put``: files and trees to every host, from here or from host to host by a tree."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ import click
 
 from dispatcher.api.transports import LOCAL_NAMES
 from dispatcher.bootstrap import payload, shell
+from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_copy import conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
@@ -26,13 +22,13 @@ from dispatcher.cli.options.host_options import (
     time_options,
     where_options,
 )
+from dispatcher.cli.options.option_classes import PutOptions, count
 from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import parse_count
 from dispatcher.model.paths import RANK
 from dispatcher.output.text.sanitize import harmless_text
 from dispatcher.plan.exec_plan import ExecPlan
@@ -41,26 +37,26 @@ from dispatcher.transfer.host_copy import Told
 from dispatcher.transfer.put_files import Group, Sending, Sources, names_of
 
 
-def put(flags: Mapping[str, Any]) -> int:
+def put(options: PutOptions) -> int:
     """List the sources, then send them; the exit code. Raises: UsageError before that."""
-    if len(flags["paths"]) < 2:
+    if len(options.paths) < 2:
         raise UsageError("put: what, and where to?", hint="dispatch put -H hostfile FILE /DEST/")
-    *sources, dest = flags["paths"]
+    *sources, dest = options.paths
     if not dest or "\0" in dest:
         raise UsageError("put: an empty destination")
-    hosts = find_hosts(flags, say, slots=placeholders.uses("".join(flags["paths"]), RANK))
+    hosts = find_hosts(options, say, slots=placeholders.uses("".join(options.paths), RANK))
     wanted = placeholders.groups(sources, there(dest), hosts)
     listed: dict[tuple[tuple[str, ...], ...], Sources] = {}
     plans = []
     for groups in wanted:
         paths = tuple(paths for _, paths in groups)
         if paths not in listed:
-            listed[paths] = Sources(groups, checksum=flags["checksum"])
+            listed[paths] = Sources(groups, checksum=options.checksum)
         plans.append((listed[paths], groups))
     told = [Told(wanted=files.size) for files, _ in plans]
     shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
-    branches = _branches(flags, len(hosts), plans[0][0].size if shared else None)
-    job = Putting(flags, hosts, plans, told)
+    branches = _branches(options, len(hosts), plans[0][0].size if shared else None)
+    job = Putting(options, hosts, plans, told)
     began = time.monotonic()
     outcomes = job.by_tree(branches) if branches else job.flat(range(len(hosts)))
     names = ExecPlan(hosts, ("put",)).names
@@ -70,17 +66,17 @@ def put(flags: Mapping[str, Any]) -> int:
         told,
         time.monotonic() - began,
         "sent",
-        flags,
+        options,
     )
 
 
-def _branches(flags: Mapping[str, Any], hosts: int, size: int | None) -> int:
+def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
     """How many branches the tree has; 0 for none.
 
     size: bytes for one host; None where hosts cannot pass on what they get.
     """
-    given = flags["branches"]
-    one_by_one = flags["serial"] is not None or flags["stop_after"] is not None
+    given = options.branches
+    one_by_one = options.serial is not None or options.stop_after is not None
     if given is None:
         return (
             0
@@ -95,8 +91,8 @@ def _branches(flags: Mapping[str, Any], hosts: int, size: int | None) -> int:
         raise UsageError(
             "--fanout-tree: every host must get the same files, and none be this machine"
         )
-    count = parse_count(given, "--fanout-tree") if given else put_files.BRANCHES
-    return count if hosts > 1 else 0
+    wanted = count(given or None, "--fanout-tree", put_files.BRANCHES)
+    return wanted if hosts > 1 else 0
 
 
 class Putting:
@@ -104,12 +100,12 @@ class Putting:
 
     def __init__(
         self,
-        flags: Mapping[str, Any],
+        options: PutOptions,
         hosts: Sequence[Host],
         plans: Sequence[tuple[Sources, tuple[Group, ...]]],
         told: Sequence[Told],
     ) -> None:
-        self._flags = flags
+        self._options = options
         self._hosts = hosts
         self._plans = plans
         self._told = told
@@ -148,7 +144,7 @@ class Putting:
         return outcomes
 
     def _say_who(self, nodes: Sequence[int]) -> None:
-        if not self._flags["verbose"]:
+        if not self._options.verbose:
             return
         why: dict[str, list[str]] = {}
         for node in nodes:
@@ -160,12 +156,12 @@ class Putting:
     def _serve(
         self, nodes: Sequence[int], below: Mapping[int, tuple[dict[str, Any], dict[int, Told]]]
     ) -> dict[int, Outcome]:
-        flags = self._flags
+        options = self._options
         plans = [self._plans[node] for node in nodes]
         sending = Sending(
             plans,
-            checksum=flags["checksum"],
-            resume=not flags["no_resume"],
+            checksum=options.checksum,
+            resume=not options.no_resume,
             told=[self._told[node] for node in nodes],
             below=below,
         )
@@ -174,10 +170,10 @@ class Putting:
             tuple(self._hosts[node] for node in nodes),
             payload.copy_command(shell.PUT),
             stdin=True,
-            limits=limits(flags),
+            limits=limits(options),
             tails=tails,
         )
-        return dict(zip(nodes, run(exec_plan, flags, sending, self._told), strict=True))
+        return dict(zip(nodes, run(exec_plan, options, sending, self._told), strict=True))
 
 
 EPILOG = """\b
@@ -190,7 +186,9 @@ Exit code: as dispatch exec.
 """
 
 
-@click.command("put", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG)
+@entry.command(
+    "put", PutOptions, context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
+)
 @click.argument("paths", nargs=-1, metavar="SRC... DEST")
 @where_options
 @time_options
@@ -201,7 +199,7 @@ Exit code: as dispatch exec.
 )  # fmt: skip
 @keep_option
 @how_options
-def command(**flags: Any) -> int:
+def command(options: PutOptions) -> int:
     """Copy files and trees SRC to DEST on every host.
 
     DEST is a folder if it ends in /, is one there, or there are several SRC; ~ at its start
@@ -214,7 +212,7 @@ def command(**flags: Any) -> int:
     hostfile give them: in SRC that many files, in DEST a place for each rank's.
     """
 
-    return put(flags)
+    return put(options)
 
 
 def main(words: Sequence[str]) -> int:

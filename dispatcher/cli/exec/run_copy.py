@@ -1,4 +1,4 @@
-"""What ``put`` and ``get`` share: a fan-out command that talks with hosts, and its summary."""
+"""What ``put`` and ``get`` share: a fan-out command with a stdio, and what is said at its end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from dispatcher.api.request import allow_open_files
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.connect_options import Reach
+from dispatcher.cli.options.option_classes import CopyOptions
 from dispatcher.cli.run.run_sinks import may_draw, terminals
 from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import (
@@ -64,7 +64,7 @@ def here(path: str) -> str:
 
 def run(
     exec_plan: ExecPlan,
-    flags: Mapping[str, Any],
+    options: CopyOptions,
     talk: StdioHandler,
     told: Sequence[Told],
 ) -> tuple[Outcome, ...]:
@@ -89,11 +89,11 @@ def run(
     # standard output is the copy's own wire; standard error is for people
     view = View(lambda node: f"{names[node]}:", terminals=terminals(), mark_errors=False)
     screen = Screen(view, outlet)
-    with Reach(flags) as reach:
+    with Reach(options) as reach:
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,
-            [ExecNotes(names, screen.say, verbose=flags["verbose"]), screen, *sinks],
+            [ExecNotes(names, screen.say, verbose=options.verbose), screen, *sinks],
             stdio=talk,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
@@ -107,7 +107,7 @@ def conclude(
     told: Sequence[Told],
     seconds: float,
     verb: str,
-    flags: Mapping[str, Any],
+    options: CopyOptions,
 ) -> int:
     """Say what became of which hosts; the exit code."""
     for node, (outcome, one) in enumerate(zip(outcomes, told, strict=True)):
@@ -118,7 +118,7 @@ def conclude(
             outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error)
         elif is_good(outcome) and one.python and one.sent is None:
             outcomes[node] = NotCopied("it ended before all was copied")
-    for line in describe(outcomes, names, Advice(flags)):
+    for line in describe(outcomes, names, Advice(options)):
         say(line)
     for line in summary(names, outcomes, told, seconds, verb):
         say(line)

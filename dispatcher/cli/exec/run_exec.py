@@ -6,30 +6,35 @@ Each line has the host as it was named and why it failed as a comment; dispatch
 reads it like any hostfile, and it may be edited. When nothing failed the file
 holds only its first comment.
 
-From flags to a fan-out command: hosts, command, limits, transports, sinks, runner, exit code.
+From options to an exec_plan: hosts, command, limits, transports, sinks, runner, exit code.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dispatcher.api.request import allow_open_files
 from dispatcher.cli.options import mistakes, sudo, terminal
 from dispatcher.cli.options.connect_options import WINDOW, fanout
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed, only_typed
+from dispatcher.cli.options.option_classes import (
+    ExecOptions,
+    LimitOptions,
+    count,
+    replace,
+    seconds,
+)
 from dispatcher.cli.options.option_defaults import said_by, typed
 from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import Outcome, is_good
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.model.names import parse_count
 from dispatcher.output.exec.exec_notes import words
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.hosts.hostfile import parse_hostfile
-from dispatcher.plan.job.request import parse_seconds
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import Reach
@@ -73,53 +78,55 @@ def write(path: str, hosts: Sequence[Host], outcomes: Sequence[Outcome]) -> None
     os.replace(beside, path)
 
 
-def run(flags: Mapping[str, Any]) -> int:
-    """Plan and run what the flags say; the exit code.
+def run(options: ExecOptions) -> int:
+    """Plan and run what the options say; the exit code.
 
     Raises: UsageError before any host is touched.
     """
-    if flags["stdin"] and flags["no_stdin"]:
+    if options.stdin and options.no_stdin:
         raise UsageError("-I and -n exclude each other")
     if hosts_typed():
         if typed("retry_failed"):
             raise UsageError("--retry-failed names the hosts; -H and -w do not go with it")
-        flags = {**flags, "retry_failed": None}  # a file's, and the typed hosts are the only ones
-    flags = only_typed(flags, elsewhere=flags["retry_failed"] is not None)
-    if flags["stdin"] and flags["hostfile"] == "-":
+        options = replace(
+            options, retry_failed=None
+        )  # a file's, and the typed hosts are the only ones
+    options = only_typed(options, elsewhere=options.retry_failed is not None)
+    if options.stdin and options.hostfile == "-":
         raise UsageError(f"-I and {said_by('hostfile', '-H')} - both want standard input")
-    words = _words(flags)
+    words = _words(options)
     left: tuple[Hostlist, ...] = ()
-    if flags["retry_failed"] is not None:
-        failed = read(flags["retry_failed"], said_by("retry_failed", "--retry-failed"))
+    if options.retry_failed is not None:
+        failed = read(options.retry_failed, said_by("retry_failed", "--retry-failed"))
         if failed is None:
-            say(f"note: {flags['retry_failed']}: no host failed the last time")
+            say(f"note: {options.retry_failed}: no host failed the last time")
             return 0
         left = (failed,)
-    hosts = find_hosts(flags, say, left)
+    hosts = find_hosts(options, say, left)
     exec_plan = ExecPlan(
         hosts,
         words,
-        flags["stdin"],
-        limits(flags),
-        sudo=sudo.user(flags),
-        terminal=terminal.size(flags),
+        options.stdin,
+        limits(options),
+        sudo=sudo.user(options),
+        terminal=terminal.size(options),
     )
-    tree = fanout(flags, exec_plan.hosts)
+    tree = fanout(options, exec_plan.hosts)
     allow_open_files(len(exec_plan.hosts))
     from dispatcher.cli.options.connect_options import Reach
 
-    with Reach(flags, tree=tree) as reach:
-        return carry_out(exec_plan, flags, reach)
+    with Reach(options, tree=tree) as reach:
+        return carry_out(exec_plan, options, reach)
 
 
-def _words(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    words: tuple[str, ...] = flags["words"]
-    if flags["shell"] is not None:
+def _words(options: ExecOptions) -> tuple[str, ...]:
+    words = options.words
+    if options.shell is not None:
         if words:
             raise UsageError("--shell has the whole command; what is this?", hint=repr(words[0]))
-        if not flags["shell"].strip():
+        if not options.shell.strip():
             raise UsageError("--shell: an empty text")
-        return ("/bin/sh", "-c", flags["shell"])
+        return ("/bin/sh", "-c", options.shell)
     if not words or not words[0]:
         raise UsageError(
             "no command: what should the hosts run?", hint="dispatch exec -H hostfile -- uptime"
@@ -128,26 +135,24 @@ def _words(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return words
 
 
-def limits(flags: Mapping[str, Any]) -> ExecLimits:
-    given: dict[str, Any] = {}
-    for field, name in (
-        ("connect", "connect_timeout"),
-        ("command", "command_timeout"),
-        ("total", "deadline"),
-        ("grace", "grace"),
-    ):
-        if flags[name] is not None:
-            given[field] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
-    for field, name in (("fan_out", "fanout"), ("serial", "serial"), ("stop_after", "stop_after")):
-        if flags[name] is not None:
-            given[field] = parse_count(flags[name], "--" + name.replace("_", "-"))
-    if flags.get("fanout_tree") is not None:
-        given.setdefault("fan_out", WINDOW)
-    return ExecLimits(**given)
+def limits(options: LimitOptions) -> ExecLimits:
+    """The limits that the options set. Raises: UsageError."""
+    usual = ExecLimits()
+    return ExecLimits(
+        connect=seconds(options.connect_timeout, "--connect-timeout", usual.connect),
+        command=seconds(options.command_timeout, "--command-timeout", None),
+        total=seconds(options.deadline, "--deadline", None),
+        grace=seconds(options.grace, "--grace", usual.grace),
+        fan_out=count(
+            options.fanout, "--fanout", usual.fan_out if options.fanout_tree is None else WINDOW
+        ),
+        serial=count(options.serial, "--serial", None),
+        stop_after=count(options.stop_after, "--stop-after", None),
+    )
 
 
-def carry_out(exec_plan: ExecPlan, flags: Mapping[str, Any], reach: Reach) -> int:
-    """Run ``exec_words`` and show it as the flags say; the exit code. Raises: UsageError."""
+def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: Reach) -> int:
+    """Run ``exec_plan`` and show it as the options say; the exit code. Raises: UsageError."""
     from dispatcher.cli.exec.exec_output import Telling
     from dispatcher.core.events.exec_events import exit_code
     from dispatcher.core.events.run_events import SignalReceived
@@ -156,8 +161,8 @@ def carry_out(exec_plan: ExecPlan, flags: Mapping[str, Any], reach: Reach) -> in
     def nobody_reads() -> None:
         runner.tell(SignalReceived(signal.SIGPIPE))
 
-    interactive = terminal.is_ours(flags, exec_plan)
-    telling = Telling(flags, exec_plan.names, say, nobody_reads, through=interactive)
+    interactive = terminal.is_ours(options, exec_plan)
+    telling = Telling(options, exec_plan.names, say, nobody_reads, through=interactive)
     stdio: StdinSpool | Keyboard | None = None
     if exec_plan.stdin:
         from dispatcher.runner.exec.stdio import StdinSpool
@@ -167,7 +172,7 @@ def carry_out(exec_plan: ExecPlan, flags: Mapping[str, Any], reach: Reach) -> in
         from dispatcher.runner.exec.stdio import Keyboard
 
         stdio = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
-    with sudo.password(flags) as ask:
+    with sudo.password(options) as ask:
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,
@@ -179,8 +184,8 @@ def carry_out(exec_plan: ExecPlan, flags: Mapping[str, Any], reach: Reach) -> in
         reach.typing = runner.typing
         outcomes = runner.run()
     telling.conclude(outcomes)
-    code = exit_code(outcomes, largest=flags["max_code"])
-    for path in filter(None, {flags["failed_to"], flags["retry_failed"]}):
+    code = exit_code(outcomes, largest=options.max_code)
+    for path in filter(None, {options.failed_to, options.retry_failed}):
         try:
             write(path, exec_plan.hosts, outcomes)
         except OSError as error:

@@ -27,17 +27,17 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import click
 
 from dispatcher.api.request import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
+from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_exec import carry_out, limits
 from dispatcher.cli.options import sudo
@@ -51,6 +51,7 @@ from dispatcher.cli.options.host_options import (
     time_options,
     where_options,
 )
+from dispatcher.cli.options.option_classes import ShellOptions, replace
 from dispatcher.cli.options.spelling import current, renamed
 from dispatcher.cli.say import complain, say
 from dispatcher.model.errors import DispatchError, UsageError
@@ -154,14 +155,14 @@ MOST_LINES = 1000
 WIDEST = 40
 
 
-def run(flags: Mapping[str, Any]) -> int:
+def run(options: ShellOptions) -> int:
     """Read and run commands until the end; the last one's exit code. Raises: UsageError."""
-    hosts = find_hosts(flags, say)
-    sudo.user(flags)
-    limits(flags)
+    hosts = find_hosts(options, say)
+    sudo.user(options)
+    limits(options)
     allow_open_files(len(hosts))
-    with Reach(flags, keep=True) as reach:
-        shell = Shell(hosts, flags, reach)
+    with Reach(options, keep=True) as reach:
+        shell = Shell(hosts, options, reach)
         if not os.isatty(0):
             for line in sys.stdin:
                 if not shell.obey(line):
@@ -175,12 +176,12 @@ def run(flags: Mapping[str, Any]) -> int:
 class Shell:
     """The state of one shell: its hosts, how it shows output, the last exit code."""
 
-    def __init__(self, hosts: Sequence[Host], flags: Mapping[str, Any], reach: Reach) -> None:
+    def __init__(self, hosts: Sequence[Host], options: ShellOptions, reach: Reach) -> None:
         self._first = self._hosts = tuple(hosts)
-        self._flags = flags
+        self._options = options
         self._reach = reach
-        self._login = login(flags)
-        self._gather = not flags["no_gather"]
+        self._login = login(options)
+        self._gather = not options.no_gather
         self.code = 0
 
     def talk(self, keep: Callable[[], None]) -> None:
@@ -228,10 +229,10 @@ class Shell:
         exec_plan = ExecPlan(
             self._hosts,
             ("/bin/sh", "-c", text),
-            limits=limits(self._flags),
-            sudo=sudo.user(self._flags),
+            limits=limits(self._options),
+            sudo=sudo.user(self._options),
         )
-        shown = {**UNASKED, **self._flags, "gather": self._gather}
+        shown = replace(self._options, gather=self._gather)
         sys.stdout.flush()
         return carry_out(exec_plan, shown, self._reach)
 
@@ -245,15 +246,6 @@ class Shell:
         """What may complete a word."""
         names = [host.name for host in (*self._first, *self._hosts)]
         return sorted({*WORDS, *names, *(m + name for name in names for m in "+-=")})
-
-
-#: the flags of exec that the shell does not have
-UNASKED: Mapping[str, Any] = {
-    "stdin": False, "no_stdin": True, "pty": False, "max_code": False, "no_label": False,
-    "gather_all": False, "diff": False, "as_json": False, "timestamps": False,
-    "output_dir": None, "error_dir": None, "quiet": False,
-    "screen_overflow": "auto", "events": None, "failed_to": None, "retry_failed": None,
-}  # fmt: skip
 
 
 def _local(text: str) -> int:
@@ -331,7 +323,7 @@ At the prompt:
 """
 
 
-@click.command("shell", context_settings=CONTEXT, epilog=EPILOG)
+@entry.command("shell", ShellOptions, context_settings=CONTEXT, epilog=EPILOG)
 @where_options
 @sudo_options
 @time_options
@@ -341,13 +333,13 @@ At the prompt:
 @click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @keep_option
 @how_options
-def command(**flags: Any) -> int:
+def command(options: ShellOptions) -> int:
     """Run commands on all hosts, one after the other; the first connects, the next need not.
 
     The exit code is that of the last command.
     """
 
-    return run(flags)
+    return run(options)
 
 
 def main(words: Sequence[str]) -> int:

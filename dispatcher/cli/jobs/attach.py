@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
+from dispatcher.cli import entry
 from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.jobs.job_screen import Watch, follow, tell_end, written
+from dispatcher.cli.options.option_classes import AttachOptions
 from dispatcher.cli.options.output_options import line_options, settings
 from dispatcher.cli.say import say
 from dispatcher.jobs import registry
@@ -31,7 +32,7 @@ Examples:
 """
 
 
-@click.command("attach", context_settings=MIXED, epilog=EPILOG)
+@entry.command("attach", AttachOptions, context_settings=MIXED, epilog=EPILOG)
 @click.argument("job", required=False)
 @click.option("--from-start", is_flag=True, help="First what the ranks have written so far.")
 @line_options
@@ -41,9 +42,7 @@ Examples:
     is_flag=True,
     help="Ctrl-C ends the job as dispatch stop does, a second one kills it, a third detaches.",
 )
-def command(
-    job: str | None, from_start: bool, quiet: bool, stop_on_interrupt: bool, **flags: Any
-) -> int:
+def command(options: AttachOptions) -> int:
     """Show a job's output from now on and its verdict; exits with the job's exit code.
 
     JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs.
@@ -51,17 +50,20 @@ def command(
     terminal is closed; any number may be attached. A paused terminal does not hold the job back:
     what it missed is counted, and is in the files.
     """
-    found = registry.find(job)
-    if from_start and flags["timestamps"]:
+    found = registry.find(options.job)
+    from_start = options.from_start
+    if from_start and options.timestamps:
         raise UsageError("--timestamps: when the lines before now came is not known here")
-    watch = Watch(found, settings({**flags, "quiet": quiet}, found.ranks))
+    watch = Watch(found, settings(options, found.ranks))
     try:
         if found.state == registry.ENDED:
             return _ended(watch, from_start)
         with Call(found) as call:
-            if stop_on_interrupt:
+            if options.stop_on_interrupt:
                 signal.signal(signal.SIGINT, Stopping(call, watch))
-            call.order("attach", output=not quiet, rests=from_start, picture=watch.has_footer)
+            call.order(
+                "attach", output=not options.quiet, rests=from_start, picture=watch.has_footer
+            )
             return follow(watch, call, from_start=from_start)
     except KeyboardInterrupt:
         say(f"\nnote: detached; job {found.run_id} goes on; to end it: dispatch stop")

@@ -48,6 +48,7 @@ def command(job: str | None, everything: bool) -> int:
 
 def _kill(job: registry.Job) -> int:
     from dispatcher.cli.jobs.sweep import look, tell
+    from dispatcher.cli.options.option_classes import LoginOptions
     from dispatcher.jobs.job_socket import Call
     from dispatcher.model.host import Host
 
@@ -58,7 +59,8 @@ def _kill(job: registry.Job) -> int:
             with Call(job) as call:
                 call.order("stop", now=True)  # so that it starts nothing again
     hosts = [Host(name, user=user, port=port) for name, user, port in job.hosts]
-    code = tell(look(hosts, [job.run_id], job.reach, kill=True), click.echo)
+    way = LoginOptions(**job.reach)
+    code = tell(look(hosts, [job.run_id], way, kill=True), click.echo)
     end = time.monotonic() + LAUNCHER
     while job.launcher.lives:
         if time.monotonic() > end:

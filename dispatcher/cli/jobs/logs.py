@@ -34,12 +34,13 @@ def command(job: str | None, follow: bool, rank: str | None) -> int:
     With --log-merge lines are in the order in which they came.
     """
     from dispatcher.cli.jobs.job_screen import Watch, written
+    from dispatcher.cli.options.option_classes import ShowOptions
     from dispatcher.cli.options.output_options import settings
 
     found = registry.find(job)
     only = None if rank is None else _rank(rank)
-    flags = {"quiet": True, "label": "rank" if only is None else "none"}
-    screen: Sink = Watch(found, settings(flags, None)).screen
+    options = ShowOptions(quiet=True, label="rank" if only is None else "none")
+    screen: Sink = Watch(found, settings(options, None)).screen
     reader = written(found, only)
     try:
         while True:

@@ -8,6 +8,7 @@ import click
 
 from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.jobs.job_screen import Watch, follow, tell_end
+from dispatcher.cli.options.option_classes import ShowOptions
 from dispatcher.cli.options.output_options import settings
 from dispatcher.cli.say import say
 from dispatcher.jobs import registry
@@ -37,7 +38,7 @@ def command(job: str | None, now: bool) -> int:
     try:
         with Call(found) as call:
             call.order("stop", now=now)
-            follow(Watch(found, settings({"quiet": True}, None)), call)
+            follow(Watch(found, settings(ShowOptions(quiet=True), None)), call)
     except KeyboardInterrupt:
         say(f"\nnote: job {found.run_id} is being ended; dispatch attach shows it")
         return errors.SIGNAL_BASE + 2

@@ -8,15 +8,16 @@ One look at what runs have left on many hosts, and its result in words; for kill
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import click
 
 from dispatcher.api.find_processes import Look, look_by, summary
+from dispatcher.cli import entry
 from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.options.host_options import find_hosts, how_options, where_options
+from dispatcher.cli.options.option_classes import LoginOptions, SweepOptions
 from dispatcher.cli.say import say
 from dispatcher.jobs import registry
 from dispatcher.model import paths
@@ -25,9 +26,7 @@ from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 
 
-def look(
-    hosts: Sequence[Host], run_ids: Sequence[str], reach: Mapping[str, Any], *, kill: bool
-) -> Look:
+def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, kill: bool) -> Look:
     """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's."""
     # under a rank we would carry its run id to what we start here
     os.environ.pop("DISPATCH_RUN_ID", None)
@@ -54,24 +53,23 @@ Examples:
 """
 
 
-@click.command("sweep", context_settings=MIXED, epilog=EPILOG)
+@entry.command("sweep", SweepOptions, context_settings=MIXED, epilog=EPILOG)
 @click.argument("run_id", required=False, metavar="[RUN_ID]")
 @where_options
 @click.option("--kill", "kills", is_flag=True, help="Kill and remove what is listed as left over.")
 @how_options
-def command(run_id: str | None, kills: bool, **flags: Any) -> int:
+def command(options: SweepOptions) -> int:
     """List what is left on the hosts of your runs whose launcher is gone.
 
     Processes are found by the run id in their environment, never by a name; an agent's private
     folder in /tmp by the run id in its name. Only your own are looked at. What runs that were
     started on another machine left is listed, but killed only if you give its RUN_ID.
     """
-    from dispatcher.api.find_processes import summary
-
+    run_id = options.run_id
     if run_id is not None and not paths.is_run_id(run_id):
         raise UsageError(f"not a run id: {run_id!r}", hint="dispatch sweep lists them")
-    hosts = find_hosts(flags, say)
-    seen = look(hosts, [run_id] if run_id else [], flags, kill=False)
+    hosts = find_hosts(options, say)
+    seen = look(hosts, [run_id] if run_id else [], options, kill=False)
     states = {job.run_id: job.state for job in registry.jobs()}
     ids = sorted({one.run_id for tagged in seen.found.values() for one in tagged})
     left = []
@@ -96,12 +94,12 @@ def command(run_id: str | None, kills: bool, **flags: Any) -> int:
         if not ids and not seen.failures:
             click.echo("nothing left over")
         return 125 if seen.failures else 0
-    if not kills:
+    if not options.kills:
         say("note: --kill kills what is left over")
         return 125 if seen.failures else 0
     names = {name for name, tagged in seen.found.items() if any(t.run_id in left for t in tagged)}
     where = [host for host, name in zip(hosts, seen.found, strict=True) if name in names]
-    killed: Look = look(where, left, flags, kill=True)
+    killed: Look = look(where, left, options, kill=True)
     return max(tell(killed, click.echo), 125 if seen.failures else 0)
 
 

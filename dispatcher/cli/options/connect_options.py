@@ -2,19 +2,25 @@
 
 Whether connections are shared with other runs of dispatch: ``--keep``, and what is kept.
 
-``--fanout-tree``: which hosts are reached through which, as the flags say; and in words.
+``--fanout-tree``: which hosts are reached through which, as the options say; and in words.
 
-Which transport reaches which host: as the flags say it, over kept connections where it may.
+Which transport reaches which host: as the options say it, over kept connections where it may.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatcher.api import transports
 from dispatcher.api.transports import Ask, Ways
+from dispatcher.cli.options.option_classes import (
+    ExecOptions,
+    KeepOptions,
+    LimitOptions,
+    LoginOptions,
+)
 from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
@@ -28,15 +34,15 @@ if TYPE_CHECKING:
     from dispatcher.transport.tree.topology import Topology
 
 
-def seconds(flags: Mapping[str, Any]) -> float | None:
+def keep_seconds(options: KeepOptions) -> float | None:
     """How long new connections are to be kept idle; None without ``--keep``.
 
     Raises: UsageError.
     """
-    text = flags.get("keep")
+    text = options.keep
     if text is None:
         return None
-    if flags["transport"] not in ("auto", "paramiko") or flags.get("rsh") is not None:
+    if options.transport not in ("auto", "paramiko") or options.rsh is not None:
         raise UsageError(
             "--keep is for SSH in process", hint="ControlPersist of ssh_config keeps ssh's own"
         )
@@ -46,22 +52,22 @@ def seconds(flags: Mapping[str, Any]) -> float | None:
     return found
 
 
-def judge_keep(flags: Mapping[str, Any]) -> None:
-    """Nothing, if connections can be kept as ``flags`` say. Raises: UsageError."""
-    if "keep" in flags:
+def judge_keep(options: LoginOptions) -> None:
+    """Nothing, if connections can be kept as ``options`` say. Raises: UsageError."""
+    if isinstance(options, KeepOptions):
         from dispatcher.transport.pool import daemon_socket
 
-        if seconds(flags) is not None or daemon_socket.there():
+        if keep_seconds(options) is not None or daemon_socket.there():
             daemon_socket.folder()
 
 
-def transport(flags: Mapping[str, Any], direct: Callable[[], Transport]) -> Transport:
+def transport(options: LoginOptions, direct: Callable[[], Transport]) -> Transport:
     """What reaches hosts by SSH: over kept connections where that may be, else ``direct()``."""
-    if "keep" not in flags:
+    if not isinstance(options, KeepOptions):
         return direct()
     from dispatcher.transport.pool import daemon_socket
 
-    keep = seconds(flags)
+    keep = keep_seconds(options)
     if keep is None and not daemon_socket.there():
         return direct()
     from dispatcher.transport.pool.pool_transport import KeptTransport
@@ -71,22 +77,22 @@ def transport(flags: Mapping[str, Any], direct: Callable[[], Transport]) -> Tran
     return KeptTransport(
         direct,
         keep=keep,
-        config=flags["ssh_config"],
-        host_keys=flags["host_keys"],
-        alive=alive(flags),
+        config=options.ssh_config,
+        host_keys=options.host_keys,
+        alive=alive(options),
     )
 
 
-def alive(flags: Mapping[str, Any]) -> Alive:
+def alive(options: LoginOptions) -> Alive:
     """When a silent host is asked whether it lives. Raises: UsageError.
 
     In a run only if ssh_config says so: there the agents' heartbeats decide who is lost.
     """
-    if "server_alive_interval" not in flags:
+    if not isinstance(options, LimitOptions):
         return UNLESS_CONFIGURED
-    if flags["server_alive_interval"] is None:
+    if options.server_alive_interval is None:
         return Alive(otherwise=INTERVAL)
-    return Alive(parse_seconds(flags["server_alive_interval"], "--server-alive-interval"))
+    return Alive(parse_seconds(options.server_alive_interval, "--server-alive-interval"))
 
 
 #: how many hosts may connect at once where nobody says: inner hosts do most of the work
@@ -95,10 +101,15 @@ WINDOW = 1024
 
 @value
 class Fanout(Value):
-    """The hosts of a tree and who opens whom, by index. run_id: what the relays carry."""
+    """The hosts of a tree and who opens whom, by index.
+
+    ssh_config, python: as the options have them. run_id: what the relays carry.
+    """
 
     hosts: tuple[Host, ...]
     topology: Topology
+    ssh_config: str | None = None
+    python: str | None = None
     run_id: str | None = None
 
     def lines(self) -> list[str]:
@@ -131,20 +142,18 @@ class Fanout(Value):
                 ways[at] = tuple(index[place] for place in way if place in index)
         return ways
 
-    def transport(
-        self, flags: Mapping[str, Any], direct: Transport, say: Callable[[str], None]
-    ) -> Transport:
+    def transport(self, direct: Transport, say: Callable[[str], None]) -> Transport:
         from dispatcher.bootstrap import payload
         from dispatcher.transport.tree.tree_transport import TreeTransport
 
-        first = flags.get("agent_python")
+        first = self.python
         return TreeTransport(
             [target(host) for host in self.hosts],
             self.topology,
             direct,
             command=payload.command(first=[first] if first else [], run_id=self.run_id),
             common=payload.payload() if self.run_id is not None else b"",
-            config=flags["ssh_config"],
+            config=self.ssh_config,
             say=say,
         )
 
@@ -155,14 +164,12 @@ def target(host: Host) -> Target:
     return Target(host.name, host.user, host.port)
 
 
-def fanout(
-    flags: Mapping[str, Any], hosts: Sequence[Host], run_id: str | None = None
-) -> Fanout | None:
-    """The tree that the flags ask for, if they do; spares and this machine are not in it.
+def fanout(options: KeepOptions, hosts: Sequence[Host], run_id: str | None = None) -> Fanout | None:
+    """The tree that the options ask for, if they do; spares and this machine are not in it.
 
     Raises: UsageError where there can be none.
     """
-    text = flags.get("fanout_tree")
+    text = options.fanout_tree
     if text is None:
         return None
     from dispatcher.transport.tree.topology import (  # for those who want a tree
@@ -171,15 +178,18 @@ def fanout(
     )
 
     branches = parse_branches(text)
-    if flags.get("rsh") is not None or flags["transport"] == "slurm":
+    if options.rsh is not None or options.transport == "slurm":
         raise UsageError("--fanout-tree is for SSH: hosts open each other by ssh")
-    for name in ("pty", "keep"):
-        if flags.get(name):
-            raise UsageError(f"--fanout-tree and --{name} exclude each other")
+    if isinstance(options, ExecOptions) and options.pty:
+        raise UsageError("--fanout-tree and --pty exclude each other")
+    if options.keep:
+        raise UsageError("--fanout-tree and --keep exclude each other")
     from dispatcher.api.transports import is_local
 
     remote = tuple(host for host in hosts if not is_local(host))
-    return Fanout(remote, plan_tree(len(remote), branches), run_id)
+    return Fanout(
+        remote, plan_tree(len(remote), branches), options.ssh_config, options.agent_python, run_id
+    )
 
 
 class Reach(transports.Reach):
@@ -192,16 +202,16 @@ class Reach(transports.Reach):
 
     def __init__(
         self,
-        flags: Mapping[str, Any],
+        options: LoginOptions,
         ask: Ask | None = None,
         *,
         keep: bool = False,
         tree: Fanout | None = None,
         say: Callable[[str], None] = say,
     ) -> None:
-        judge_keep(flags)
-        super().__init__(ways(flags), ask or ask_here, alive(flags))
-        self._flags = flags
+        judge_keep(options)
+        super().__init__(ways(options), ask or ask_here, alive(options))
+        self._options = options
         self._keep = keep
         self._tree = tree
         self._say = say
@@ -212,7 +222,7 @@ class Reach(transports.Reach):
         if self._tree is None or direct.name == "local":
             return direct
         if self._by_tree is None:
-            self._by_tree = self._tree.transport(self._flags, direct, self._say)
+            self._by_tree = self._tree.transport(direct, self._say)
         return self._by_tree
 
     def __exit__(
@@ -227,18 +237,18 @@ class Reach(transports.Reach):
 
     def in_process(self, *, keep: bool = False) -> Transport:
         return transport(
-            self._flags, lambda: super(Reach, self).in_process(keep=keep or self._keep)
+            self._options, lambda: super(Reach, self).in_process(keep=keep or self._keep)
         )
 
 
-def ways(flags: Mapping[str, Any]) -> Ways:
-    """What the flags say of reaching hosts. Raises: UsageError."""
-    return Ways(flags["transport"], flags.get("rsh"), flags["ssh_config"], flags["host_keys"])
+def ways(options: LoginOptions) -> Ways:
+    """What the options say of reaching hosts. Raises: UsageError."""
+    return Ways(options.transport, options.rsh, options.ssh_config, options.host_keys)
 
 
-def judge(flags: Mapping[str, Any], hosts: Iterable[Host]) -> None:
-    """Nothing, if the flags can reach ``hosts`` as these want it. Raises: UsageError."""
-    transports.judge(ways(flags), hosts)
+def judge(options: LoginOptions, hosts: Iterable[Host]) -> None:
+    """Nothing, if the options can reach ``hosts`` as these want it. Raises: UsageError."""
+    transports.judge(ways(options), hosts)
 
 
 def ask_here(prompt: str) -> str | None:

@@ -12,21 +12,29 @@ broken host out wants it kept out of ``-w 'n[1-9]'`` too, and fewer hosts do les
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from dispatcher.cli.options import config_trust
+from dispatcher.cli.options.option_classes import (
+    HostOptions,
+    LoginOptions,
+    WhereOptions,
+    count,
+    replace,
+)
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, setting_of, typed
 from dispatcher.model import hostset
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.model.names import BadName, check_user, parse_count
+from dispatcher.model.names import BadName, check_user
 from dispatcher.plan.exec_plan import target_hosts
 from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+H = TypeVar("H", bound=HostOptions)
 
 #: of the options that choose hosts: what a file calls them
 NAMES = {"hostfile": "hostfile", "lists": "hosts", "excluded": "exclude"}
@@ -56,7 +64,7 @@ _HOW = (
         help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
     ),
     click.option(
-        "--transport", type=click.Choice(["auto", "paramiko", "ssh", "slurm"]), default="auto",
+        "--transport", type=click.Choice(["auto", "paramiko", "ssh", "slurm"]),
         help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh. slurm: one "
         "srun step a host.",
     ),
@@ -66,7 +74,7 @@ _HOW = (
         "'ssh -J gate {host}'.",
     ),
     click.option(
-        "--host-keys", type=click.Choice(["strict", "accept-new"]), default=None,
+        "--host-keys", type=click.Choice(["strict", "accept-new"]),
         help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
     ),
 )  # fmt: skip
@@ -157,61 +165,63 @@ def hosts_typed() -> bool:
     return typed("hostfile") or typed("lists")
 
 
-def only_typed(flags: Mapping[str, Any], *, elsewhere: bool = False) -> Mapping[str, Any]:
-    """``flags`` less the hosts of a file if the command line names any, by -H, -w or elsewhere."""
+def only_typed(options: H, *, elsewhere: bool = False) -> H:
+    """``options`` less the hosts of a file if the command line names any: -H, -w or elsewhere."""
     if not elsewhere and not hosts_typed():
-        return flags
-    untyped = {"hostfile": None, "lists": ()}
-    return {**flags, **{name: none for name, none in untyped.items() if not typed(name)}}
+        return options
+    if not typed("hostfile"):
+        options = replace(options, hostfile=None)
+    return options if typed("lists") else replace(options, lists=())
 
 
 def find_hosts(
-    flags: Mapping[str, Any],
+    options: WhereOptions,
     say: Callable[[str], None],
     more: tuple[Hostlist, ...] = (),
     *,
     slots: bool = False,
 ) -> tuple[Host, ...]:
-    """The hosts that the flags name, each once, in written order.
+    """The hosts that the options name, each once, in written order.
 
     more: those that the command line names without -H and -w. slots: whether it
     matters how many each has.
 
     Raises: UsageError when they name none, or a text is wrong.
     """
-    flags = only_typed(flags, elsewhere=bool(more))
-    lists = [*named_hosts(flags, slots=slots), *more]
+    options = only_typed(options, elsewhere=bool(more))
+    lists = [*named_hosts(options, slots=slots), *more]
     if not lists and not hosts_typed():
         lists += _allocated()
     if not lists:
         raise UsageError("no hosts: where?", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
+    reached = options if isinstance(options, LoginOptions) else LoginOptions()
     hosts = target_hosts(
-        lists, _excluded(flags["excluded"]), *login(flags),
+        lists, _excluded(options.excluded), *login(reached),
         said=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
     )  # fmt: skip
-    if "transport" in flags:
+    if isinstance(options, LoginOptions):
         from dispatcher.cli.options.connect_options import judge
 
-        judge(flags, hosts)
+        judge(options, hosts)
     return hosts
 
 
-def named_hosts(flags: Mapping[str, Any], *, slots: bool) -> list[Hostlist]:
+def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     """What ``-H`` and each ``-w`` name. slots: whether it matters how many a host has.
 
     Raises: UsageError for a file that cannot be read, HostfileError for a text that is wrong.
     """
     lists: list[Hostlist] = []
-    if flags["hostfile"]:
+    if options.hostfile:
         said = said_by("hostfile", "-H")
-        named = read_hosts(flags["hostfile"], sys.stdin.buffer.read, said=said, slots=slots)
+        named = read_hosts(options.hostfile, sys.stdin.buffer.read, said=said, slots=slots)
         lists.append(config_trust.hosts(named, setting_of("hostfile")))
     said = said_by("lists", "-w")
     lists += [
         config_trust.hosts(parse_inline(text, said, slots=slots), setting_of("lists"))
-        for text in flags["lists"]
+        for text in options.lists
     ]
     return lists
 
@@ -223,15 +233,15 @@ def _allocated() -> list[Hostlist]:
     return [] if found is None else [found]
 
 
-def login(flags: Mapping[str, Any]) -> tuple[str | None, int | None]:
+def login(options: LoginOptions) -> tuple[str | None, int | None]:
     """User and port for hosts that name none of their own. Raises: UsageError."""
-    user, port = flags.get("user"), flags.get("ssh_port")
+    user, port = options.user, options.ssh_port
     if user is not None:
         try:
             check_user(user)
         except BadName as bad:
             raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
-    return user, None if port is None else parse_count(port, "--ssh-port", 65535)
+    return user, count(port, "--ssh-port", None, 65535)
 
 
 def _excluded(texts: tuple[str, ...]) -> list[str]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import click
 
 from dispatcher.api.request import cwd_of, is_program
+from dispatcher.cli.options.option_classes import HostOptions, RunOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import shown
 from dispatcher.plan.variables import HIDDEN, is_secret
@@ -32,18 +32,18 @@ _SHELL = frozenset(" \t\n;|&*$<>`")
 _NUMBER = re.compile(r"[0-9]+")
 
 
-def script(words: Sequence[str], flags: Mapping[str, Any]) -> None:
+def script(words: Sequence[str], run: RunOptions) -> None:
     """Refuse ``words``, a script of Python and its arguments, if the first is surely none."""
-    name, folder = words[0], cwd_of(flags["chdir"])
+    name, folder = words[0], cwd_of(run.chdir)
     here = os.path.lexists(os.path.join(folder, name))
-    usual = flags["python"] is None and flags["chdir"] is None
+    usual = run.python is None and run.chdir is None
     if here and not (usual and is_program(name)):
         return
-    _launcher(words, flags)
+    _launcher(words, run)
     if _PYTHON.match(os.path.basename(name)):
         why = "no script: dispatch itself starts scripts by Python"
         raise UsageError(f"{shown(name)}: {why}", hint=_bare(words))
-    _neighbours(words, last_list(flags))
+    _neighbours(words, last_list(run))
     first, *rest = _split(name)
     path = os.path.join(folder, first)
     if rest and not here and (os.path.isfile(path) or _ends_in_arguments(name, first)):
@@ -122,10 +122,9 @@ def near_command(words: Sequence[str]) -> str | None:
     return line([near[0], *words[1:]]) if near else None
 
 
-def last_list(flags: Mapping[str, Any]) -> str | None:
+def last_list(options: HostOptions) -> str | None:
     """The text that names hosts, the one that stands last if there are several."""
-    named: str | None = flags["lists"][-1] if flags["lists"] else flags["hostfile"]
-    return named
+    return options.lists[-1] if options.lists else options.hostfile
 
 
 def neighbours(words: Sequence[str], listed: str | None) -> list[str]:
@@ -161,20 +160,20 @@ def _neighbours(words: Sequence[str], listed: str | None) -> None:
         raise UsageError(f"{shown(words[0])}: {why}", hint=with_neighbours(whole, more, listed))
 
 
-def _launcher(words: Sequence[str], flags: Mapping[str, Any]) -> None:
+def _launcher(words: Sequence[str], run: RunOptions) -> None:
     from dispatcher.plan import compat
 
     step = os.path.basename(words[0]) in _STEPS
     if not step and not compat.is_known(words):
         return
     name = shown(words[0])
-    if flags["per_node"]:
+    if run.per_node:
         hint = line([*options(), "--no-python", *words])
         raise UsageError(f"{name}: a program, and no script of Python", hint=hint)
     if step:
         hint = _bare(_behind(words)) + "  # --transport slurm has srun start it"
     else:
-        named = last_list(flags)
+        named = last_list(run)
         hosts = ["-H", named] if named else []
         hint = shlex.join(["dispatch", "import", *hosts, "--", *words])
         hint += "  # prints the line for dispatch"

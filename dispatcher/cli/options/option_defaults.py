@@ -84,7 +84,9 @@ def said_by(name: str, option: str) -> str:
 
 
 def _source(name: str) -> ParameterSource | None:
-    return click.get_current_context().get_parameter_source(name)
+    context = click.get_current_context()
+    assert name in context.params, f"{context.command.name} has no option {name!r}"
+    return context.get_parameter_source(name)
 
 
 def _filled() -> _Filled:
@@ -100,24 +102,23 @@ def said_to(command: str) -> dict[str, Setting]:
     return chosen(filled.files, command, filled.profile) if filled.files else {}
 
 
-def as_said_to(
-    command: str, flags: Mapping[str, Any], options: Mapping[str, str]
-) -> Mapping[str, Any]:
-    """``flags``, with those ``options`` (flag -> name) that nobody typed as ``command`` has them.
+def as_said_to(command: str, names: Mapping[str, str]) -> dict[str, Any]:
+    """Those parameters among ``names`` (parameter -> option) that nobody typed, for ``command``.
 
     Raises: UsageError naming the file for a value that cannot be.
     """
-    said, values, mine = said_to(command), _filled().values, dict(flags)
-    for flag, name in options.items():
+    said, values = said_to(command), _filled().values
+    found: dict[str, Any] = {}
+    for flag, name in names.items():
         parameter = _parameter(click.get_current_context().command, name)
         if typed(flag) or parameter is None:
             continue
         values.pop(flag, None)
-        mine[flag] = () if parameter.multiple else None
+        found[flag] = () if parameter.multiple else None
         if name in said:
-            mine[flag] = _fitted(parameter, name, said[name])
-            values[flag] = replace(said[name], value=mine[flag])
-    return mine
+            found[flag] = _fitted(parameter, name, said[name])
+            values[flag] = replace(said[name], value=found[flag])
+    return found
 
 
 def settings(

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from dispatcher.cli.options.option_classes import ShowOptions, seconds
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
 
@@ -32,7 +33,6 @@ _LINES = (
     click.option(
         "--label",
         type=click.Choice(["rank", "host", "none"]),
-        default="rank",
         help="Label lines [rank], [host:local rank], or not at all.",
     ),
     click.option("--timestamps", is_flag=True, help="Time of arrival before each line."),
@@ -79,7 +79,6 @@ _RUN = (
     click.option(
         "--screen-overflow",
         type=click.Choice(["auto", "drop", "block"]),
-        default="auto",
         help="A paused reader: leave out and count, or hold the ranks back [auto: drop where "
         "stdout is a terminal or --log-dir keeps all].",
     ),
@@ -87,7 +86,6 @@ _RUN = (
     click.option(
         "--log-overflow",
         type=click.Choice(["block", "spool", "drop"]),
-        default="block",
         help="A slow log disk: hold the ranks back, keep up to 4 GiB in TMPDIR meanwhile, or "
         "leave out and mark.",
     ),
@@ -97,16 +95,6 @@ _RUN = (
     click.option("-q", "--quiet", is_flag=True, help="No notes; only the ranks and the verdict."),
     click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error."),
 )
-
-#: what an option is where a command does not have it
-_USUAL = {
-    "label": "rank", "timestamps": False, "only_ranks": None, "rank0": False, "fold": False,
-    "fold_numbers": False, "grep": None, "partial_after": None, "stall_after": None, "sample": None,
-    "step_line": None,
-    "watch": False, "metrics": None, "screen_overflow": "auto", "log_dir": None,
-    "log_overflow": "block", "log_merge": False, "log_size": None, "log_keep": None,
-    "quiet": False, "verbose": False,
-}  # fmt: skip
 
 
 def options(command: Command) -> Command:
@@ -149,68 +137,62 @@ class Showing(Value):
     verbose: bool
 
 
-def settings(flags: Mapping[str, Any], world_size: int | None) -> Showing:
-    """What the flags say; those that are absent are as usual.
-
-    world_size: None if it is not known yet. Raises: UsageError.
-    """
-    flags = {**_USUAL, **flags}
-    from dispatcher.plan.job.request import parse_seconds
-
-    if flags["quiet"] and flags["verbose"]:
+def settings(options: ShowOptions, world_size: int | None) -> Showing:
+    """What the options say. world_size: None if it is not known yet. Raises: UsageError."""
+    if options.quiet and options.verbose:
         raise UsageError("--quiet and --verbose exclude each other")
-    if not flags["log_dir"]:
-        _alone(flags)
-    partial, stall = flags["partial_after"], flags["stall_after"]
+    if not options.log_dir:
+        _alone(options)
     return Showing(
-        label=flags["label"],
-        timestamps=flags["timestamps"],
-        only=_only(flags, world_size),
-        grep=_pattern(flags["grep"]),
-        step_line=_pattern(flags["step_line"], "--step-line"),
-        fold=flags["fold"] or flags["fold_numbers"],
-        fold_numbers=flags["fold_numbers"],
-        stall_after=None if stall is None else parse_seconds(stall, "--stall-after") or None,
-        sample=_sample(flags),
-        watch=flags["watch"],
-        metrics=flags["metrics"],
-        partial_after=None if partial is None else parse_seconds(partial, "--partial-after"),
-        screen_overflow=flags["screen_overflow"],
-        log_overflow=flags["log_overflow"],
-        log_merge=flags["log_merge"],
-        rotation=_rotation(flags),
-        quiet=flags["quiet"],
-        verbose=flags["verbose"],
+        label=options.label,
+        timestamps=options.timestamps,
+        only=_only(options, world_size),
+        grep=_pattern(options.grep),
+        step_line=_pattern(options.step_line, "--step-line"),
+        fold=options.fold or options.fold_numbers,
+        fold_numbers=options.fold_numbers,
+        stall_after=seconds(options.stall_after, "--stall-after", None) or None,
+        sample=_sample(options),
+        watch=options.watch,
+        metrics=options.metrics,
+        partial_after=seconds(options.partial_after, "--partial-after", None),
+        screen_overflow=options.screen_overflow,
+        log_overflow=options.log_overflow,
+        log_merge=options.log_merge,
+        rotation=_rotation(options),
+        quiet=options.quiet,
+        verbose=options.verbose,
     )
 
 
-def _alone(flags: Mapping[str, Any]) -> None:
+def _alone(options: ShowOptions) -> None:
     """Raises: UsageError for an option about files without ``--log-dir``."""
-    for name, usual in (
-        ("log_overflow", "block"), ("log_merge", False), ("log_size", None), ("log_keep", None)
-    ):  # fmt: skip
-        if flags[name] != usual:
-            raise UsageError(f"--{name.replace('_', '-')} goes with --log-dir")
+    for option, given in (
+        ("--log-overflow", options.log_overflow != "block"),
+        ("--log-merge", options.log_merge),
+        ("--log-size", options.log_size is not None),
+        ("--log-keep", options.log_keep is not None),
+    ):
+        if given:
+            raise UsageError(f"{option} goes with --log-dir")
 
 
-def _sample(flags: Mapping[str, Any]) -> float | None:
+def _sample(options: ShowOptions) -> float | None:
     """Seconds between two samples; None for none."""
-    if flags["sample"] is None:
-        if flags["watch"]:
+    if options.sample is None:
+        if options.watch:
             return WATCH_EVERY
-        return METRICS_EVERY if flags["metrics"] else None
-    from dispatcher.plan.job.request import parse_seconds
-
-    seconds = parse_seconds(flags["sample"], "--sample")
-    if seconds < LEAST_EVERY:
-        raise UsageError(f"--sample: not every {seconds:g} s: it must cost nothing that is noticed")
-    return seconds
+        return METRICS_EVERY if options.metrics else None
+    every = seconds(options.sample, "--sample", 0.0)
+    if every < LEAST_EVERY:
+        raise UsageError(f"--sample: not every {every:g} s: it must cost nothing that is noticed")
+    return every
 
 
-def _rotation(flags: Mapping[str, Any]) -> Rotation:
+def _rotation(options: ShowOptions) -> Rotation:
     from dispatcher.output.files.rotation import Rotation
 
-    size, keep = flags["log_size"], flags["log_keep"]
+    size, keep = options.log_size, options.log_keep
     if keep is not None and size is None:
         raise UsageError("--log-keep goes with --log-size")
     if keep is not None and not (keep.isascii() and keep.isdigit() and len(keep) < 7):
@@ -235,15 +217,15 @@ def parse_size(text: str, flag: str) -> int:
     return size
 
 
-def _only(flags: Mapping[str, Any], world_size: int | None) -> Ranks | None:
+def _only(options: ShowOptions, world_size: int | None) -> Ranks | None:
     from dispatcher.output.buffered import parse_ranks
 
-    if flags["rank0"] and flags["only_ranks"] is not None:
+    if options.rank0 and options.only_ranks is not None:
         raise UsageError("--rank0 and --only-ranks exclude each other")
-    if flags["rank0"]:
+    if options.rank0:
         return parse_ranks("0", "--rank0")
-    if flags["only_ranks"] is not None:
-        return parse_ranks(flags["only_ranks"], "--only-ranks", world_size)
+    if options.only_ranks is not None:
+        return parse_ranks(options.only_ranks, "--only-ranks", world_size)
     return None
 
 

@@ -1,16 +1,17 @@
-"""From the flags of ``run`` to a ``Request``: each flag's text becomes what it means."""
+"""From the options of ``run`` to a ``Request``: each flag's text becomes what it means."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from dispatcher.api.request import cwd_of, python_of
 from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
+from dispatcher.cli.options.option_classes import RunOptions, count, seconds
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, typed
 from dispatcher.cli.say import say
 from dispatcher.model.errors import PlanError, UsageError
@@ -26,7 +27,6 @@ from dispatcher.plan.job.request import (
     Restarts,
     Stdin,
     parse_nproc,
-    parse_seconds,
     parse_stdin,
 )
 from dispatcher.plan.variables import EnvFileError, check_folders_variable, parse_env_file
@@ -35,52 +35,52 @@ MOST_ENV_FILE = 1 << 20
 _DEEPSPEEDS = ".deepspeed_env"
 
 
-def request(flags: Mapping[str, Any]) -> Request:
+def request(options: RunOptions) -> Request:
     """What the user asked for. Raises: UsageError for the first flag that is wrong."""
-    flags = only_typed(flags)
-    hosts = None if flags["hostfile"] or flags["lists"] else _allocated(flags["words"])
+    options = only_typed(options)
+    hosts = None if options.hostfile or options.lists else _allocated(options.words)
     # before hosts are read: "n1, n2" is not only a wrong list, "-" not read for nothing
-    program, stdin = _program(flags), _stdin(flags)
+    program, stdin = _program(options), _stdin(options)
     if hosts is None:
-        hosts = _together(named_hosts(flags, slots=True))
-    _judge_exports(flags["exports"], hosts)
-    if flags["python"] == "":
+        hosts = _together(named_hosts(options, slots=True))
+    _judge_exports(options.exports, hosts)
+    if options.python == "":
         raise UsageError("--python: an empty name")
-    include, exclude = _filters(flags, hosts)
-    per_node = flags["per_node"] or flags["rdzv"]
-    if flags["per_node"] and flags["nproc_per_node"] is not None:
+    include, exclude = _filters(options, hosts)
+    per_node = options.per_node or options.rdzv
+    if options.per_node and options.nproc_per_node is not None:
         raise UsageError("--per-node is one process a host: --nproc-per-node contradicts it")
     environ = dict(os.environ)
     return Request(
         hosts=hosts,
         program=program,
-        cwd=cwd_of(flags["chdir"]),
-        np=_count(flags, "np", "--np"),
-        nnodes=_count(flags, "nnodes", "--nnodes"),
-        nproc_per_node=1 if per_node else _nproc(flags["nproc_per_node"]),
+        cwd=cwd_of(options.chdir),
+        np=count(options.np, "--np", None),
+        nnodes=count(options.nnodes, "--nnodes", None),
+        nproc_per_node=1 if per_node else _nproc(options.nproc_per_node),
         include=include,
         exclude=exclude,
-        map_by={"slot": "block", "node": "node"}[flags["map_by"]],
-        oversubscribe=flags["oversubscribe"],
-        python=flags["python"] or python_of(environ),
-        user=flags["user"],
-        port=_count(flags, "ssh_port", "--ssh-port", 65535),
+        map_by={"slot": "block", "node": "node"}[options.map_by],
+        oversubscribe=options.oversubscribe,
+        python=options.python or python_of(environ),
+        user=options.user,
+        port=count(options.ssh_port, "--ssh-port", None, 65535),
         environ=environ,
-        exports=flags["exports"],
-        env_files=_env_files(flags["env_files"], environ),
-        devices=flags["devices"],
-        omp="keep" if per_node and flags["omp"] == "auto" else _omp(flags["omp"]),
-        master_addr=flags["master_addr"],
-        master_port=_count(flags, "master_port", "--master-port", 65535),
-        iface=flags["iface"],
-        mpi="none" if per_node and flags["mpi"] == "auto" else flags["mpi"],
-        pmi_port=_pmi_port(flags),
+        exports=options.exports,
+        env_files=_env_files(options.env_files, environ),
+        devices=options.devices,
+        omp="keep" if per_node and options.omp == "auto" else _omp(options.omp),
+        master_addr=options.master_addr,
+        master_port=count(options.master_port, "--master-port", None, 65535),
+        iface=options.iface,
+        mpi="none" if per_node and options.mpi == "auto" else options.mpi,
+        pmi_port=_pmi_port(options),
         stdin=stdin,
-        send_equal_once=flags["dedup_output"],
-        limits=_limits(flags),
-        restarts=_restarts(flags),
-        spares=_count(flags, "spares", "--spares"),
-        local_rank_arg=_local_rank_arg(flags["local_rank_arg"]),
+        send_equal_once=options.dedup_output,
+        limits=_limits(options),
+        restarts=_restarts(options),
+        spares=count(options.spares, "--spares", None),
+        local_rank_arg=_local_rank_arg(options.local_rank_arg),
         per_node=per_node,
     )
 
@@ -123,19 +123,20 @@ def _judge_exports(exports: Sequence[str], hosts: Hostlist) -> None:
             )
 
 
-def _filters(flags: Mapping[str, Any], hosts: Hostlist) -> tuple[str | None, str | None]:
+def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | None]:
     """The values of --include and --exclude for ``hosts``. Raises: UsageError.
 
     A filter of a file stays when hosts are typed: fewer do less harm. Yet it may name
     others than these.
     """
-    given = [name for name in ("include", "exclude") if flags[name] is not None]
+    texts = {"include": options.include, "exclude": options.exclude}
+    given = {name: text for name, text in texts.items() if text is not None}
     if len(given) == 2 and all(map(typed, given)):
         raise UsageError("--include and --exclude exclude each other")
-    found: dict[str, str | None] = {name: flags[name] for name in given}
+    found: dict[str, str | None] = {**given}
     for name in filter(origin, given):
         said = said_by(name, f"--{name}")
-        found[name] = fitting(flags[name], hosts.hosts, said, strict=not hosts_typed())
+        found[name] = fitting(given[name], hosts.hosts, said, strict=not hosts_typed())
     include, exclude = found.get("include"), found.get("exclude")
     if any(map(origin, given)):
         nobody = "include" in given and include is None
@@ -145,28 +146,28 @@ def _filters(flags: Mapping[str, Any], hosts: Hostlist) -> tuple[str | None, str
     return include, exclude
 
 
-def _program(flags: Mapping[str, Any]) -> Program:
-    words = flags["words"]
-    if flags["module"] and flags["no_python"]:
+def _program(options: RunOptions) -> Program:
+    words = options.words
+    if options.module and options.no_python:
         raise UsageError("--module and --no-python exclude each other")
     if not words or not words[0]:
         raise UsageError(
             "no program: what should the ranks run?",
             hint="dispatch -H hostfile train.py, or --no-python hostname",
         )
-    if flags["rdzv"]:
-        _nproc(flags["nproc_per_node"])  # torchrun takes the same words
-        return Program("module", torchrun(words, flags["nproc_per_node"], _kind(flags)))
+    if options.rdzv:
+        _nproc(options.nproc_per_node)  # torchrun takes the same words
+        return Program("module", torchrun(words, options.nproc_per_node, _kind(options)))
     from dispatcher.cli.options import mistakes
 
-    match _kind(flags):
+    match _kind(options):
         case "script":
-            mistakes.script(words, flags)
+            mistakes.script(words, options)
         case "module":
             mistakes.module(words)
         case "command":
             mistakes.command(words)
-    return Program(_kind(flags), tuple(words))
+    return Program(_kind(options), tuple(words))
 
 
 def _local_rank_arg(text: str | None) -> str | None:
@@ -178,29 +179,22 @@ def _local_rank_arg(text: str | None) -> str | None:
     return text
 
 
-def _kind(flags: Mapping[str, Any]) -> Literal["script", "module", "command"]:
-    if flags["module"]:
+def _kind(options: RunOptions) -> Literal["script", "module", "command"]:
+    if options.module:
         return "module"
-    return "command" if flags["no_python"] else "script"
-
-
-def _count(flags: Mapping[str, Any], name: str, flag: str, high: int | None = None) -> int | None:
-    text = flags[name]
-    if text is None:
-        return None
-    return parse_count(text, flag) if high is None else parse_count(text, flag, high)
+    return "command" if options.no_python else "script"
 
 
 def _nproc(text: str | None) -> Nproc | None:
     return None if text is None else parse_nproc(text)
 
 
-def _stdin(flags: Mapping[str, Any]) -> Stdin:
+def _stdin(options: RunOptions) -> Stdin:
     """Who reads standard input. Raises: UsageError if it is not there to be read."""
-    chosen = parse_stdin(flags["stdin"])
-    if chosen == "none" or flags["dry_run"]:
+    chosen = parse_stdin(options.stdin)
+    if chosen == "none" or options.dry_run:
         return chosen
-    if flags["hostfile"] == "-":
+    if options.hostfile == "-":
         raise UsageError(
             f"--stdin {chosen}: -H - takes the hosts from standard input",
             hint="-H FILE",
@@ -210,10 +204,10 @@ def _stdin(flags: Mapping[str, Any]) -> Stdin:
     return chosen
 
 
-def _pmi_port(flags: Mapping[str, Any]) -> bool:
-    if flags["pmi_port"] and flags["mpi"] == "none":
+def _pmi_port(options: RunOptions) -> bool:
+    if options.pmi_port and options.mpi == "none":
         raise UsageError("--pmi-port and --mpi none exclude each other")
-    return bool(flags["pmi_port"])
+    return bool(options.pmi_port)
 
 
 def _omp(text: str) -> int | Literal["auto", "keep"]:
@@ -268,38 +262,33 @@ def _text(path: str, who: str) -> bytes:
     return text
 
 
-def _limits(flags: Mapping[str, Any]) -> Limits:
-    given: dict[str, Any] = {}
-    for name in (
-        "connect_timeout", "boot_timeout", "grace", "heartbeat", "lease", "mpi_stall_warning",
-        "hang_timeout",
-    ):  # fmt: skip
-        if flags[name] is not None:
-            field = "mpi_patience" if name == "mpi_stall_warning" else name
-            given[field] = parse_seconds(flags[name], "--" + name.replace("_", "-"))
-    for name, field in (("max_missed_heartbeats", "beats_lost"), ("fanout", "connect_window")):
-        count = _count(flags, name, "--" + name.replace("_", "-"))
-        if count is not None:
-            given[field] = count
-    if flags["fanout_tree"] is not None:
-        given.setdefault("connect_window", WINDOW)
-    if "lease" not in given:
+def _limits(options: RunOptions) -> Limits:
+    heartbeat = seconds(options.heartbeat, "--heartbeat", Limits.heartbeat)
+    lost = count(options.max_missed_heartbeats, "--max-missed-heartbeats", Limits.beats_lost)
+    window = Limits.connect_window if options.fanout_tree is None else WINDOW
+    return Limits(
+        connect_timeout=seconds(
+            options.connect_timeout, "--connect-timeout", Limits.connect_timeout
+        ),
+        boot_timeout=seconds(options.boot_timeout, "--boot-timeout", Limits.boot_timeout),
+        grace=seconds(options.grace, "--grace", Limits.grace),
+        heartbeat=heartbeat,
+        beats_lost=lost,
         # slower heartbeats need a lease that still outlives the missed ones
-        lost = given.get("heartbeat", Limits.heartbeat) * given.get("beats_lost", Limits.beats_lost)
-        given["lease"] = max(Limits.lease, 2 * lost)
-    return Limits(**given)
+        lease=seconds(options.lease, "--lease", max(Limits.lease, 2 * heartbeat * lost)),
+        mpi_patience=seconds(options.mpi_stall_warning, "--mpi-stall-warning", Limits.mpi_patience),
+        hang_timeout=seconds(options.hang_timeout, "--hang-timeout", Limits.hang_timeout),
+        connect_window=count(options.fanout, "--fanout", window),
+    )
 
 
-def _restarts(flags: Mapping[str, Any]) -> Restarts:
-    given: dict[str, Any] = {
-        "most": _count(flags, "max_restarts", "--max-restarts")
-        if flags["max_restarts"] != "0"
-        else 0,
-        "min_nodes": _count(flags, "min_nodes", "--min-nodes"),
-        "host_faults": _count(flags, "max_host_failures", "--max-host-failures"),
-        "progress_file": flags["progress_file"],
-        "progress_line": flags["progress_line"],
-    }
-    if flags["restart_delay"] is not None:
-        given["delay"] = parse_seconds(flags["restart_delay"], "--restart-delay")
-    return Restarts(**{name: value for name, value in given.items() if value is not None})
+def _restarts(options: RunOptions) -> Restarts:
+    most = options.max_restarts
+    return Restarts(
+        most=0 if most == "0" else count(most, "--max-restarts", Restarts.most),
+        min_nodes=count(options.min_nodes, "--min-nodes", Restarts.min_nodes),
+        host_faults=count(options.max_host_failures, "--max-host-failures", Restarts.host_faults),
+        delay=seconds(options.restart_delay, "--restart-delay", Restarts.delay),
+        progress_file=options.progress_file,
+        progress_line=options.progress_line,
+    )

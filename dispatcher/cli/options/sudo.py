@@ -13,19 +13,20 @@ from __future__ import annotations
 import os
 import termios
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dispatcher.cli.options.option_classes import SudoOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import BadName, check_user
 
 
-def user(flags: Mapping[str, Any]) -> str | None:
+def user(options: SudoOptions) -> str | None:
     """The user that sudo is to make of us; None without ``--sudo``. Raises: UsageError."""
-    name: str | None = flags["sudo"]
+    name: str | None = options.sudo
     if name is None:
-        if flags["ask_sudo_password"]:
+        if options.ask_sudo_password:
             raise UsageError("--ask-sudo-password: for what?", hint="--sudo, or --sudo=USER")
         return None
     try:
@@ -36,20 +37,20 @@ def user(flags: Mapping[str, Any]) -> str | None:
 
 
 @contextmanager
-def password(flags: Mapping[str, Any]) -> Iterator[Callable[[], bytes | None]]:
+def password(options: SudoOptions) -> Iterator[Callable[[], bytes | None]]:
     """Gives what asks for the password; with ``--ask-sudo-password`` it was asked already.
 
     Raises: UsageError when it cannot be asked now.
     """
-    if flags["sudo"] is None:
+    if options.sudo is None:
         yield lambda: None
         return
     import getpass  # for what few ask for
 
-    prompt = f"password of {flags['user'] or getpass.getuser()} for sudo: "
+    prompt = f"password of {options.user or getpass.getuser()} for sudo: "
     asking = Asking(prompt)
     try:
-        if not flags["ask_sudo_password"]:
+        if not options.ask_sudo_password:
             yield asking.ask
             return
         known = asking.ask()

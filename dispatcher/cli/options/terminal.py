@@ -8,36 +8,27 @@ as labelled lines, made harmless, as from pipes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.exec_plan import ExecPlan
 
-#: flags that say how lines are shown: with one of these, lines are wanted
-_OF_LINES = (
-    "gather",
-    "gather_all",
-    "diff",
-    "as_json",
-    "timestamps",
-    "output_dir",
-    "error_dir",
-    "no_stdin",
-)
+if TYPE_CHECKING:
+    from dispatcher.cli.options.option_classes import ExecOptions
+    from dispatcher.plan.exec_plan import ExecPlan
+
 USUAL = (80, 24)
 
 
-def size(flags: Mapping[str, Any]) -> tuple[int, int] | None:
+def size(options: ExecOptions) -> tuple[int, int] | None:
     """(columns, rows) of the terminal that each command gets; None without ``--pty``.
 
     Raises: UsageError.
     """
-    if not flags["pty"]:
+    if not options.pty:
         return None
-    if flags["stdin"]:
+    if options.stdin:
         raise UsageError("-I and --pty: a terminal is no pipe, it would change the bytes")
     for fd in (1, 0, 2):
         try:
@@ -49,14 +40,18 @@ def size(flags: Mapping[str, Any]) -> tuple[int, int] | None:
     return USUAL
 
 
-def is_ours(flags: Mapping[str, Any], exec_plan: ExecPlan) -> bool:
-    """Whether the command's terminal is to be the user's own."""
+def is_ours(options: ExecOptions, exec_plan: ExecPlan) -> bool:
+    """Whether the command's terminal is to be the user's own: unless lines are wanted."""
+    lines = (
+        options.gather, options.gather_all, options.diff, options.as_json, options.timestamps,
+        options.output_dir, options.error_dir, options.no_stdin,
+    )  # fmt: skip
     return (
         exec_plan.terminal is not None
         and len(exec_plan.hosts) == 1
         and os.isatty(0)
         and os.isatty(1)
-        and not any(flags[name] for name in _OF_LINES)
+        and not any(lines)
     )
 
 

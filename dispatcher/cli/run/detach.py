@@ -26,10 +26,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from dispatcher.cli.options.option_classes import RunOptions, replace
 from dispatcher.cli.options.output_options import Showing, settings
 from dispatcher.cli.say import say
 from dispatcher.core.events.run_events import RankSpawned, RanksPlaced
@@ -45,30 +45,35 @@ MOST_SHOWN = 64 << 10
 
 def detach(
     plan: JobPlan,
-    flags: Mapping[str, Any],
-    run: Callable[[JobPlan, Mapping[str, Any], Showing, RunPaths, Word], int],
+    options: RunOptions,
+    run: Callable[[JobPlan, RunOptions, Showing, RunPaths, Word], int],
 ) -> int:
     """``run`` the plan in the background; the exit code of its start.
 
     Raises: UsageError.
     """
-    check(flags)
-    log_dir = flags["log_dir"] or str(private(state_folder()))
+    check(options)
+    log_dir = options.log_dir or str(private(state_folder()))
     # what the ranks write is in the files; the launcher's own log needs no copy of it
-    quiet = {**flags, "log_dir": log_dir, "only_ranks": "none"}
+    quiet = replace(options, log_dir=log_dir, only_ranks="none")
     showing = settings(quiet, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(log_dir, plan.run_id)
     return background(lambda word: run(plan, quiet, showing, paths, word), paths, plan.run_id)
 
 
-def check(flags: Mapping[str, Any]) -> None:
+def check(options: RunOptions) -> None:
     """Raises: UsageError for what cannot be had in the background."""
-    if flags["stdin"] != "none":
+    if options.stdin != "none":
         raise UsageError("--stdin: a job in the background reads no standard input", hint="< FILE")
-    for name in ("only_ranks", "grep", "timestamps", "rank0"):
-        if flags[name]:
+    for option, given in (
+        ("--only-ranks", options.only_ranks),
+        ("--grep", options.grep),
+        ("--timestamps", options.timestamps),
+        ("--rank0", options.rank0),
+    ):
+        if given:
             raise UsageError(
-                f"--{name.replace('_', '-')} is about the screen, and --detach has none",
+                f"{option} is about the screen, and --detach has none",
                 hint="dispatch attach JOB shows every rank; dispatch logs JOB --rank N one",
             )
 

@@ -2,7 +2,7 @@
 
 ``--dry-run``: the plan as a table for people, or as JSON for programs. No host is touched.
 
-From flags to an exit code: plan, settings, transports, sinks, runner, verdict.
+From options to an exit code: plan, settings, transports, sinks, runner, verdict.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatcher.api.request import allow_open_files
 from dispatcher.cli.options.connect_options import Reach, fanout, judge
@@ -29,6 +28,7 @@ from dispatcher.plan.job.job_plan import JobPlan, plan_job
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import Fanout
+    from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.cli.options.output_options import Showing
     from dispatcher.cli.run.detach import Word
     from dispatcher.model.paths import RunPaths
@@ -89,42 +89,42 @@ def _spans(ranks: tuple[int, ...]) -> str:
     return ",".join(map(str, ranks))
 
 
-def launch(flags: Mapping[str, Any]) -> int:
-    """Plan and run what the flags say; the exit code.
+def launch(options: RunOptions) -> int:
+    """Plan and run what the options say; the exit code.
 
     Raises: UsageError before any host is touched.
     """
-    plan = plan_job(request(flags), _run_id())
-    judge(flags, [node.host for node in (*plan.nodes, *plan.spares)])
-    tree = fanout(flags, [node.host for node in plan.nodes])
-    check_launcher(plan, flags)
+    plan = plan_job(request(options), _run_id())
+    judge(options, [node.host for node in (*plan.nodes, *plan.spares)])
+    tree = fanout(options, [node.host for node in plan.nodes])
+    check_launcher(plan, options)
     for notice in plan.notices:
         say(f"note: {notice}")
-    if flags["dry_run"]:
-        show(Handing(plan, flags).plan, tree, as_json=flags["as_json"])
+    if options.dry_run:
+        show(Handing(plan, options).plan, tree, as_json=options.as_json)
         return 0
-    if flags["as_json"]:
+    if options.as_json:
         raise UsageError("--json goes with --dry-run")
     from dispatcher.bootstrap import payload
     from dispatcher.cli.options.output_options import settings
     from dispatcher.cli.run.preflight import wants
     from dispatcher.model.paths import RunPaths
 
-    wants(flags)
+    wants(options)
     allow_open_files(len(plan.nodes) + len(plan.spares))
-    if flags["agent_python"] is not None:
-        payload.command(first=[flags["agent_python"]])  # judge it while no host is touched
-    if flags["watch"]:
+    if options.agent_python is not None:
+        payload.command(first=[options.agent_python])  # judge it while no host is touched
+    if options.watch:
         from dispatcher.cli.run.monitoring import check
 
-        check(flags)
-    if flags["detach"]:
+        check(options)
+    if options.detach:
         from dispatcher.cli.run.detach import detach
 
-        return detach(plan, flags, _run)
-    showing = settings(flags, None if plan.is_open else plan.world_size)
-    paths = RunPaths.create(flags["log_dir"], plan.run_id) if flags["log_dir"] else None
-    return _run(plan, flags, showing, paths)
+        return detach(plan, options, _run)
+    showing = settings(options, None if plan.is_open else plan.world_size)
+    paths = RunPaths.create(options.log_dir, plan.run_id) if options.log_dir else None
+    return _run(plan, options, showing, paths)
 
 
 def _run_id() -> str:
@@ -135,7 +135,7 @@ def _run_id() -> str:
 
 def _run(
     plan: JobPlan,
-    flags: Mapping[str, Any],
+    options: RunOptions,
     showing: Showing,
     paths: RunPaths | None,
     word: Word | None = None,
@@ -156,8 +156,8 @@ def _run(
     from dispatcher.runner.inbox import pass_over
     from dispatcher.runner.run.run_loop import HANDLED
 
-    decision = preflight(plan, flags)
-    handed = Handing(decision.plan, flags)
+    decision = preflight(plan, options)
+    handed = Handing(decision.plan, options)
     plan = handed.plan
     if handed.hosts:
         showing = replace(showing, label="none")  # lines have mpirun's labels
@@ -188,26 +188,26 @@ def _run(
         )  # fmt: skip
         if not showing.quiet:
             say(f"note: logs in {paths.folder}")
-    if flags["trace"] is not None:
+    if options.trace is not None:
         from dispatcher.output.files.trace import Trace
 
         try:
-            sinks.append(Trace(flags["trace"], hosts, _age(), screen.say))
+            sinks.append(Trace(options.trace, hosts, _age(), screen.say))
         except OSError as error:
-            raise UsageError(f"--trace {flags['trace']}: {error.strerror}") from None
+            raise UsageError(f"--trace {options.trace}: {error.strerror}") from None
     sinks += seen.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
     enrolled = Enrolled(
-        plan, flags, paths, word, lambda event: course.tell(event), seen.slow, handed.hosts
+        plan, options, paths, word, lambda event: course.tell(event), seen.slow, handed.hosts
     )
     if not showing.quiet:
         sinks.append(Notes(hosts, enrolled.also_told(screen.say), verbose=showing.verbose))
     sinks += [screen, *enrolled.sinks]
 
-    tree = fanout(flags, [node.host for node in plan.nodes], plan.run_id)
+    tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
     ask = None if word is None else word.ask
     heard = (lambda line: None) if showing.quiet else screen.say
-    with enrolled, handed, seen, Reach(flags, ask, tree=tree, say=heard) as reach:
+    with enrolled, handed, seen, Reach(options, ask, tree=tree, say=heard) as reach:
         course = Course(
             plan,
             handed.way(reach.transport_for),
@@ -218,12 +218,12 @@ def _run(
             excluded=decision.excluded,
             rdma=decision.rdma,
             verdict=decision.verdict,
-            check=flags["check"] != "none",
-            agent_python=flags["agent_python"],
+            check=options.check != "none",
+            agent_python=options.agent_python,
             sample_every=showing.sample,
             lent=seen.lent,
             above=None if tree is None else tree.above,
-            advise=Advice(flags),
+            advise=Advice(options),
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
                 f"error: {type(sink).__name__}: {error}"
             ),

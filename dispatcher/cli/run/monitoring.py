@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatcher.cli.options.output_options import Showing
 from dispatcher.core.events.run_events import Event
@@ -25,6 +25,7 @@ from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 if TYPE_CHECKING:
+    from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.output.monitor.live_table import Table
     from dispatcher.output.monitor.outliers import StepLines
 
@@ -35,16 +36,16 @@ def is_screen() -> bool:
     return not dumb and os.isatty(STDOUT) and os.isatty(STDERR) and same_file(STDOUT, STDERR)
 
 
-def check(flags: Mapping[str, Any]) -> None:
+def check(options: RunOptions) -> None:
     """Raises: UsageError where there is no screen for a table."""
-    if flags["detach"]:
+    if options.detach:
         raise UsageError("--watch is about the screen, and --detach has none", hint="dispatch top")
     if not is_screen():
         raise UsageError(
             "--watch: standard output and standard error are not one terminal",
             hint="--sample 5 --log-dir DIR keeps the figures in a file",
         )
-    if flags["stdin"] != "none" and os.isatty(0):
+    if options.stdin != "none" and os.isatty(0):
         raise UsageError("--watch and --stdin would both read what is typed", hint="< FILE")
 
 

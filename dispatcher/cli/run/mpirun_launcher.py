@@ -10,12 +10,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.cli.options.connect_options import ways
+from dispatcher.cli.options.option_classes import RunOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.output.files.journal import create, write_all
@@ -37,22 +38,22 @@ class Handing:
     Raises: UsageError.
     """
 
-    def __init__(self, plan: JobPlan, flags: Mapping[str, Any]) -> None:
+    def __init__(self, plan: JobPlan, options: RunOptions) -> None:
         self.plan = plan
         self.hosts: tuple[Host, ...] = ()
         self.notes: list[str] = []
         self._script: tuple[Path, str] | None = None
-        if flags["launcher"] == OURS:
+        if options.launcher == OURS:
             return
         from dispatcher.model.hostset import fold
         from dispatcher.plan.job import mpirun_plan
 
-        launcher = _judged(plan, flags)
+        launcher = _judged(plan, options)
         self.hosts = tuple(node.host for node in plan.nodes)
         path = _folder() / f"rsh-{plan.run_id}"
-        self._script = path, mpirun_plan.agent_script(self.hosts, _argv_of(flags))
+        self._script = path, mpirun_plan.agent_script(self.hosts, _argv_of(options))
         words = mpirun_plan.words(
-            plan, launcher, str(path), labels=flags["label"] == "rank", root=os.geteuid() == 0
+            plan, launcher, str(path), labels=options.label == "rank", root=os.geteuid() == 0
         )
         self.plan = mpirun_plan.delegated(plan, words)
         where = fold(host.name for host in self.hosts)
@@ -92,27 +93,32 @@ class Handing:
             self._script[0].unlink(missing_ok=True)
 
 
-def check(plan: JobPlan, flags: Mapping[str, Any]) -> None:
-    """Nothing, if the launcher of ``flags`` is there and can do it. Raises: UsageError."""
-    if flags["launcher"] != OURS:
-        _judged(plan, flags)
+def check(plan: JobPlan, options: RunOptions) -> None:
+    """Nothing, if the launcher of ``options`` is there and can do it. Raises: UsageError."""
+    if options.launcher != OURS:
+        _judged(plan, options)
 
 
-def _judged(plan: JobPlan, flags: Mapping[str, Any]) -> Launcher:
+def _judged(plan: JobPlan, options: RunOptions) -> Launcher:
     from dispatcher.plan.job import mpirun_plan
 
-    for name in ("only_ranks", "rank0", "fold", "fold_numbers", "watch"):
-        if flags[name]:
+    for option, given in (
+        ("--only-ranks", options.only_ranks),
+        ("--rank0", options.rank0),
+        ("--fold", options.fold),
+        ("--fold-numbers", options.fold_numbers),
+        ("--watch", options.watch),
+    ):
+        if given:
             raise UsageError(
-                f"--{name.replace('_', '-')}: dispatch does not know whose line is whose "
-                "with --launcher"
+                f"{option}: dispatch does not know whose line is whose with --launcher"
             )
-    if flags["label"] == "host":
+    if options.label == "host":
         raise UsageError("--label host: mpirun labels by rank", hint="--label none")
-    if flags["fanout_tree"] is not None:
+    if options.fanout_tree is not None:
         raise UsageError("--fanout-tree and --launcher exclude each other")
     mpirun_plan.judge(plan)
-    return _found(flags["launcher"])
+    return _found(options.launcher)
 
 
 def _found(name: str) -> Launcher:
@@ -138,9 +144,9 @@ def _found(name: str) -> Launcher:
     return Launcher(os.path.abspath(program), kind, f"{who} {number[0]}" if number else who)
 
 
-def _argv_of(flags: Mapping[str, Any]) -> Any:
+def _argv_of(options: RunOptions) -> Any:
     """What reaches one host, as words; see ``mpirun.agent_script``."""
-    template = ways(flags).template()
+    template = ways(options).template()
     if template is not None:
         from dispatcher.transport.process.command import CommandTransport
 
@@ -154,8 +160,8 @@ def _argv_of(flags: Mapping[str, Any]) -> Any:
         from dispatcher.transport.base import Target
         from dispatcher.transport.process.openssh import SshTransport
 
-        keys, seconds = flags["host_keys"] == "accept-new", float(flags["connect_timeout"] or 10)
-        ssh = SshTransport(config=flags["ssh_config"], accept_new=keys)
+        keys, seconds = options.host_keys == "accept-new", float(options.connect_timeout or 10)
+        ssh = SshTransport(config=options.ssh_config, accept_new=keys)
         try:
             return ssh.argv(Target(name, host.user, host.port), command, seconds)
         finally:

@@ -8,8 +8,7 @@ that is not fit gives its seat to a spare; without a spare, nothing is started, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatcher.core.events import verdicts
 from dispatcher.model import errors
@@ -23,6 +22,7 @@ from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
     from dispatcher.checks.report import Ruling
+    from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.plan.job.reassignment import Exclusion, Fitness
 
 
@@ -56,53 +56,52 @@ class Decision(Value):
         ]
 
 
-def wants(flags: Mapping[str, Any]) -> bool:
-    """Whether the flags ask for a check of its own. Raises: UsageError if they contradict."""
-    if flags["exclude_unhealthy"] and flags["check"] == "none":
+def wants(options: RunOptions) -> bool:
+    """Whether the options ask for a check of its own. Raises: UsageError if they contradict."""
+    if options.exclude_unhealthy and options.check == "none":
         raise UsageError("--exclude-unhealthy needs a check: --check none is none")
-    if flags["check_timeout"] is not None and not asks(flags):
+    if options.check_timeout is not None and not asks(options):
         raise UsageError("--check-timeout goes with --check full or --exclude-unhealthy")
-    return asks(flags)
+    return asks(options)
 
 
-def asks(flags: Mapping[str, Any]) -> bool:
-    return flags["check"] == "full" or bool(flags["exclude_unhealthy"])
+def asks(options: RunOptions) -> bool:
+    return options.check == "full" or bool(options.exclude_unhealthy)
 
 
-def preflight(plan: JobPlan, flags: Mapping[str, Any]) -> Decision:
+def preflight(plan: JobPlan, options: RunOptions) -> Decision:
     """Look at the hosts of ``plan``, if that is asked for, and decide. Raises: UsageError."""
-    if not asks(flags):
+    if not asks(options):
         return Decision(plan)
     from dispatcher.plan.job.reassignment import without
 
-    ruling = _examined(plan, flags)
+    ruling = _examined(plan, options)
     places = (*plan.nodes, *plan.spares)
     unfit = {
         place.index: ruling.why(name)
         for place, name in zip(places, ruling.hosts, strict=True)
         if not ruling.fit(name)
     }
-    fitness = without(plan, unfit, shrink=bool(flags["exclude_unhealthy"]))
+    fitness = without(plan, unfit, shrink=bool(options.exclude_unhealthy))
     verdict = _rejected(plan, fitness, ruling) if fitness.vacant else None
     return Decision(fitness.plan, fitness.excluded, verdict, ruling)
 
 
-def _examined(plan: JobPlan, flags: Mapping[str, Any]) -> Ruling:
+def _examined(plan: JobPlan, options: RunOptions) -> Ruling:
     from dispatcher.checks.check import Asked
     from dispatcher.cli.checks import check as health
 
-    full = flags["check"] == "full"
+    full = options.check == "full"
     script = plan.program.argv[0] if plan.program.kind == "script" else ""
-    seconds = health.limit(flags["check_timeout"], full=full)
-    more = {"xid_table": None, "site_checks": None, **flags}
+    seconds = health.limit(options.check_timeout, full=full)
     hosts = tuple(place.host for place in (*plan.nodes, *plan.spares))
     want = health.wanted(
-        hosts, Asked(plan.cwd, script, plan.iface), plan.python, seconds, more, full=full
+        hosts, Asked(plan.cwd, script, plan.iface), plan.python, seconds, full=full
     )
-    chosen = health.checks(more, full=full)
+    chosen = health.checks(full=full)
     if plan.program.kind == "command":  # no Python takes part in it
         chosen = tuple(c for c in chosen if c.name not in ("python", "torch", "nccl"))
-    return health.examined(hosts, want, chosen, more, seconds, plan.master_port)
+    return health.examined(hosts, want, chosen, options, seconds, plan.master_port)
 
 
 def _rejected(plan: JobPlan, fitness: Fitness, ruling: Ruling) -> verdicts.Verdict:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import Sink
@@ -18,11 +18,12 @@ from dispatcher.model.paths import RunPaths
 from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
+    from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.cli.run.detach import Word
     from dispatcher.jobs.control_server import Control
     from dispatcher.jobs.stacks_server import Hatch
 
-#: the flags that say how hosts are reached
+#: the options that say how hosts are reached
 REACH = ("transport", "rsh", "ssh_config", "host_keys")
 
 
@@ -39,7 +40,7 @@ class Enrolled:
     def __init__(
         self,
         plan: JobPlan,
-        flags: Mapping[str, Any],
+        options: RunOptions,
         paths: RunPaths | None,
         word: Word | None,
         tell: Callable[[Event], None],
@@ -61,7 +62,12 @@ class Enrolled:
                 ranks=None if plan.is_open else plan.world_size,
                 logs=None if paths is None else paths.folder,
                 detached=word is not None,
-                reach={name: flags[name] for name in REACH},
+                reach={
+                    "transport": options.transport,
+                    "rsh": options.rsh,
+                    "ssh_config": options.ssh_config,
+                    "host_keys": options.host_keys,
+                },
             )
             self.sinks = [Phase(self._folder)]
             if word is None:
@@ -78,7 +84,7 @@ class Enrolled:
                 self.control = Control(
                     self._folder, lambda how: stop(now=how == "kill"),
                     lambda: packed(table.picture()),
-                    heads=flags["log_merge"],
+                    heads=options.log_merge,
                     table=lambda: table.shot().plain(),
                     sample=lambda seconds: tell(SamplesWanted(seconds)),
                     gather=lambda: tell(StacksWanted()),

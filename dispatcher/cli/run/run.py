@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
 from dispatcher import __version__
+from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.options import output_options
 from dispatcher.cli.options.host_options import host_options
+from dispatcher.cli.options.option_classes import RunOptions
 from dispatcher.cli.options.terminal import fanout_option
 
 EPILOG = """\b
@@ -35,7 +36,7 @@ Other commands, each with its own --help:
 """
 
 
-@click.command("run", context_settings=CONTEXT, epilog=EPILOG)
+@entry.command("run", RunOptions, context_settings=CONTEXT, epilog=EPILOG)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
 # where
 @host_options
@@ -83,7 +84,6 @@ Other commands, each with its own --help:
 @click.option(
     "--map-by",
     type=click.Choice(["slot", "node"]),
-    default="slot",
     help="Fill a host first (slot) or deal ranks round (node).",
 )
 @click.option("--oversubscribe", is_flag=True, help="Allow more ranks than slots.")
@@ -107,14 +107,12 @@ Other commands, each with its own --help:
 @click.option(
     "--devices",
     type=click.Choice(["auto", "node", "rank", "none"]),
-    default="auto",
     help="CUDA_VISIBLE_DEVICES: those chosen on the node, else all its slots' (auto), all its "
     "slots' whatever was chosen (node), one of the chosen per rank, or left alone (none).",
 )
 @click.option(
     "--omp",
     metavar="N|auto|keep",
-    default="auto",
     help="OMP_NUM_THREADS: N, cores / local ranks (auto), or left alone (keep).",
 )
 @click.option("--master-addr", metavar="ADDR", help="MASTER_ADDR [default: proved by a probe].")
@@ -137,7 +135,6 @@ Other commands, each with its own --help:
 @click.option(
     "--transport",
     type=click.Choice(["auto", "paramiko", "ssh", "slurm"]),
-    default="auto",
     help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh. slurm: one "
     "srun step a host.",
 )
@@ -149,7 +146,6 @@ Other commands, each with its own --help:
 @click.option(
     "--host-keys",
     type=click.Choice(["strict", "accept-new"]),
-    default=None,
     help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
 )
 @click.option(
@@ -163,7 +159,6 @@ Other commands, each with its own --help:
 @click.option(
     "--check",
     type=click.Choice(["quick", "full", "none"]),
-    default="quick",
     help="Before the start: prove what costs nothing (cwd, program, script, interface there; "
     "hosts distinct; host 0 within reach), or all of dispatch check --full, or nothing.",
 )
@@ -176,7 +171,6 @@ Other commands, each with its own --help:
 @click.option(
     "--mpi",
     type=click.Choice(["auto", "pmi1", "none"]),
-    default="auto",
     help="Be the MPI process manager: of MPICH and Intel MPI by PMI-1, of Open MPI by PMIx "
     "(auto), by PMI-1 alone, or not at all.",
 )
@@ -190,7 +184,6 @@ Other commands, each with its own --help:
 @click.option(
     "--stdin",
     metavar="none|N|all",
-    default="none",
     help="Who reads dispatch's standard input: nobody, rank N, or all ranks [default: none, so "
     "that a terminal, or a loop's `while read`, keeps what is its own].",
 )
@@ -219,7 +212,6 @@ Other commands, each with its own --help:
 @click.option(
     "--launcher",
     metavar="mpirun|PATH",
-    default="dispatch",
     help="Leave starting to the mpirun or mpiexec of this machine (Open MPI, MPICH, Intel MPI), "
     "with these hosts and this way to them: for what dispatch itself cannot start.",
 )
@@ -263,14 +255,14 @@ Other commands, each with its own --help:
 @click.option("--dry-run", is_flag=True, help="Print the plan and touch no host.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, secrets hidden.")
 @click.version_option(__version__, prog_name="dispatch")
-def command(**flags: Any) -> int:
+def command(options: RunOptions) -> int:
     """Run PROGRAM as one rank per GPU (or slot) on every host, over SSH.
 
     Every line comes back labelled; the first failure ends the job everywhere.
     """
     from dispatcher.cli.run.launch import launch
 
-    return launch(flags)
+    return launch(options)
 
 
 def main(words: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli.options.option_classes import seconds
 from dispatcher.cli.say import say
 from dispatcher.model.hostset import fold
 from dispatcher.output.files.journal import write_all
@@ -25,7 +26,6 @@ from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.fold import WINDOW, Folding, fold_numbers, gather
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import harmless_lines, harmless_pieces
-from dispatcher.plan.job.request import parse_seconds
 
 #: how the label stands before a line: [3], [gpu01:3]!, or n1:
 _LABEL = re.compile(rb"(?:\[([^\[\]\s]{1,255})\](!?) |([^\s:\[\]]{1,255}):(?: |$))")
@@ -38,18 +38,17 @@ _RULE = b"-" * 15
 @click.option("-b", "--gather", "whole", is_flag=True, help="Whole outputs instead of lines.")
 @click.option("-n", "--numbers", is_flag=True, help="Lines that differ in numbers only are equal.")
 @click.option("--window", metavar="S", help=f"Seconds a line waits for others [{WINDOW}].")
-def command(**flags: Any) -> int:
+def command(whole: bool, numbers: bool, window: str | None) -> int:
     """Show equal lines of a labelled stream once, with all labels that said them.
 
     \b
     pdsh -w n[1-8] uname -r | dispatch fold
     dispatch -H hostfile train.py | dispatch fold --numbers
     """
-    if flags["whole"]:
+    if whole:
         gathered(_input())
     else:
-        window = WINDOW if flags["window"] is None else parse_seconds(flags["window"], "--window")
-        stream(window, mask=flags["numbers"])
+        stream(seconds(window, "--window", WINDOW), mask=numbers)
     return 0
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.options.host_options import (
     NAMES,
@@ -16,6 +17,7 @@ from dispatcher.cli.options.host_options import (
     hosts_typed,
     where_options,
 )
+from dispatcher.cli.options.option_classes import HostsOptions, replace
 
 EPILOG = """\b
 Examples:
@@ -29,8 +31,11 @@ Exit code: 0; 2 usage, or no host is left.
 """
 
 
-@click.command(
-    "hosts", context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
+@entry.command(
+    "hosts",
+    HostsOptions,
+    context_settings={**CONTEXT, "allow_interspersed_args": True},
+    epilog=EPILOG,
 )
 @click.argument("words", nargs=-1, metavar="[LIST]...")
 @where_options
@@ -52,9 +57,9 @@ Exit code: 0; 2 usage, or no host is left.
 )
 @click.option("-f", "--fold", "fold_them", is_flag=True, help="One short text: n[1-3].")
 @click.option("-c", "--count", is_flag=True, help="How many there are.")
-@click.option("-S", "--separator", default="\n", help="Between names [a newline].")
+@click.option("-S", "--separator", help="Between names [a newline].")
 @click.option("--sort", is_flag=True, help="In the order of names and numbers, not as written.")
-def command(**flags: Any) -> int:
+def command(options: HostsOptions) -> int:
     """Print the hosts that LISTs, -H and -w name, each once, in written order.
 
     Lists may hold ranges n[01-16/2], @groups, and , ! & ^ read from left to right.
@@ -66,16 +71,16 @@ def command(**flags: Any) -> int:
     from dispatcher.model.names import BadName
     from dispatcher.plan.hosts.hostfile import parse_inline
 
-    if flags["fold_them"] and flags["count"]:
+    if options.fold_them and options.count:
         raise UsageError("-f and -c exclude each other")
-    if flags["taker"]:
-        flags = dict(as_said_to(flags["taker"], flags, NAMES))
-    elif takers := _elsewhere(flags):
+    if options.taker:
+        options = replace(options, **as_said_to(options.taker, NAMES))
+    elif takers := _elsewhere(options):
         say(f"note: dispatch.toml has other hosts for {', '.join(takers)}: --for {takers[0]}")
-    words = tuple(parse_inline(text, "", slots=False) for text in flags["words"])
-    hosts = find_hosts(flags, say, words)
+    words = tuple(parse_inline(text, "", slots=False) for text in options.words)
+    hosts = find_hosts(options, say, words)
     names = list(dict.fromkeys(host.name for host in hosts))
-    for text in flags["common"]:
+    for text in options.common:
         try:
             wanted = set(hostset.expand(text))
         except BadName as bad:
@@ -83,30 +88,30 @@ def command(**flags: Any) -> int:
         names = [name for name in names if name in wanted]
     if not names:
         raise PlanError("no host is left after -i")
-    if flags["sort"]:
+    if options.sort:
         names.sort(key=hostset.natural)
-    if flags["count"]:
+    if options.count:
         text = str(len(names))
-    elif flags["fold_them"]:
+    elif options.fold_them:
         text = hostset.fold(names)
     else:
-        text = flags["separator"].replace("\\n", "\n").replace("\\t", "\t").join(names)
+        text = options.separator.replace("\\n", "\n").replace("\\t", "\t").join(names)
     sys.stdout.write(text + "\n")
     return 0
 
 
-def _elsewhere(flags: Mapping[str, Any]) -> list[str]:
+def _elsewhere(options: HostsOptions) -> list[str]:
     """The commands that would not take these hosts, since a file says something else to them."""
     from dispatcher.cli.options.option_defaults import said_to, typed
 
-    named = bool(flags["words"]) or hosts_typed()
-    options = [
+    named = bool(options.words) or hosts_typed()
+    names = [
         name for flag, name in NAMES.items() if not (typed(flag) if flag == "excluded" else named)
     ]
 
     def said(command: str) -> list[Any]:
         found = said_to(command)
-        return [found[name].value if name in found else None for name in options]
+        return [found[name].value if name in found else None for name in names]
 
     own = said("hosts")
     return [taker for taker in TAKERS if said(taker) != own]
