@@ -1,4 +1,4 @@
 """Words and lines: the verdict, stacks, failures, numbers with units; pure.
 
-Text goes in or comes out, and nothing is written here.
+Never here: writing. Text is returned, and others write it.
 """
