@@ -14,7 +14,7 @@ from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
 from dispatcher.model.errors import UsageError
 from dispatcher.output.exec.exec_notes import describe, words
-from dispatcher.output.exec.host_blocks import Kept
+from dispatcher.output.exec.host_blocks import HostOutput
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, target_hosts
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 from dispatcher.runner.exec.exec_loop import ExecRunner
@@ -81,7 +81,10 @@ def exec(
     exec_plan = ExecPlan(places, tuple(argv), limits=limits or ExecLimits())
     judge(ways, places)
     allow_open_files(len(places))
-    kept, reach = Kept(frozenset({STDOUT, STDERR})), Reach(ways, ask, Alive(otherwise=INTERVAL))
+    kept, reach = (
+        HostOutput(frozenset({STDOUT, STDERR})),
+        Reach(ways, ask, Alive(otherwise=INTERVAL)),
+    )
     runner = ExecRunner(exec_plan, reach.transport_for, [kept])
     reach.typing = runner.typing
 

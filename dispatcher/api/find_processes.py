@@ -32,7 +32,7 @@ from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.output.exec.exec_notes import describe
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
 from dispatcher.transport.base import Transport
@@ -114,14 +114,14 @@ def summary(found: Mapping[str, list[shell.Tagged]], *whats: str) -> list[str]:
 
 def _processes(tagged: Sequence[shell.Tagged]) -> str:
     counts = Counter(one.name for one in tagged if one.pid is not None)
-    names = ", ".join(f"{harmless_text(name)} {n}" for name, n in sorted(counts.items()))
+    names = ", ".join(f"{sanitize_text(name)} {n}" for name, n in sorted(counts.items()))
     total = counts.total()
     return f"{total} process{'es' if total > 1 else ''}: {names}" if total else ""
 
 
 def _folders(tagged: Sequence[shell.Tagged]) -> str:
     counts = Counter(one.name for one in tagged if one.pid is None)
-    places = ", ".join(map(harmless_text, sorted(counts)))
+    places = ", ".join(map(sanitize_text, sorted(counts)))
     total = counts.total()
     return f"{total} folder{'s' if total > 1 else ''} in {places}" if total else ""
 

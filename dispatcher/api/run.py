@@ -33,7 +33,7 @@ from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.lines import LineAssembler
-from dispatcher.output.text.sanitize import harmless
+from dispatcher.output.text.sanitize import sanitize
 from dispatcher.plan.job.job_plan import JobPlan, Request
 from dispatcher.plan.job.placement import name
 from dispatcher.runner import inbox as posts
@@ -62,7 +62,7 @@ class Line:
         return self.data.decode("utf-8", "replace")
 
     def __str__(self) -> str:
-        return f"[{self.rank}] {harmless(self.data).decode()}"
+        return f"[{self.rank}] {sanitize(self.data).decode()}"
 
 
 class Running(Backstage[Report, Line | Stamped]):

@@ -36,7 +36,7 @@ from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.journal import Journal, append
 from dispatcher.output.files.rotation import Rotation
-from dispatcher.output.monitor.nccl_listener import NcclWords
+from dispatcher.output.monitor.nccl_listener import NcclListener
 from dispatcher.output.text.failures import Advise, no_advice
 from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.verdict_text import advice_on, last_words
@@ -91,18 +91,18 @@ def _output(
 ) -> Sink:
     files: Sink
     if merge:
-        from dispatcher.output.files.rank_logs import Merged
+        from dispatcher.output.files.rank_logs import MergedLog
 
-        files = Merged(paths.merged, say, rotation)
+        files = MergedLog(paths.merged, say, rotation)
     else:
         from dispatcher.output.files.rank_logs import RankFiles
 
         files = RankFiles(paths.folder, say, rotation)
     if overflow != "block":
-        from dispatcher.output.buffered import Behind
+        from dispatcher.output.buffered import BufferedSink
         from dispatcher.output.files.spool import Spool
 
-        files = Behind(files, "files", spool=Spool() if overflow == "spool" else None)
+        files = BufferedSink(files, "files", spool=Spool() if overflow == "spool" else None)
     return files
 
 
@@ -150,7 +150,7 @@ class Course:
         self._tail, self._fold = Tail(), Fold(None if paths is None else paths.folder)
         settings = [{**dict(plan.exports), **dict(node.host.env)} for node in places]
         seen = {at: rdma[name] for at, name in enumerate(self._hosts) if rdma.get(name)}
-        self._nccl = NcclWords(settings, self.tell, time.monotonic, seen)
+        self._nccl = NcclListener(settings, self.tell, time.monotonic, seen)
         hosts = [node.host for node in places]
         self._aftermath = Aftermath(hosts, plan.run_id, transport_for, self.tell)
         self._runner = Runner(

@@ -3,7 +3,7 @@
 ``OnlyRanks`` and ``OnlyStreams`` keep to a choice (``--only-ranks``).
 
 The sinks' thread must go on, since the ranks get new credit only when every sink
-has taken their bytes. ``Behind`` takes at once and lets ``sink`` follow at its own
+has taken their bytes. ``BufferedSink`` takes at once and lets ``sink`` follow at its own
 pace. What waits for it is bounded; beyond the bound the bytes are left out and
 counted exactly, and ``sink.gap`` is told where and how many; or, with a spool, they
 go to a file, and only when that is full as well the sinks' thread waits. Without
@@ -35,7 +35,7 @@ MOST_LINES = 1000
 MOST_WAITING = 100_000
 
 
-class Behind(Sink):
+class BufferedSink(Sink):
     """``sink``, followed from a thread called ``name``.
 
     drop: leave out what is too much, or else wait. patience: leave nothing out while the

@@ -274,10 +274,10 @@ def _own_run_id(put: Put) -> None:
 
 def _leaving_out(put: Put) -> None:
     """A screen that stands still is waited for."""
-    from dispatcher.output.buffered import Behind
+    from dispatcher.output.buffered import BufferedSink
 
-    begin: Any = Behind.__init__
-    put(Behind, "__init__", lambda self, *a, **f: begin(self, *a, **{**f, "drop": False}))
+    begin: Any = BufferedSink.__init__
+    put(BufferedSink, "__init__", lambda self, *a, **f: begin(self, *a, **{**f, "drop": False}))
 
 
 def _open_files(put: Put) -> None:

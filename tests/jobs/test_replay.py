@@ -17,7 +17,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Counts, Sink, Stamped
 from dispatcher.jobs.phase import Standing
 from dispatcher.jobs.registry import Job, Process
-from dispatcher.output.files.rank_logs import Merged, RankFiles
+from dispatcher.output.files.rank_logs import MergedLog, RankFiles
 from dispatcher.output.files.rotation import Rotation
 from dispatcher.plan.job.placement import FIRST
 
@@ -68,7 +68,7 @@ def job_of(folder: Path) -> Job:
 
 
 def merged(folder: Path, rotation: Rotation) -> Sink:
-    return Merged(folder / "merged.log", lambda _: None, rotation)
+    return MergedLog(folder / "merged.log", lambda _: None, rotation)
 
 
 def by_rank(folder: Path, rotation: Rotation) -> Sink:
@@ -176,7 +176,7 @@ def test_a_merged_log_without_its_beginning(monkeypatch: pytest.MonkeyPatch) -> 
     now = iter(float(n) for n in range(10_000))
     monkeypatch.setattr(time, "time", lambda: next(now))
     monkeypatch.setattr(Standing.__init__, "__defaults__", (False, time.time))
-    monkeypatch.setattr(Merged.__init__, "__defaults__", (None, time.time))
+    monkeypatch.setattr(MergedLog.__init__, "__defaults__", (None, time.time))
     chunks = [(n % 2, 1, b"line %d\nhalf" % n) for n in range(40)]
     heard, wrote = run(merged, chunks, 30, 35, Rotation(400, keep=1))
     assert "removed" in heard.said[0]

@@ -11,7 +11,7 @@ from rig import wait_for
 
 from dispatcher.core.events.run_events import NodeHeard, OutputEnded
 from dispatcher.core.events.sink import Counts, Sink, Stamped
-from dispatcher.output.buffered import OVERHEAD, Behind
+from dispatcher.output.buffered import OVERHEAD, BufferedSink
 from dispatcher.output.files.spool import Spool
 
 CHUNK = b"x" * 1000
@@ -48,8 +48,8 @@ def stuck() -> Slow:
     return Slow()
 
 
-def start(sink: Slow, **options: object) -> Behind:
-    behind = Behind(sink, "test", limit=4 * (len(CHUNK) + OVERHEAD), **options)  # type: ignore[arg-type]
+def start(sink: Slow, **options: object) -> BufferedSink:
+    behind = BufferedSink(sink, "test", limit=4 * (len(CHUNK) + OVERHEAD), **options)  # type: ignore[arg-type]
     behind.output(0, 1, CHUNK)
     assert sink.stopped.wait(10)
     return behind
@@ -136,7 +136,7 @@ def test_an_error_of_the_sink_is_told_to_the_caller() -> None:
         def output(self, rank: int, stream: int, data: bytes) -> None:
             raise ValueError("no")
 
-    behind = Behind(Broken(), "test")
+    behind = BufferedSink(Broken(), "test")
     behind.output(0, 1, b"x")
     with pytest.raises(ValueError, match="no"):
         behind.close()

@@ -13,7 +13,7 @@ from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import Ruling
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 
 #: how a level stands in the matrix, and its colour
 CELLS = {Level.OK: "ok", Level.WARN: "warn", Level.INCOMPLETE: "?", Level.CRITICAL: "FAIL"}
@@ -112,9 +112,9 @@ def _details(ruling: Ruling, paint: Callable[[str, Level], str]) -> list[str]:
     out = []
     for level, check, one, hosts in ruling.sections:
         word = paint(level.name.lower(), level)
-        out.append(f"{word}: {fold(hosts)}: {check}: {harmless_text(one.text)}")
+        out.append(f"{word}: {fold(hosts)}: {check}: {sanitize_text(one.text)}")
         if one.remedy:
-            out.append(f"  hint: {harmless_text(one.remedy)}")
+            out.append(f"  hint: {sanitize_text(one.remedy)}")
     return out
 
 

@@ -19,7 +19,7 @@ from dispatcher.cli.options.option_classes import CheckOptions, seconds
 from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.plan.variables import crosses
 
@@ -94,7 +94,7 @@ def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]
     for host, name, answer in zip(targets, names, answers, strict=True):
         if answer.problem:
             why = ("lost: " if answer.lost else "") + answer.problem
-            found[name] = HostNet(unread=harmless_text(why))
+            found[name] = HostNet(unread=sanitize_text(why))
             continue
         readings = {
             key: reading.value() if key != "libnccl" else reading.text
@@ -148,9 +148,9 @@ def lines(advice: Advice, messages: Sequence[Message]) -> list[str]:
         found += [f"    {name}={value}" for name, value in values]
     for message in sorted(messages, key=lambda m: -m.level):
         where = fold(message.hosts)
-        found.append(f"{message.level.name.lower()}: {where}: {harmless_text(message.text)}")
+        found.append(f"{message.level.name.lower()}: {where}: {sanitize_text(message.text)}")
         if message.remedy:
-            found.append(f"  hint: {harmless_text(message.remedy)}")
+            found.append(f"  hint: {sanitize_text(message.remedy)}")
     return found
 
 
@@ -171,7 +171,7 @@ def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:
         meet = will.bootstrap.name if will.bootstrap else ""
         key = will.fatal or f"{will.net} {' '.join(used)} {meet}"
         groups.setdefault(key, []).append(host)
-        first.setdefault(key, harmless_text(will.line()))
+        first.setdefault(key, sanitize_text(will.line()))
     return [f"{title}: {fold(hosts)}: {first[key]}" for key, hosts in groups.items()]
 
 

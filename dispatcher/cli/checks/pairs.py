@@ -28,7 +28,7 @@ from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 
 SHADES = " ░▒▓█"
@@ -260,7 +260,7 @@ def lines(
     out += text(names, pairs, judgement)
     groups: dict[str, list[str]] = {}
     for host, why in problems.items():
-        groups.setdefault(harmless_text(why), []).append(names[host])
+        groups.setdefault(sanitize_text(why), []).append(names[host])
     out += [f"critical: {fold(hosts)}: not measured: {why}" for why, hosts in groups.items()]
     for host in judgement.culprits:
         told = [_words(names, p) for p in pairs if host in (p.a, p.b)]
@@ -277,7 +277,7 @@ def lines(
 def _words(names: Sequence[str], pair: Pair) -> str:
     who = f"{names[pair.a]}-{names[pair.b]}"
     if pair.rate is None:
-        return f"{who} failed ({harmless_text(pair.why).lower() or 'no answer'})"
+        return f"{who} failed ({sanitize_text(pair.why).lower() or 'no answer'})"
     late = f", {pair.latency * 1e3:.1f} ms" if pair.latency is not None else ""
     there, back = (rate_words(rate or 0.0) for rate in (pair.there, pair.back))
     return f"{who} {there}, back {back}{late}"

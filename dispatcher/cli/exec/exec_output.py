@@ -16,12 +16,19 @@ from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.buffered import OnlyStreams
-from dispatcher.output.exec.exec_notes import ExecNotes, Through, describe, words
+from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, words
 from dispatcher.output.exec.exec_progress import ExecProgress
-from dispatcher.output.exec.host_blocks import Early, Kept, blocks_of, differences, gathered, record
+from dispatcher.output.exec.host_blocks import (
+    EarlyBlock,
+    HostOutput,
+    blocks_of,
+    differences,
+    gathered,
+    record,
+)
 from dispatcher.output.files.journal import Journal, write_all
 from dispatcher.output.files.rank_logs import HostFiles
-from dispatcher.output.terminal.screen import Outlet, Screen, View
+from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 BOTH = frozenset({STDOUT, STDERR})
@@ -54,12 +61,14 @@ class Telling:
         whole = gather or options.diff
         both = options.as_json or options.gather_all
         kept = BOTH if both else frozenset({1}) if whole else frozenset()
-        self._kept = Kept(kept)
+        self._kept = HostOutput(kept)
         label = not options.no_label
         self._progress = None if through or not _may_draw(options) else ExecProgress(names)
         files = self._files(lambda line: screen.say(line))
         screen: Sink = (
-            Through(STDOUT, nobody_reads) if through else self._screen(BOTH - kept, nobody_reads)
+            Passthrough(STDOUT, nobody_reads)
+            if through
+            else self._screen(BOTH - kept, nobody_reads)
         )
         notes = ExecNotes(names, screen.say, verbose=options.verbose)
         self.sinks: list[Sink] = [notes, self._kept, *files]
@@ -71,7 +80,7 @@ class Telling:
             def write(text: bytes) -> None:
                 screen.say(text.decode("utf-8", "surrogateescape").removesuffix("\n"))
 
-        self._early = Early(self._kept, names, write, label=label) if gather else None
+        self._early = EarlyBlock(self._kept, names, write, label=label) if gather else None
         if self._early is not None:
             self.sinks.append(self._early)
         self.sinks.append(screen)  # closed last: it shows what the others say
@@ -97,7 +106,7 @@ class Telling:
         """What shows ``streams`` and says notes, whether or not somebody reads them."""
         lookers = terminals()
         bare, names = self._options.no_label, self._names
-        view = View(
+        view = LineFormat(
             lambda node: "" if bare else f"{names[node]}:",
             terminals=lookers,
             coloured=frozenset() if os.environ.get("NO_COLOR") else lookers,
@@ -107,23 +116,23 @@ class Telling:
         # notes go to standard error even where its lines are kept for the end
         fds = {stream: stream for stream in streams | {STDERR}}
         broken = nobody_reads if streams else lambda: None
-        outlet, footer, progress = Outlet(fds, broken), None, self._progress
+        writer, footer, progress = Writer(fds, broken), None, self._progress
         if progress is not None:
             from dispatcher.output.terminal.live_terminal import Terminal
 
-            outlet = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken)
+            writer = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken)
 
             def footer(bars: object, columns: int) -> list[tuple[bytes, int]]:
                 return progress.lines(columns)
 
-        screen = Screen(view, outlet, footer=footer)
+        screen = Screen(view, writer, footer=footer)
         folders = {STDOUT: self._options.output_dir, STDERR: self._options.error_dir}
         kept = all(folders[stream] is not None for stream in streams)
         reader = STDOUT if STDOUT in streams else STDERR
         overflow = self._options.screen_overflow
         draws = self._progress is not None
         return OnlyStreams(
-            unhurried(screen, outlet, reader, overflow, kept=kept, draws=draws), streams
+            unhurried(screen, writer, reader, overflow, kept=kept, draws=draws), streams
         )
 
     def conclude(self, outcomes: Sequence[Outcome]) -> None:

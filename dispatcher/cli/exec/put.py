@@ -30,7 +30,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import RANK
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files
 from dispatcher.transfer.host_copy import Told
@@ -149,7 +149,7 @@ class Putting:
         why: dict[str, list[str]] = {}
         for node in nodes:
             text = self._told[node].relay_error or "the host above it failed"
-            why.setdefault(harmless_text(text), []).append(self._hosts[node].name)
+            why.setdefault(sanitize_text(text), []).append(self._hosts[node].name)
         for text, names in why.items():
             say(f"note: {fold(names)}: served from here: {text}")
 

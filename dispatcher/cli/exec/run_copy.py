@@ -28,7 +28,7 @@ from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec.exec_notes import ExecNotes, describe, summary
-from dispatcher.output.terminal.screen import Outlet, Screen, View
+from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.remote.copy.disk import NotGiven, at_home
 from dispatcher.runner.exec.exec_loop import ExecRunner
@@ -79,16 +79,16 @@ def run(
         runner.tell(SignalReceived(signal.SIGPIPE))
 
     sinks: list[Sink] = []
-    outlet = Outlet({2: 2}, nobody_reads)
+    writer = Writer({2: 2}, nobody_reads)
     if may_draw(os.environ):
         from dispatcher.output.exec.exec_progress import CopyProgress, CopyTerminal
 
         progress = CopyProgress(told)
         sinks.append(progress)
-        outlet = CopyTerminal(progress, 2, nobody_reads)
+        writer = CopyTerminal(progress, 2, nobody_reads)
     # standard output is the copy's own wire; standard error is for people
-    view = View(lambda node: f"{names[node]}:", terminals=terminals(), mark_errors=False)
-    screen = Screen(view, outlet)
+    view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals(), mark_errors=False)
+    screen = Screen(view, writer)
     with Reach(options) as reach:
         runner = ExecRunner(
             exec_plan,

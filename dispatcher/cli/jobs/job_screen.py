@@ -23,9 +23,9 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import Call, Malformed
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.paths import RunPaths
-from dispatcher.output.files.log_reader import MergedLog, RankFolder, Written, rest_of
-from dispatcher.output.monitor.run_progress import Distant
-from dispatcher.output.terminal.screen import Outlet, Screen
+from dispatcher.output.files.log_reader import LogReader, MergedLogReader, RankLogReader, rest_of
+from dispatcher.output.monitor.run_progress import RemoteProgress
+from dispatcher.output.terminal.screen import Screen, Writer
 from dispatcher.remote.protocol.frames import STDERR
 
 #: seconds that the files may be behind the launcher's word (--log-overflow spool)
@@ -43,20 +43,20 @@ class Watch:
         self.notes: deque[str] = deque()
         self.ranks = job.ranks
         self.has_footer = not showing.quiet and told.may_draw(os.environ)
-        self.distant = Distant(len(hosts), time.monotonic)
+        self.remote_progress = RemoteProgress(len(hosts), time.monotonic)
         logs = RunPaths(job.logs or job.folder)
         self._homes = ToldHomes(logs.journal, hosts)
         view = told.view_of(showing, RankLabels(showing.label, lambda: self._homes))
         if self.has_footer:
             from dispatcher.output.terminal.live_terminal import Terminal
 
-            outlet: Outlet = Terminal(told.terminals(), STDERR, on_broken=_nobody_reads)
-            draw = told.footer_of(hosts, self.distant.picture)
+            writer: Writer = Terminal(told.terminals(), STDERR, on_broken=_nobody_reads)
+            draw = told.footer_of(hosts, self.remote_progress.picture)
             self.screen: Sink = Screen(
-                view, outlet, footer=lambda *what: draw(*what) if self.distant.heard else []
+                view, writer, footer=lambda *what: draw(*what) if self.remote_progress.heard else []
             )
         else:
-            self.screen = Screen(view, Outlet(on_broken=_nobody_reads))
+            self.screen = Screen(view, Writer(on_broken=_nobody_reads))
         if showing.only is not None:
             from dispatcher.output.buffered import OnlyRanks
 
@@ -112,7 +112,7 @@ def follow(watch: Watch, call: Call, *, from_start: bool = False) -> int:
                 case {"type": "placed", "world_size": int(size), "restart": int(restart)}:
                     watch.placed(size, restart)
                 case {"type": "picture", "picture": dict(picture)}:
-                    watch.distant.hear(picture)
+                    watch.remote_progress.hear(picture)
                 case {"type": "say", "line": str(line)}:
                     screen.say(line)
                 case {"type": "verdict"}:
@@ -153,7 +153,7 @@ def replay(
     end = time.monotonic() + BEHIND
     while True:
         reader.read(sink, most)
-        if isinstance(reader, MergedLog) and reader.is_trimmed:  # nobody can count here
+        if isinstance(reader, MergedLogReader) and reader.is_trimmed:  # nobody can count here
             missing = {key: len(rest) for key, rest in rests.items()}
             break
         missing = {key: count - reader.taken.get(key, 0) for key, count in most.items()}
@@ -169,9 +169,10 @@ def replay(
             sink.output(*key, rest)
 
 
-def written(job: registry.Job, only: int | None = None, until: float | None = None) -> Written:
-    """The reader of what ``job`` has written. only: the one rank to read. until: see ``MergedLog``.
+def written(job: registry.Job, only: int | None = None, until: float | None = None) -> LogReader:
+    """The reader of what ``job`` has written.
 
+    only: the one rank to read. until: see ``MergedLogReader``.
     Raises: DispatchError if there are no files.
     """
     if job.logs is None:
@@ -180,8 +181,8 @@ def written(job: registry.Job, only: int | None = None, until: float | None = No
         raise DispatchError(f"job {job.run_id}: its files are gone: {job.logs}")
     merged = RunPaths(job.logs).merged
     if merged.exists() or any(job.logs.glob(f"{merged.name}.*")):
-        return MergedLog(merged, only, until)
-    return RankFolder(job.logs, only)
+        return MergedLogReader(merged, only, until)
+    return RankLogReader(job.logs, only)
 
 
 def tell_end(job: registry.Job, watch: Watch | None = None) -> int:

@@ -13,7 +13,7 @@ import click
 from dispatcher.cli.entry import MIXED, enter
 from dispatcher.jobs import registry
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 
 #: characters of a program and of hosts in a row
 WIDEST = 32
@@ -68,7 +68,7 @@ def _row(job: registry.Job) -> tuple[str, ...]:
         "-" if job.ranks is None else str(job.ranks),
         age(time.time() - job.began),
         _short(fold(name for name, _, _ in job.hosts)),
-        _short(harmless_text(shlex.join(job.program))),
+        _short(sanitize_text(shlex.join(job.program))),
     )
 
 

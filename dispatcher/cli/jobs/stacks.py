@@ -22,7 +22,7 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import Call, Malformed
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 
 
 class ToldHomes:
@@ -122,7 +122,7 @@ def command(job: str | None) -> int:
 
 def _show(job: registry.Job, number: int, lines: Sequence[str]) -> int:
     for line in lines:
-        click.echo(harmless_text(line))
+        click.echo(sanitize_text(line))
     path = None if job.logs is None else os.path.join(job.logs, f"stacks-{number}.txt")
     if path is not None and os.path.exists(path):
         say(f"note: whole stacks in {path}")

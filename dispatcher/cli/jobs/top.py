@@ -17,13 +17,13 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, Call, Malformed
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
-from dispatcher.output.monitor.live_table import Shot
-from dispatcher.output.terminal.alt_screen import Canvas, View
+from dispatcher.output.monitor.live_table import Snapshot
+from dispatcher.output.terminal.alt_screen import AltScreen, TableView
 
 #: seconds after which a launcher that shows no table is not waited for
 PATIENCE = 10.0
 
-Shown = Callable[[Shot | None], bool]
+Shown = Callable[[Snapshot | None], bool]
 
 
 @click.command("top", context_settings=MIXED)
@@ -62,16 +62,16 @@ def command(job: str | None, sample: float) -> int:
 
 def _live(job: registry.Job, call: Call) -> int | None:
     """The table on the whole screen until q, or the end of the job: then its exit code."""
-    latest: list[Shot] = []
-    view = View(Canvas(1), [name for name, _, _ in job.hosts], lambda: latest[-1])
+    latest: list[Snapshot] = []
+    view = TableView(AltScreen(1), [name for name, _, _ in job.hosts], lambda: latest[-1])
 
-    def show(shot: Shot | None) -> bool:
-        if shot is not None:
-            latest[:] = [shot]
+    def show(snapshot: Snapshot | None) -> bool:
+        if snapshot is not None:
+            latest[:] = [snapshot]
         return not latest or view.turn(time.monotonic(), ())
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        view.canvas.leave()
+        view.alt_screen.leave()
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -83,22 +83,22 @@ def _live(job: registry.Job, call: Call) -> int | None:
     try:
         return _follow(job, call, show)
     finally:
-        view.canvas.close()
+        view.alt_screen.close()
 
 
 def _once(patience: float) -> Shown:
     """Prints a table in which every rank has figures, or the first after ``patience`` seconds."""
     until = time.monotonic() + patience
 
-    def show(shot: Shot | None) -> bool:
-        if shot is None:
+    def show(snapshot: Snapshot | None) -> bool:
+        if snapshot is None:
             return True
-        known = all(row.cpu is not None for row in shot.rows if row.alive)
+        known = all(row.cpu is not None for row in snapshot.rows if row.alive)
         if not known and time.monotonic() < until:
             return True
         from dispatcher.output.terminal.watch_table import table
 
-        for line in table(shot.rows, shot.rows):
+        for line in table(snapshot.rows, snapshot.rows):
             click.echo(line.plain.rstrip())
         return False
 
@@ -114,13 +114,13 @@ def _follow(job: registry.Job, call: Call, show: Shown) -> int | None:
     heard, until = False, time.monotonic() + PATIENCE
     try:
         for fields, _ in call.frames():
-            shot = None
+            snapshot = None
             match fields:
                 case {"type": "table", "table": dict(table)}:
-                    heard, shot = True, Shot.of_plain(table)
+                    heard, snapshot = True, Snapshot.of_plain(table)
                 case {"type": "verdict", "exit_code": int(code)}:
                     return code
-            if not show(shot):
+            if not show(snapshot):
                 return None
             if not heard and time.monotonic() > until:
                 break

@@ -2,7 +2,7 @@
 
 One host, and a terminal on both our standard input and output: then its bytes pass
 unchanged, as with ``ssh -t``. Else nothing is typed, and what the terminals show comes
-as labelled lines, made harmless, as from pipes.
+as labelled lines, sanitized, as from pipes.
 """
 
 from __future__ import annotations

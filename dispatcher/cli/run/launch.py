@@ -178,9 +178,11 @@ def _run(
     if progress is not None:
         sinks.append(progress)
     if showing.stall_after is not None:
-        from dispatcher.output.monitor.run_progress import Silence
+        from dispatcher.output.monitor.run_progress import StallDetector
 
-        sinks.append(Silence(showing.stall_after, lambda event: course.tell(event), time.monotonic))
+        sinks.append(
+            StallDetector(showing.stall_after, lambda event: course.tell(event), time.monotonic)
+        )
     if paths is not None:
         sinks += open_files(
             plan, paths, screen.say, merge=showing.log_merge, overflow=showing.log_overflow,

@@ -19,7 +19,7 @@ from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import BEAT, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.monitor.live_table import Table
-from dispatcher.output.terminal.alt_screen import Canvas, View, Watching
+from dispatcher.output.terminal.alt_screen import AltScreen, TableView, WatchScreen
 from dispatcher.output.terminal.screen import Screen, same_file
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -60,14 +60,14 @@ class Watched:
 
     def __init__(self, hosts: Sequence[str], table: Table) -> None:
         try:
-            self._view = View(Canvas(STDOUT), hosts, table.shot)
+            self._view = TableView(AltScreen(STDOUT), hosts, table.snapshot)
         except OSError as error:
             raise UsageError(f"--watch: the terminal: {(error.strerror or '').lower()}") from None
-        self._sink: Watching | None = None
+        self._sink: WatchScreen | None = None
 
     def over(self, screen: Screen) -> Sink:
         """``screen``, with the table before it."""
-        self._sink = Watching(self._view, screen)
+        self._sink = WatchScreen(self._view, screen)
         return self._sink
 
     @contextmanager
@@ -110,9 +110,9 @@ class Seen:
             self._steps = StepLines(pattern, hosts, time.monotonic)
             self.sinks.append(self._steps)
         if showing.sample is not None:
-            from dispatcher.output.monitor.outliers import SamplesApart
+            from dispatcher.output.monitor.outliers import SampleOutliers
 
-            self.sinks.append(SamplesApart(tell))
+            self.sinks.append(SampleOutliers(tell))
         if showing.watch or showing.metrics is not None:
             self._table = open_table(plan, self.slow)
             self.sinks.append(self._table)
@@ -128,16 +128,16 @@ class Seen:
         table, path = self._table, self._showing.metrics
         if table is None or path is None:
             return []
-        from dispatcher.output.buffered import Behind
+        from dispatcher.output.buffered import BufferedSink
         from dispatcher.output.monitor.metrics import Metrics, exposition
 
         every = self._showing.sample or BEAT
         try:
-            sink = Metrics(lambda: exposition(table.shot(), self._run_id), warn, every, path)
+            sink = Metrics(lambda: exposition(table.snapshot(), self._run_id), warn, every, path)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise UsageError(f"--metrics {path}: {why}") from None
-        return [Behind(sink, "metrics")]  # a slow disk or caller holds nobody
+        return [BufferedSink(sink, "metrics")]  # a slow disk or caller holds nobody
 
     def over(self, screen: Screen) -> Sink:
         """What stands before the lines, else the lines."""

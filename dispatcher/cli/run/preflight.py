@@ -16,7 +16,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.text.verdict_text import left_out
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -50,7 +50,7 @@ class Decision(Value):
 
         lines = left_out(self.excluded) if self.verdict is None else []
         return lines + [
-            f"note: {fold(hosts)}: {check}: {harmless_text(one.text)}"
+            f"note: {fold(hosts)}: {check}: {sanitize_text(one.text)}"
             for level, check, one, hosts in self.ruling.sections
             if level == Level.WARN
         ]

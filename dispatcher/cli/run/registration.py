@@ -76,16 +76,16 @@ class Enrolled:
                 from dispatcher.cli.run.monitoring import open_table
                 from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
                 from dispatcher.jobs.control_server import Control
-                from dispatcher.output.monitor.run_progress import packed
+                from dispatcher.output.monitor.run_progress import encode_picture
                 from dispatcher.runner.inbox import Stop
 
                 stop = Stop(tell)
                 table = open_table(plan, slow)
                 self.control = Control(
                     self._folder, lambda how: stop(now=how == "kill"),
-                    lambda: packed(table.picture()),
+                    lambda: encode_picture(table.picture()),
                     heads=options.log_merge,
-                    table=lambda: table.shot().plain(),
+                    table=lambda: table.snapshot().plain(),
                     sample=lambda seconds: tell(SamplesWanted(seconds)),
                     gather=lambda: tell(StacksWanted()),
                 )  # fmt: skip

@@ -31,9 +31,9 @@ from dispatcher.output.files.journal import write_all
 from dispatcher.output.terminal.screen import (
     PARTIAL,
     STATE,
-    Outlet,
+    LineFormat,
     Screen,
-    View,
+    Writer,
     can_pause,
     same_file,
 )
@@ -109,14 +109,14 @@ def open_screen(
         from dispatcher.output.terminal.live_terminal import Terminal
 
         progress = Progress(len(hosts), time.monotonic)
-        outlet: Outlet = Terminal(terminals(), STDERR, on_broken=on_broken)
-        screen = Screen(view, outlet, footer=footer_of(hosts, progress.picture))
+        writer: Writer = Terminal(terminals(), STDERR, on_broken=on_broken)
+        screen = Screen(view, writer, footer=footer_of(hosts, progress.picture))
     else:
-        outlet = Outlet(on_broken=on_broken)
-        screen = Screen(view, outlet)
+        writer = Writer(on_broken=on_broken)
+        screen = Screen(view, writer)
     sink = unhurried(
         over(screen),
-        outlet,
+        writer,
         STDOUT,
         showing.screen_overflow,
         kept=files_keep_all,
@@ -130,11 +130,11 @@ def open_screen(
 
 
 def unhurried(
-    screen: Sink, outlet: Outlet, fd: int, overflow: str, *, kept: bool, draws: bool = False
+    screen: Sink, writer: Writer, fd: int, overflow: str, *, kept: bool, draws: bool = False
 ) -> Sink:
     """``screen`` on a thread of its own where it must not be waited for.
 
-    outlet, fd: by what and to where it writes. overflow: auto, drop or block. kept: whether
+    writer, fd: by what and to where it writes. overflow: auto, drop or block. kept: whether
     files get every byte that it is given. draws: whether it wants a thread in any case, to
     draw in time.
     """
@@ -144,16 +144,16 @@ def unhurried(
     )
     if not drop and not draws:
         return screen
-    from dispatcher.output.buffered import Behind
+    from dispatcher.output.buffered import BufferedSink
 
     patience = PAUSED if program_reads else 0.0
-    return Behind(screen, "screen", drop=drop, patience=patience, pace=lambda: outlet.pace)
+    return BufferedSink(screen, "screen", drop=drop, patience=patience, pace=lambda: writer.pace)
 
 
-def view_of(showing: Showing, labels: Labels) -> View:
+def view_of(showing: Showing, labels: Labels) -> LineFormat:
     """How lines look, and which are shown, on the standard streams as they are."""
     streams, after = terminals(), showing.partial_after
-    return View(
+    return LineFormat(
         labels.of,
         labels.hue,
         terminals=streams,

@@ -25,7 +25,7 @@ from dispatcher.output.files.journal import write_all
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.fold import WINDOW, Folding, fold_numbers, gather
 from dispatcher.output.text.lines import LineAssembler
-from dispatcher.output.text.sanitize import harmless_lines, harmless_pieces
+from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
 
 #: how the label stands before a line: [3], [gpu01:3]!, or n1:
 _LABEL = re.compile(rb"(?:\[([^\[\]\s]{1,255})\](!?) |([^\s:\[\]]{1,255}):(?: |$))")
@@ -102,7 +102,7 @@ def stream(window: float, *, mask: bool) -> None:
     def long(pieces: Iterator[bytes], end: bytes) -> None:
         """Pass on a line that is too long to be compared, with its label."""
         show(folding.finish())
-        for piece in chain(harmless_pieces(pieces), (end,)):
+        for piece in chain(sanitize_pieces(pieces), (end,)):
             write_all(1, piece)
 
     lines = LineAssembler() if os.isatty(1) else LineAssembler(long, spill)
@@ -111,7 +111,7 @@ def stream(window: float, *, mask: bool) -> None:
         ready = select.select([0], [], [], wait)[0]
         data = os.read(0, 1 << 16) if ready else None
         block = b"" if data is None else lines.feed(data) if data else lines.finish()
-        for line in harmless_lines(block).split(b"\n")[:-1]:
+        for line in sanitize_lines(block).split(b"\n")[:-1]:
             who, kind, text = labels.off(line)
             show(folding.add(who, text, time.monotonic(), kind))
         show(folding.due(time.monotonic()))
@@ -133,7 +133,7 @@ def gathered(chunks: Iterable[bytes]) -> None:
         block = assembler.feed(chunk) if chunk else assembler.finish()
         block = b"".join((*found, block))
         found.clear()
-        for line in harmless_lines(block).split(b"\n")[:-1]:
+        for line in sanitize_lines(block).split(b"\n")[:-1]:
             who, _, text = labels.off(line)
             number = numbers.setdefault(text, len(numbers))
             said.setdefault(who, array("Q")).append(number)

@@ -11,7 +11,7 @@ import click
 from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.timeline import page, phases, read
 
 #: bytes of a trace; some million spans
@@ -45,10 +45,10 @@ def command(trace: str, output: str | None) -> int:
     rows: list[tuple[str, ...]] = [("phase", "times", "shortest", "median", "longest", "slowest")]
     rows += [
         (
-            harmless_text(p.name),
+            sanitize_text(p.name),
             str(p.count),
             *(f"{seconds:.3f}" for seconds in (p.shortest, p.median, p.longest)),
-            harmless_text(p.slowest),
+            sanitize_text(p.slowest),
         )
         for p in phases(timeline)
     ]

@@ -14,7 +14,7 @@ to rank and means nothing (addresses, pids, ids of threads) is left out, so that
 wait in the same place have the same stack. The main thread stands for the rank.
 
 Texts come from hosts: at most ``MOST`` frames of ``LONGEST`` characters are kept, and whoever
-shows them makes them harmless.
+shows them sanitizes them.
 """
 
 from __future__ import annotations

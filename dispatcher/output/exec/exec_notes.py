@@ -6,7 +6,7 @@ A fan-out command in words: notes while it goes on, and what became of which hos
 
 The output of one host's terminal on our own, byte for byte, as ``ssh -t`` shows it.
 
-Nothing is made harmless here: a full-screen program is what was asked for, and it
+Nothing is sanitized here: a full-screen program is what was asked for, and it
 needs the whole terminal.
 """
 
@@ -23,7 +23,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.output.files.journal import write_all
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.fold import plural
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 
 #: words of a line of the summary
 _WIDEST = 300
@@ -94,16 +94,16 @@ def words(outcome: exec_events.Outcome) -> str:
         case exec_events.Exited(code):
             return f"exit code {code}"
         case exec_events.Killed(name):
-            return f"killed by SIG{harmless_text(name)}"
+            return f"killed by SIG{sanitize_text(name)}"
         case exec_events.Failed(failure):
-            return f"{failure.kind.value}: {harmless_text(failure.why)}"
+            return f"{failure.kind.value}: {sanitize_text(failure.why)}"
         case exec_events.TimedOut(limit, seconds, ended):
             whose = "of the command" if limit == "command" else "for all hosts"
             return f"timeout: longer than the {seconds:g} s {whose}" + _unended(ended)
         case exec_events.Interrupted(signum, ended):
             return f"interrupted by {signal.Signals(signum).name}" + _unended(ended)
         case exec_events.NotCopied(why):
-            return harmless_text(why)
+            return sanitize_text(why)
     return f"not started: {outcome.why}"
 
 
@@ -144,7 +144,7 @@ def _trouble(outcome: exec_events.Outcome) -> tuple[str, str, str | None]:
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-class Told(Protocol):
+class CopyResult(Protocol):
     """What is known of the copy to or from one host."""
 
     @property
@@ -177,7 +177,7 @@ def size(nbytes: float) -> str:
 def summary(
     names: Sequence[str],
     outcomes: Sequence[exec_events.Outcome],
-    told: Sequence[Told],
+    told: Sequence[CopyResult],
     seconds: float,
     verb: str,
 ) -> list[str]:
@@ -202,7 +202,7 @@ def summary(
     return lines
 
 
-class Through(Sink):
+class Passthrough(Sink):
     """Writes to ``fd``; on_broken: called once when nobody reads any more."""
 
     def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:

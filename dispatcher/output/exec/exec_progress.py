@@ -21,7 +21,7 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
-from dispatcher.output.exec.exec_notes import Told, size
+from dispatcher.output.exec.exec_notes import CopyResult, size
 from dispatcher.output.terminal.live_terminal import Terminal
 from dispatcher.output.terminal.screen import Live
 from dispatcher.output.text.fold import plural
@@ -108,7 +108,9 @@ RATE = 5.0
 class CopyProgress(Sink):
     """told: what is known of each host's copy; its numbers grow meanwhile."""
 
-    def __init__(self, told: Sequence[Told], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, told: Sequence[CopyResult], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._told = told
         self._clock = clock
         self._done = 0

@@ -25,7 +25,7 @@ from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.fold import gather
 from dispatcher.output.text.lines import LineAssembler
-from dispatcher.output.text.sanitize import harmless_lines
+from dispatcher.output.text.sanitize import sanitize_lines
 
 #: bytes kept of one stream of one host
 MOST = 4 << 20
@@ -35,7 +35,7 @@ MOST_LINES = 5000
 _RULE = b"-" * 15
 
 
-class Kept(Sink):
+class HostOutput(Sink):
     """Keeps what each host wrote to ``streams``, and when it was done."""
 
     def __init__(self, streams: frozenset[int]) -> None:
@@ -93,7 +93,7 @@ def gathered(
 def headed(
     names: Sequence[str], block: bytes, *, label: bool = True, what: str = "", of: int | None = None
 ) -> bytes:
-    """``block`` below the names of its hosts, harmless for a terminal. of: how many there are."""
+    """``block`` below the names of its hosts, sanitized for a terminal. of: how many there are."""
     count = f"{len(names)} of {of}" if of is not None else str(len(names))
     head = f"{_RULE.decode()}\n{fold(names)} ({count}){what}\n{_RULE.decode()}\n" if label else ""
     return head.encode() + b"".join(line + b"\n" for line in _lines(block))
@@ -127,13 +127,13 @@ def _shown(block: bytes) -> list[str]:
 
 
 def _lines(block: bytes) -> list[bytes]:
-    """The block's lines, harmless for a terminal."""
+    """The block's lines, sanitized for a terminal."""
     assembler = LineAssembler(limit=len(block))
-    return harmless_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
+    return sanitize_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
 
 
 def record(
-    name: str, index: int, outcome: exec_events.Outcome, kept: Kept, words: str
+    name: str, index: int, outcome: exec_events.Outcome, kept: HostOutput, words: str
 ) -> dict[str, Any]:
     """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
     found: dict[str, Any] = {
@@ -168,7 +168,7 @@ _KINDS: Mapping[type, str] = {
 }
 
 
-def blocks_of(kept: Kept, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:
+def blocks_of(kept: HostOutput, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:
     """Host name -> what it wrote to ``stream``."""
     return {name: kept.block(node, stream) for node, name in enumerate(names)}
 
@@ -177,14 +177,14 @@ def blocks_of(kept: Kept, names: Sequence[str], stream: int = 1) -> dict[str, by
 WAIT = 1.0
 
 
-class Early(Sink):
+class EarlyBlock(Sink):
     """Watches what ``kept`` has; ``shown`` is the block that was shown and whose, if any was.
 
     write: called once, from a thread of its own: nobody is held back by a paused reader.
     """
 
     def __init__(
-        self, kept: Kept, names: Sequence[str], write: Callable[[bytes], None], *, label: bool
+        self, kept: HostOutput, names: Sequence[str], write: Callable[[bytes], None], *, label: bool
     ) -> None:
         self._kept = kept
         self._names = names

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from dispatcher.core.events.sink import Counts, Sink
 from dispatcher.output.files.rank_logs import stamp
-from dispatcher.output.files.rotation import Names, Pieces, names_in
+from dispatcher.output.files.rotation import Names, RotatedReader, names_in
 from dispatcher.plan.job import placement
 
 _RANK = r"(?:([0-9]{1,6})\.)?"
@@ -33,7 +33,7 @@ Key = tuple[int, int]
 LONG = 64 << 10
 
 
-class Written(Protocol):
+class LogReader(Protocol):
     """A reader. taken: (rank, stream) -> bytes given so far, or passed over as removed."""
 
     taken: dict[Key, int]
@@ -43,20 +43,20 @@ class Written(Protocol):
         ...
 
 
-class RankFolder:
+class RankLogReader:
     """The files of ``RankFiles`` in ``folder``: rank by rank, one attempt after the other."""
 
     def __init__(self, folder: Path, only: int | None = None) -> None:
         self._folder = folder
         self._only = only
-        self._files: dict[Path, Pieces] = {}
+        self._files: dict[Path, RotatedReader] = {}
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
         any_new = False
         for folder in self._attempts():
             for key, path, names in self._streams(folder):
-                file = self._files.setdefault(path, Pieces(path))
+                file = self._files.setdefault(path, RotatedReader(path))
                 before = self.taken.setdefault(key, 0)
                 room = None if most is None else max(0, most.get(key, 0) - before)
                 was = file.position
@@ -98,7 +98,7 @@ class _Head(NamedTuple):
     tag: bytes = b""
 
 
-class MergedLog:
+class MergedLogReader:
     """The lines of ``merged.log``, in the order in which they came.
 
     until: where the beginning was removed (``--log-keep``) nobody can count from there; then
@@ -106,7 +106,7 @@ class MergedLog:
     """
 
     def __init__(self, path: Path, only: int | None = None, until: float | None = None) -> None:
-        self._file = Pieces(path)
+        self._file = RotatedReader(path)
         self._only = only
         self._until = None if until is None else stamp(until).encode()
         self._rest = b""

@@ -178,7 +178,7 @@ class HostFiles(Sink):
 PART = 64 << 10
 
 
-class Merged(Sink):
+class MergedLog(Sink):
     """Writes the new file ``path``, mode 0600; ``warn`` hears once of a disk that refuses.
 
     Raises: OSError if the file cannot be created.

@@ -152,7 +152,7 @@ def names_in(folder: Path) -> dict[str, Names]:
     return found
 
 
-class Pieces:
+class RotatedReader:
     """The log file ``path`` from its first byte on; ``position`` is how far it has been read."""
 
     def __init__(self, path: Path) -> None:

@@ -15,8 +15,14 @@ from typing import Any
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.output.monitor.run_progress import Picture, Progress, Shares, packed, unpacked
-from dispatcher.output.text.sanitize import harmless
+from dispatcher.output.monitor.run_progress import (
+    CpuShares,
+    Picture,
+    Progress,
+    decode_picture,
+    encode_picture,
+)
+from dispatcher.output.text.sanitize import sanitize
 from dispatcher.plan.job.placement import place
 
 #: bytes kept of what a rank wrote last
@@ -34,7 +40,7 @@ class Row:
     """One rank. cpu: % of one CPU; rss: bytes; silence: seconds; None: not (yet) known.
 
     state: a word for eyes. gpu: % used, bytes used, watts of the rank's GPU. last: its last
-    line, harmless.
+    line, sanitized.
     """
 
     rank: int
@@ -51,7 +57,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Shot:
+class Snapshot:
     """One moment of a run. late: hosts whose GPUs do not answer. slow: of ranks, in words."""
 
     picture: Picture
@@ -62,21 +68,21 @@ class Shot:
     def plain(self) -> dict[str, Any]:
         """As values of JSON, for ``of_plain``."""
         rows = [dataclasses.astuple(row) for row in self.rows]
-        return {"picture": packed(self.picture), "rows": rows, "late": self.late,
+        return {"picture": encode_picture(self.picture), "rows": rows, "late": self.late,
                 "slow": self.slow}  # fmt: skip
 
     @staticmethod
-    def of_plain(told: Mapping[str, Any]) -> Shot:
+    def of_plain(told: Mapping[str, Any]) -> Snapshot:
         """What ``plain`` gave, through JSON. Raises: ValueError for anything else."""
         try:
-            picture = unpacked(told["picture"])
+            picture = decode_picture(told["picture"])
             rows = tuple(_row(*values) for values in told["rows"])
             late, slow = (tuple(map(str, told[name])) for name in ("late", "slow"))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a table: {error}") from None
         if picture is None:
             raise ValueError("not a table: no picture")
-        return Shot(picture, rows, late, slow)
+        return Snapshot(picture, rows, late, slow)
 
 
 def _row(
@@ -92,7 +98,7 @@ def _row(
     return Row(
         int(rank), str(host), int(local), None if pid is None else int(pid), str(state),
         _number(cpu), None if size is None else int(size), figures, _number(silence),
-        harmless(str(last).encode("utf-8", "surrogateescape")).decode(), bool(alive),
+        sanitize(str(last).encode("utf-8", "surrogateescape")).decode(), bool(alive),
     )  # fmt: skip
 
 
@@ -131,7 +137,7 @@ class Table(Sink):
         self._clock = clock
         self._ranks: dict[int, _Rank] = {}
         self._tails: dict[int, tuple[int, bytes]] = {}  # rank -> its last stream, and what it said
-        self._shares = Shares()
+        self._shares = CpuShares()
         self._lock = threading.Lock()
         self._progress = Progress(len(hosts), clock)
 
@@ -183,7 +189,7 @@ class Table(Sink):
         """How far the run is; from any thread."""
         return self._progress.picture()
 
-    def shot(self) -> Shot:
+    def snapshot(self) -> Snapshot:
         """The run as it stands now; from any thread."""
         picture = self._progress.picture()
         with self._lock:
@@ -196,7 +202,7 @@ class Table(Sink):
                 seats[seat] = local + 1
                 rows.append(self._row(rank, known, local, now))
             late = tuple(self._hosts.names[node] for node in sorted(self._hosts.late))
-            return Shot(picture, tuple(rows), late, self._slow())
+            return Snapshot(picture, tuple(rows), late, self._slow())
 
     def _row(self, rank: int, known: _Rank, local: int, now: float) -> Row:
         sample = known.sample
@@ -221,7 +227,7 @@ class Table(Sink):
 
 
 def _last_line(tail: bytes) -> str:
-    """The last line in ``tail``, or the last state of one that rewrites itself; harmless."""
+    """The last line in ``tail``, or the last state of one that rewrites itself; sanitized."""
     text = tail.rstrip(b"\r\n \t")
     line = text[max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 :]
-    return harmless(line).decode()
+    return sanitize(line).decode()

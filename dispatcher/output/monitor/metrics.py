@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dispatcher.core.events.sink import Sink
 from dispatcher.output.files.journal import write_all
-from dispatcher.output.monitor.live_table import Row, Shot
+from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import STATES
 from dispatcher.plan.job.placement import name
 
@@ -37,17 +37,17 @@ _OF_RANKS: list[tuple[str, str, Callable[[Row], float | None]]] = [
 ]  # fmt: skip
 
 
-def exposition(shot: Shot, run_id: str) -> str:
-    """``shot`` in the text format."""
+def exposition(snapshot: Snapshot, run_id: str) -> str:
+    """``snapshot`` in the text format."""
     run = f'run="{_escaped(run_id)}"'
-    picture = shot.picture
+    picture = snapshot.picture
     lines = _family("run_seconds", "time since the run began", [(run, picture.seconds)])
     lines += _family("lines", "lines that the ranks have written", [(run, float(picture.lines))])
     hosts = [(f'{run},state="{STATES[n]}"', float(c)) for n, c in sorted(picture.hosts.items())]
     lines += _family("hosts", "hosts by state", hosts)
     for title, what, value in _OF_RANKS:
         found = []
-        for row in shot.rows:
+        for row in snapshot.rows:
             number = value(row)
             if number is not None:
                 where = f'rank="{name(row.rank)}",host="{_escaped(row.host)}"'

@@ -21,7 +21,7 @@ from dispatcher.core.events.monitor_events import NetworksDiffer
 from dispatcher.core.events.run_events import Event, RankSpawned, RanksPlaced
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 
 if TYPE_CHECKING:
     from dispatcher.checks.nccl.nccl_log import Networks, Said
@@ -35,7 +35,7 @@ SETTLED, PATIENCE = 2.0, 15.0
 SPEAKS = ("INFO", "TRACE")
 
 
-class NcclWords(Sink):
+class NcclListener(Sink):
     """settings: of each host, what its ranks are given. clock: seconds, monotonic.
 
     active: see ``Networks``.
@@ -142,4 +142,4 @@ class NcclWords(Sink):
 def words(event: NetworksDiffer, hosts: Sequence[str]) -> tuple[str, str]:
     """What is odd about which hosts, and what to type to find out more. hosts: number -> name."""
     where = fold(hosts[node] for node in event.nodes)
-    return f"NCCL: {where} {harmless_text(event.what)}", f"dispatch check --nccl -H {quote(where)}"
+    return f"NCCL: {where} {sanitize_text(event.what)}", f"dispatch check --nccl -H {quote(where)}"

@@ -19,7 +19,7 @@ what is told is that a rank is *apart*, never that it is slow. A rank is apart w
 
 A round is over when every host has sent a sample; who falls behind by more than ``BEHIND``
 samples is left out of it. Shares of CPUs have no upper end, those of GPUs are of the GPU of the
-rank. ``Apart`` is pure; ``SamplesApart`` feeds it and tells each rank once an attempt.
+rank. ``OutlierRounds`` is pure; ``SampleOutliers`` feeds it and tells each rank once an attempt.
 
 Which rank is slower than the others, from the lines that each of them writes once a step.
 
@@ -49,9 +49,9 @@ from dispatcher.core.events.monitor_events import NodeSampled, RanksApart
 from dispatcher.core.events.run_events import Event, NodeLost, RankExited, RankSpawned, RanksPlaced
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
-from dispatcher.output.monitor.run_progress import Shares
+from dispatcher.output.monitor.run_progress import CpuShares
 from dispatcher.output.text.fold import fold_ranks
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name, place
 
 #: median distances that are one standard deviation where figures are spread normally
@@ -99,7 +99,7 @@ SIGMAS, SHARE, LEAST_POINTS = 5.0, 0.25, 25.0
 MOST_APART = 0.25
 
 
-class Apart:
+class OutlierRounds:
     """Rounds of figures of one kind: for how many in a row each rank has been apart."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Apart:
         return [one for rank, one in odd.items() if abs(self._machine[rank]) >= ROUNDS]
 
 
-class SamplesApart(Sink):
+class SampleOutliers(Sink):
     """Tells ``RanksApart``, each rank once; it comes back on the spine."""
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
@@ -134,11 +134,11 @@ class SamplesApart(Sink):
     def _begin(self) -> None:
         self._living: dict[int, set[int]] = {}  # host -> ranks
         self._gpus: dict[int, float] = {}  # rank -> % of its GPU
-        self._shares = Shares()
+        self._shares = CpuShares()
         self._came: dict[int, int] = {}  # host -> samples in this round
         self._awaited: set[int] = set()  # hosts with none in this round
         self._ends: deque[float] = deque(maxlen=ROUNDS + 1)
-        self._apart = {"CPU": Apart(), "GPU": Apart()}
+        self._apart = {"CPU": OutlierRounds(), "GPU": OutlierRounds()}
         self._told: set[tuple[str, int]] = set()
 
     def event(self, stamped: Stamped) -> None:
@@ -332,7 +332,7 @@ class StepLines(Sink):
 
     def _told(self, slow: Slow) -> str:
         node = self._nodes.get(slow.rank)
-        where = "" if node is None else f" on {harmless_text(self._hosts[node])}"
+        where = "" if node is None else f" on {sanitize_text(self._hosts[node])}"
         ratio, seconds = f"{slow.ratio:.1f}x", f"{slow.seconds:.3g} s"
         return f"rank {name(slow.rank)}{where}: {ratio} the median step time ({seconds})"
 

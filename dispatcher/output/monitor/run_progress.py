@@ -26,7 +26,7 @@ from dispatcher.core.events.sink import Sink, Stamped
 NOTHING = 1.0
 
 
-class Shares:
+class CpuShares:
     """``of``: rank -> % of one CPU between its last two samples."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class _Run:
     last: float | None = None
     silent: dict[int, float] = field(default_factory=dict)
     stopping: str | None = None
-    shares: Shares = field(default_factory=Shares)
+    shares: CpuShares = field(default_factory=CpuShares)
 
 
 class Progress(Sink):
@@ -160,7 +160,7 @@ class Progress(Sink):
             )
 
 
-class Silence(Sink):
+class StallDetector(Sink):
     """Reports ranks that have written nothing for ``after`` seconds, once for each silence.
 
     tell: takes the event; it comes back on the spine, to the journal and the notes.
@@ -202,7 +202,7 @@ class Silence(Sink):
 MOST = 4096
 
 
-def packed(picture: Picture) -> dict[str, Any]:
+def encode_picture(picture: Picture) -> dict[str, Any]:
     """``picture`` as values for JSON."""
     plain = dataclasses.asdict(picture)
     plain["hosts"] = sorted(picture.hosts.items())
@@ -212,7 +212,7 @@ def packed(picture: Picture) -> dict[str, Any]:
     return plain
 
 
-def unpacked(plain: Any) -> Picture | None:
+def decode_picture(plain: Any) -> Picture | None:
     """The picture in ``plain``, None if there is none in it."""
     try:
         picture = Picture(**plain)
@@ -236,7 +236,7 @@ def unpacked(plain: Any) -> Picture | None:
         return None
 
 
-class Distant:
+class RemoteProgress:
     """The run of another process, for a footer: ``picture`` is the last one heard, aged.
 
     hosts: how many there are. clock: seconds, monotonic.
@@ -251,7 +251,7 @@ class Distant:
 
     def hear(self, plain: Mapping[str, Any]) -> None:
         """Take a packed picture; one that is not, or of other hosts, is passed over."""
-        picture = unpacked(plain)
+        picture = decode_picture(plain)
         if picture is not None and all(0 <= node < self._hosts for node in picture.pending):
             self._last, self._heard_at = picture, self._clock()
             self.heard = True

@@ -35,14 +35,14 @@ from dispatcher.core.events.sink import Counts, Sink, Stamped
 from dispatcher.output.terminal.screen import Screen
 
 if TYPE_CHECKING:
-    from dispatcher.output.monitor.live_table import Shot
-    from dispatcher.output.terminal.watch_table import Look, Watch
+    from dispatcher.output.monitor.live_table import Snapshot
+    from dispatcher.output.terminal.watch_table import ViewState, WatchTable
 
 #: seconds that whoever asks waits for a painter who may be stuck in a paused terminal
 PATIENCE = 1.0
 
 
-class Curtain:
+class TtyLock:
     """Between those who ask, on any threads, and the painter on its own."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Curtain:
             self._state.notify_all()
 
 
-OURS = Curtain()
+OURS = TtyLock()
 
 
 #: the other screen, no cursor; and back
@@ -84,7 +84,7 @@ ENTER, LEAVE = b"\x1b[?1049h\x1b[?25l\x1b[2J", b"\x1b[?25h\x1b[?1049l"
 LAST = 1.0
 
 
-class Canvas:
+class AltScreen:
     """The terminal that the descriptor ``fd`` leads to. Raises: OSError if it is none."""
 
     def __init__(self, fd: int) -> None:
@@ -199,15 +199,17 @@ EVERY, STOPPED = 0.5, 2.0
 NOTES_KEPT = 200
 
 
-class View:
-    """Draws ``shot`` on ``canvas`` and follows the keys. hosts: node -> name."""
+class TableView:
+    """Draws ``snapshot`` on ``alt_screen`` and follows the keys. hosts: node -> name."""
 
-    def __init__(self, canvas: Canvas, hosts: Sequence[str], shot: Callable[[], Shot]) -> None:
-        self.canvas = canvas
+    def __init__(
+        self, alt_screen: AltScreen, hosts: Sequence[str], snapshot: Callable[[], Snapshot]
+    ) -> None:
+        self.alt_screen = alt_screen
         self._hosts = hosts
-        self._shot = shot
-        self._watch: Watch | None = None
-        self._look: Look | None = None
+        self._shot = snapshot
+        self._watch: WatchTable | None = None
+        self._look: ViewState | None = None
         self._next = 0.0
 
     def turn(self, now: float, notes: Sequence[str]) -> bool:
@@ -218,33 +220,33 @@ class View:
         from dispatcher.output.terminal import watch_table
 
         if self._watch is None or self._look is None:
-            self._watch, self._look = watch_table.Watch(self._hosts), watch_table.Look()
-        if not self.canvas.is_ours:
+            self._watch, self._look = watch_table.WatchTable(self._hosts), watch_table.ViewState()
+        if not self.alt_screen.is_ours:
             return True
-        if not self.canvas.taken:
-            self.canvas.enter()
+        if not self.alt_screen.taken:
+            self.alt_screen.enter()
             self._next = now
-        for key in watch_table.keys(self.canvas.typed()):
+        for key in watch_table.keys(self.alt_screen.typed()):
             self._look = self._look.pressed(key, self._watch.page)
             self._next = now
         if self._look.over:
             return False
         if now >= self._next:
             self._next = now + EVERY
-            columns, rows = self.canvas.size
+            columns, rows = self.alt_screen.size
             wide = max(1, columns - 1)  # a full line may leave the cursor in either of two places
-            shot = self._shot()
-            lines, self._look = self._watch.lines(shot, self._look, notes, wide, rows)
+            snapshot = self._shot()
+            lines, self._look = self._watch.lines(snapshot, self._look, notes, wide, rows)
             from dispatcher.output.terminal.footer import drawn
 
-            self.canvas.draw([line for line, _ in drawn(lines, wide)])
+            self.alt_screen.draw([line for line, _ in drawn(lines, wide)])
         return True
 
 
-class Watching(Sink):
+class WatchScreen(Sink):
     """``screen``, which shows lines, and ``view`` over it from the start of the ranks."""
 
-    def __init__(self, view: View, screen: Screen) -> None:
+    def __init__(self, view: TableView, screen: Screen) -> None:
         self._view = view
         self._screen = screen
         self._on = False
@@ -286,7 +288,7 @@ class Watching(Sink):
             return True
         try:
             if now - self._last > STOPPED and self._last:
-                self._view.canvas.leave()  # we were stopped, and somebody else drew meanwhile
+                self._view.alt_screen.leave()  # we were stopped, and somebody else drew meanwhile
             self._last = now
             if not self._view.turn(now, list(self._notes)):
                 self._leave()
@@ -297,13 +299,13 @@ class Watching(Sink):
     def close(self) -> None:
         self._leave()
         self._screen.close()
-        self._view.canvas.close()
+        self._view.alt_screen.close()
 
     @contextmanager
     def lent(self) -> Iterator[None]:
         """The terminal is the shell's for so long; from any thread."""
         self._lent = True
-        self._view.canvas.leave()
+        self._view.alt_screen.leave()
         try:
             yield
         finally:
@@ -312,13 +314,13 @@ class Watching(Sink):
     def give_back(self) -> None:
         """Whatever stands still: leave the terminal as it was. From any thread."""
         self._lent = True
-        self._view.canvas.leave()
+        self._view.alt_screen.leave()
 
     def _leave(self) -> None:
         """Back to lines."""
         if not self._on:
             return
-        self._view.canvas.leave()
+        self._view.alt_screen.leave()
         self._on, self._left = False, True
         missing, self._missing = self._missing, {}
         if missing:

@@ -19,7 +19,7 @@ from rich.text import Text
 from dispatcher.model.hostset import fold
 from dispatcher.output.monitor.run_progress import CHECKED, LOST, RUNNING, STATES, Picture
 from dispatcher.output.text.fold import fold_ranks, plural
-from dispatcher.output.text.sanitize import harmless, harmless_text
+from dispatcher.output.text.sanitize import sanitize, sanitize_text
 
 #: progress bars of ranks shown at once
 MOST_BARS = 8
@@ -44,7 +44,7 @@ class Footer:
         for label, state in bars[:MOST_BARS]:
             line = Text()
             line.append(f"{label} ", style="dim")
-            line.append_text(Text.from_ansi(harmless(state).decode()))
+            line.append_text(Text.from_ansi(sanitize(state).decode()))
             line.expand_tabs(8)
             lines.append(line)
         if len(bars) > MOST_BARS:
@@ -57,7 +57,7 @@ class Footer:
                 text += ", no CPU" if everyone else f"; no CPU: {fold_ranks(picture.idle)}"
             lines.append(Text(text, style="yellow"))
         if picture.pending and picture.stopping is None:
-            names = harmless_text(fold(self._hosts[node] for node in picture.pending))
+            names = sanitize_text(fold(self._hosts[node] for node in picture.pending))
             lines.append(Text(f"waiting for {names}", style="dim"))
         lines.append(self._status(picture))
         for line in lines:
@@ -149,7 +149,7 @@ def duration(seconds: float) -> str:
 def closing(
     lines: Sequence[str], *, exit_code: int, hosts: int, ranks: int, seconds: float, columns: int
 ) -> list[bytes]:
-    """What to write, line by line. lines: the verdict in words, harmless; [] if all is well."""
+    """What to write, line by line. lines: the verdict in words, sanitized; [] if all is well."""
     size = f"{plural(ranks, 'rank')} on {plural(hosts, 'host')}, {clock(seconds)}"
     if not lines:
         text = Text()

@@ -20,8 +20,8 @@ import struct
 import termios
 from collections.abc import Callable, Mapping
 
-from dispatcher.output.terminal.alt_screen import OURS, Curtain
-from dispatcher.output.terminal.screen import Live, Outlet
+from dispatcher.output.terminal.alt_screen import OURS, TtyLock
+from dispatcher.output.terminal.screen import Live, Writer
 
 #: seconds between two pictures, and before the first: a short run needs none
 EVERY, FIRST = 0.25, 0.4
@@ -49,10 +49,10 @@ def typed(fd: int) -> int:
         return 0
 
 
-class Terminal(Outlet):
-    """Like ``Outlet``; ``streams`` are those that end in the terminal ``fd``.
+class Terminal(Writer):
+    """Like ``Writer``; ``streams`` are those that end in the terminal ``fd``.
 
-    size: gives (columns, rows). typed: see ``typed``. curtain: who else uses the terminal.
+    size: gives (columns, rows). typed: see ``typed``. tty_lock: who else uses the terminal.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Terminal(Outlet):
         on_broken: Callable[[], None] = lambda: None,
         size: Callable[[int], tuple[int, int]] = os.get_terminal_size,
         typed: Callable[[int], int] = typed,
-        curtain: Curtain = OURS,
+        tty_lock: TtyLock = OURS,
     ) -> None:
         super().__init__(fds, on_broken)
         self._streams = streams
         self._fd = fd
         self._size = size
         self._typed = typed
-        self._curtain = curtain
+        self._tty_lock = tty_lock
         self._known = 0  # bytes typed when the footer was drawn
         self._drawn: list[tuple[bytes, int]] = []  # lines of the footer and their columns
         self._next: float | None = None
@@ -88,7 +88,7 @@ class Terminal(Outlet):
         if now - self._last > STOPPED:
             self._drawn = []  # it is not below us any more
         self._last = now
-        if not self._curtain.draws():
+        if not self._tty_lock.draws():
             self.close()
             return True
         if self._drawn and self._typed(self._fd) > self._known:
@@ -100,7 +100,7 @@ class Terminal(Outlet):
 
     def close(self) -> None:
         self._put([])
-        self._curtain.taken_away()
+        self._tty_lock.taken_away()
 
     def _draw(self, live: Live) -> None:
         try:

@@ -12,7 +12,7 @@ from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.fold import fold_ranks
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.text.verdict_text import status_words
 from dispatcher.plan.job.placement import name
 
@@ -46,7 +46,7 @@ class Notes(Sink):
     def _always(self, event: ev.Event) -> str | None:
         match event:
             case ev.NodeNoticed(node, text):
-                return f"{self._hosts[node]}: {harmless_text(text)}"
+                return f"{self._hosts[node]}: {sanitize_text(text)}"
             case ev.RankLeaked(node, rank):
                 return (
                     f"rank {name(rank)} on {self._hosts[node]} ended, but a process it started "
@@ -81,7 +81,7 @@ class Notes(Sink):
                 )
             case mpi_events.SpawnRefused(node, rank, why):
                 who = f"rank {name(rank)} on {self._hosts[node]}"
-                return f"{who}: MPI_Comm_spawn: {harmless_text(why)}"
+                return f"{who}: MPI_Comm_spawn: {sanitize_text(why)}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
         return verdict_text.note(event, self._hosts)
@@ -105,16 +105,16 @@ class Notes(Sink):
                 where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
                 return f"rank {name(by)} spawns world {world}: {len(nodes)} ranks on {where}"
             case MpiFound(node, library, served):
-                what = harmless_text(library) or "not told by what the rank has loaded"
-                return f"{self._hosts[node]}: MPI is {what}, served by {harmless_text(served)}"
+                what = sanitize_text(library) or "not told by what the rank has loaded"
+                return f"{self._hosts[node]}: MPI is {what}, served by {sanitize_text(served)}"
             case ev.RankSpawned(node, rank, pid):
                 return f"rank {name(rank)} on {self._hosts[node]}: started, pid {pid}"
             case ev.RankExited(node, rank, status):
                 return f"rank {name(rank)} on {self._hosts[node]}: {status_words(status)}"
             case ev.NodeLost(node, failure):
-                return f"{self._hosts[node]}: {failure.kind.value}: {harmless_text(failure.why)}"
+                return f"{self._hosts[node]}: {failure.kind.value}: {sanitize_text(failure.why)}"
             case ev.NodeDying(node, why):
-                return f"{self._hosts[node]}: {harmless_text(why)}"
+                return f"{self._hosts[node]}: {sanitize_text(why)}"
             case ev.JobStopping(why):
                 return f"ending the job: {why}"
         return None

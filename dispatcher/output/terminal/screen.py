@@ -24,7 +24,7 @@ from dispatcher.output.files.journal import write_all
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.fold import Folded, Folding
 from dispatcher.output.text.lines import LineAssembler
-from dispatcher.output.text.sanitize import harmless_lines, harmless_pieces
+from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 #: SGR foreground colours that can be told apart on dark and light backgrounds
@@ -39,7 +39,7 @@ GREPPED = 16 << 20
 
 
 @value
-class View(Value):
+class LineFormat(Value):
     """How lines look, and which are shown.
 
     label: rank -> text, "" for none. hue: rank -> a number that chooses its colour.
@@ -71,19 +71,19 @@ class Screen(Sink):
     """Writes ``label line\\n`` for every line of every rank, a chunk's lines at once.
 
     footer: (states of bars with their labels, columns) -> what is drawn below the lines
-    where the outlet can; see ``terminal``.
+    where the writer can; see ``terminal``.
     """
 
     def __init__(
         self,
-        view: View,
-        outlet: Outlet,
+        view: LineFormat,
+        writer: Writer,
         *,
         footer: Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._view = view
-        self._outlet = outlet
+        self._writer = writer
         self._footer = footer
         self._clock = clock
         self._folding: Folding[int] | None = None
@@ -150,11 +150,11 @@ class Screen(Sink):
         if self._folding is not None:
             self._show_folded(self._folding.due(self._quiet_clock))
             again = again or self._folding.waiting > 0
-        return self._outlet.refresh(now, self._live) or again
+        return self._writer.refresh(now, self._live) or again
 
     def hide(self) -> None:
         """Take away what is drawn below the lines, until the next ``tick``."""
-        self._outlet.close()
+        self._writer.close()
 
     def close(self) -> None:
         for key in list(self._lines):
@@ -166,7 +166,7 @@ class Screen(Sink):
         for words in self._spill.words():
             self.say(f"note: {words}")
         self._spill.close()
-        self._outlet.close()
+        self._writer.close()
 
     def _begin(self, key: tuple[int, int]) -> LineAssembler:
         if key[1] in self._view.terminals:
@@ -200,7 +200,7 @@ class Screen(Sink):
 
     def _show(self, rank: int, stream: int, block: bytes) -> None:
         """Show ``block``, whole lines of one stream."""
-        block = harmless_lines(block)
+        block = sanitize_lines(block)
         if self._view.grep is not None:
             found = self._view.grep.search
             block = b"".join(line for line in block.splitlines(keepends=True) if found(line[:-1]))
@@ -220,7 +220,7 @@ class Screen(Sink):
 
     def _show_long(self, rank: int, stream: int, pieces: Iterator[bytes], end: bytes) -> None:
         """Show a line that is too long to be held. It is not folded, but keeps its place."""
-        pieces = harmless_pieces(pieces)
+        pieces = sanitize_pieces(pieces)
         if self._view.grep is not None:
             head = bytearray()
             while len(head) < GREPPED and (piece := next(pieces, None)) is not None:
@@ -257,7 +257,7 @@ class Screen(Sink):
         return self._footer(bars, columns)
 
     def _write(self, stream: int, batch: bytes) -> None:
-        self._outlet.write(stream, batch)
+        self._writer.write(stream, batch)
 
     def _stamp(self) -> bytes:
         now = self._clock()
@@ -267,7 +267,7 @@ class Screen(Sink):
         prefix = self._prefixes.get((rank, stream))
         if prefix is None:
             label = self._view.label(rank)
-            if label and stream == STDERR and self._view.mark_errors and self._outlet.together:
+            if label and stream == STDERR and self._view.mark_errors and self._writer.together:
                 label += "!"
             if label and stream in self._view.coloured:
                 colour = COLOURS[self._view.hue(rank) % len(COLOURS)]
@@ -283,7 +283,7 @@ PIPE_SIZE = 1 << 20
 Live = Callable[[int], list[tuple[bytes, int]]]
 
 
-class Outlet:
+class Writer:
     """Writes batches to the descriptor of their stream.
 
     on_broken: called once for every stream that nobody reads any more (``| head``,

@@ -1,7 +1,7 @@
 """The table of all ranks on a whole screen: what it looks like, and what a key changes. Pure.
 
-A moment of the run (``table.Shot``) and a ``Look`` go in, lines come out. Loaded only where
-it is drawn: rich takes longer to load than a short run takes.
+A moment of the run (``live_table.Snapshot``) and a ``ViewState`` go in, lines come out. Loaded only
+where it is drawn: rich takes longer to load than a short run takes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from dispatcher.model.hostset import fold
-from dispatcher.output.monitor.live_table import Row, Shot
+from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import NOTHING
 from dispatcher.output.terminal.footer import Footer, duration
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 
 #: notes of dispatch itself below the table; characters of a filter
@@ -62,7 +62,7 @@ def keys(data: bytes) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Look:
+class ViewState:
     """How the table is looked at. top: rows scrolled away; typing: a filter not yet entered."""
 
     sort: str = "rank"
@@ -71,7 +71,7 @@ class Look:
     typing: str | None = None
     over: bool = False
 
-    def pressed(self, key: str, page: int) -> Look:
+    def pressed(self, key: str, page: int) -> ViewState:
         """The look after ``key``; ``over``: the user has left. page: rows of a screenful."""
         new = dataclasses.replace
         if self.typing is not None:
@@ -98,14 +98,14 @@ class Look:
         return new(self, top=tops[key]) if key in tops else self
 
 
-def chosen(rows: Sequence[Row], look: Look) -> list[Row]:
+def chosen(rows: Sequence[Row], look: ViewState) -> list[Row]:
     """The rows that pass the filter (part of a host's name, or a rank), as sorted."""
     wanted = look.filter
     fits = [row for row in rows if not wanted or wanted in row.host or wanted == name(row.rank)]
     return sorted(fits, key=SORTS[look.sort], reverse=True)
 
 
-class Watch:
+class WatchTable:
     """Draws; remembers a few seconds, to know how fast lines come. hosts: node -> name."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
@@ -113,21 +113,21 @@ class Watch:
         self.page = 1  # rows of the last picture
 
     def lines(
-        self, shot: Shot, look: Look, notes: Sequence[str], columns: int, height: int
-    ) -> tuple[list[Text], Look]:
+        self, snapshot: Snapshot, look: ViewState, notes: Sequence[str], columns: int, height: int
+    ) -> tuple[list[Text], ViewState]:
         """At most ``height`` lines, none wider than ``columns``; and the look, scrolled no further
         than there are rows."""
-        head = self._footer.lines(shot.picture, [], columns)[::-1]
-        if shot.late:
-            names = harmless_text(fold(shot.late))
+        head = self._footer.lines(snapshot.picture, [], columns)[::-1]
+        if snapshot.late:
+            names = sanitize_text(fold(snapshot.late))
             head.append(Text(f"GPUs do not answer: {names}", style="yellow"))
-        head += [Text(harmless_text(words), style="yellow") for words in shot.slow]
-        below = [Text(harmless_text(note), style="yellow") for note in notes[-NOTES_SHOWN:]]
-        rows = chosen(shot.rows, look)
+        head += [Text(sanitize_text(words), style="yellow") for words in snapshot.slow]
+        below = [Text(sanitize_text(note), style="yellow") for note in notes[-NOTES_SHOWN:]]
+        rows = chosen(snapshot.rows, look)
         self.page = max(1, height - len(head) - len(below) - 2)
         look = dataclasses.replace(look, top=max(0, min(look.top, len(rows) - self.page)))
         seen = rows[look.top : look.top + self.page]
-        lines = [*head, *table(seen, shot.rows, look.sort)]
+        lines = [*head, *table(seen, snapshot.rows, look.sort)]
         lines += [Text()] * (height - len(lines) - len(below) - 1)
         lines += [*below, _status(look, len(rows), len(seen))]
         for line in lines:
@@ -136,7 +136,7 @@ class Watch:
         return lines[:height], look
 
 
-def _status(look: Look, total: int, seen: int) -> Text:
+def _status(look: ViewState, total: int, seen: int) -> Text:
     if look.typing is not None:
         return Text(f"host or rank: {look.typing}\N{LOWER ONE EIGHTH BLOCK}")
     where = f"{look.top + 1}-{look.top + seen} of {total}" if total else "no ranks"
@@ -213,7 +213,7 @@ _COLUMNS: list[
     tuple[str, bool, Callable[[Row], str], Callable[[Sequence[Row]], bool]]
 ] = [
     ("RANK", True, lambda row: name(row.rank), _always),
-    ("HOST", False, lambda row: harmless_text(row.host), _always),
+    ("HOST", False, lambda row: sanitize_text(row.host), _always),
     ("LOCAL", True, lambda row: str(row.local), _always),
     ("PID", True, lambda row: "-" if row.pid is None else str(row.pid), _always),
     ("STATE", False, lambda row: row.state, _always),

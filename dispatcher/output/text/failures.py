@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 
 
 def blamed(verdict: Verdict, above: Mapping[int, Sequence[int]]) -> tuple[Verdict, list[int]]:
@@ -88,11 +88,11 @@ def grouped(troubles: Iterable[Trouble]) -> list[tuple[list[str], Trouble]]:
     """(hosts, what is wrong with them all), in the order of each group's first host."""
     groups: dict[tuple[str, str, str], list[Trouble]] = {}
     for one in troubles:
-        why = harmless_text(one.why)
+        why = sanitize_text(one.why)
         groups.setdefault((one.kind, one.about, in_common(why, one.host)), []).append(one)
     found = []
     for (kind, about, common), members in groups.items():
-        texts = {harmless_text(one.why) for one in members}
+        texts = {sanitize_text(one.why) for one in members}
         why = texts.pop() if len(texts) == 1 else _OWN_PREFIX.sub("", common)
         # one host's hint stands for its group
         hint = next((one.hint for one in members if one.hint), None)
@@ -108,7 +108,7 @@ def hints(groups: Sequence[tuple[list[str], Trouble]], advise: Advise = no_advic
     for _, one in groups:
         hint = advise(one.about or one.kind) or one.hint
         if hint:
-            found.setdefault(in_common(hint, one.host), f"  hint: {harmless_text(hint)}")
+            found.setdefault(in_common(hint, one.host), f"  hint: {sanitize_text(hint)}")
     return list(found.values())[:MOST_HINTS]
 
 

@@ -24,7 +24,7 @@ from itertools import chain
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.output.files.spool import LongLine, Spill
-from dispatcher.output.text.sanitize import character_edge, harmless
+from dispatcher.output.text.sanitize import character_edge, sanitize
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 LINE_LIMIT = 64 << 10
@@ -255,9 +255,9 @@ class Tail(Sink):
         ]
 
     def last(self, rank: int) -> tuple[str, list[str]]:
-        """("stderr" or "stdout", its last lines made harmless); stderr if it said anything."""
+        """("stderr" or "stdout", its last lines sanitized); stderr if it said anything."""
         for stream, name in ((STDERR, "stderr"), (STDOUT, "stdout")):
             lines = self._lines.get((rank, stream))
             if lines:
-                return name, [harmless(line).decode() for line in lines]
+                return name, [sanitize(line).decode() for line in lines]
         return "stderr", []

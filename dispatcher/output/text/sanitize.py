@@ -30,7 +30,7 @@ _UNSAFE = re.compile(
 )
 
 
-def harmless_lines(block: bytes) -> bytes:
+def sanitize_lines(block: bytes) -> bytes:
     """``block``, any number of lines, with nothing in it that a terminal would obey but colour.
 
     A line that set a colour gets a reset at its end.
@@ -41,8 +41,8 @@ def harmless_lines(block: bytes) -> bytes:
     return shown
 
 
-def harmless_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """``harmless_lines`` for one line that is too long to be held, which comes in any pieces."""
+def sanitize_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """``sanitize_lines`` for one line that is too long to be held, which comes in any pieces."""
     rest = b""
     coloured = False
     for piece in pieces:
@@ -59,14 +59,14 @@ def harmless_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield RESET
 
 
-def harmless(line: bytes) -> bytes:
-    """``harmless_lines`` for what must stay one line: its line ends are shown as well."""
-    return harmless_lines(line.replace(b"\n", b"\\x0a"))
+def sanitize(line: bytes) -> bytes:
+    """``sanitize_lines`` for what must stay one line: its line ends are shown as well."""
+    return sanitize_lines(line.replace(b"\n", b"\\x0a"))
 
 
-def harmless_text(text: str) -> str:
-    """``harmless`` for a text that came from a host."""
-    return harmless(text.encode("utf-8", "surrogateescape")).decode("utf-8")
+def sanitize_text(text: str) -> str:
+    """``sanitize`` for a text that came from a host."""
+    return sanitize(text.encode("utf-8", "surrogateescape")).decode("utf-8")
 
 
 def character_edge(text: bytes, at: int) -> int:
@@ -81,7 +81,7 @@ def character_edge(text: bytes, at: int) -> int:
 
 
 def _visible(block: bytes) -> bytes:
-    """``harmless_lines``, but a colour may last beyond its line."""
+    """``sanitize_lines``, but a colour may last beyond its line."""
     if not block.translate(None, _PLAIN):
         return block
     shown = _UNSAFE.sub(_show, block.decode("utf-8", "surrogateescape"))

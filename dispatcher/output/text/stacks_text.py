@@ -16,7 +16,7 @@ from dispatcher.core.events.stack_frames import Group
 from dispatcher.model.hostset import fold
 from dispatcher.output.files.journal import create, write_all
 from dispatcher.output.text.fold import fold_ranks, plural
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 
 #: groups that are told in words, and frames of the odd one
@@ -30,10 +30,10 @@ def words(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[str]:
         where = fold(dict.fromkeys(host_of(rank) for rank in group.ranks[:4096]))
         stopped = " (stopped)" if group.state in ("T", "t") else ""
         verb = "is" if len(group.ranks) == 1 else "are"
-        place = harmless_text(group.place)
+        place = sanitize_text(group.place)
         lines.append(f"{fold_ranks(group.ranks)} on {where} {verb} in {place}{stopped}")
         if group.odd and len(group.frames) > 1:
-            lines += ["  " + harmless_text(f.words) for f in group.frames[:MOST_FRAMES]]
+            lines += ["  " + sanitize_text(f.words) for f in group.frames[:MOST_FRAMES]]
     if len(groups) > MOST_GROUPS:
         rest = sum(len(group.ranks) for group in groups[MOST_GROUPS:])
         lines.append(f"{plural(rest, 'rank')} elsewhere, in {len(groups) - MOST_GROUPS} places")
@@ -87,13 +87,13 @@ class Stacks(Sink):
         text = [*lines, ""]
         for group in groups:
             text += [f"== {fold_ranks(group.ranks)}, by {group.how}, state {group.state}"]
-            text += ["  " + harmless_text(frame.words) for frame in group.frames] + [""]
+            text += ["  " + sanitize_text(frame.words) for frame in group.frames] + [""]
         body = "\n".join(text).encode()
         for one in seen:
             for stack in one.ranks:
                 body += self._heading(one.node, stack).encode() + stack.text.rstrip() + b"\n\n"
             for flight in one.flights:
-                where = f"{self._hosts[one.node]}:{harmless_text(flight.path)}"
+                where = f"{self._hosts[one.node]}:{sanitize_text(flight.path)}"
                 size = plural(flight.size, "byte")
                 body += (
                     f"-- flight recorder of rank {name(flight.rank)}: {where}, {size}\n".encode()

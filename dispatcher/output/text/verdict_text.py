@@ -22,7 +22,7 @@ from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.fold import fold_ranks, plural
-from dispatcher.output.text.sanitize import harmless_text
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.reassignment import Exclusion
 
@@ -65,14 +65,14 @@ def describe(
             how = ": ".join(filter(None, (status_words(status), _message(cause))))
             lines.append(f"error: rank {name(rank)} on {names[node]}{pid}: {how}")
             if cause.hint:
-                lines.append(f"  {harmless_text(cause.hint)}")
+                lines.append(f"  {sanitize_text(cause.hint)}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
             same = alike(cause, verdict.statuses, last)
             if same:
                 noun = "rank" if len(same) == 1 else "ranks"
                 lines.append(f"  {len(same)} {noun} the same: {fold_ranks(same)}")
         case verdicts.MpiAborted(node, rank, code, text):
-            said = (f"called MPI_Abort({code})", harmless_text(text), _message(cause))
+            said = (f"called MPI_Abort({code})", sanitize_text(text), _message(cause))
             how = ": ".join(filter(None, said))
             lines.append(f"error: rank {name(rank)} on {names[node]}: {how}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
@@ -90,7 +90,7 @@ def describe(
         case verdicts.RankNotStarted(node, rank, errno, step, what):
             why = os.strerror(errno).lower()
             lines.append(
-                f"error: rank {name(rank)} on {names[node]}: {step} {harmless_text(what)}: {why}"
+                f"error: rank {name(rank)} on {names[node]}: {step} {sanitize_text(what)}: {why}"
             )
             if errno == EMFILE:
                 need = FILES_OF_AGENT + FILES_OF_RANK * len(nodes[node].ranks)
@@ -142,21 +142,21 @@ def left_words(cause: verdicts.LeftMpi) -> str:
 
 def _used(one: verdicts.UsedMpi, homes: Mapping[int, str]) -> str:
     where = fold(dict.fromkeys(homes[rank] for rank in one.ranks))
-    library = " ".join(harmless_text(one.version).split(",")[0].split()) or "an MPI"
-    path = f" ({harmless_text(one.path)})" if one.path else ""
+    library = " ".join(sanitize_text(one.version).split(",")[0].split()) or "an MPI"
+    path = f" ({sanitize_text(one.path)})" if one.path else ""
     return f"{fold_ranks(one.ranks)} on {where}: {library}{path} by {one.way}"
 
 
 def _message(cause: verdicts.RankFailed | verdicts.MpiAborted) -> str:
-    return harmless_text(cause.error.message) if cause.error is not None else ""
+    return sanitize_text(cause.error.message) if cause.error is not None else ""
 
 
 def _traceback(cause: verdicts.RankFailed | verdicts.MpiAborted, last: Last) -> list[str]:
     """The traceback of the rank's error file, unless its last lines end with the same."""
     text = cause.error.traceback.splitlines() if cause.error is not None else []
-    if not text or harmless_text(text[-1]) in last(cause.rank)[1]:
+    if not text or sanitize_text(text[-1]) in last(cause.rank)[1]:
         return []
-    return ["  its traceback:", *("    " + harmless_text(line) for line in text[-N_TRACEBACK:])]
+    return ["  its traceback:", *("    " + sanitize_text(line) for line in text[-N_TRACEBACK:])]
 
 
 def alike(cause: verdicts.RankFailed, statuses: Mapping[int, int], last: Last) -> list[int]:
@@ -201,7 +201,7 @@ def _consequences(
     lines += hints(lost)
     for node, left in verdict.unkillable.items():
         own = {pids[rank]: rank for rank in nodes[node].ranks if rank in pids}
-        stuck = [harmless_text(text) for text in verdict.stuck.get(node, ())]
+        stuck = [sanitize_text(text) for text in verdict.stuck.get(node, ())]
         about = [
             [f"rank {name(own[pid])}" if pid in own else "", *stuck[at : at + 1]]
             for at, pid in enumerate(left)
@@ -272,9 +272,9 @@ def last_words(verdict: Verdict, last: Last) -> LastWords | None:
 
 
 def _failure_lines(who: str, failure: Failure) -> list[str]:
-    lines = [f"error: {who}: {failure.kind.value}: {harmless_text(failure.why)}"]
+    lines = [f"error: {who}: {failure.kind.value}: {sanitize_text(failure.why)}"]
     if failure.hint:
-        lines.append(f"  hint: {harmless_text(failure.hint)}")
+        lines.append(f"  hint: {sanitize_text(failure.hint)}")
     return lines
 
 
@@ -304,7 +304,7 @@ def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
     match cause:
         case verdicts.RankFailed(node, rank, status):
             error = cause.error
-            said = f": {harmless_text(error.message)}" if error and error.message else ""
+            said = f": {sanitize_text(error.message)}" if error and error.message else ""
             return f"rank {name(rank)} on {names[node]}: {status_words(status)}{said}"
         case verdicts.MpiAborted(node, rank, code):
             return f"rank {name(rank)} on {names[node]}: called MPI_Abort({code})"
@@ -315,7 +315,7 @@ def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
         case verdicts.RankNotStarted(node, rank, _, step):
             return f"rank {name(rank)} on {names[node]}: could not be started ({step})"
         case verdicts.NodeFailed(node, failure):
-            return f"{names[node]}: {failure.kind.value}: {harmless_text(failure.why)}"
+            return f"{names[node]}: {failure.kind.value}: {sanitize_text(failure.why)}"
         case verdicts.Rejected(failures):
             return f"{fold(names[node] for node in failures)} cannot be used"
         case verdicts.OutputLost(node, rank):
@@ -342,9 +342,9 @@ def note(event: ev.Event, hosts: Sequence[str]) -> str | None:
             return f"{hosts[node]}: looked at again: no process of the run is left there{left}"
         case ev.HostReplaced(node, by, ranks, why):
             place = f" with {fold_ranks(ranks)}" if ranks else ""
-            return f"{hosts[by]} takes the place of {hosts[node]}{place} ({harmless_text(why)})"
+            return f"{hosts[by]} takes the place of {hosts[node]}{place} ({sanitize_text(why)})"
         case ev.HostLeftOut(node, why):
-            return f"{hosts[node]}: not used any more: {harmless_text(why)}"
+            return f"{hosts[node]}: not used any more: {sanitize_text(why)}"
         case ev.WorldShrunk(nodes, counts):
             return (
                 f"{plural(len(nodes), 'host')} and {plural(sum(counts), 'rank')} go on: "
@@ -363,7 +363,7 @@ def left_out(excluded: Sequence[Exclusion]) -> list[str]:
     lines = []
     for one in excluded:
         instead = f"; {one.by} takes its place" if one.by else ""
-        lines.append(f"note: {one.host}: left out, not fit: {harmless_text(one.why)}{instead}")
+        lines.append(f"note: {one.host}: left out, not fit: {sanitize_text(one.why)}{instead}")
     return lines
 
 
@@ -377,7 +377,7 @@ def history(verdict: verdicts.Verdict) -> list[str]:
     if verdict.cause is None and restarts:
         lines.append(f"note: the job succeeded after {plural(restarts, 'restart')}")
     for host, why in verdict.left_out.items():
-        lines.append(f"note: {host}: not used to the end: {harmless_text(why)}")
+        lines.append(f"note: {host}: not used to the end: {sanitize_text(why)}")
     if verdict.no_restart is not None:
         lines.append(f"note: not started again: {verdict.no_restart}")
     return lines

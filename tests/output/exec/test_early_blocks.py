@@ -6,16 +6,16 @@ import pytest
 
 from dispatcher.core.events.exec_events import Exited, HostDone
 from dispatcher.core.events.sink import Stamped
-from dispatcher.output.exec.host_blocks import WAIT, Early, Kept, gathered
+from dispatcher.output.exec.host_blocks import WAIT, EarlyBlock, HostOutput, gathered
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
 
 
 class Table:
     def __init__(self) -> None:
-        self.kept = Kept(frozenset({1}))
+        self.kept = HostOutput(frozenset({1}))
         self.written: list[bytes] = []
-        self.early = Early(self.kept, NAMES, self.written.append, label=True)
+        self.early = EarlyBlock(self.kept, NAMES, self.written.append, label=True)
 
     def done(self, node: int, text: bytes) -> None:
         self.kept.output(node, 1, text) if text else None

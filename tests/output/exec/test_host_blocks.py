@@ -8,12 +8,12 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events.sink import Stamped
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import host_blocks
-from dispatcher.output.exec.host_blocks import Kept, blocks_of, differences, gathered, record
+from dispatcher.output.exec.host_blocks import HostOutput, blocks_of, differences, gathered, record
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 
-def kept(*said: bytes, streams: frozenset[int] = frozenset({STDOUT, STDERR})) -> Kept:
-    sink = Kept(streams)
+def kept(*said: bytes, streams: frozenset[int] = frozenset({STDOUT, STDERR})) -> HostOutput:
+    sink = HostOutput(streams)
     for node, data in enumerate(said):
         for at in range(0, len(data), 3):
             sink.output(node, STDOUT, data[at : at + 3])
@@ -40,7 +40,7 @@ def test_a_terminal_cannot_be_told_anything() -> None:
 
 
 def test_memory_is_bounded_and_the_rest_counted(monkeypatch: object) -> None:
-    sink = Kept(frozenset({STDOUT}))
+    sink = HostOutput(frozenset({STDOUT}))
     for _ in range(3):
         sink.output(0, STDOUT, b"x" * (host_blocks.MOST // 2))
     assert sink.dropped(0, STDOUT) == host_blocks.MOST // 2

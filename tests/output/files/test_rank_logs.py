@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import Stamped
 from dispatcher.output.files import rank_logs
-from dispatcher.output.files.rank_logs import PART, Merged, RankFiles
+from dispatcher.output.files.rank_logs import PART, MergedLog, RankFiles
 from dispatcher.output.files.rotation import LogFile, Rotation, mark
 from dispatcher.output.files.spool import Spill
 
@@ -104,7 +104,7 @@ def test_a_merged_file_can_be_taken_apart(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[tuple[int, int, bytes]]
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "merged.log"
-    merged = Merged(path, silent)
+    merged = MergedLog(path, silent)
     wrote: dict[tuple[bytes, bytes], bytes] = {}
     for rank, stream, data in chunks:
         merged.output(rank, stream, data)
@@ -118,7 +118,7 @@ def test_a_merged_file_can_be_taken_apart(
 @pytest.mark.parametrize("end", [b"\n", b""])
 @pytest.mark.parametrize("size", [None, 200_000, 4096])
 def test_a_merged_line_of_any_length_is_whole(tmp_path: Path, end: bytes, size: int | None) -> None:
-    merged = Merged(tmp_path / "merged.log", silent, Rotation(size))
+    merged = MergedLog(tmp_path / "merged.log", silent, Rotation(size))
     for _ in range(50):
         merged.output(0, 1, b"x" * 50_000)
         merged.output(1, 1, b"y\n")
@@ -134,7 +134,7 @@ def test_a_merged_line_of_any_length_is_whole(tmp_path: Path, end: bytes, size: 
 
 
 def test_a_line_of_a_host_that_was_lost_is_a_part(tmp_path: Path) -> None:
-    merged = Merged(tmp_path / "merged.log", silent)
+    merged = MergedLog(tmp_path / "merged.log", silent)
     for text in (b"short", b"x" * 100_000):
         merged.output(0, 1, text)
         merged.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
@@ -147,7 +147,7 @@ def test_a_line_of_a_host_that_was_lost_is_a_part(tmp_path: Path) -> None:
 
 
 def test_a_line_is_not_cut_where_the_next_piece_has_room(tmp_path: Path) -> None:
-    merged = Merged(tmp_path / "merged.log", silent, Rotation(300_000))
+    merged = MergedLog(tmp_path / "merged.log", silent, Rotation(300_000))
     for _ in range(3):
         merged.output(0, 1, b"x" * 100_000)
         merged.output(0, 1, b"x" * 99_999 + b"\n")
@@ -161,7 +161,7 @@ def test_merged_lines_without_room_are_in_parts_and_told(
 ) -> None:
     monkeypatch.setattr(Spill.__init__, "__defaults__", (2 * PART,))
     said: list[str] = []
-    merged = Merged(tmp_path / "merged.log", said.append)
+    merged = MergedLog(tmp_path / "merged.log", said.append)
     for _ in range(10):
         merged.output(0, 1, b"x" * 50_000)
     merged.output(0, 1, b"\n")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.output.files.rotation import LogFile, Pieces, Rotation, names_in
+from dispatcher.output.files.rotation import LogFile, RotatedReader, Rotation, names_in
 
 
-def taken(pieces: Pieces, most: int | None = None) -> tuple[int, bytes]:
+def taken(pieces: RotatedReader, most: int | None = None) -> tuple[int, bytes]:
     """(bytes removed, bytes read) of one look."""
     found = list(pieces.read(most))
     return sum(missing for missing, _ in found), b"".join(data for _, data in found)
@@ -31,7 +31,7 @@ def test_all_is_read_once_or_counted(
 ) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder, "rank-00000.out")
-        reader = Pieces(path)
+        reader = RotatedReader(path)
         assert taken(reader) == (0, b"")
         file = LogFile(path, Rotation(size, None if size is None else keep))
         all_of_it, position = b"".join(writes), 0
@@ -52,7 +52,7 @@ def test_all_is_read_once_or_counted(
 def test_no_more_than_is_wanted(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "x", Rotation(4))
     file.write(b"abcdefghij")
-    reader = Pieces(tmp_path / "x")
+    reader = RotatedReader(tmp_path / "x")
     assert [taken(reader, most) for most in (3, 0, 4, None)] == [
         (0, b"abc"), (0, b""), (0, b"defg"), (0, b"hij"),
     ]  # fmt: skip
@@ -65,7 +65,7 @@ def test_names_of_a_moment_ago_may_be_wrong_by_now(tmp_path: Path) -> None:
     names = names_in(tmp_path)["x"]
     file.write(b"defghijkl")
     file.close()
-    reader = Pieces(tmp_path / "x")
+    reader = RotatedReader(tmp_path / "x")
     found = list(reader.read(names=names))
     assert sum(missing for missing, _ in found) + sum(len(data) for _, data in found) == 12
     assert b"abcdefghijkl".endswith(b"".join(data for _, data in found))
@@ -76,12 +76,12 @@ def test_what_looks_like_a_mark_and_is_none(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"end")
     (tmp_path / "x.old").write_bytes(b"another's")
     (tmp_path / "x.1x").write_bytes(b"another's")
-    assert taken(Pieces(tmp_path / "x")) == (0, b"[dispatch: 9,99 bytes left out here]\nend")
+    assert taken(RotatedReader(tmp_path / "x")) == (0, b"[dispatch: 9,99 bytes left out here]\nend")
 
 
 def test_a_cut_that_was_never_finished_is_read_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "x.3").write_bytes(b"three")
-    assert taken(Pieces(tmp_path / "x")) == (0, b"three")
+    assert taken(RotatedReader(tmp_path / "x")) == (0, b"three")
 
 
 @pytest.mark.parametrize("keep", [None, 2])
@@ -103,7 +103,7 @@ def test_while_it_is_written(tmp_path: Path, keep: int | None) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    reader = Pieces(path)
+    reader = RotatedReader(path)
     halfway.wait(30)
     try:
         done = False

@@ -14,9 +14,9 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
 from dispatcher.core.events.sink import Stamped
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor.live_table import LAST, Shot, Table
+from dispatcher.output.monitor.live_table import LAST, Snapshot, Table
 from dispatcher.output.terminal.footer import drawn
-from dispatcher.output.terminal.watch_table import HELP, SORTS, Look, Watch, chosen, keys
+from dispatcher.output.terminal.watch_table import HELP, SORTS, ViewState, WatchTable, chosen, keys
 
 GIB = 1 << 30
 
@@ -46,7 +46,7 @@ class Run:
         self.happens(NodeSampled(node, at, ranks, gpus, late))
 
     def row(self, rank: int) -> Any:
-        (row,) = (row for row in self.table.shot().rows if row.rank == rank)
+        (row,) = (row for row in self.table.snapshot().rows if row.rank == rank)
         return row
 
 
@@ -68,7 +68,7 @@ def test_a_rank_from_start_to_end() -> None:
     run.happens(ev.NodeLost(0, Failure(Kind.LOST, "why")))
     assert run.row(0).state == "lost"
     run.happens(ev.RanksPlaced(4, "n0", 1, 1))
-    assert run.table.shot().rows == ()
+    assert run.table.snapshot().rows == ()
 
 
 def test_a_rank_that_is_started_again_has_no_share_of_its_old_process() -> None:
@@ -101,10 +101,10 @@ def test_which_gpu_is_a_ranks_own(
 def test_gpus_that_do_not_answer_are_named() -> None:
     run = Run()
     run.sample(1, 1.0, 1.0, late=True)
-    assert run.table.shot().late == ("n1",)
-    assert any("GPUs do not answer: n1" in line for line in picture(run.table.shot()))
+    assert run.table.snapshot().late == ("n1",)
+    assert any("GPUs do not answer: n1" in line for line in picture(run.table.snapshot()))
     run.sample(1, 2.0, 1.0)
-    assert run.table.shot().late == ()
+    assert run.table.snapshot().late == ()
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_shot_survives_json() -> None:
     run.table.output(0, 1, b"\xff\n")
     run.sample(0, 1.0, 1.0, GpuSample(0, None, 1, 2, 3.5, 4.0))
     run.slow = ("rank 1 on n0: 2.0x",)
-    shot = run.table.shot()
-    assert Shot.of_plain(json.loads(json.dumps(shot.plain()))) == shot
+    snapshot = run.table.snapshot()
+    assert Snapshot.of_plain(json.loads(json.dumps(snapshot.plain()))) == snapshot
 
 
 PLAIN = st.recursive(
@@ -159,13 +159,13 @@ PLAIN = st.recursive(
 
 @given(PLAIN, st.sampled_from(["picture", "rows", "late", "slow", "row"]))
 def test_anything_else_is_no_shot(value: Any, where: str) -> None:
-    plain = json.loads(json.dumps(Run().table.shot().plain()))
+    plain = json.loads(json.dumps(Run().table.snapshot().plain()))
     if where == "row":
         plain["rows"][0] = value
     else:
         plain[where] = value
     try:
-        assert isinstance(Shot.of_plain(plain), Shot)
+        assert isinstance(Snapshot.of_plain(plain), Snapshot)
     except ValueError:
         pass
 
@@ -174,10 +174,14 @@ def test_anything_else_is_no_shot(value: Any, where: str) -> None:
 
 
 def picture(
-    shot: Shot, look: Look | None = None, columns: int = 100, rows: int = 12, notes: Any = ()
+    snapshot: Snapshot,
+    look: ViewState | None = None,
+    columns: int = 100,
+    rows: int = 12,
+    notes: Any = (),
 ) -> list[str]:
     """What a terminal shows, which nothing but text may reach."""
-    lines, _ = Watch(["n0", "n1"]).lines(shot, look or Look(), notes, columns, rows)
+    lines, _ = WatchTable(["n0", "n1"]).lines(snapshot, look or ViewState(), notes, columns, rows)
     emulator = Emulator(columns + 1, rows)
     emulator.feed(b"\r\n".join(line for line, _ in drawn(lines, columns)))
     assert emulator.answers == []
@@ -191,7 +195,7 @@ def words(line: str) -> list[str]:
 def test_who_is_slow_stands_above_the_table() -> None:
     run = Run()
     run.slow = ("rank 1 on n0: 2.0x", "rank 3 on \x1b[Jn1: 1.6x")
-    lines = picture(run.table.shot())
+    lines = picture(run.table.snapshot())
     assert lines[1] == "rank 1 on n0: 2.0x"
     assert lines[2].startswith("rank 3 on ")
     assert lines[3].startswith("RANK")
@@ -203,7 +207,7 @@ def test_the_whole_picture() -> None:
     run.now += 65
     for at in (1.0, 3.0):
         run.sample(0, at, at, GpuSample(0, 97.0, 40 * GIB, 80 * GIB, 612.4, 61.0))
-    lines = picture(run.table.shot(), notes=["note: hello"])
+    lines = picture(run.table.snapshot(), notes=["note: hello"])
     assert "2 hosts: 2 running · 4 ranks: 4 running" in lines[0]
     assert lines[1].split() == [
         "RANK", "HOST", "LOCAL", "PID", "STATE", "CPU", "RSS", "GPU", "GMEM", "POWER", "SILENCE",
@@ -260,7 +264,7 @@ def test_the_whole_picture() -> None:
 def test_hostile_lines_and_markup_stay_text() -> None:
     run = Run()
     run.table.output(0, 1, b"[red]\x1b[2J\x1b]0;title\x07 \x1b[31mred\x1b[0m\ttab\n")
-    lines = picture(run.table.shot(), columns=140)
+    lines = picture(run.table.snapshot(), columns=140)
     assert "[red]\\x1b[2J\\x1b]0;title\\x07 red" in lines[2]
 
 
@@ -269,16 +273,18 @@ def test_hostile_lines_and_markup_stay_text() -> None:
 def test_it_fits_into_any_window(columns: int, rows: int) -> None:
     run = Run()
     run.table.output(0, 1, b"wide " * 100)
-    lines, _ = Watch(["n0", "n1"]).lines(run.table.shot(), Look(), ["n" * 500], columns, rows)
+    lines, _ = WatchTable(["n0", "n1"]).lines(
+        run.table.snapshot(), ViewState(), ["n" * 500], columns, rows
+    )
     assert len(lines) <= rows
     assert all(line.cell_len <= columns for line in lines)
 
 
 def test_scrolling_ends_where_the_rows_do() -> None:
-    watch, shot = Watch(["n0", "n1"]), Run().table.shot()
-    _, look = watch.lines(shot, Look(top=99), [], 80, 5)  # two rows of four
+    watch, snapshot = WatchTable(["n0", "n1"]), Run().table.snapshot()
+    _, look = watch.lines(snapshot, ViewState(top=99), [], 80, 5)  # two rows of four
     assert (look.top, watch.page) == (2, 2)
-    lines, _ = watch.lines(shot, look, [], 80, 5)
+    lines, _ = watch.lines(snapshot, look, [], 80, 5)
     assert [line.plain.split()[0] for line in lines[2:4]] == ["2", "3"]
 
 
@@ -287,13 +293,13 @@ def test_sorting_and_choosing() -> None:
     for rank, pause in ((2, 5), (0, 3), (3, 2)):
         run.table.output(rank, 1, b"x\n")
         run.now += pause
-    rows = run.table.shot().rows
-    order = {sort: [row.rank for row in chosen(rows, Look(sort))] for sort in SORTS}
+    rows = run.table.snapshot().rows
+    order = {sort: [row.rank for row in chosen(rows, ViewState(sort))] for sort in SORTS}
     assert order["rank"] == [0, 1, 2, 3]
     assert order["silence"] == [1, 2, 0, 3]
-    assert [row.rank for row in chosen(rows, Look(filter="n1"))] == [2, 3]
-    assert [row.rank for row in chosen(rows, Look(filter="1"))] == [1, 2, 3]  # n1, and rank 1
-    assert chosen(rows, Look(filter="gpu")) == []
+    assert [row.rank for row in chosen(rows, ViewState(filter="n1"))] == [2, 3]
+    assert [row.rank for row in chosen(rows, ViewState(filter="1"))] == [1, 2, 3]  # n1, and rank 1
+    assert chosen(rows, ViewState(filter="gpu")) == []
 
 
 # -- keys ----------------------------------------------------------------------------
@@ -313,8 +319,8 @@ def test_keys(data: bytes, names: list[str]) -> None:
     assert keys(data) == names
 
 
-def pressed(*names: str, look: Look | None = None) -> Look:
-    look = look or Look()
+def pressed(*names: str, look: ViewState | None = None) -> ViewState:
+    look = look or ViewState()
     for name in names:
         look = look.pressed(name, 10)
     return look
@@ -328,16 +334,16 @@ def test_what_keys_do() -> None:
     assert pressed("down", "home").top == 0
     assert pressed("/", *"gq", "back", "0", "enter").filter == "g0"
     assert pressed("/", *"gq").filter == ""
-    assert pressed("/", "g", "escape") == Look()
-    assert pressed("/", "g", "enter", "escape") == Look()
+    assert pressed("/", "g", "escape") == ViewState()
+    assert pressed("/", "g", "enter", "escape") == ViewState()
     assert not pressed("/", "q").over
 
 
 @given(st.lists(st.binary(max_size=8)))
 def test_any_keys_leave_a_look_that_can_be_drawn(typed: list[bytes]) -> None:
-    watch, shot, look = Watch(["n0", "n1"]), Run().table.shot(), Look()
+    watch, snapshot, look = WatchTable(["n0", "n1"]), Run().table.snapshot(), ViewState()
     for data in typed:
         for key in keys(data):
             look = look.pressed(key, watch.page)
-        lines, look = watch.lines(shot, look, [], 60, 8)
+        lines, look = watch.lines(snapshot, look, [], 60, 8)
         assert len(lines) <= 8

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.monitor.live_table import Row, Shot
+from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.metrics import Metrics, exposition
 from dispatcher.output.monitor.run_progress import RUNNING, Picture
 
@@ -20,7 +20,7 @@ ROWS = (
     Row(0, "n0", 0, 77, "runs", 99.5, GIB, (97.0, 2.0 * GIB, None), 1.5, "x", alive=True),
     Row(1, "n0", 1, 78, "exit 1"),
 )
-SHOT = Shot(Picture({RUNNING: 1}, (), {"running": 1}, 42, 12.25, 1.0), ROWS)
+SHOT = Snapshot(Picture({RUNNING: 1}, (), {"running": 1}, 42, 12.25, 1.0), ROWS)
 
 #: a sample line of the format
 LINE = re.compile(r'dispatch_[a-z_]+\{([a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)+\} [0-9.e+-]+')
@@ -46,7 +46,7 @@ def test_what_it_says() -> None:
 @given(st.text())
 def test_any_host_name_is_one_label(host: str) -> None:
     row = Row(0, host, 0, 1, "runs", alive=True)
-    for line in exposition(Shot(SHOT.picture, (row,)), "r").split("\n")[:-1]:
+    for line in exposition(Snapshot(SHOT.picture, (row,)), "r").split("\n")[:-1]:
         assert line.startswith("# ") or LINE.fullmatch(line)
 
 

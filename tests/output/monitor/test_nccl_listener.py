@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dispatcher.core.events.run_events import Event, RankSpawned, RanksPlaced
 from dispatcher.core.events.sink import Stamped
-from dispatcher.output.monitor.nccl_listener import FIRST, MOST_LINE, PATIENCE, SETTLED, NcclWords
+from dispatcher.output.monitor.nccl_listener import (
+    FIRST,
+    MOST_LINE,
+    PATIENCE,
+    SETTLED,
+    NcclListener,
+)
 from dispatcher.output.terminal.notes import Notes
 
 HEAD = b"h:42:43 [0] NCCL INFO "
@@ -19,7 +25,7 @@ class Ears:
     def __init__(self, debug: str = "INFO") -> None:
         self.now = 0.0
         self.told: list[Event] = []
-        self.sink = NcclWords([{"NCCL_DEBUG": debug}] * 3, self.told.append, lambda: self.now)
+        self.sink = NcclListener([{"NCCL_DEBUG": debug}] * 3, self.told.append, lambda: self.now)
         self.begin()
 
     def begin(self, early: bytes = b"") -> None:

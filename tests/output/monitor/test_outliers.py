@@ -12,7 +12,14 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample, RanksApart
 from dispatcher.core.events.sink import Stamped
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor.outliers import BEHIND, ROUNDS, Apart, SamplesApart, outliers, words
+from dispatcher.output.monitor.outliers import (
+    BEHIND,
+    ROUNDS,
+    OutlierRounds,
+    SampleOutliers,
+    outliers,
+    words,
+)
 
 HOSTS = ["n1", "n2", "n3", "n4"]
 
@@ -33,7 +40,7 @@ HOSTS = ["n1", "n2", "n3", "n4"]
 def test_who_is_apart(
     usual: float, noise: float, odd: dict[int, float], ranks: int, found: set[int]
 ) -> None:
-    apart, random_ = Apart(), random.Random(7)
+    apart, random_ = OutlierRounds(), random.Random(7)
     for at in range(ROUNDS):
         told = apart.round(
             {rank: odd.get(rank, usual + random_.uniform(-noise, noise)) for rank in range(ranks)}
@@ -42,7 +49,7 @@ def test_who_is_apart(
 
 
 def test_only_rounds_in_a_row_and_one_way_count() -> None:
-    apart = Apart()
+    apart = OutlierRounds()
     for share in (98.0, 98.0, 98.0, 98.0, 50.0, 98.0, 98.0, 98.0, 98.0, 1.0, 1.0, 1.0, 1.0):
         assert apart.round({**dict.fromkeys(range(7), 50.0), 7: share}) == []
     assert [one.rank for one in apart.round({**dict.fromkeys(range(7), 50.0), 7: 1.0})] == [7]
@@ -60,7 +67,7 @@ class Job:
 
     def __init__(self) -> None:
         self.told: list[ev.Event] = []
-        self.sink = SamplesApart(self.told.append)
+        self.sink = SampleOutliers(self.told.append)
         self.at = 0.0
         self.cpu = dict.fromkeys(range(8), 0.0)
         self.start()

@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.monitor.run_progress import LOST, RUNNING, Distant, Picture, packed, unpacked
+from dispatcher.output.monitor.run_progress import (
+    LOST,
+    RUNNING,
+    Picture,
+    RemoteProgress,
+    decode_picture,
+    encode_picture,
+)
 
 PICTURE = Picture({RUNNING: 2, LOST: 1}, (2,), {"running": 4}, 12, 3.5, 0.5, (1, 3), 2.0, "x")
 
 
 @pytest.mark.parametrize("picture", [PICTURE, Picture({}, (), {}, 0, 0.0, None)])
 def test_it_arrives_as_it_was_sent(picture: Picture) -> None:
-    assert unpacked(json.loads(json.dumps(packed(picture)))) == picture
+    assert decode_picture(json.loads(json.dumps(encode_picture(picture)))) == picture
 
 
 WRONG: list[dict[str, Any]] = [
@@ -27,22 +34,22 @@ WRONG: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", WRONG)
 def test_what_is_no_picture(fields: dict[str, Any]) -> None:
-    assert unpacked({**packed(PICTURE), **fields}) is None
+    assert decode_picture({**encode_picture(PICTURE), **fields}) is None
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))  # noqa: E501  # fmt: skip
 def test_anything_is_no_picture(plain: Any) -> None:
-    assert unpacked(plain) is None
+    assert decode_picture(plain) is None
 
 
 def test_it_grows_older_until_the_next_one() -> None:
     now = [100.0]
-    far = Distant(3, lambda: now[0])
+    far = RemoteProgress(3, lambda: now[0])
     assert not far.heard
-    far.hear(packed(PICTURE))
+    far.hear(encode_picture(PICTURE))
     now[0] += 2
     assert far.picture().seconds == 5.5
     assert far.picture().since_line == 2.5
-    few = Distant(2, lambda: 0.0)  # a host that is pending is none of ours
-    few.hear(packed(PICTURE))
+    few = RemoteProgress(2, lambda: 0.0)  # a host that is pending is none of ours
+    few.hear(encode_picture(PICTURE))
     assert not few.heard

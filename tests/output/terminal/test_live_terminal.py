@@ -14,11 +14,11 @@ from emulator import Emulator
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Stamped
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor.run_progress import Progress, Silence
-from dispatcher.output.terminal.alt_screen import Curtain
+from dispatcher.output.monitor.run_progress import Progress, StallDetector
+from dispatcher.output.terminal.alt_screen import TtyLock
 from dispatcher.output.terminal.footer import Footer, closing, drawn
 from dispatcher.output.terminal.live_terminal import FIRST, STOPPED, Terminal
-from dispatcher.output.terminal.screen import Outlet, Screen, View
+from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 
 
 class Now:
@@ -44,12 +44,12 @@ class Tty:
         return self.columns, self.rows
 
     def terminal(
-        self, typed: Callable[[int], int] = lambda fd: 0, curtain: Curtain | None = None
+        self, typed: Callable[[int], int] = lambda fd: 0, tty_lock: TtyLock | None = None
     ) -> Terminal:
         end = self.ends[1]
         return Terminal(
             frozenset({1, 2}), end, {1: end, 2: end},
-            size=self.size, typed=typed, curtain=curtain or Curtain(),
+            size=self.size, typed=typed, tty_lock=tty_lock or TtyLock(),
         )  # fmt: skip
 
     def drain(self) -> None:
@@ -82,7 +82,7 @@ def facts() -> ev.Facts:
 
 def live(tty: Tty, footer: Footer, progress: Progress) -> Screen:
     return Screen(
-        View(lambda rank: f"[{rank}]"),
+        LineFormat(lambda rank: f"[{rank}]"),
         tty.terminal(),
         footer=lambda bars, columns: drawn(
             footer.lines(progress.picture(), bars, columns), columns
@@ -162,7 +162,7 @@ def test_a_footer_taller_or_wider_than_the_terminal(tty: Tty) -> None:
     def live(bars: object, columns: int) -> list[tuple[bytes, int]]:
         return [(b"%d" % n + b"-" * (columns - 2), columns) for n in range(99)]
 
-    screen = Screen(View(lambda rank: f"[{rank}]"), tty.terminal(), footer=live)
+    screen = Screen(LineFormat(lambda rank: f"[{rank}]"), tty.terminal(), footer=live)
     for tick in range(30):
         screen.output(0, 1, b"line %d\n" % tick)
         screen.tick(100.0 + tick)
@@ -206,12 +206,12 @@ def test_what_was_typed_before_the_footer_came_is_nothing_to_it(tty: Tty) -> Non
 
 
 def test_nothing_is_drawn_while_a_secret_is_asked_for(tty: Tty) -> None:
-    curtain = Curtain()
-    terminal = tty.terminal(curtain=curtain)
+    tty_lock = TtyLock()
+    terminal = tty.terminal(tty_lock=tty_lock)
     asked, answered = threading.Event(), threading.Event()
 
     def ask() -> None:
-        with curtain.asking():
+        with tty_lock.asking():
             asked.set()
             assert answered.wait(20)
 
@@ -251,7 +251,7 @@ def test_after_a_stop_the_shell_keeps_its_lines(tty: Tty) -> None:
 
 def test_ranks_that_fall_silent_are_named_once_each_time() -> None:
     now, told = Now(), list[ev.Event]()
-    silence = Silence(60.0, told.append, now)
+    silence = StallDetector(60.0, told.append, now)
     for rank in range(3):
         silence.event(stamped(ev.RankSpawned(0, rank, 9)))
     now.now += 59
@@ -302,7 +302,7 @@ PAYLOADS = [
 def test_nothing_from_a_rank_is_obeyed_however_it_is_split(payload: bytes) -> None:
     tty = Tty(100, 30)
     for cut in range(len(payload) + 1):
-        screen = Screen(View(lambda rank: "[0]"), Outlet({1: tty.ends[1]}))
+        screen = Screen(LineFormat(lambda rank: "[0]"), Writer({1: tty.ends[1]}))
         for part in (b"first\nbefore ", payload[:cut], payload[cut:], b" after\nlast\n"):
             if part:
                 screen.output(0, 1, part)

@@ -12,7 +12,7 @@ import pytest
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import BEAT, Stamped
 from dispatcher.output.files.spool import BLOCK, Spill
-from dispatcher.output.terminal.screen import Outlet, Screen, View
+from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.output.text.fold import Folding, fold_numbers
 from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT
 
@@ -36,18 +36,18 @@ def other() -> Iterator[int]:
         os.close(fd)
 
 
-LABELS = View(lambda rank: f"[{rank}]")
-ZERO = View(lambda rank: "[0]")
-FOLDED = View(
+LABELS = LineFormat(lambda rank: f"[{rank}]")
+ZERO = LineFormat(lambda rank: "[0]")
+FOLDED = LineFormat(
     lambda rank: f"[{rank}]",
     fold=lambda world_size: Folding(world_size),
     fold_label=lambda ranks: f"[{fold_numbers(ranks)}]",
 )
-BARE = View(lambda rank: "")
+BARE = LineFormat(lambda rank: "")
 
 
-def seen_on_a_terminal(partial_after: float = 0.0) -> View:
-    return View(lambda rank: "[0]", terminals=frozenset({1}), partial_after=partial_after)
+def seen_on_a_terminal(partial_after: float = 0.0) -> LineFormat:
+    return LineFormat(lambda rank: "[0]", terminals=frozenset({1}), partial_after=partial_after)
 
 
 def ended(rank: int, stream: int) -> Stamped:
@@ -55,7 +55,7 @@ def ended(rank: int, stream: int) -> Stamped:
 
 
 def test_labels_and_whole_lines(pipe: tuple[int, int], other: int) -> None:
-    screen = Screen(LABELS, Outlet({1: pipe[1], 2: other}))
+    screen = Screen(LABELS, Writer({1: pipe[1], 2: other}))
     screen.output(0, 1, b"par")
     screen.output(1, 1, b"one\ntwo\nthr")
     screen.output(0, 1, b"tial\n")
@@ -64,13 +64,13 @@ def test_labels_and_whole_lines(pipe: tuple[int, int], other: int) -> None:
 
 
 def test_no_label(pipe: tuple[int, int]) -> None:
-    screen = Screen(BARE, Outlet({1: pipe[1]}))
+    screen = Screen(BARE, Writer({1: pipe[1]}))
     screen.output(0, 1, b"x\n")
     assert os.read(pipe[0], 4096) == b"x\n"
 
 
 def test_streams_do_not_mix(pipe: tuple[int, int]) -> None:
-    screen = Screen(BARE, Outlet({1: pipe[1], 2: pipe[1]}))
+    screen = Screen(BARE, Writer({1: pipe[1], 2: pipe[1]}))
     screen.output(0, 1, b"out")
     screen.output(0, 2, b"err\n")
     screen.close()
@@ -78,35 +78,35 @@ def test_streams_do_not_mix(pipe: tuple[int, int]) -> None:
 
 
 def test_where_both_streams_meet_they_can_be_told_apart(pipe: tuple[int, int]) -> None:
-    screen = Screen(LABELS, Outlet({1: pipe[1], 2: pipe[1]}))
+    screen = Screen(LABELS, Writer({1: pipe[1], 2: pipe[1]}))
     screen.output(0, 1, b"out\n")
     screen.output(0, 2, b"err\n")
     assert os.read(pipe[0], 4096) == b"[0] out\n[0]! err\n"
 
 
 def test_colour_only_where_asked(pipe: tuple[int, int]) -> None:
-    view = View(lambda rank: "[0]", coloured=frozenset({1}))
-    screen = Screen(view, Outlet({1: pipe[1]}))
+    view = LineFormat(lambda rank: "[0]", coloured=frozenset({1}))
+    screen = Screen(view, Writer({1: pipe[1]}))
     screen.output(0, 1, b"x\n")
     assert os.read(pipe[0], 4096) == b"\x1b[36m[0]\x1b[0m x\n"
 
 
 def test_timestamps(pipe: tuple[int, int]) -> None:
-    view = View(lambda rank: "[0]", timestamps=True)
-    screen = Screen(view, Outlet({1: pipe[1]}), clock=lambda: 12.3456)
+    view = LineFormat(lambda rank: "[0]", timestamps=True)
+    screen = Screen(view, Writer({1: pipe[1]}), clock=lambda: 12.3456)
     screen.output(0, 1, b"x\ny\n")
     assert re.fullmatch(rb"(\d\d:\d\d:12\.345 \[0\] [xy]\n){2}", os.read(pipe[0], 4096))
 
 
 def test_grep(pipe: tuple[int, int]) -> None:
-    view = View(lambda rank: "[0]", grep=re.compile(rb"loss|^x$"))
-    screen = Screen(view, Outlet({1: pipe[1]}))
+    view = LineFormat(lambda rank: "[0]", grep=re.compile(rb"loss|^x$"))
+    screen = Screen(view, Writer({1: pipe[1]}))
     screen.output(0, 1, b"the loss\nx\nxx\ny\n")
     assert os.read(pipe[0], 4096) == b"[0] the loss\n[0] x\n"
 
 
 def test_an_unfinished_line_is_shown_after_a_while(pipe: tuple[int, int]) -> None:
-    screen = Screen(seen_on_a_terminal(partial_after=0.2), Outlet({1: pipe[1]}))
+    screen = Screen(seen_on_a_terminal(partial_after=0.2), Writer({1: pipe[1]}))
     screen.tick(99.0)
     screen.output(0, 1, b"sure?")
     now, beats = 100.0, 1
@@ -118,7 +118,7 @@ def test_an_unfinished_line_is_shown_after_a_while(pipe: tuple[int, int]) -> Non
 
 
 def test_time_stuck_in_a_write_is_no_silence_of_a_rank(pipe: tuple[int, int]) -> None:
-    screen = Screen(seen_on_a_terminal(partial_after=0.2), Outlet({1: pipe[1]}))
+    screen = Screen(seen_on_a_terminal(partial_after=0.2), Writer({1: pipe[1]}))
     screen.tick(100.0)
     screen.output(0, 1, b"half a")
     assert screen.tick(1000.0)
@@ -127,7 +127,7 @@ def test_time_stuck_in_a_write_is_no_silence_of_a_rank(pipe: tuple[int, int]) ->
 
 
 def test_a_long_line_is_cut_for_a_person_and_marked(pipe: tuple[int, int]) -> None:
-    screen = Screen(seen_on_a_terminal(), Outlet({1: pipe[1]}))
+    screen = Screen(seen_on_a_terminal(), Writer({1: pipe[1]}))
     screen.output(0, 1, b"x" * LINE_LIMIT + b"y\n")
     assert os.read(pipe[0], 1 << 20) == b"[0] " + b"x" * LINE_LIMIT + CONTINUED + b"\n[0] y\n"
 
@@ -145,7 +145,7 @@ def bar_of(screen: Screen, seconds: int) -> None:
 
 
 def test_a_bar_is_seen_in_a_log_now_and_then_and_at_its_end(pipe: tuple[int, int]) -> None:
-    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    screen = Screen(ZERO, Writer({1: pipe[1]}))
     passing(screen, 1.0)
     bar_of(screen, 100)
     screen.output(0, 1, b"\r100%\nnext\n")
@@ -155,7 +155,7 @@ def test_a_bar_is_seen_in_a_log_now_and_then_and_at_its_end(pipe: tuple[int, int
 
 
 def test_a_bar_that_rests_is_not_shown_again(pipe: tuple[int, int]) -> None:
-    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    screen = Screen(ZERO, Writer({1: pipe[1]}))
     screen.output(0, 1, b"\r42%")
     passing(screen, 100.0)
     assert passing(screen, 1.0) == 0
@@ -171,9 +171,9 @@ def test_a_bar_that_rests_is_not_shown_again(pipe: tuple[int, int]) -> None:
 def test_where_a_bar_is_shown_before_its_end(
     pipe: tuple[int, int], terminals: set[int], state_after: float, footer: bool, is_shown: bool
 ) -> None:
-    view = View(lambda rank: "[0]", terminals=frozenset(terminals), state_after=state_after)
+    view = LineFormat(lambda rank: "[0]", terminals=frozenset(terminals), state_after=state_after)
     screen = Screen(
-        view, Outlet({1: pipe[1]}), footer=(lambda bars, columns: []) if footer else None
+        view, Writer({1: pipe[1]}), footer=(lambda bars, columns: []) if footer else None
     )
     bar_of(screen, 31)
     screen.output(0, 1, b"\rdone\n")
@@ -182,7 +182,7 @@ def test_where_a_bar_is_shown_before_its_end(
 
 
 def test_a_line_held_open_for_minutes_comes_whole_in_a_log(pipe: tuple[int, int]) -> None:
-    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    screen = Screen(ZERO, Writer({1: pipe[1]}))
     screen.output(0, 1, b"one\nloading")
     assert passing(screen, 300.0) < 31 / BEAT
     for _ in range(40):
@@ -200,7 +200,7 @@ def test_a_line_held_open_for_minutes_comes_whole_in_a_log(pipe: tuple[int, int]
 def test_lines_that_follow_each_other_are_never_shown_before_their_end(
     pipe: tuple[int, int],
 ) -> None:
-    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    screen = Screen(ZERO, Writer({1: pipe[1]}))
     for number in range(100):  # a chunk always ends in the middle of a line
         screen.output(0, 1, b"%d\nline " % number)
         passing(screen, 1.0)
@@ -235,7 +235,7 @@ def say_long(screen: Screen) -> None:
 
 
 def test_a_line_of_any_length_is_whole_in_a_log(log: int) -> None:
-    screen = Screen(LABELS, Outlet({1: log, 2: log}))
+    screen = Screen(LABELS, Writer({1: log, 2: log}))
     say_long(screen)
     lines = written(log)
     assert {line for line in lines if len(line) > 100} == {
@@ -246,7 +246,7 @@ def test_a_line_of_any_length_is_whole_in_a_log(log: int) -> None:
 
 
 def test_long_lines_keep_their_place_among_folded_ones(log: int) -> None:
-    screen = Screen(FOLDED, Outlet({1: log}))
+    screen = Screen(FOLDED, Writer({1: log}))
     screen.event(Stamped(1, 0.0, RanksPlaced(2, "a", 1)))
     screen.output(0, 1, b"before\n")
     say_long(screen)
@@ -259,14 +259,14 @@ def test_long_lines_keep_their_place_among_folded_ones(log: int) -> None:
 
 
 def test_grep_looks_into_long_lines(log: int) -> None:
-    view = View(lambda rank: f"[{rank}]", grep=re.compile(rb"^1x.*end$"))
-    screen = Screen(view, Outlet({1: log}))
+    view = LineFormat(lambda rank: f"[{rank}]", grep=re.compile(rb"^1x.*end$"))
+    screen = Screen(view, Writer({1: log}))
     say_long(screen)
     assert [line[:6] for line in written(log)] == [b"[1] 1x"]
 
 
 def test_a_long_line_that_is_cut_short_is_marked(log: int) -> None:
-    screen = Screen(ZERO, Outlet({1: log}))
+    screen = Screen(ZERO, Writer({1: log}))
     screen.output(0, 1, LONG)
     screen.gap({(0, 1): 5})
     screen.output(0, 1, b"rest\n")
@@ -279,7 +279,7 @@ def test_without_room_for_long_lines_nothing_is_lost_and_it_is_said(
     log: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Spill.__init__, "__defaults__", (3 * BLOCK,))
-    screen = Screen(ZERO, Outlet({1: log, 2: log}))
+    screen = Screen(ZERO, Writer({1: log, 2: log}))
     for _ in range(20):
         screen.output(0, 1, PIECE)
     screen.output(0, 1, b"\n")
@@ -297,7 +297,7 @@ def test_without_room_for_long_lines_nothing_is_lost_and_it_is_said(
 def test_a_line_of_a_host_that_was_lost_ends_before_the_next_attempt(
     pipe: tuple[int, int],
 ) -> None:
-    screen = Screen(ZERO, Outlet({1: pipe[1]}))
+    screen = Screen(ZERO, Writer({1: pipe[1]}))
     screen.output(0, 1, b"half a li")
     screen.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
     screen.output(0, 1, b"again\n")
@@ -305,7 +305,7 @@ def test_a_line_of_a_host_that_was_lost_ends_before_the_next_attempt(
 
 
 def test_what_was_left_out_is_counted_where_it_is_missing(pipe: tuple[int, int]) -> None:
-    screen = Screen(View(lambda rank: f"[{rank}]"), Outlet({1: pipe[1]}))
+    screen = Screen(LineFormat(lambda rank: f"[{rank}]"), Writer({1: pipe[1]}))
     screen.output(0, 1, b"a\nhal")
     screen.gap({(rank, 1): 1_000_000 for rank in range(8)})
     screen.output(0, 1, b"ved\n")
@@ -318,7 +318,7 @@ def test_what_was_left_out_is_counted_where_it_is_missing(pipe: tuple[int, int])
 
 def test_a_reader_that_leaves_is_told_once(pipe: tuple[int, int]) -> None:
     told = []
-    screen = Screen(BARE, Outlet({1: pipe[1]}, on_broken=lambda: told.append(1)))
+    screen = Screen(BARE, Writer({1: pipe[1]}, on_broken=lambda: told.append(1)))
     os.close(pipe[0])
     screen.output(0, 1, b"x\n")
     screen.output(0, 1, b"y\n")
@@ -326,7 +326,7 @@ def test_a_reader_that_leaves_is_told_once(pipe: tuple[int, int]) -> None:
 
 
 def test_equal_lines_of_many_ranks_are_shown_once(pipe: tuple[int, int]) -> None:
-    screen = Screen(FOLDED, Outlet({1: pipe[1]}))
+    screen = Screen(FOLDED, Writer({1: pipe[1]}))
     screen.event(Stamped(1, 0.0, RanksPlaced(3, "a", 1)))
     for rank in (2, 0, 1):
         screen.output(rank, 1, b"same\nown %d\n" % (rank // 2))

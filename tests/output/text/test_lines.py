@@ -13,9 +13,9 @@ from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT, LineAssembler
 from dispatcher.output.text.sanitize import (
     character_edge,
-    harmless,
-    harmless_lines,
-    harmless_pieces,
+    sanitize,
+    sanitize_lines,
+    sanitize_pieces,
 )
 
 SAFE = re.compile(
@@ -184,15 +184,15 @@ def test_edges_of_characters(text: str, at: int) -> None:
     ],
 )
 def test_harmless(line: bytes, shown: str) -> None:
-    assert harmless(line).decode() == shown
+    assert sanitize(line).decode() == shown
 
 
 @given(st.one_of(st.binary(), st.text().map(lambda text: text.encode("utf-8", "replace"))))
 def test_nothing_a_terminal_obeys_passes(line: bytes) -> None:
     line = line.replace(b"\n", b"").replace(b"\r", b"")
-    shown = harmless(line)
+    shown = sanitize(line)
     assert SAFE.match(shown.decode())
-    assert harmless(shown) == shown
+    assert sanitize(shown) == shown
 
 
 #: what may not be torn, or does not look like it
@@ -210,9 +210,9 @@ def test_a_line_in_pieces_is_made_as_harmless(line: bytes, cuts: list[int]) -> N
     line = line.replace(b"\n", b"")
     edges = [0, *sorted(min(cut, len(line)) for cut in cuts), len(line)]
     pieces = [line[a:b] for a, b in pairwise(edges)]
-    assert b"".join(harmless_pieces(pieces)) == harmless_lines(line)
+    assert b"".join(sanitize_pieces(pieces)) == sanitize_lines(line)
 
 
 def test_every_coloured_line_ends_plain() -> None:
     block = b"\x1b[31mred\nplain\n\x1b[1mbold\x1b[0m\n"
-    assert harmless_lines(block) == b"\x1b[31mred\x1b[0m\nplain\n\x1b[1mbold\x1b[0m\n"
+    assert sanitize_lines(block) == b"\x1b[31mred\x1b[0m\nplain\n\x1b[1mbold\x1b[0m\n"
