@@ -19,7 +19,7 @@ class Emulator:
         self.screen = pyte.HistoryScreen(columns, rows, history=100_000, ratio=0.01)
         self.screen.set_mode(pyte.modes.LNM)  # a line feed returns, as the tty driver makes it
         self.answers: list[str] = []
-        self.screen.write_process_input = self.answers.append  # type: ignore[method-assign]
+        self.screen.write_process_input = self.answers.append  # type: ignore[method-assign, assignment]
         self._stream = pyte.ByteStream(self.screen)
         self._rest = b""
         self._main: tuple[Any, ...] | None = None

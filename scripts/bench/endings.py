@@ -207,7 +207,7 @@ def main() -> int:
             ratios = [a[1] / b[1] for a, b in pairs if a[1] is not None and b[1]]
             if ratios:
                 print(f"{'':26}{launchers[0]} / {other}: {statistics.median(ratios):.2f}")
-        turns = {
+        measured = {
             launcher: [
                 {"ended": options.patience if ended is None else ended,
                  "empty": options.patience if empty is None else empty, "left": left}
@@ -215,7 +215,7 @@ def main() -> int:
             ]
             for launcher in launchers
         }  # fmt: skip
-        series.append(Series("failure", name, options.hosts, turns, "ended"))
+        series.append(Series("failure", name, options.hosts, measured, "ended"))
     if options.json:
         write(options.json, series)
     return 0

@@ -49,7 +49,8 @@ def restart(cluster: Cluster, hostfile: str, ranks: int) -> dict[str, float]:
         cluster, "--max-restarts", "1", "--log-dir", logs, "-H", hostfile,
         "--no-python", "sh", "-c", FAIL,
     )  # fmt: skip
-    arrived = []
+    arrived: list[tuple[float, str]] = []
+    assert process.stdout is not None
     for line in process.stdout:
         arrived.append((time.time(), line))
     if process.wait() != 0 or len(arrived) != 2 * ranks + 1:
@@ -72,6 +73,7 @@ def replace(hosts: int) -> dict[str, float]:
             cluster, "--max-restarts", "1", "--spares", "1", "--heartbeat", "1", "--lease", "5",
             "-H", ",".join(f"{host}:1" for host in cluster.hosts), "--no-python", "sh", "-c", STAY,
         )  # fmt: skip
+        assert process.stdout is not None
         for _ in range(hosts):
             process.stdout.readline()
         cluster.cut("n2")

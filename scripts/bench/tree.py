@@ -47,7 +47,7 @@ def far_away(hosts: list[str], delay: float, config: str) -> Iterator[list[str]]
     assert relay.stdin is not None
     assert relay.stdout is not None
     try:
-        lines = []
+        lines: list[str] = []
         while not lines or not lines[-1].startswith("# ready"):
             lines.append(relay.stdout.readline())
             if not lines[-1]:

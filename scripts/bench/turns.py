@@ -60,13 +60,14 @@ def one_turn(argv: Sequence[str], lines: int) -> Turn:
         )
         alarm = threading.Timer(HUNG, process.terminate)
         alarm.start()
-        out, err = process.stdout.read(), process.stderr.read()  # some kilobytes at most
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout, process.stderr:
+            out, err = process.stdout.read(), process.stderr.read()  # some kilobytes at most
         alarm.cancel()
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.monotonic() - started
     process.returncode = os.waitstatus_to_exitcode(status)
-    process.stdout.close()
-    process.stderr.close()
     if wall >= HUNG:
         raise TimeoutError(f"hung for {HUNG} s")
     said = sum(any(word.startswith(b"n") for word in line.split()) for line in out.splitlines())
@@ -127,7 +128,8 @@ def show(result: Result, reference: str | None = None) -> None:
 
 def table(turns: Mapping[str, Sequence[Turn]], reference: str) -> str:
     """Seconds of each peer, and the medians of the ratios to ``reference`` within a turn."""
-    rows = [("launcher", "median", "min", "max", "cpu", f"of {reference}", f"cpu of {reference}")]
+    head = ("launcher", "median", "min", "max", "cpu", f"of {reference}", f"cpu of {reference}")
+    rows: list[tuple[str, ...]] = [head]
     for name, mine in turns.items():
         walls = [turn["wall"] for turn in mine]
         cpu = statistics.median(turn["cpu"] for turn in mine)

@@ -146,7 +146,8 @@ HINT = "Hint: You are currently not seeing messages from other users and the sys
 
 
 def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
-    return host(dmesg=said(("begin\n" + text).encode()), journal=journal, **changed)
+    readings = {"dmesg": said(("begin\n" + text).encode()), "journal": journal, **changed}
+    return host("n2", **readings)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from dispatcher.checks.rdma_ports import IB, ROCE, Port
 HOST = HostNet(PORTS, NETDEVS, login="10.0.0.5", route="eno1")
 
 
-def cluster(*changes: dict[str, object]) -> dict[str, HostNet]:
+def cluster(*changes: Mapping[str, object]) -> dict[str, HostNet]:
     hosts = {}
     for number, change in enumerate(changes, 1):
         hosts[f"b{number:02}"] = replace(HOST, **change)  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +28,8 @@ OFI = ("b04:42:43 [0] NCCL INFO Using network AWS Libfabric", "loss 3.1")
 MUTE = ("NCCL version 2.21.5+cuda12.4", "b05:1:2 [0] NCCL INFO Bootstrap: Using eno1:10.0.0.5<0>")
 PINNED = {"NCCL_IB_HCA": "=mlx5_1,mlx5_3"}
 
-TABLE = {
+#: what each rank says, the settings, who is odd
+TABLE: dict[str, tuple[list[Any], dict[str, str], list[tuple[tuple[int, ...], str]]]] = {
     "alike": ([IB, BARE, MUTE], {}, []),
     "all are pinned": ([IB, BARE], PINNED, []),
     "all sockets": ([SOCKET, SOCKET], {}, []),

@@ -31,6 +31,10 @@ class Ended:
         return sorted(self.out.splitlines())
 
 
+#: ``mpiexec(n, program, limit=30, **environment)``
+MpiExec = Callable[..., Ended]
+
+
 def launcher() -> str | None:
     """hydra's mpiexec: the one beside this Python (PyPI's mpich), else the system's."""
     beside = Path(sys.executable).with_name("mpiexec.hydra")
@@ -72,7 +76,7 @@ KEPT = 'exec "$@" >>"$0/out" 2>>"$0/err"'
 
 
 @pytest.fixture
-def mpiexec(mpi: str, tmp_path: Path) -> Callable[..., Ended]:
+def mpiexec(mpi: str, tmp_path: Path) -> MpiExec:
     """``mpiexec(n, program, limit=30, **environment)``; a program is indented Python text."""
 
     def run(count: int, program: str, *arguments: str, limit: float = 60, **env: str) -> Ended:

@@ -26,9 +26,9 @@ class FakeNccl:
     def __init__(self, mpi: Any, *, hang: bool = False, fail: bool = False) -> None:
         self._mpi = mpi
         self._world = mpi.COMM_WORLD.Dup()
-        self._open: dict[int, Any] = {}
-        self._left: dict[int, int] = {}
-        self._broken: dict[int, int] = {}
+        self._open: dict[int | None, Any] = {}
+        self._left: dict[int | None, int] = {}
+        self._broken: dict[int | None, int] = {}
         self._group: list[Any] = []
         self._grouped = False
         self._hang, self._fail = hang, fail
@@ -46,11 +46,12 @@ class FakeNccl:
         return self._new(handle, self._world)
 
     def _new(self, handle: ctypes.c_void_p, communicator: Any) -> int:
-        handle.value = 1000 + len(self._open)
-        self._open[handle.value] = communicator
-        self._left[handle.value] = 10**9 if self._hang else _POLLS
+        number = 1000 + len(self._open)
+        handle.value = number
+        self._open[number] = communicator
+        self._left[number] = 10**9 if self._hang else _POLLS
         if self._fail:
-            self._broken[handle.value] = 2
+            self._broken[number] = 2
         return IN_PROGRESS
 
     def state(self, handle: ctypes.c_void_p) -> int:
@@ -100,30 +101,38 @@ class FakeNccl:
         raw = (ctypes.c_char * (count * _SIZES[code])).from_address(address)
         return [memoryview(raw).cast("B"), getattr(self._mpi, kind)]
 
-    def _allreduce(self, comm, source, target, count, code, op, *_):
+    def _allreduce(
+        self, comm: Any, source: int, target: int, count: int, code: int, op: int, *_: object
+    ) -> None:
         operation = [self._mpi.SUM, self._mpi.PROD, self._mpi.MAX, self._mpi.MIN][op]
         send = self._memory(source, count, code)
         comm.Allreduce([bytes(send[0]), send[1]], self._memory(target, count, code), operation)
 
-    def _broadcast(self, comm, source, target, count, code, root, *_):
+    def _broadcast(
+        self, comm: Any, source: int, target: int, count: int, code: int, root: int, *_: object
+    ) -> None:
         ctypes.memmove(target, source, count * _SIZES[code])
         comm.Bcast(self._memory(target, count, code), root)
 
-    def _allgather(self, comm, source, target, count, code, *_):
+    def _allgather(
+        self, comm: Any, source: int, target: int, count: int, code: int, *_: object
+    ) -> None:
         comm.Allgather(
             self._memory(source, count, code), self._memory(target, count * comm.size, code)
         )
 
-    def _reducescatter(self, comm, source, target, count, code, op, *_):
+    def _reducescatter(
+        self, comm: Any, source: int, target: int, count: int, code: int, op: int, *_: object
+    ) -> None:
         assert op == 0
         comm.Reduce_scatter_block(
             self._memory(source, count * comm.size, code), self._memory(target, count, code)
         )
 
-    def _send(self, comm, address, count, code, peer, *_):
+    def _send(self, comm: Any, address: int, count: int, code: int, peer: int, *_: object) -> None:
         request = comm.Isend(self._memory(address, count, code), peer)
         self._group.append(request) if self._grouped else request.Wait()
 
-    def _recv(self, comm, address, count, code, peer, *_):
+    def _recv(self, comm: Any, address: int, count: int, code: int, peer: int, *_: object) -> None:
         request = comm.Irecv(self._memory(address, count, code), peer)
         self._group.append(request) if self._grouped else request.Wait()

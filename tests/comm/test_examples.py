@@ -26,14 +26,14 @@ def run(mpi: str, count: int, *command: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def test_ring(mpi):
+def test_ring(mpi: str) -> None:
     assert "the token came back as 6, right" in run(mpi, 4, "mpi_ring.py")
     assert "the token came back as 0, right" in run(mpi, 1, "mpi_ring.py")
 
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("torch_ranks")
-def test_bandwidth(mpi):
+def test_bandwidth(mpi: str) -> None:
     lines = run(mpi, 2, "nccl_over_mpi.py", "--largest", "128K", "--repeat", "2")
     assert "# all values right" in lines
     rows = [line.split() for line in lines if not line.startswith("#")]
@@ -43,7 +43,7 @@ def test_bandwidth(mpi):
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("torch_ranks")
-def test_training(mpi):
+def test_training(mpi: str) -> None:
     lines = run(mpi, 2, "train_comm.py", "--steps", "4")
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step")]
     assert len(losses) == 2

@@ -10,7 +10,7 @@ from dispatcher.comm import CommError, NcclError, RollCallError, errors, exchang
 
 
 @given(st.binary(max_size=300))
-def test_a_payload_comes_back(payload):
+def test_a_payload_comes_back(payload: bytes) -> None:
     text = exchange.ok(payload)
     assert exchange.open_record(text) == payload
     assert not exchange.failed(text)
@@ -28,7 +28,9 @@ def test_a_payload_comes_back(payload):
         ]
     ),
 )
-def test_an_error_comes_back_as_its_kind(message, hint, kind):
+def test_an_error_comes_back_as_its_kind(
+    message: str, hint: str | None, kind: type[CommError]
+) -> None:
     text = exchange.err(kind(message, hint=hint))
     assert exchange.failed(text)
     with pytest.raises(kind) as caught:
@@ -37,7 +39,7 @@ def test_an_error_comes_back_as_its_kind(message, hint, kind):
     assert caught.value.shared
 
 
-def test_numbers_of_errors_come_back():
+def test_numbers_of_errors_come_back() -> None:
     with pytest.raises(NcclError) as caught:
         exchange.open_record(exchange.err(NcclError("n", code=5)))
     assert caught.value.code == 5
@@ -46,18 +48,18 @@ def test_numbers_of_errors_come_back():
     assert late.value.missing == (3, 4)
 
 
-def test_the_rank_it_is_about_is_named_once():
+def test_the_rank_it_is_about_is_named_once() -> None:
     for message in ("comm: gpu: gone", "gpu: gone", "rank 3 on h: gpu: gone"):
         with pytest.raises(CommError, match=r"^rank 3 on h: gpu: gone$"):
             exchange.open_record(exchange.err(CommError(message), "rank 3 on h"))
 
 
 @given(st.binary(max_size=40))
-def test_garbage_is_no_record(text):
+def test_garbage_is_no_record(text: bytes) -> None:
     with pytest.raises(CommError):
         exchange.open_record(text)
 
 
-def test_a_record_cut_short_is_no_record():
+def test_a_record_cut_short_is_no_record() -> None:
     with pytest.raises(CommError, match="2 bytes came of 3"):
         exchange.open_record(exchange.ok(b"abc")[:-1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from dispatcher.comm.groups import ORDER, Box, check_hosts, plan, spread
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
 
-def spell(groups) -> str:
+def spell(groups: Iterable[Iterable[int]]) -> str:
     return " ".join("[" + ",".join(map(str, group)) + "]" for group in groups)
 
 
@@ -28,7 +30,7 @@ def spell(groups) -> str:
         ("tp-dp", "[0,1,2,3] [4,5,6,7] [8,9,10,11] [12,13,14,15]"),
     ],
 )
-def test_sixteen_ranks_two_four_two(axes, expected):
+def test_sixteen_ranks_two_four_two(axes: str, expected: str) -> None:
     assert spell(plan(16, tp=2, pp=4, dp=2).groups(axes)) == expected
 
 
@@ -39,7 +41,7 @@ def test_sixteen_ranks_two_four_two(axes, expected):
         ("dp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
     ],
 )
-def test_pipelines_before_data(axes, expected):
+def test_pipelines_before_data(axes: str, expected: str) -> None:
     assert spell(plan(16, tp=2, pp=4, order="tp-cp-ep-pp-dp").groups(axes)) == expected
 
 
@@ -52,7 +54,7 @@ def test_pipelines_before_data(axes, expected):
         ("pp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
     ],
 )
-def test_with_context_parallel(axes, expected):
+def test_with_context_parallel(axes: str, expected: str) -> None:
     layout = plan(16, tp=2, cp=2, dp=2, pp=2)
     assert spell(layout.groups(axes)) == expected
     assert layout.groups("-".join(reversed(axes.split("-")))) == layout.groups(axes)
@@ -67,11 +69,11 @@ def test_with_context_parallel(axes, expected):
         ("pp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
     ],
 )
-def test_experts(axes, expected):
+def test_experts(axes: str, expected: str) -> None:
     assert spell(plan(16, ep=4, pp=2).groups(axes)) == expected
 
 
-def test_more_of_megatrons_tables():
+def test_more_of_megatrons_tables() -> None:
     wide = plan(16, tp=8, pp=2)
     assert spell(wide.groups("tp")) == "[0,1,2,3,4,5,6,7] [8,9,10,11,12,13,14,15]"
     assert spell(wide.groups("pp")).startswith("[0,8] [1,9]")
@@ -88,7 +90,7 @@ small_sizes = st.integers(1, 4)
 
 
 @given(st.tuples(*[small_sizes] * 5), st.sets(st.sampled_from(AXES)))
-def test_groups_are_those_of_the_coordinates(sizes, chosen):
+def test_groups_are_those_of_the_coordinates(sizes: tuple[int, ...], chosen: set[str]) -> None:
     """Second way: give each rank its coordinates, sort ranks into groups by the fixed ones."""
     # product() turns its last factor fastest; a rank's leftmost axis is the fastest
     points = product(*(range(size) for size in reversed(sizes)))
@@ -102,7 +104,9 @@ def test_groups_are_those_of_the_coordinates(sizes, chosen):
 
 
 @given(small_sizes, small_sizes, small_sizes, small_sizes, st.sampled_from([1, 2]))
-def test_every_rank_is_in_one_group_of_each_axis(tp, ep, pp, more, expert_tp):
+def test_every_rank_is_in_one_group_of_each_axis(
+    tp: int, ep: int, pp: int, more: int, expert_tp: int
+) -> None:
     world = tp * ep * pp * more * expert_tp
     layout = plan(world, tp=tp, ep=ep, pp=pp, expert_tp=expert_tp)
     for axes in ("tp", "cp", "dp", "pp", "dp-cp", "ep", "expert_tp", "expert_dp", "ep-expert_dp"):
@@ -131,14 +135,14 @@ def test_every_rank_is_in_one_group_of_each_axis(tp, ep, pp, more, expert_tp):
         ),
     ],
 )
-def test_what_does_not_fit_is_said(wrong, message, hint):
+def test_what_does_not_fit_is_said(wrong: dict[str, Any], message: str, hint: str | None) -> None:
     with pytest.raises(GroupError) as caught:
         plan(8, **wrong)
     assert message in caught.value.message
-    assert hint is None or hint in caught.value.hint
+    assert hint is None or hint in (caught.value.hint or "")
 
 
-def test_unknown_axes_are_refused():
+def test_unknown_axes_are_refused() -> None:
     layout = plan(8, tp=2, ep=2)
     for axes in ("xp", "", "tp-tp", "tp-ep", "dp-expert_dp"):
         with pytest.raises(GroupError):
@@ -151,12 +155,12 @@ def hosts(*slots: int) -> dict[int, str]:
     return dict(enumerate(names))
 
 
-def test_tensor_parallel_in_a_host_is_quiet():
+def test_tensor_parallel_in_a_host_is_quiet() -> None:
     assert check_hosts(plan(16, tp=8), hosts(8, 8)) == []
     assert check_hosts(plan(12, tp=4), hosts(8, 4)) == []
 
 
-def test_tensor_parallel_over_hosts_warns():
+def test_tensor_parallel_over_hosts_warns() -> None:
     (warning,) = check_hosts(plan(8, tp=4), hosts(2, 2, 2, 2))
     assert "ranks 0, 1, 2, 3 are on n1, n2" in warning
     turns = {rank: f"n{rank % 2}" for rank in range(8)}
@@ -164,7 +168,7 @@ def test_tensor_parallel_over_hosts_warns():
     assert "ranks must fill a host" in warning
 
 
-def test_uneven_slots_that_split_tensor_groups_are_refused():
+def test_uneven_slots_that_split_tensor_groups_are_refused() -> None:
     with pytest.raises(GroupError, match="n3 has 2 ranks"):
         check_hosts(
             plan(20, tp=4), {**hosts(8, 8), **dict.fromkeys((16, 17), "n3"), 18: "n4", 19: "n4"}
@@ -173,6 +177,6 @@ def test_uneven_slots_that_split_tensor_groups_are_refused():
         check_hosts(plan(24, tp=8), {**hosts(8, 8, 4), **dict.fromkeys(range(20, 24), "n4")})
 
 
-def test_spread_names_the_widest_group():
+def test_spread_names_the_widest_group() -> None:
     found = spread(plan(8, tp=2, pp=2), "pp", hosts(4, 4))
     assert (found.hosts, found.example) == (2, (0, 4))

@@ -23,14 +23,14 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def test_only_itself_and_the_standard_library():
+def test_only_itself_and_the_standard_library() -> None:
     for path in FOLDER.glob("*.py"):
         for name in imported(path):
             own = name == "dispatcher.comm" or name.startswith("dispatcher.comm.")
             assert own or name.split(".")[0] in sys.stdlib_module_names, f"{path.name}: {name}"
 
 
-def test_importing_it_starts_nothing():
+def test_importing_it_starts_nothing() -> None:
     program = (
         "import sys, dispatcher.comm\n"
         "print(*sorted(sys.modules.keys() & {'mpi4py', 'torch', 'numpy', 'paramiko', 'click'}))\n"

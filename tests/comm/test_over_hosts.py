@@ -17,7 +17,7 @@ def command(mpi: str, hosts: str, *arguments: str) -> list[str]:
     return [mpi, "-hosts", hosts, "-ppn", "2", "-n", "4", sys.executable, RANK, *arguments]
 
 
-def test_ranks_of_two_hosts_meet(cluster: Cluster, mpi):
+def test_ranks_of_two_hosts_meet(cluster: Cluster, mpi: str) -> None:
     ended = cluster.run(command(mpi, "n1,n2"), timeout=90)
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.splitlines()) == [
@@ -28,13 +28,13 @@ def test_ranks_of_two_hosts_meet(cluster: Cluster, mpi):
     ]
 
 
-def test_a_missing_rank_is_on_the_host_of_its_neighbour(cluster: Cluster, mpi):
+def test_a_missing_rank_is_on_the_host_of_its_neighbour(cluster: Cluster, mpi: str) -> None:
     ended = cluster.run(command(mpi, "n1,n2", "3"), timeout=60)
     assert ended.returncode != 0
     assert "rank 2 on n2: roll call: rank 3 on n2 did not come within 1 s" in ended.stderr
 
 
-def test_tensor_groups_over_hosts_are_pointed_at(cluster: Cluster, mpi):
+def test_tensor_groups_over_hosts_are_pointed_at(cluster: Cluster, mpi: str) -> None:
     line = [mpi, "-hosts", "n1,n2,n3,n4", "-ppn", "1", "-n", "4", sys.executable, RANK]
     ended = cluster.run(line, timeout=90)
     assert ended.returncode == 0, ended.stderr

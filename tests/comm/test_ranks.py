@@ -7,16 +7,18 @@ import time
 
 import pytest
 
+from .conftest import Ended, MpiExec
+
 HOST = socket.gethostname()
 
 
-def reasons(ended) -> list[str]:
+def reasons(ended: Ended) -> list[str]:
     """What each rank said of its end, without its own name; hints and noise left out."""
     marked = [line for line in ended.err.splitlines() if line.startswith("rank ")]
     return sorted(marked)
 
 
-def test_every_rank_knows_its_place(mpiexec):
+def test_every_rank_knows_its_place(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         3,
         """
@@ -32,7 +34,7 @@ def test_every_rank_knows_its_place(mpiexec):
     ]
 
 
-def test_the_thread_level_is_the_one_asked_for(mpiexec):
+def test_the_thread_level_is_the_one_asked_for(mpiexec: MpiExec) -> None:
     program = """
         import sys
         import dispatcher.comm as comm
@@ -45,7 +47,7 @@ def test_the_thread_level_is_the_one_asked_for(mpiexec):
         assert (ended.code, ended.lines) == (0, ["True", "True"]), ended.err
 
 
-def test_a_thread_level_that_came_too_late(mpiexec):
+def test_a_thread_level_that_came_too_late(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         1,
         """
@@ -62,7 +64,7 @@ def test_a_thread_level_that_came_too_late(mpiexec):
     assert "started with thread level 'single', 'multiple' is needed" in ended.out
 
 
-def test_a_missing_rank_is_named_with_its_host(mpiexec):
+def test_a_missing_rank_is_named_with_its_host(mpiexec: MpiExec) -> None:
     began = time.monotonic()
     ended = mpiexec(
         3,
@@ -82,7 +84,7 @@ def test_a_missing_rank_is_named_with_its_host(mpiexec):
     assert "hint: every rank must call comm.init()" in ended.err
 
 
-def test_a_rank_that_comes_too_late_hears_the_reason(mpiexec):
+def test_a_rank_that_comes_too_late_hears_the_reason(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         2,
         """
@@ -100,7 +102,7 @@ def test_a_rank_that_comes_too_late_hears_the_reason(mpiexec):
     assert reasons(ended) == [f"rank {rank} on {HOST}: {what}" for rank in (0, 1)], ended.err
 
 
-def test_rank_0_missing_is_said_by_the_others(mpiexec):
+def test_rank_0_missing_is_said_by_the_others(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         2,
         """
@@ -121,7 +123,7 @@ def test_rank_0_missing_is_said_by_the_others(mpiexec):
     )
 
 
-def test_worlds_of_one_are_not_taken_for_the_job(mpiexec):
+def test_worlds_of_one_are_not_taken_for_the_job(mpiexec: MpiExec) -> None:
     ended = mpiexec(1, "import dispatcher.comm as comm; comm.init()", WORLD_SIZE="4")
     assert ended.code == 1
     assert "the world has 1 rank, WORLD_SIZE says 4" in ended.err
@@ -149,7 +151,9 @@ def test_worlds_of_one_are_not_taken_for_the_job(mpiexec):
     ],
     ids=["one gpu", "nccl versions", "settings", "broken driver"],
 )
-def test_what_cannot_work_together_is_refused_by_every_rank(mpiexec, change, reason):
+def test_what_cannot_work_together_is_refused_by_every_rank(
+    mpiexec: MpiExec, change: str, reason: str
+) -> None:
     program = (
         "import os\n"
         "import dispatcher.comm as comm\n"
@@ -165,7 +169,9 @@ def test_what_cannot_work_together_is_refused_by_every_rank(mpiexec, change, rea
 
 
 @pytest.mark.parametrize("device", ["0", "'cuda:0'"])
-def test_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu(mpiexec, device):
+def test_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu(
+    mpiexec: MpiExec, device: str
+) -> None:
     ended = mpiexec(
         2,
         f"""
@@ -190,7 +196,7 @@ def test_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu(mpiexec, device):
     assert ended.err.count("gpu 0: no cuda driver here: libcuda.so.1: no such file") == 2, ended.err
 
 
-def test_an_exception_in_one_rank_ends_the_others(mpiexec):
+def test_an_exception_in_one_rank_ends_the_others(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         3,
         """
@@ -207,7 +213,7 @@ def test_an_exception_in_one_rank_ends_the_others(mpiexec):
     assert ended.err.count("Traceback") == 1
 
 
-def test_messages_of_every_length_arrive(mpiexec):
+def test_messages_of_every_length_arrive(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         3,
         """
@@ -227,7 +233,7 @@ def test_messages_of_every_length_arrive(mpiexec):
     assert (ended.code, ended.lines) == (0, ["all"] * 3), ended.err
 
 
-def test_the_first_failure_is_everybodys_verdict_at_once(mpiexec):
+def test_the_first_failure_is_everybodys_verdict_at_once(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         4,
         """
@@ -251,7 +257,7 @@ def test_the_first_failure_is_everybodys_verdict_at_once(mpiexec):
     assert ended.lines == [f"rank 2 on {HOST}: nccl: broken 3 True True"] * 12
 
 
-def test_groups_must_be_the_same_on_all_ranks(mpiexec):
+def test_groups_must_be_the_same_on_all_ranks(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         2,
         """
@@ -265,7 +271,7 @@ def test_groups_must_be_the_same_on_all_ranks(mpiexec):
     assert "groups: rank 1 asks for" in ended.err
 
 
-def test_warnings_come_once(mpiexec):
+def test_warnings_come_once(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         2,
         """
@@ -280,7 +286,7 @@ def test_warnings_come_once(mpiexec):
     assert ended.err.count("CommWarning: comm: NCCL_BUFFSIZE: differs") == 1
 
 
-def test_without_mpi_the_rank_says_what_to_install(mpiexec):
+def test_without_mpi_the_rank_says_what_to_install(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         1,
         """
@@ -297,7 +303,7 @@ def test_without_mpi_the_rank_says_what_to_install(mpiexec):
 
 
 @pytest.mark.parametrize(("word", "code"), [("3", 3), ("'no data here'", 1)])
-def test_an_exit_of_one_rank_ends_the_others(mpiexec, word, code):
+def test_an_exit_of_one_rank_ends_the_others(mpiexec: MpiExec, word: str, code: int) -> None:
     ended = mpiexec(
         3,
         f"""
@@ -314,7 +320,7 @@ def test_an_exit_of_one_rank_ends_the_others(mpiexec, word, code):
     assert ("no data here" in ended.err) == (code == 1)
 
 
-def test_an_exit_of_all_ranks_with_success_is_one(mpiexec):
+def test_an_exit_of_all_ranks_with_success_is_one(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         2,
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from dispatcher.comm.rank_hosts import Seat
 from dispatcher.comm.roll_call import Facts, gather, judge, labels
 
 
-def world(*changes: dict) -> list[Facts]:
+def world(*changes: dict[str, Any]) -> list[Facts]:
     """Two ranks a host with a GPU each; a change a rank."""
     return [
         replace(
@@ -32,13 +33,13 @@ def world(*changes: dict) -> list[Facts]:
     ]
 
 
-def test_equal_ranks_pass():
+def test_equal_ranks_pass() -> None:
     judgement = judge(world({}, {}, {}))
     assert judgement.refusals == ()
     assert judgement.warnings == ()
 
 
-def test_two_ranks_on_one_gpu():
+def test_two_ranks_on_one_gpu() -> None:
     ((text, hint),) = judge(world({}, {}, {"gpu": "GPU-1"})).refusals
     assert text == (
         "comm: gpu GPU-1: chosen by rank 1 on gpu0 and rank 2 on gpu1: one rank a gpu is allowed"
@@ -46,7 +47,7 @@ def test_two_ranks_on_one_gpu():
     assert "CUDA_VISIBLE_DEVICES" in hint
 
 
-def test_two_ranks_on_one_gpu_when_nccl_was_told_so():
+def test_two_ranks_on_one_gpu_when_nccl_was_told_so() -> None:
     both = {"gpu": "GPU-0", "shares_gpu": True}
     assert judge(world(both, both)).refusals == ()
     assert judge(world(both, {**both, "shares_gpu": False})).refusals
@@ -54,32 +55,32 @@ def test_two_ranks_on_one_gpu_when_nccl_was_told_so():
     assert judge(world(old, old)).refusals
 
 
-def test_unequal_nccl_versions():
+def test_unequal_nccl_versions() -> None:
     ((text, _),) = judge(world({}, {}, {"nccl": 22907})).refusals
     assert text == (
         "comm: nccl: versions differ: 2.30.7 (ranks 0-1 on gpu0), 2.29.7 (rank 2 on gpu1)"
     )
 
 
-def test_no_nccl_counts_only_beside_gpus():
+def test_no_nccl_counts_only_beside_gpus() -> None:
     assert "none (rank 1 on gpu0)" in judge(world({}, {"nccl": None})).refusals[0][0]
     cpu = {"gpu": None, "gpu_index": None, "driver": None}
     assert judge(world(cpu, {**cpu, "nccl": None})).refusals == ()
 
 
-def test_a_rank_without_gpu_among_others():
+def test_a_rank_without_gpu_among_others() -> None:
     ((text, hint),) = judge(world({}, {"gpu": None})).refusals
     assert "none seen by rank 1 on gpu0" in text
     assert "device='cpu'" in hint
 
 
-def test_settings_that_must_agree():
+def test_settings_that_must_agree() -> None:
     ((text, hint),) = judge(world({"settings": {"NCCL_NET": "aa"}}, {})).refusals
     assert text == "comm: NCCL_NET: differs: aa (rank 0 on gpu0), unset (rank 1 on gpu0)"
     assert hint == "unset NCCL_NET"
 
 
-def test_other_settings_and_drivers_only_warn():
+def test_other_settings_and_drivers_only_warn() -> None:
     judgement = judge(world({"settings": {"NCCL_BUFFSIZE": "aa"}}, {"driver": 12040}))
     assert judgement.refusals == ()
     assert [text.split(":")[1] for text in judgement.warnings] == [
@@ -89,7 +90,7 @@ def test_other_settings_and_drivers_only_warn():
     assert "12.8 (rank 0 on gpu0), 12.4 (rank 1 on gpu0)" in judgement.warnings[1]
 
 
-def test_values_of_settings_stay_in_the_rank():
+def test_values_of_settings_stay_in_the_rank() -> None:
     env = {"NCCL_NET": "secret", "NCCL_SOCKET_IFNAME": "eth0", "HOME": "/root"}
     facts = gather(Seat(3, "h", "k", 1, 2), env, Gpu(1, "GPU-x", 12080), (23007, "/lib"))
     assert b"secret" not in facts.encode()
@@ -99,17 +100,17 @@ def test_values_of_settings_stay_in_the_rank():
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"rank": 1, "other": 2}'])
-def test_facts_of_another_version_are_no_facts(text):
+def test_facts_of_another_version_are_no_facts(text: bytes) -> None:
     with pytest.raises(CommError, match="different versions"):
         Facts.decode(text)
 
 
-def test_two_hosts_of_one_name_are_told_apart():
+def test_two_hosts_of_one_name_are_told_apart() -> None:
     ranks = world({}, {}, {"host": "gpu0"}, {"host": "gpu0"}, {})
     assert labels(ranks) == {0: "gpu0", 1: "gpu0", 2: "gpu0#2", 3: "gpu0#2", 4: "gpu2"}
 
 
-def test_gpus_that_the_launcher_knew_of_and_nobody_sees():
+def test_gpus_that_the_launcher_knew_of_and_nobody_sees() -> None:
     cpu = {"gpu": None, "gpu_index": None, "driver": None}
     (text,) = judge(world({**cpu, "expected": 8}, {**cpu, "expected": 8})).warnings
     assert text.startswith("comm: gpu: no rank sees one, though gpu0 has 8: this job runs on the")
@@ -129,5 +130,5 @@ def test_gpus_that_the_launcher_knew_of_and_nobody_sees():
         ({"DISPATCH_GPUS": "x"}, True, 0),
     ],
 )
-def test_how_many_gpus_are_expected(env, wanted, expected):
+def test_how_many_gpus_are_expected(env: dict[str, str], wanted: bool, expected: int) -> None:
     assert gather(Seat(0, "n", "k", 0, 1), env, None, None, wanted=wanted).expected == expected

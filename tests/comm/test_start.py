@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from dispatcher.comm.nccl.communicator import how_many, roots
 
+from .conftest import MpiExec
+
 HOST = socket.gethostname()
 
 FAKE = """
@@ -28,7 +30,7 @@ def buffer(array):
 
 
 @given(st.integers(1, 600), st.integers(1, 40))
-def test_makers_of_ids_are_those_nccl_expects(size, count):
+def test_makers_of_ids_are_those_nccl_expects(size: int, count: int) -> None:
     count = min(count, size)
     rest, each = size % count, size // count
     limit = rest * (each + 1)
@@ -40,18 +42,18 @@ def test_makers_of_ids_are_those_nccl_expects(size, count):
     assert roots(size, count) == expected
 
 
-def test_seven_ranks_three_ids():
+def test_seven_ranks_three_ids() -> None:
     assert roots(7, 3) == [0, 3, 5]
 
 
-def test_several_ids_only_for_many_ranks_and_a_new_library():
+def test_several_ids_only_for_many_ranks_and_a_new_library() -> None:
     assert [how_many(size, 23007) for size in (1, 128, 129, 1024)] == [1, 1, 2, 8]
     assert how_many(1024, 22200) == 1
 
 
 @pytest.mark.usefixtures("nccl")
 class TestReal:
-    def test_the_id_reaches_every_rank_and_is_not_shown(self, mpiexec):
+    def test_the_id_reaches_every_rank_and_is_not_shown(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
             3,
             """
@@ -75,7 +77,7 @@ class TestReal:
         assert len(set(ended.lines[0].split())) == 3
         assert f"rank 1 on {HOST}: nccl ids {ended.lines[0].split()[0]}" in ended.err
 
-    def test_a_wrong_interface_on_rank_0_ends_all_with_nccls_reason(self, mpiexec):
+    def test_a_wrong_interface_on_rank_0_ends_all_with_nccls_reason(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
             3,
             """
@@ -94,7 +96,7 @@ class TestReal:
         assert len(said) == 3, ended.err
         assert all(f"rank 0 on {HOST}: nccl: ncclGetUniqueId" in line for line in said)
 
-    def test_without_a_gpu_all_ranks_say_cudas_reason(self, mpiexec):
+    def test_without_a_gpu_all_ranks_say_cudas_reason(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
             2,
             """
@@ -117,7 +119,7 @@ def fake(mpi: str) -> str:
     return FAKE
 
 
-def test_collectives_bring_the_right_data(mpiexec, fake):
+def test_collectives_bring_the_right_data(mpiexec: MpiExec, fake: str) -> None:
     ended = mpiexec(
         4,
         fake
@@ -159,7 +161,7 @@ print("all", flush=True)
     assert (ended.code, ended.lines) == (0, ["all"] * 4), ended.err
 
 
-def test_several_ids_come_in_the_order_of_their_makers(mpiexec, fake):
+def test_several_ids_come_in_the_order_of_their_makers(mpiexec: MpiExec, fake: str) -> None:
     ended = mpiexec(
         5,
         fake
@@ -173,7 +175,7 @@ print([bytes(each)[0] for each in fake.ids], fake.calls.count("unique_id"), flus
     assert ended.lines == ["[0, 2, 4] 0"] * 2 + ["[0, 2, 4] 1"] * 3
 
 
-def test_an_id_of_rank_0s_own_is_the_only_one(mpiexec, fake):
+def test_an_id_of_rank_0s_own_is_the_only_one(mpiexec: MpiExec, fake: str) -> None:
     ended = mpiexec(
         4,
         fake
@@ -188,7 +190,7 @@ print([bytes(each)[0] for each in fake.ids], "unique_id" in fake.calls, flush=Tr
     assert ended.lines == ["[7] False"] * 4
 
 
-def test_a_rank_whose_start_hangs_is_named_by_all(mpiexec, fake):
+def test_a_rank_whose_start_hangs_is_named_by_all(mpiexec: MpiExec, fake: str) -> None:
     ended = mpiexec(
         3,
         fake
@@ -206,7 +208,7 @@ except comm.RollCallError as error:
     assert ended.lines == [expected] * 3
 
 
-def test_a_rank_whose_start_fails_ends_it_for_all(mpiexec, fake):
+def test_a_rank_whose_start_fails_ends_it_for_all(mpiexec: MpiExec, fake: str) -> None:
     ended = mpiexec(
         3,
         fake
@@ -227,7 +229,7 @@ except comm.NcclError as error:
     assert ended.lines == [f"rank 2 on {HOST}: {why} 2 True True"] * 3
 
 
-def test_groups_are_communicators_too(mpiexec, fake):
+def test_groups_are_communicators_too(mpiexec: MpiExec, fake: str) -> None:
     ended = mpiexec(
         4,
         fake

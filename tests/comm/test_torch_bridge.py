@@ -9,15 +9,17 @@ import pytest
 from dispatcher.comm import Unreachable
 from dispatcher.comm.rank_hosts import candidates, interface_of, interfaces, reach
 
+from .conftest import MpiExec
+
 HOST = socket.gethostname()
 pytestmark = pytest.mark.torch
 
 
-def test_one_host_stays_on_loopback():
+def test_one_host_stays_on_loopback() -> None:
     assert candidates({"MASTER_ADDR": "10.0.0.1"}, one_host=True) == ["127.0.0.1"]
 
 
-def test_the_launchers_address_comes_first(monkeypatch):
+def test_the_launchers_address_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"docker0": "172.17.0.1", "lo": "127.0.0.1", "eth0": "192.0.2.1"}
     monkeypatch.setattr("dispatcher.comm.rank_hosts.interfaces", lambda: found)
     offered = candidates({"MASTER_ADDR": "192.0.2.9"}, one_host=False)
@@ -25,13 +27,13 @@ def test_the_launchers_address_comes_first(monkeypatch):
     assert "127.0.0.1" not in offered
 
 
-def test_interfaces_are_those_of_the_system():
+def test_interfaces_are_those_of_the_system() -> None:
     assert interfaces()["lo"] == "127.0.0.1"
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("192.0.2.77") is None
 
 
-def test_the_first_address_that_answers_is_taken():
+def test_the_first_address_that_answers_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         route = reach(["127.0.0.2", "127.0.0.1"], port, 2)
@@ -42,7 +44,7 @@ def test_the_first_address_that_answers_is_taken():
 
 @pytest.mark.usefixtures("torch_ranks")
 class TestRanks:
-    def test_groups_reduce_and_the_mesh_is_theirs(self, mpiexec):
+    def test_groups_reduce_and_the_mesh_is_theirs(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
             4,
             """
@@ -74,7 +76,7 @@ class TestRanks:
         assert ended.code == 0, ended.err
         assert ended.lines == ["(0, 1) (0, 2)", "(0, 1) (1, 3)", "(2, 3) (0, 2)", "(2, 3) (1, 3)"]
 
-    def test_the_store_is_not_open_to_the_network(self, mpiexec):
+    def test_the_store_is_not_open_to_the_network(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
             2,
             """
@@ -103,7 +105,7 @@ class TestRanks:
         assert ended.code == 0, ended.err
         assert ended.lines == ["['0100007F']"] * 2  # 127.0.0.1, as the kernel writes it
 
-    def test_a_rank_without_torch_ends_all_with_its_reason(self, mpiexec):
+    def test_a_rank_without_torch_ends_all_with_its_reason(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
             3,
             """
@@ -119,7 +121,7 @@ class TestRanks:
         assert ended.err.count(f"rank 1 on {HOST}: torch: cannot be imported") == 3, ended.err
         assert "hint: pip install torch" in ended.err
 
-    def test_a_rank_that_cannot_reach_rank_0_ends_all(self, mpiexec):
+    def test_a_rank_that_cannot_reach_rank_0_ends_all(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
             3,
             """

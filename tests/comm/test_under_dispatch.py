@@ -28,7 +28,7 @@ def dispatch(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     return cluster.run(line, timeout=90, cwd=cluster.shared)
 
 
-def test_ranks_of_two_hosts_meet(cluster: Cluster):
+def test_ranks_of_two_hosts_meet(cluster: Cluster) -> None:
     ended = dispatch(cluster, RANK)
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.splitlines()) == [
@@ -39,14 +39,14 @@ def test_ranks_of_two_hosts_meet(cluster: Cluster):
     ]
 
 
-def test_a_missing_rank_ends_the_run(cluster: Cluster):
+def test_a_missing_rank_ends_the_run(cluster: Cluster) -> None:
     ended = dispatch(cluster, RANK, "3")
     assert ended.returncode == 1
     assert "rank 2 on n2: roll call: rank 3 on n2 did not come within 1 s" in ended.stderr
 
 
 @pytest.mark.usefixtures("nccl")
-def test_a_wrong_interface_ends_all_with_nccls_reason(cluster: Cluster):
+def test_a_wrong_interface_ends_all_with_nccls_reason(cluster: Cluster) -> None:
     words = ("-x", "NCCL_SOCKET_IFNAME==nosuch0", "--no-python", sys.executable, "-c", NCCL)
     ended = dispatch(cluster, *words)
     assert ended.returncode == 1
@@ -56,7 +56,7 @@ def test_a_wrong_interface_ends_all_with_nccls_reason(cluster: Cluster):
         assert any(why in line and "no socket interface" in line for line in said), ended.stderr
 
 
-def test_the_exit_code_is_the_ranks_own(cluster: Cluster):
+def test_the_exit_code_is_the_ranks_own(cluster: Cluster) -> None:
     ended = dispatch(cluster, "--no-python", sys.executable, "-c", EXIT)
     assert ended.returncode == 3
     assert "rank 2 on n2: called MPI_Abort(3)" in ended.stderr

@@ -105,6 +105,17 @@ def work(seconds: float, place: str, habits: tuple[str, ...]) -> None:
     note(total)
 
 
+def close() -> None:
+    os.close(1)
+    os.close(2)
+    sleep_on()
+
+
+def stray_and_sleep() -> None:
+    stray()
+    sleep_on()
+
+
 KINDS = {
     "sleep": sleep_on,
     "exit": lambda: sys.exit(3),
@@ -115,9 +126,9 @@ KINDS = {
     "raise": fail,
     "flood": lambda: flood(FLOOD),
     "longline": lambda: flood_line(FLOOD),
-    "close": lambda: (os.close(1), os.close(2), sleep_on()),
+    "close": close,
     "hold": lambda: (subprocess.Popen(["sleep", "9999"]), sys.exit(0)),
-    "stray": lambda: (stray(), sleep_on()),
+    "stray": stray_and_sleep,
     "burn": burn,
 }
 

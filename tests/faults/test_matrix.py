@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rig import Cluster, wait_for
@@ -343,7 +344,7 @@ def test_the_terminal_is_as_it_was(cluster: Cluster) -> None:  # rows 46, 56
     terminal = Terminal()
     before = terminal.modes
     words = [*conftest.DISPATCH, "-H", "n[1-2]", "--no-python", "sh", "-c", "sleep 0.5; exit 3"]
-    ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave)
+    ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave)
     with cluster.popen(words, **ends) as process:
         assert process.wait(timeout=20) == 3
     after = terminal.modes
@@ -358,7 +359,7 @@ def test_a_bug_of_ours_ends_the_run(cluster: Cluster, fault: str, said: str) -> 
     terminal = Terminal()
     before = terminal.modes
     words = [sys.executable, WITHOUT, fault, "-H", "n[1-2]:2", "--no-python"]
-    ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave)
+    ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave)
     with cluster.popen([*words, "sh", "-c", "echo up; exec sleep 1000"], **ends) as process:
         assert process.wait(timeout=2 + 2 + 3 + SLACK) == 125
     after = terminal.modes

@@ -70,7 +70,7 @@ class WallClocks:
         self._place = Path(cluster.shared)
         self._library = self._place / "wall_clock.so"
         source = Path(__file__).with_name("wall_clock.c")
-        words = [compiler, "-shared", "-fPIC", "-O", "-o", self._library, source, "-ldl"]
+        words = [compiler, "-shared", "-fPIC", "-O", "-o", str(self._library), str(source), "-ldl"]
         subprocess.run(words, check=True)
         for host in ("login", *cluster.hosts):
             self._file(host).write_bytes(bytes(8))

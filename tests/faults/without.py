@@ -303,8 +303,9 @@ def _attempt_numbers(put: Put) -> None:
 def _vacancy(put: Put) -> None:
     """A node that no host can take is waited for."""
     from dispatcher.core.run import run_machine
+    from dispatcher.core.run.tables import assign_hosts
 
-    take: Any = run_machine.assign_hosts
+    take: Any = assign_hosts
     put(run_machine, "assign_hosts", lambda *a, **f: replace(take(*a, **f), awaited=True))
 
 
@@ -318,8 +319,9 @@ def _progress(put: Put) -> None:
 def _faulty_hosts(put: Put) -> None:
     """A host is used again however many attempts ended there."""
     from dispatcher.core.run import run_machine
+    from dispatcher.core.run.tables import assign_hosts
 
-    take: Any = run_machine.assign_hosts
+    take: Any = assign_hosts
     put(run_machine, "assign_hosts", lambda *a, **f: take(*a, **{**f, "faulty": set()}))
 
 
@@ -362,7 +364,8 @@ def _after_start(put: Put, kind: Any) -> None:
 
     def listen(self: Any, *arguments: Any, **fields: Any) -> None:
         begin(self, *arguments, **fields)
-        output, said = self._output, []
+        output: Any = self._output
+        said: list[Any] = []
 
         def heard(node: int, rank: int, stream: int, data: bytes) -> None:
             output(node, rank, stream, data)

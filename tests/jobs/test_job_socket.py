@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,8 @@ def test_frames_survive_any_split(payloads: list[bytes], step: int) -> None:
     sent = b"".join(
         frame(data, type="output", rank=n, size=len(data)) for n, data in enumerate(payloads)
     )
-    frames, heard = Frames(), []
+    frames = Frames()
+    heard: list[tuple[dict[str, Any], bytes]] = []
     for at in range(0, len(sent), step):
         heard += frames.feed(sent[at : at + step])
     assert [payload for _, payload in heard] == payloads

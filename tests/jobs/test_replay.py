@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -101,8 +102,11 @@ def run(
     with TemporaryDirectory() as name:
         folder = Path(name)
         files, standing = make(folder, rotation), Standing(make is merged)
-        heard, wrote = Heard(), defaultdict(bytes)
-        hello, rests, live = {}, {}, []
+        heard = Heard()
+        wrote: dict[tuple[int, int], bytes] = defaultdict(bytes)
+        hello: dict[str, Any] = {}
+        rests: dict[tuple[int, int], bytes] = {}
+        live: list[tuple[int, int, bytes]] = []
         for number in range(len(chunks) + 1):
             if number in restarts:
                 placed = ev.RanksPlaced(2, "", 0, sorted(restarts).index(number) + 1)

@@ -74,7 +74,7 @@ def test_a_class_is_whole_before_there_is_one_of_its_kind() -> None:
         pass
 
     assert [field.name for field in dataclasses.fields(Lowest)] == ["x", "y", "name", "tags"]
-    assert Lowest.__match_args__ == ("x", "y", "tags")  # type: ignore[attr-defined]
+    assert Lowest.__match_args__ == ("x", "y", "tags")
     one, other = Lowest(1), Lowest(1)
     assert one == other
     assert one.tags is not other.tags
@@ -89,7 +89,7 @@ def test_a_wrong_call_is_refused() -> None:
         with pytest.raises(TypeError):
             Point(*args, **named)
     with pytest.raises(TypeError):
-        Named(1, 2, "by position")  # type: ignore[misc]
+        Named(1, 2, "by position")  # type: ignore[call-arg]
 
 
 def test_a_value_may_refuse_what_does_not_go_together() -> None:

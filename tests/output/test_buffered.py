@@ -84,7 +84,7 @@ def test_after_a_gap_all_goes_on(stuck: Slow) -> None:
     behind.output(0, 1, b"fresh")
     behind.close()
     lost = sum(told[1][0, 1] for told in stuck.told if told[0] == "gap")  # type: ignore[index]
-    shown = sum(len(told[2]) for told in stuck.told if told[0] == 0)  # type: ignore[arg-type]
+    shown = sum(len(told[2]) for told in stuck.told if told[0] == 0)  # type: ignore[misc, arg-type]
     assert lost + shown == 11 * len(CHUNK) + len(b"fresh")
     assert stuck.told[-2] == (0, 1, b"fresh")
 

@@ -121,7 +121,7 @@ class Watched:
         self.host.start()
 
     def until(self, kind: type[ev.Event]) -> list[ev.Event]:
-        seen = []
+        seen: list[ev.Event] = []
         while not seen or not isinstance(seen[-1], kind):
             seen.append(self.events.get(timeout=10))
         return seen

@@ -179,7 +179,7 @@ def test_every_report_is_tried_here() -> None:
 
 
 #: what no field may be
-WRONG = [
+WRONG: list[Any] = [
     None,
     True,
     1.5,

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from rig import PROGRAM, Cluster, gone, wait_for
@@ -123,13 +123,14 @@ def test_an_environment_below_tmp_is_on_all_hosts(
     python = tmp_path / "environment" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(os.path.realpath(sys.executable))
-    program = [python, "-IS", PROGRAM]
+    program = [str(python), "-IS", PROGRAM]
     name = f"env-{os.getpid()}"
     up = [*program, "up", "1", "--name", name, "--owner", str(os.getpid())]
     subprocess.run(up, check=True, capture_output=True, timeout=60)
     try:
         there = subprocess.run(
-            [*program, "enter", "--name", name, "n1", "--", "ls", tmp_path, python.parent],
+            [*program, "enter", "--name", name, "n1", "--", "ls", str(tmp_path),
+             str(python.parent)],
             check=False, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     finally:
@@ -246,8 +247,8 @@ def test_who_ends_while_it_is_looked_at_is_gone(monkeypatch: pytest.MonkeyPatch)
     process = subprocess.Popen(["sleep", "98"])
     assert not gone(process.pid)
 
-    def opened_too_late(*arguments: str) -> IO[str]:
-        file = open(*arguments)  # noqa: SIM115 - closed by who asked
+    def opened_too_late(path: str, mode: str) -> IO[Any]:
+        file: IO[Any] = open(path, mode)  # noqa: SIM115 - closed by who asked
         process.kill()
         process.wait()
         return file

@@ -32,6 +32,8 @@ from .sshd import Sshd, start_sshd
 class Way:
     """A transport with a target, and ways to wait for what its links do."""
 
+    kind = ""
+
     def __init__(self, transport: Transport, host: str) -> None:
         self.transport = transport
         self.target = Target(host)
@@ -109,11 +111,12 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server.stop()
 
 
-def make_way(kind: str, sshd: Sshd) -> Way:
+def make_way(kind: str, sshd: Sshd | None) -> Way:
     if kind == "local":
         return Way(LocalTransport(), "anything")
     if kind == "command":
         return Way(CommandTransport(template("env NODE={host} sh -c {command}")), "node")
+    assert sshd is not None
     if kind == "ssh":
         if shutil.which("ssh") is None:
             pytest.skip("needs the ssh program")
@@ -192,11 +195,10 @@ OVER_SSH = ("ssh", "paramiko", "kept", "holder", "tree")
 @pytest.fixture(params=ALL)
 def way(request: pytest.FixtureRequest) -> Iterator[Way]:
     kind = request.param
-    server = request.getfixturevalue("sshd") if kind in OVER_SSH else None
     if kind == "holder":
         request.getfixturevalue("own_holder")
-    made = make_way(kind, server)
-    made.kind = kind  # type: ignore[attr-defined]
+    made = make_way(kind, request.getfixturevalue("sshd") if kind in OVER_SSH else None)
+    made.kind = kind
     yield made
     made.close()
 

@@ -9,7 +9,7 @@ from dispatcher.comm.nccl.buffers import as_buffer
 
 
 class Array:
-    def __init__(self, **interface):
+    def __init__(self, **interface: object) -> None:
         self.__cuda_array_interface__ = {
             "shape": (2, 3),
             "typestr": "<f4",
@@ -19,7 +19,7 @@ class Array:
         }
 
 
-def test_arrays():
+def test_arrays() -> None:
     assert as_buffer(Array()) == Buffer(4096, 6, "float32")
     assert as_buffer(Array(typestr="<i8", shape=())) == Buffer(4096, 1, "int64")
     with pytest.raises(ValueError, match="not contiguous"):
@@ -28,7 +28,7 @@ def test_arrays():
         as_buffer(Array(typestr="<c16"))
 
 
-def test_pointers():
+def test_pointers() -> None:
     assert as_buffer(Buffer(4096, 6, "bfloat16")).nbytes == 12
     with pytest.raises(TypeError, match="no type 'complex64'"):
         Buffer(4096, 6, "complex64")
@@ -39,7 +39,7 @@ def test_pointers():
 
 
 @pytest.mark.torch
-def test_tensors():
+def test_tensors() -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.zeros(3, 4, dtype=torch.float64)
     assert as_buffer(tensor, on_host=True) == Buffer(tensor.data_ptr(), 12, "float64")

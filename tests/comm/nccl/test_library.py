@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from dispatcher.comm import EnvironmentMissing, NcclError
 from dispatcher.comm.nccl.library import candidates, load, spell
 
 
-def test_the_search_goes_from_named_to_system(tmp_path):
+def test_the_search_goes_from_named_to_system(tmp_path: Path) -> None:
     wheel = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     wheel.parent.mkdir(parents=True)
     wheel.touch()
@@ -22,7 +23,7 @@ def test_the_search_goes_from_named_to_system(tmp_path):
     assert list(candidates(named, ["/mapped/libnccl.so.2"], roots)) == ["/mine.so"]
 
 
-def test_a_library_that_is_none(tmp_path, monkeypatch):
+def test_a_library_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "libnccl.so.2"
     broken.write_text("not a library")
     monkeypatch.setenv("DISPATCH_NCCL_LIB", str(broken))
@@ -30,29 +31,29 @@ def test_a_library_that_is_none(tmp_path, monkeypatch):
         load()
 
 
-def test_a_named_library_that_is_not_there(monkeypatch):
+def test_a_named_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPATCH_NCCL_LIB", "/nowhere/libnccl.so.2")
     with pytest.raises(EnvironmentMissing, match=r"/nowhere/libnccl.so.2"):
         load()
 
 
-def test_versions_are_spelled():
+def test_versions_are_spelled() -> None:
     assert [spell(23203), spell(21805)] == ["2.32.3", "2.18.5"]
 
 
 @pytest.mark.usefixtures("nccl")
 class TestReal:
-    def test_ids_are_made_without_a_gpu(self):
+    def test_ids_are_made_without_a_gpu(self) -> None:
         library = load()
         assert re.fullmatch(r"2\.\d+\.\d+", spell(library.version))
         one, two = library.unique_id(), library.unique_id()
         assert one != two
         assert len(bytes(one)) == 128
 
-    def test_a_second_load_is_of_the_same_file(self):
+    def test_a_second_load_is_of_the_same_file(self) -> None:
         assert load().path == load().path
 
-    def test_a_start_that_fails_says_so_in_nccls_words(self):
+    def test_a_start_that_fails_says_so_in_nccls_words(self) -> None:
         library = load()
         handle = ctypes.c_void_p()
         code = library.init_rank(handle, 1, [library.unique_id()], 0)

@@ -55,6 +55,10 @@ def tell(
     return actions
 
 
+def has_ended(running: AttemptMachine) -> bool:
+    return running.cause is not None
+
+
 class TestWithoutInit:
     def test_it_ends_the_job_when_others_are_inside(self, running: AttemptMachine) -> None:
         found(running, 0)
@@ -95,10 +99,10 @@ class TestWithoutInit:
         found(running, 0)
         look(running, 1.0 + MOMENT)
         running.handle(mpi_events.MpiInside(0, {0: MPICH}, (), {}), 2.0)
-        assert running.cause is None
+        assert not has_ended(running)
         assert len(look(running, 1.0 + MOMENT + AGAIN)) == 2
         tell(running, {0: MPICH})
-        assert running.cause is not None
+        assert has_ended(running)
         assert tell(running, {0: MPICH}) == []
 
     def test_a_world_that_was_spawned_is_another(self, running: AttemptMachine) -> None:

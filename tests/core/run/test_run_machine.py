@@ -63,7 +63,7 @@ class World:
 
     def at(self, cls: type[ev.Event], host: int, *args: Any) -> None:
         """An event of the attempt that the host's link stands at."""
-        self.tell(cls(host, *args, attempt=self.attempts.get(host, 0)))  # type: ignore[call-arg]
+        self.tell(cls(host, *args, attempt=self.attempts.get(host, 0)))
 
     def wait(self, seconds: float) -> None:
         """Time passes, while hosts are heard."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Stamped
@@ -14,7 +15,7 @@ from dispatcher.output.files.trace import Trace
 FACTS = ev.Facts("h", 1, "3.11", 4, 0, ("10.0.0.1",), "m")
 
 
-def traced(path: Path, *happened: tuple[float, object]) -> list[dict]:
+def traced(path: Path, *happened: tuple[float, object]) -> list[dict[str, Any]]:
     """Feed events, or output of a rank as a number, each at its second; the picture's elements."""
     now = [0.0]
     said: list[str] = []
@@ -28,10 +29,11 @@ def traced(path: Path, *happened: tuple[float, object]) -> list[dict]:
             trace.event(Stamped(seq, when, what))
     trace.close()
     assert said == []
-    return json.loads(path.read_text())
+    elements: list[dict[str, Any]] = json.loads(path.read_text())
+    return elements
 
 
-def spans(elements: list[dict]) -> dict[tuple[int, int], list[tuple[str, float, float]]]:
+def spans(elements: list[dict[str, Any]]) -> dict[tuple[int, int], list[tuple[str, float, float]]]:
     found: dict[tuple[int, int], list[tuple[str, float, float]]] = {}
     for e in elements:
         if e["ph"] == "X":

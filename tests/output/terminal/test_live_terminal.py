@@ -6,6 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -201,7 +202,8 @@ def test_what_was_typed_before_the_footer_came_is_nothing_to_it(tty: Tty) -> Non
     terminal = tty.terminal(typed=lambda fd: 7)
     terminal.write(1, b"kept\n")
     for tick in range(3):
-        terminal.refresh(100.0 + tick, lambda columns, tick=tick: [(b"footer %d" % tick, 8)])
+        footer = [(b"footer %d" % tick, 8)]
+        terminal.refresh(100.0 + tick, partial(lambda footer, columns: footer, footer))
     assert tty.look() == ["kept", "footer 2"]
 
 

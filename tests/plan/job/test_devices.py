@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,11 +23,11 @@ UUIDS = "GPU-8f6c1a2e-0000-1111,GPU-9a7d"
 MIGS = "MIG-5ea8e4c1-0000,MIG-GPU-8f6c1a2e-0000/1/0"
 
 
-def planned(hosts: str = "n1:2", granted: str | None = None, **flags: object) -> JobPlan:
+def planned(hosts: str = "n1:2", granted: str | None = None, **flags: Any) -> JobPlan:
     found = parse_inline(hosts).hosts
     if granted is not None:
         found = (replace(found[0], granted=tuple(granted.split(","))), *found[1:])
-    request = Request(Hostlist(found), Program("script", ("t.py",)), "/w", **flags)  # type: ignore[arg-type]
+    request = Request(Hostlist(found), Program("script", ("t.py",)), "/w", **flags)
     return plan_job(request, "run-1")
 
 
@@ -104,7 +105,7 @@ def test_what_cuda_makes_of_its_variable(text: str, count: int, found: tuple[str
     ],
 )  # fmt: skip
 def test_which_gpus_a_rank_finds(
-    hosts: str, flags: dict[str, object], count: int, text: str | None, ranks: list[str | None]
+    hosts: str, flags: dict[str, Any], count: int, text: str | None, ranks: list[str | None]
 ) -> None:
     plan = planned(hosts, **flags)
     assert seen(plan.resolved({0: count}, {0: text})) == ranks
@@ -167,7 +168,7 @@ def test_one_gpu_each_needs_as_many_as_are_chosen() -> None:
     ],
 )  # fmt: skip
 def test_what_may_not_be_expected_is_told(
-    hosts: str, flags: dict[str, object], text: str | None, told: list[str]
+    hosts: str, flags: dict[str, Any], text: str | None, told: list[str]
 ) -> None:
     counts, said = {0: 8}, {0: text}
     plan = planned(hosts, **flags).resolved(counts, said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,12 +26,12 @@ from dispatcher.plan.job.job_plan import (
 TRAIN = Program("script", ("train.py", "--lr", "3e-4"))
 
 
-def planned(hosts: str, program: Program = TRAIN, **flags: object) -> JobPlan:
+def planned(hosts: str, program: Program = TRAIN, **flags: Any) -> JobPlan:
     request = Request(
         parse_hostfile(hosts, "hf"),
         program,
         "/work",
-        **flags,  # type: ignore[arg-type]
+        **flags,
     )
     return plan_job(request, "run-1")
 
@@ -65,7 +66,7 @@ def ranks(plan: JobPlan) -> dict[str, tuple[int, ...]]:
     ],
 )
 def test_ranks_by_flags(
-    hosts: str, flags: dict[str, object], found: dict[str, tuple[int, ...]]
+    hosts: str, flags: dict[str, Any], found: dict[str, tuple[int, ...]]
 ) -> None:
     plan = planned(hosts, **flags)
     assert not plan.is_open
@@ -103,7 +104,7 @@ def test_ranks_by_flags(
     ],
 )
 def test_what_does_not_fit_is_said_with_both_numbers(
-    hosts: str, flags: dict[str, object], message: str, hint: str | None
+    hosts: str, flags: dict[str, Any], message: str, hint: str | None
 ) -> None:
     with pytest.raises(PlanError) as caught:
         planned(hosts, **flags)
@@ -230,10 +231,10 @@ def test_arguments_are_never_altered(word: str) -> None:
         ({"cwd": "/a\0b"}, "NUL"),
     ],
 )
-def test_values_no_cluster_could_honour(flags: dict[str, object], message: str) -> None:
-    everything: dict[str, object] = {"hosts": parse_inline("n1:2"), "program": TRAIN, "cwd": "/"}
+def test_values_no_cluster_could_honour(flags: dict[str, Any], message: str) -> None:
+    everything: dict[str, Any] = {"hosts": parse_inline("n1:2"), "program": TRAIN, "cwd": "/"}
     with pytest.raises(UsageError) as caught:
-        plan_job(Request(**(everything | flags)), "run")  # type: ignore[arg-type]
+        plan_job(Request(**(everything | flags)), "run")
     assert message in caught.value.message
 
 
@@ -261,7 +262,7 @@ def test_limits_are_sane() -> None:
         {"lease": 10.0},
     ):
         with pytest.raises(UsageError):
-            Limits(**bad)  # type: ignore[arg-type]
+            Limits(**bad)
 
 
 def test_numbers_from_text() -> None:
@@ -376,6 +377,6 @@ def test_closing_a_plan_gives_each_gpu_one_rank(counts: list[int]) -> None:
     ],
 )
 def test_rank_hosts_names_hosts_in_rank_order(
-    hosts: str, flags: dict[str, object], rank_hosts: str | None
+    hosts: str, flags: dict[str, Any], rank_hosts: str | None
 ) -> None:
     assert planned(hosts, **flags).rank_hosts == rank_hosts

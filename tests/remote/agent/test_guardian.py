@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,13 @@ class TestStopped:
         pid = settle(quick, STUBBORN)
         os.kill(pid, signal.SIGSTOP)
         quick.close_input()
-        wait_for(lambda: quick.process.poll() is not None or os.kill(pid, signal.SIGSTOP) is None)
+
+        def stop_again() -> bool:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+            return quick.process.poll() is not None
+
+        wait_for(stop_again)
         quick.is_gone(8.0)
 
     def test_guardian_does_not_hold_the_end(self, agent: Agent) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,11 +95,14 @@ class TestNothingSurvives:
         assert agent.report("exited", rank=1)["status"] == -signal.SIGKILL
 
     def test_pings_renew_the_lease(self, agent: Agent) -> None:
+        def has_more(than: int) -> bool:
+            return [r["type"] for r in agent.reports].count("beat") > than
+
         agent.prepare(lease=0.5, heartbeat=0.1)
         agent.start(["sleep", "300"])
         for _ in range(5):
             beats = sum(r["type"] == "beat" for r in agent.reports)
-            agent.until(lambda now=beats: sum(r["type"] == "beat" for r in agent.reports) > now + 1)
+            agent.until(partial(has_more, beats + 1))
             agent.order("ping")
         assert agent.found("exited") is None
         agent.finish()

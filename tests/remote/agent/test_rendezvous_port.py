@@ -126,7 +126,12 @@ class TestProbe:
         head, _ = agent_with_port
         addresses = ["127.0.0.1", "127.0.0.9", "not an address", "256.1.1.1"]
         other.order("probe", addresses=addresses, port=port, token=TOKEN, seconds=2.0)
-        other.until(lambda: head.hear(0.01) or other.found("probed"))
+
+        def is_probed() -> object:
+            head.hear(0.01)
+            return other.found("probed")
+
+        other.until(is_probed)
         assert other.report("probed")["reached"] == ["127.0.0.1", "127.0.0.9"]
         other.order("probe", addresses=addresses, port=port, token=b"F" * 16, seconds=2.0)
         other.until(lambda: sum(r["type"] == "probed" for r in other.reports) == 2)

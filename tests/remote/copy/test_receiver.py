@@ -255,7 +255,8 @@ def test_lists_keep_every_name_and_number(wanted: list[Entry]) -> None:
 @given(st.lists(st.binary(max_size=300), max_size=5), st.data())
 def test_frames_out_of_any_pieces(bodies: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(frame(b"D", body) for body in bodies) + message({"a": 1})
-    come, got, at = Frames(1 << 10), [], 0
+    come, at = Frames(1 << 10), 0
+    got: list[tuple[bytes, bytes]] = []
     while at < len(whole):
         step = data.draw(st.integers(1, 400))
         got += come.feed(whole[at : at + step])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,9 @@ def folder(tmp_path: Path) -> Path:
         ({"program": b"about", "mpi": b"pmi1"}, []),
     ],
 )
-def test_what_would_keep_ranks_from_starting(folder: Path, check, problems) -> None:
+def test_what_would_keep_ranks_from_starting(
+    folder: Path, check: dict[str, Any], problems: list[Any]
+) -> None:
     found = host_facts.look(check, os.fsencode(folder), os.fsencode(folder))
     for expected, problem in zip(problems, found, strict=True):
         assert expected in (problem, problem[0])

@@ -98,7 +98,8 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 def heard(end: socket.socket, count: int) -> list[Any]:
     """The next ``count`` messages to the serving process, whose ``end`` of the socket it is."""
-    decoder, messages = Decoder(), []
+    decoder = Decoder()
+    messages: list[Any] = []
     while len(messages) < count:
         messages += [unpack(frame.body) for frame in decoder.feed(end.recv(1 << 16))]
     return messages

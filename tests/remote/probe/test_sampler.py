@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.bootstrap import payload
+from dispatcher.remote.host import proctree
 from dispatcher.remote.probe import sampler
 from dispatcher.remote.probe.nvidia import MOST, parse
 from dispatcher.remote.probe.nvidia import given as given_gpus
@@ -222,9 +223,9 @@ def test_what_a_sampler_was_just_starting_is_its_own(monkeypatch: pytest.MonkeyP
     """A fork that had begun when the group was stopped ends later, and was counted as a rank's."""
     looks = iter([[], [4001], [4001]])
     killed: list[int] = []
-    monkeypatch.setattr(sampler.proctree, "descendants", lambda pid: next(looks))
-    monkeypatch.setattr(sampler.proctree, "signal_group", lambda pid, number: True)
-    monkeypatch.setattr(sampler.os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr(proctree, "descendants", lambda pid: next(looks))
+    monkeypatch.setattr(proctree, "signal_group", lambda pid, number: True)
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
     with select.epoll() as poll:
         one = sampler.Sampler(poll)
         one.fd, end = os.pipe()

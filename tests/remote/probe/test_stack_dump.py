@@ -69,7 +69,7 @@ def hooked(agent_with: Callable[..., Agent], tmp_path: Path) -> Callable[..., Ag
             words = ["sh", "-c", '"$@"; true', "sh", *words]
         known = {"PYTHONPATH": str(hook), "DISPATCH_STACKS": folder}
         agent.start(words, common=[[k.encode(), v.encode()] for k, v in known.items()])
-        agent.until(lambda: agent.output.get((0, 1)) == b"up\n")
+        agent.until(lambda: agent.output.get((0, 1), bytearray()) == bytearray(b"up\n"))
         return agent
 
     return start

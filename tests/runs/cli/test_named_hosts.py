@@ -161,10 +161,9 @@ def test_who_took_the_last_host(
 
 def test_the_preview_is_for_every_command_that_takes_hosts_so() -> None:
     def takes(name: str) -> bool:
-        command: click.Command = importlib.import_module(
-            f"dispatcher.cli.{command_table.COMMANDS[name]}"
-        )
-        return {"lists", "excluded"} <= {one.name for one in command.command.params}
+        module = importlib.import_module(f"dispatcher.cli.{command_table.COMMANDS[name]}")
+        command: click.Command = module.command
+        return {"lists", "excluded"} <= {one.name for one in command.params}
 
     assert {name for name in command_table.COMMANDS if takes(name)} == {
         *host_options.TAKERS,

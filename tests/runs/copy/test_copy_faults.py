@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -141,13 +142,17 @@ def test_a_full_disk_and_a_read_only_one(cluster: Cluster, tmp_path: Path) -> No
 def test_a_host_that_is_lost_in_the_middle(cluster: Cluster, endless: Path) -> None:
     there = "/tmp/lost"
 
-    def parts(host: str) -> str:
-        return cluster.run(["find", there, "-name", PART + "*", "-size", "+0"], host).stdout
+    def parts(host: str) -> bool:
+        words = ["find", there, "-name", PART + "*", "-size", "+0"]
+        return bool(cluster.run(words, host).stdout)
+
+    def idle(host: str) -> bool:
+        return not cluster.processes(host)
 
     words = ["put", "-w", "n[1-2]", str(endless), f"{there}/"]
     with cluster.popen([*DISPATCH, *words], stderr=subprocess.PIPE, text=True) as process:
         for host in ("n1", "n2"):
-            wait_for(lambda host=host: parts(host), 60, f"bytes on {host}")
+            wait_for(partial(parts, host), 60, f"bytes on {host}")
         # the session's end is that of the connection: all below it goes
         (pid,) = [pid for pid, command in cluster.processes("n2") if "python3 -I" in command]
         cluster.signal("n2", pid, signal.SIGKILL)
@@ -156,7 +161,7 @@ def test_a_host_that_is_lost_in_the_middle(cluster: Cluster, endless: Path) -> N
     assert process.returncode in (125, 130), errors
     assert "error: 2 of 2 hosts failed" in errors
     for host in ("n1", "n2"):
-        wait_for(lambda host=host: not cluster.processes(host), 20, f"{host} is idle")
+        wait_for(partial(idle, host), 20, f"{host} is idle")
         names = cluster.run(["ls", "-A", there], host).stdout.split()
         assert [name[: len(PART)] for name in names] == [PART]
         cluster.run(["rm", "-r", there], host)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,26 @@ def test_the_end_of_its_terminal_does_not_end_it(desk: Desk, state: Path) -> Non
     assert dispatch("attach").returncode == 0
 
 
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """As ``contextlib.chdir``, which came with Python 3.11."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 def test_two_attach_and_one_leaves(desk: Desk, state: Path) -> None:
     detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "0")
     command = [sys.executable, "-m", "dispatcher", "attach", "--from-start"]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     stays, leaves = (subprocess.Popen(command, **pipes) for _ in range(2))
     try:
-        for one in (stays, leaves):
-            assert sorted(one.stdout.readline() for _ in range(2)) == ["[0] up 0\n", "[1] up 1\n"]
+        for output in (stays.stdout, leaves.stdout):
+            assert output is not None
+            assert sorted(output.readline() for _ in range(2)) == ["[0] up 0\n", "[1] up 1\n"]
         leaves.send_signal(signal.SIGINT)
         _, said = leaves.communicate(timeout=20)
         assert leaves.returncode == 130
@@ -125,7 +138,7 @@ def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Pa
     text = WAITS.replace('print("done"', much)
     row = detach(desk, "-H", "localhost:1", script(desk.folder, text), "0")
     with socket.socket(socket.AF_UNIX) as stuck:
-        with contextlib.chdir(state / "dispatch" / "jobs" / row["id"]):
+        with inside(state / "dispatch" / "jobs" / row["id"]):
             stuck.connect("control")
         stuck.sendall(b'{"order": "attach"}\n')
         assert b"hello" in stuck.recv(4096, socket.MSG_PEEK)
@@ -152,7 +165,7 @@ def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Pa
 def test_garbage_on_the_socket_is_hung_up_on(desk: Desk, state: Path, garbage: bytes) -> None:
     row = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
     with socket.socket(socket.AF_UNIX) as link:
-        with contextlib.chdir(state / "dispatch" / "jobs" / row["id"]):
+        with inside(state / "dispatch" / "jobs" / row["id"]):
             link.connect("control")
         link.settimeout(10)
         with contextlib.suppress(ConnectionError):

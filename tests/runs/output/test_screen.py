@@ -50,7 +50,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 def all_of(fd: int) -> bytes:
     """What comes until nobody holds the other end."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         try:
             part = os.read(fd, 1 << 16)

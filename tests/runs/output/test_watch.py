@@ -9,6 +9,7 @@ import struct
 import subprocess
 import termios
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -150,15 +151,16 @@ def test_a_paused_terminal_holds_nobody(chair: Chair, desk: Desk) -> None:
 
 
 def test_enter_leaves_nothing_of_a_footer(chair: Chair) -> None:
+    def shows(wanted: int, lines: list[str]) -> bool:
+        return len(lines) >= wanted and status_of(lines) != ""
+
     text = "[ $RANK = 0 ] || exec sleep 1000; while :; do echo line; sleep 0.3; done"
     chair.start(*HOSTS, "--no-python", "sh", "-c", text)
     chair.until(lambda lines: "2 running" in status_of(lines))
     for _ in range(4):
         wanted = len(chair.emulator.lines()) + 3
         chair.press(b"text\r")
-        lines = chair.until(
-            lambda lines, wanted=wanted: len(lines) >= wanted and status_of(lines) != ""
-        )
+        lines = chair.until(partial(shows, wanted))
     # one may be echoed in the very moment in which the footer is drawn
     assert sum(line.startswith(SIGN) for line in lines) <= 2
     shown = [line for line in lines if not line.startswith(SIGN)]

@@ -204,7 +204,11 @@ def test_a_host_that_fell_silent(
     config.write_text("ServerAliveInterval 2\nServerAliveCountMax 1\n")
     command = ["env", f"XDG_RUNTIME_DIR={tmp_path}", *DISPATCH, "exec", "-F", str(config)]
     text = ("-w", "n1", "--shell", "echo up; exec sleep 1000")
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     with (
         cluster.popen([*command, "--keep", *text], text=True, **options) as kept,
         cluster.popen([*command, "--transport", "paramiko", *text], text=True, **options) as direct,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +18,7 @@ from ..sshd import ADDRESS, free_port
 
 
 @pytest.fixture
-def server() -> socket.socket:
+def server() -> Iterator[socket.socket]:
     with socket.create_server((ADDRESS, 0)) as listening:
         yield listening
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport import base
 from dispatcher.transport.base import Target
+from dispatcher.transport.ssh_config.config_lines import Local
 from dispatcher.transport.ssh_config.host_config import HostConfig, jump_list
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
@@ -458,11 +460,7 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
     assert "no such file" in failure.why
 
 
-def _local(home: Path) -> object:
-    from dataclasses import replace
-
-    from dispatcher.transport.ssh_config.config_lines import Local
-
+def _local(home: Path) -> Local:
     return replace(Local.here(), home=str(home))
 
 

@@ -129,7 +129,12 @@ def test_one_that_is_stopped_holds_back_no_other(two: Two) -> None:
     near, below = two
     slow = below.stream(("sh", "-c", "echo $$; kill -STOP $$; exec cat"), "n2")
     pid = bytearray()
-    wait_for(lambda: pid.extend(slow.read(100) or b"") or pid.endswith(b"\n"))
+
+    def is_told() -> bool:
+        pid.extend(slow.read(100) or b"")
+        return pid.endswith(b"\n")
+
+    wait_for(is_told)
     streams = [near.stream(("cat",), "n1"), below.stream(("cat",), "n2")]
     text = Common(os.urandom(500_000))  # more than may be under way
     threads = write_all([slow, *streams], [[text]] * 3)
@@ -186,7 +191,7 @@ def test_each_link_carries_it_once_however_many_levels() -> None:
         return len(told) == 64 and all(len(one) == len(text) for one in told)
 
     wait_for(is_told)
-    assert all(one == text for one in told)
+    assert all(bytes(one) == bytes(text) for one in told)
     assert size < len(text) + 64 * 100  # else it would be 64 times as many
     below.close()
     near.close()
@@ -220,7 +225,7 @@ def test_what_waits_for_a_link_is_not_what_lies_there_later() -> None:
         return sum(map(len, model.streams.values())) == sum(map(len, texts))
 
     wait_for(is_told)
-    assert [model.streams[number + 1] for number in range(6)] == texts
+    assert [bytes(model.streams[number + 1]) for number in range(6)] == list(map(bytes, texts))
     branch.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_those_who_answer_are_heard_and_their_streams_stay_as_they_were(branch: 
     streams = [branch.stream(each, "n1") for each in words]
     heard: list[int] = []
     for number, stream in enumerate(streams):
-        assert stream.pulse(b"ping\n", 0.05, lambda number=number: heard.append(number))
+        assert stream.pulse(b"ping\n", 0.05, partial(heard.append, number))
     wait_for(lambda: heard.count(0) >= 3 and heard.count(1) >= 3)
     assert 2 not in heard
     # a line longer than a frame, and pings all the while
