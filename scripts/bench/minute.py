@@ -52,7 +52,7 @@ with open(place + "/wrote-" + os.environ["RANK"], "w") as file:
 #: dispatch with log files on a disk that takes ``DISK``
 SLOW = f"""
 import sys, time
-from dispatcher.output import rotation
+from dispatcher.output.files import rotation
 from dispatcher.cli import console
 write = rotation.write_all
 def slowly(fd, data):

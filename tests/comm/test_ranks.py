@@ -91,7 +91,7 @@ def test_a_rank_that_comes_too_late_hears_the_reason(mpiexec: MpiExec) -> None:
         import time
         from mpi4py import MPI
         import dispatcher.comm as comm
-        comm.leaving._TOGETHER = 20
+        comm.mpi._TOGETHER = 20
         if MPI.COMM_WORLD.rank == 1:
             time.sleep(2.5)
         comm.init(timeout=1)

@@ -10,7 +10,7 @@ import pytest
 
 ASKED = """
 import os, sys
-from dispatcher.comm import stacks
+from dispatcher.comm import bootstrap as stacks
 print(stacks.listen(os.environ), stacks.listen(os.environ), flush=True)
 def here():
     os.kill(os.getpid(), stacks.SIGNAL)

@@ -19,7 +19,7 @@ from mpi4py import MPI
 import numpy as np
 import dispatcher.comm as comm
 from dispatcher.comm import Buffer
-from dispatcher.comm.nccl import start
+from dispatcher.comm.nccl.communicator import start
 from fake_nccl import FakeNccl
 job = comm.init(timeout=20, device="cpu")
 
@@ -59,13 +59,13 @@ class TestReal:
             """
             import logging, sys
             import dispatcher.comm as comm
-            from dispatcher.comm.nccl import library, start
+            from dispatcher.comm.nccl import communicator, library
             logging.basicConfig(level="DEBUG", stream=sys.stderr, format="%(message)s")
             job = comm.init()
             nccl = library.load()
-            (one,) = start.share_ids(job._exchange, nccl, 1, 20)
-            many = start.share_ids(job._exchange, nccl, 2, 20)
-            foreign = start.share_ids(job._exchange, nccl, 1, 20, comm.UniqueId(b"7" * 128))
+            (one,) = communicator.share_ids(job._exchange, nccl, 1, 20)
+            many = communicator.share_ids(job._exchange, nccl, 2, 20)
+            foreign = communicator.share_ids(job._exchange, nccl, 1, 20, comm.UniqueId(b"7" * 128))
             assert bytes(foreign[0]) == b"7" * 128
             print(one.digest, *(each.digest for each in many), flush=True)
             assert bytes(one).hex()[:16] not in repr(one)

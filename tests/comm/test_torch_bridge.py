@@ -126,11 +126,11 @@ class TestRanks:
             3,
             """
             import dispatcher.comm as comm
-            from dispatcher.comm import address
+            from dispatcher.comm import rank_hosts
             job = comm.init(device="cpu")
             if job.rank == 2:
-                real = address.reach
-                address.reach = lambda addresses, port, seconds: real(addresses, 1, seconds)
+                real = rank_hosts.reach
+                rank_hosts.reach = lambda addresses, port, seconds: real(addresses, 1, seconds)
             job.init_torch()
             """,
         )

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from dispatcher.core.events import codec, monitor_events, mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.exec_events import Event, Failed, HostDone, NotCopied, NotStarted
+from dispatcher.core.events.exec_events import Failed, HostDone, NotCopied, NotStarted
+from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import Stamped
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Rejected

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rig import Cluster
@@ -13,6 +12,7 @@ from rig import Cluster
 from dispatcher import cli
 from dispatcher.cli.exec import run_exec
 from dispatcher.cli.hints import Advice
+from dispatcher.cli.options.option_classes import HostOptions
 from dispatcher.cli.run import launch
 
 from ..conftest import PROGRAM, Desk
@@ -39,7 +39,7 @@ def asked(
     def call(line: str, trouble: str) -> tuple[int, str, str]:
         advice: list[str | None] = []
 
-        def touched(_: object, flags: Mapping[str, Any], *__: object) -> int:
+        def touched(_: object, flags: HostOptions, *__: object) -> int:
             advice.append(Advice(flags)(trouble))
             return -1
 

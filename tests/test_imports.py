@@ -1,0 +1,62 @@
+"""Programs that stand in strings and pages import what there is: mypy does not read them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+STATEMENT = re.compile(
+    r"(?:\bfrom (dispatcher[\w.]*) import (\([^()]*\)|[\w, ]+)|\bimport (dispatcher[\w.]*))"
+)
+
+
+def texts() -> list[str]:
+    """The files that may hold such a program, relative to the repository."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("needs git and a checkout")
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def names_in(module: str) -> set[str]:
+    """What is bound at the top level of the module, blocks such as ``if`` and ``try`` included."""
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:  # its parent is not there
+        spec = None
+    if spec is None or spec.origin is None:
+        return set()
+    found = {path.stem for path in Path(spec.origin).parent.iterdir()}
+    for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name.split(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_every_import_in_a_text_finds_its_module() -> None:
+    wanted: dict[str, set[tuple[str, str]]] = {}
+    for file in texts():
+        try:
+            text = (ROOT / file).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for module, several, plain in STATEMENT.findall(text):
+            names = {word.split(" as ")[0].strip() for word in several.strip("()").split(",")}
+            uses = wanted.setdefault((module or plain).rstrip("."), set())
+            uses.update((name, file) for name in names if name.isidentifier())
+    assert len(wanted) > 100
+    missing = []
+    for module, uses in wanted.items():
+        there = names_in(module)
+        missing += [(file, module, name) for name, file in uses if name not in there]
+    assert not missing
