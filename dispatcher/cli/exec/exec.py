@@ -9,6 +9,7 @@ import click
 from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.options.host_options import (
+    fanout_option,
     how_options,
     keep_option,
     sudo_options,
@@ -16,7 +17,6 @@ from dispatcher.cli.options.host_options import (
     where_options,
 )
 from dispatcher.cli.options.option_classes import ExecOptions
-from dispatcher.cli.options.terminal import fanout_option
 
 EPILOG = """\b
 Examples:

@@ -1,12 +1,8 @@
-"""From options to a fan-out command: hosts, limits, transports, sinks, exit code.
+"""From options to a fan-out command: hosts, limits, terminal, transports, sinks, exit code.
 
-The hosts that failed, as a hostfile: written by ``--failed-to``, read by ``--retry-failed``.
-
-Each line has the host as it was named and why it failed as a comment; dispatch
-reads it like any hostfile, and it may be edited. When nothing failed the file
-holds only its first comment.
-
-From options to an exec_plan: hosts, command, limits, transports, sinks, runner, exit code.
+The hosts that failed can be kept as a hostfile, written by ``--failed-to`` and read by
+``--retry-failed``: each line has the host as it was named, and why it failed as a comment. It
+may be edited like any hostfile. When nothing failed it holds only its first comment.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dispatcher.api.request import allow_open_files
-from dispatcher.cli.options import mistakes, sudo, terminal
+from dispatcher.cli.options import mistakes, sudo
 from dispatcher.cli.options.connect_options import WINDOW, fanout
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed, only_typed
 from dispatcher.cli.options.option_classes import (
@@ -109,7 +105,7 @@ def run(options: ExecOptions) -> int:
         options.stdin,
         limits(options),
         sudo=sudo.user(options),
-        terminal=terminal.size(options),
+        terminal=terminal_size(options),
     )
     tree = fanout(options, exec_plan.hosts)
     allow_open_files(len(exec_plan.hosts))
@@ -151,6 +147,48 @@ def limits(options: LimitOptions) -> ExecLimits:
     )
 
 
+#: of a terminal, where nobody says: columns and rows
+USUAL_SIZE = (80, 24)
+
+
+def terminal_size(options: ExecOptions) -> tuple[int, int] | None:
+    """(columns, rows) of the terminal that each command gets; None without ``--pty``.
+
+    Raises: UsageError.
+    """
+    if not options.pty:
+        return None
+    if options.stdin:
+        raise UsageError("-I and --pty: a terminal is no pipe, it would change the bytes")
+    for fd in (1, 0, 2):
+        try:
+            found = os.get_terminal_size(fd)
+        except OSError:
+            continue
+        if found.columns > 0 and found.lines > 0:
+            return found.columns, found.lines
+    return USUAL_SIZE
+
+
+def is_our_terminal(options: ExecOptions, exec_plan: ExecPlan) -> bool:
+    """Whether the command's terminal is to be the user's own: of one host, unless lines are wanted.
+
+    Then its bytes pass unchanged, as with ``ssh -t``. Otherwise nothing is typed, and what the
+    terminals show comes as labelled, sanitized lines, as from pipes.
+    """
+    lines = (
+        options.gather, options.gather_all, options.diff, options.as_json, options.timestamps,
+        options.output_dir, options.error_dir, options.no_stdin,
+    )  # fmt: skip
+    return (
+        exec_plan.terminal is not None
+        and len(exec_plan.hosts) == 1
+        and os.isatty(0)
+        and os.isatty(1)
+        and not any(lines)
+    )
+
+
 def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: Reach) -> int:
     """Run ``exec_plan`` and show it as the options say; the exit code. Raises: UsageError."""
     from dispatcher.cli.exec.exec_output import Telling
@@ -161,7 +199,7 @@ def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: Reach) -> int:
     def nobody_reads() -> None:
         runner.tell(SignalReceived(signal.SIGPIPE))
 
-    interactive = terminal.is_ours(options, exec_plan)
+    interactive = is_our_terminal(options, exec_plan)
     telling = Telling(options, exec_plan.names, say, nobody_reads, through=interactive)
     stdio: StdinSpool | Keyboard | None = None
     if exec_plan.stdin:

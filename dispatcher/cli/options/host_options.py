@@ -100,6 +100,12 @@ keep_option = click.option(
     "--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600]."
 )
 
+fanout_option = click.option(
+    "--fanout-tree",
+    metavar="[=K]",
+    help="Reach hosts through hosts: each opens K others at most, by its own ssh [=K for two "
+    "levels].",
+)
 
 _SUDO = (
     click.option("--sudo", metavar="[=USER]", help="Run it by sudo; asks for one password."),

@@ -10,9 +10,8 @@ from dispatcher import __version__
 from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.options import output_options
-from dispatcher.cli.options.host_options import host_options
+from dispatcher.cli.options.host_options import fanout_option, host_options
 from dispatcher.cli.options.option_classes import RunOptions
-from dispatcher.cli.options.terminal import fanout_option
 
 EPILOG = """\b
 Examples:
