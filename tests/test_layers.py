@@ -41,13 +41,6 @@ MAY: dict[str, tuple[str, ...]] = {
 
 #: files that import each other for the sake of types; to be cut
 CIRCLES = {
-    frozenset(
-        f"remote.pmi.{name}"
-        for name in (
-            "mpi_library", "pmix_server", "pmix_bridge", "pmi_replies", "pmi_port",
-            "pmi_connections",
-        )
-    ),
 }  # fmt: skip
 
 #: most entries in a folder of the house, and in the house itself; most modules in all

@@ -364,8 +364,8 @@ class Loop:
         if self.sampler is not None:
             ended |= self.sampler.stop()
             self.sampler = None
-        if self.pmi is not None and self.pmi.bridge is not None:
-            ended.add(self.pmi.bridge.pid or 0)
+        if self.pmi is not None:
+            ended.add(self.pmi.serving())
         killed, left = proctree.kill_all(self.reap)
         if self.pmi is not None and not left:
             self.pmi.remove_segments()

@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from dispatcher.remote.pmi.pmi_connections import PmiConnections
+    from dispatcher.remote.pmi.pmi_state import PmiState
 
 
 NAMES = ("libpmix.so.2", "libpmix.so")
@@ -102,12 +102,12 @@ MARK = shm.FOLDER + shm.PREFIXES[0]
 PATIENCE, LIMIT = 3.0, 200
 
 
-def look(connections: PmiConnections, message: dict[str, Any]) -> dict[str, Any]:
+def look(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
     """What ``mpi_inside`` says; ``message``: the order, see ``messages``."""
     libraries: list[list[Any]] = [list(known) for known in message["versions"]]
     inside, over = [], []
-    for rank, (way, path, pid) in sorted(connections.mpis.items()):
-        if connections.standing(rank) != "inside":
+    for rank, (way, path, pid) in sorted(state.mpis.items()):
+        if state.standing(rank) != "inside":
             continue
         known = [way, path]
         if known not in libraries:

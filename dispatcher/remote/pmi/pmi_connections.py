@@ -5,9 +5,6 @@ comes to a port, if the user wants that (``pmi_port``). One whose MPI speaks PMI
 the port of a listener; what serves it comes when it knocks there (``pmix_bridge``).
 What is said on the connections is the affair of ``pmi_replies``, which is loaded when a rank
 speaks for the first time: a job without MPI pays for a socket pair and nothing else.
-
-The ranks that were planned are one *world*, each spawn makes another; each has a
-server of its own (``pmi_server``), until its last rank here has ended.
 """
 
 from __future__ import annotations
@@ -16,56 +13,28 @@ import os
 import select
 from _socket import AF_INET, SOCK_STREAM, socket, socketpair
 
+from dispatcher.remote.pmi.pmi_state import PmiState, World
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from dispatcher.remote.pmi.pmi_port import PmiPort
     from dispatcher.remote.pmi.pmi_replies import PmiReplies
-    from dispatcher.remote.pmi.pmi_server import Action, Server
-    from dispatcher.remote.pmi.pmix_bridge import PmixBridge
-
-    Handler = Callable[[int, float], list[Action]]
+    from dispatcher.remote.pmi.pmi_server import Action
 
 READ_SIZE = 64 << 10
 
 
-class World:
-    """Ranks started together, as the ``pmi`` (dict) of their order describes them.
-
-    numbers: the job's numbers of its ranks on this host.
-    """
-
-    def __init__(self, job: dict[str, Any], numbers: list[int]) -> None:
-        self.job = job
-        self.index: int = job.get("world", 0)
-        self.first: int = job.get("first", 0)  # the number of its rank 0
-        self.left = set(numbers)  # not yet ended
-        self.ranks = [number - self.first for number in numbers]
-        self.never: list[int] = []  # those that ended well without MPI_Init, by the job's numbers
-        self.server: Server | None = None
-
-
-class PmiConnections:
+class PmiConnections(PmiState):
     """The connections of all ranks on this host."""
 
     def __init__(self, poll: select.epoll) -> None:
-        self.poll = poll
-        self.worlds: dict[int, World] = {}
-        self.world_of: dict[int, World] = {}  # rank -> its world, while it lives
-        self.fds: dict[int, int] = {}  # our end -> rank
-        self.ends: dict[int, int] = {}  # rank -> our end
-        self.others: dict[int, Handler] = {}  # descriptors that are no rank's -> who hears them
+        super().__init__(poll)
         self.port: PmiPort | None = None
-        self.listener: socket | None = None  # where ranks come whose MPI speaks PMIx
-        self.bridge: PmixBridge | None = None  # what serves those that came
         self._replies: PmiReplies | None = None  # once somebody has said something
-        self.spoken = False  # whether any rank has
-        self.folder: str | None = None  # of error files
         self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
         self.way = ""  # of the rank that ended last see ``standing``
-        self.mpis: dict[int, tuple[str, str, int]] = {}  # rank -> what serves it, its MPI, its pid
 
     def add(self, job: dict[str, Any], numbers: list[int]) -> None:
         """Ranks of a world are about to be started."""
@@ -75,7 +44,7 @@ class PmiConnections:
         if job.get("port"):
             from dispatcher.remote.pmi.pmi_port import PmiPort
 
-            self.port = PmiPort(self, self.poll)
+            self.port = PmiPort(self, lambda *came: self.replies().admit(*came))
         if job.get("pmix"):
             self.listener = socket(AF_INET, SOCK_STREAM)
             self.listener.bind(("127.0.0.1", 0))
@@ -129,14 +98,6 @@ class PmiConnections:
         self.spoken = True
         return [("send", "pmix_wanted", {})]
 
-    def close(self, rank: int) -> None:
-        """Let go of ``rank``'s connection, if there is one."""
-        fd = self.ends.pop(rank, None)
-        if fd is not None:
-            del self.fds[fd]
-            self.poll.unregister(fd)
-            os.close(fd)
-
     def leave(self, rank: int) -> None:
         """``rank`` is no more, or never was; with the last one its world is forgotten."""
         self.close(rank)
@@ -171,8 +132,8 @@ class PmiConnections:
     def ended(self, rank: int, status: int, now: float) -> list[Action]:
         """``rank`` was reaped: take its last words; if it ended well, nobody waits for it."""
         actions = self.read(rank, now) if rank in self.ends else []
-        if self.bridge is not None:
-            actions += self.bridge.catch_up(now)
+        if self._replies is not None:
+            actions += self._replies.catch_up(now)
         world = self.world_of[rank]
         self.way = self.standing(rank)
         if self.way == "inside" and rank in self.mpis:
@@ -190,15 +151,6 @@ class PmiConnections:
             return actions
         return actions + self.replies().ended(world, rank - world.first)
 
-    def standing(self, rank: int) -> str:
-        """Whether ``rank`` ``never`` called MPI_Init, is ``inside`` MPI, or "": is through."""
-        world, served = self.world_of[rank], self.bridge
-        peer = world.server and world.server.peers[rank - world.first]
-        if (peer and peer.inside) or (served and served.is_inside(rank)):
-            return "inside"
-        came = (peer and peer.n_inits) or (served and rank in served.connected)
-        return "" if came else "never"
-
     def note_segments(self) -> None:
         """Remember which shared memory MPI made; the ranks are about to be signalled."""
         if self.spoken:
@@ -215,12 +167,13 @@ class PmiConnections:
 
     def tick(self, now: float) -> list[Action]:
         """What is due at ``now``."""
-        actions = self._replies.tick(now) if self._replies is not None else []
-        return actions + (self.bridge.tick(now) if self.bridge is not None else [])
+        return [] if self._replies is None else self._replies.tick(now)
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do, or None."""
-        when = self._replies.next_deadline() if self._replies is not None else None
-        if self.bridge is None or self.bridge.due is None:
-            return when
-        return self.bridge.due if when is None else min(when, self.bridge.due)
+        return None if self._replies is None else self._replies.next_deadline()
+
+    def serving(self) -> int:
+        """The process that serves PMIx, which is no rank's; 0 where there is none."""
+        bridge = self._replies and self._replies.bridge
+        return (bridge and bridge.pid) or 0

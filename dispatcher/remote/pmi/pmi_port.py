@@ -21,22 +21,24 @@ from _struct import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
 
-    from dispatcher.remote.pmi.pmi_connections import PmiConnections
-
-    Action = tuple[Any, ...]
+    from dispatcher.remote.pmi.pmi_server import Action
+    from dispatcher.remote.pmi.pmi_state import PmiState
 
 #: bytes of a first line; connections that may stand there without an ID; notices told
 LINE_LIMIT, MOST_UNAUTHENTICATED, MOST_NOTICES = 256, 64, 8
 
 
 class PmiPort:
-    """Lets the ranks of ``connections`` in. Raises: OSError if no port can be had."""
+    """Lets the ranks of ``state`` in: ``admit`` gets rank, descriptor, what it said behind its
+    name, and the time. Raises: OSError if no port can be had.
+    """
 
-    def __init__(self, connections: PmiConnections, poll: select.epoll) -> None:
-        self.connections = connections
-        self.poll = poll
+    def __init__(self, state: PmiState, admit: Callable[..., list[Action]]) -> None:
+        self.state = state
+        self.poll = state.poll
+        self.admit = admit
         self.awaited: set[int] = set()
         self.unauthenticated: dict[int, bytes] = {}  # descriptor -> what it said so far
         self.n_notices = 0
@@ -54,7 +56,7 @@ class PmiPort:
 
     def _register(self, fd: int) -> None:
         self.poll.register(fd, select.EPOLLIN)
-        self.connections.others[fd] = self.hear
+        self.state.others[fd] = self.hear
 
     def hear(self, fd: int, now: float) -> list[Action]:
         """``fd``, the listener or who has not said who it is, has something for us."""
@@ -75,13 +77,13 @@ class PmiPort:
         if not newline or word != b"cmd" or not name.isdigit() or len(name) > 9:
             return self._refuse(fd, "it did not say which rank it is")
         rank = int(name)
-        if rank not in self.awaited or rank not in self.connections.world_of:
+        if rank not in self.awaited or rank not in self.state.world_of:
             return self._refuse(fd, "nobody is awaited as PMI_ID %d (any more)" % rank)
-        del self.unauthenticated[fd], self.connections.others[fd]
+        del self.unauthenticated[fd], self.state.others[fd]
         self.awaited.remove(rank)
         if not self.awaited:
             self.close()
-        return self.connections.replies().admit(rank, fd, rest, now)
+        return self.admit(rank, fd, rest, now)
 
     def close(self) -> None:
         """Listen no more."""
@@ -89,7 +91,7 @@ class PmiPort:
             self._send_away(fd)
         if self.listener.fileno() >= 0:
             self.poll.unregister(self.listener.fileno())
-            del self.connections.others[self.listener.fileno()]
+            del self.state.others[self.listener.fileno()]
             self.listener.close()
 
     def _greet(self) -> list[Action]:
@@ -119,7 +121,7 @@ class PmiPort:
         return [("send", "notice", {"text": text})]
 
     def _send_away(self, fd: int) -> None:
-        del self.unauthenticated[fd], self.connections.others[fd]
+        del self.unauthenticated[fd], self.state.others[fd]
         self.poll.unregister(fd)
         os.close(fd)
 

@@ -18,28 +18,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from dispatcher.remote.pmi.pmi_connections import PmiConnections, World
     from dispatcher.remote.pmi.pmi_server import Action
+    from dispatcher.remote.pmi.pmi_state import PmiState, World
+    from dispatcher.remote.pmi.pmix_bridge import PmixBridge
 
 
 class PmiReplies:
-    """Answers the ranks of ``connections``."""
+    """Answers the ranks of ``state``."""
 
-    def __init__(self, connections: PmiConnections) -> None:
-        self.connections = connections
+    def __init__(self, state: PmiState) -> None:
+        self.state = state
+        self.bridge: PmixBridge | None = None  # to what serves PMIx, once a rank wants that
 
     def take(self, rank: int, data: bytes, now: float) -> list[Action]:
         """What ``data``, said by ``rank``, calls for; the actions that are not replies."""
-        world = self.connections.world_of[rank]
-        first: list[Action] = [] if rank in self.connections.mpis else [("mpi", rank, "PMI-1")]
-        self.connections.spoken = True
+        world = self.state.world_of[rank]
+        first: list[Action] = [] if rank in self.state.mpis else [("mpi", rank, "PMI-1")]
+        self.state.spoken = True
         return first + self.reply(world, serving(world).feed(rank - world.first, data, now))
 
     def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
         """``rank`` has come by connection ``fd``, and said ``data`` behind its name."""
-        self.connections.fds[fd] = rank
-        self.connections.ends[rank] = fd
-        world = self.connections.world_of[rank]
+        self.state.fds[fd] = rank
+        self.state.ends[rank] = fd
+        world = self.state.world_of[rank]
         words = b"cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n"
         answer = words % (world.job["size"], rank - world.first)
         return self.reply(world, [("reply", rank - world.first, answer)]) + self.take(
@@ -52,30 +54,30 @@ class PmiReplies:
 
     def order(self, message: dict[str, Any]) -> list[Action]:
         """Carry out ``pmix``, ``mpi_look``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
-        connections, kind = self.connections, message["type"]
+        state, kind = self.state, message["type"]
         if kind == "pmix":
             getattr(__spec__.loader, "sources", {}).update(message["parts"])
             from dispatcher.remote.pmi.pmix_bridge import PmixBridge
 
-            if connections.listener is not None and 0 in connections.worlds:
-                connections.bridge = PmixBridge(
-                    connections, connections.worlds[0], connections.listener, message
+            if state.listener is not None and 0 in state.worlds:
+                self.bridge = PmixBridge(
+                    state, state.worlds[0], state.listener, message, self.reply
                 )
-                return connections.bridge.greet(connections.listener.fileno(), 0.0)
+                return self.bridge.greet(state.listener.fileno(), 0.0)
             return []
         if kind == "mpi_look":
             getattr(__spec__.loader, "sources", {}).update(message["parts"])
             from dispatcher.remote.pmi.mpi_library import look
 
-            return [("send", "mpi_inside", look(connections, message))]
-        if connections.bridge is not None and kind != "pmi_answer":
-            answered = connections.bridge.order(message)
+            return [("send", "mpi_inside", look(state, message))]
+        if self.bridge is not None and kind != "pmi_answer":
+            answered = self.bridge.order(message)
             if answered is not None:
                 return answered
         if kind == "pmi_answer":
-            world = connections.world_of.get(message["rank"])
+            world = state.world_of.get(message["rank"])
         else:
-            world = connections.worlds.get(message["world"])
+            world = state.worlds.get(message["world"])
         if world is None:
             return []  # its ranks ended before this came
         server = serving(world)
@@ -87,23 +89,29 @@ class PmiReplies:
             return self.reply(world, server.who(fence, epoch, message["seconds"]))
         return self.reply(world, server.release(fence, epoch, message["keys"]))
 
+    def catch_up(self, now: float) -> list[Action]:
+        """A rank has ended: what was said of it before counts."""
+        return [] if self.bridge is None else self.bridge.catch_up(now)
+
     def tick(self, now: float) -> list[Action]:
         """What is due at ``now``."""
         actions = []
-        for world in self.connections.worlds.values():
+        for world in self.state.worlds.values():
             if world.server is not None:
                 actions += self.reply(world, world.server.tick(now))
-        return actions
+        return actions if self.bridge is None else actions + self.bridge.tick(now)
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do, or None."""
-        servers = [world.server for world in self.connections.worlds.values()]
+        servers = [world.server for world in self.state.worlds.values()]
         whens = [server.next_deadline() for server in servers if server is not None]
+        if self.bridge is not None:
+            whens.append(self.bridge.due)
         return min((when for when in whens if when is not None), default=None)
 
     def name(self, rank: int) -> str:
         """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""
-        world = self.connections.world_of.get(rank)
+        world = self.state.world_of.get(rank)
         if world is None or not world.index:
             return "%d" % rank
         return "%d.%d" % (world.index, rank - world.first)
@@ -114,7 +122,7 @@ class PmiReplies:
         A rank awaits each answer before it asks again, so one that leaves its
         socket full has broken the protocol.
         """
-        ends = self.connections.ends
+        ends = self.state.ends
         others: list[Action] = []
         for action in actions:
             if action[0] != "reply":
@@ -122,7 +130,7 @@ class PmiReplies:
                 if action[1] == "pmi_abort":
                     from dispatcher.remote.host.failure_info import error_of
 
-                    action[2].update(error_of(self.connections.folder, action[2]["rank"]))
+                    action[2].update(error_of(self.state.folder, action[2]["rank"]))
                 continue
             rank = action[1] + world.first
             line = action[2]
@@ -132,7 +140,7 @@ class PmiReplies:
             except BlockingIOError:
                 others.append(("break", rank, "it does not read its answers"))
             except OSError:
-                self.connections.close(rank)  # it is dying; its exit says how
+                self.state.close(rank)  # it is dying; its exit says how
         return others
 
 

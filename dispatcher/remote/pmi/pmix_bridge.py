@@ -32,10 +32,11 @@ from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
-    from dispatcher.remote.pmi.pmi_connections import PmiConnections, World
     from dispatcher.remote.pmi.pmi_server import Action
+    from dispatcher.remote.pmi.pmi_state import PmiState, World
 
 #: no tag of PMI-1's has eleven digits
 TAG = ":10000000000"
@@ -51,13 +52,20 @@ class PmixBridge:
     """The PMIx side of ``world``, the ranks that were planned.
 
     listener: where they come. message: the order ``pmix``, with the ``hosts`` and which ``node``
-    this is. Files of the library have a place in the agent's own folder.
+    this is. reply: as ``PmiReplies`` has it. Files of the library have a place in the agent's own
+    folder.
     """
 
     def __init__(
-        self, connections: PmiConnections, world: World, listener: socket, message: dict[str, Any]
+        self,
+        state: PmiState,
+        world: World,
+        listener: socket,
+        message: dict[str, Any],
+        reply: Callable[[World, list[Action]], list[Action]],
     ) -> None:
-        self.connections = connections
+        self.state = state
+        self.reply = reply
         self.world = world
         self.listener = listener
         self.message = message
@@ -70,13 +78,11 @@ class PmixBridge:
         self.patient: float | None = None  # until when no rank is missed
         self.aborts: list[tuple[float, Action]] = []  # when to tell of each
         self.served = self.mpi = ""  # what serves, and the MPI it was chosen for
-        self.connected: set[int] = set()
-        self.finalized: set[int] = set()
         self.epochs: dict[str, int] = {}
         self.waiting: dict[str, int] = {}  # fence -> its number in the serving process
         listener.setblocking(False)
-        connections.poll.register(listener.fileno(), select.EPOLLIN)
-        connections.others[listener.fileno()] = self.greet
+        state.poll.register(listener.fileno(), select.EPOLLIN)
+        state.others[listener.fileno()] = self.greet
 
     def greet(self, fd: int, now: float) -> list[Action]:
         """Somebody has come; one of our own user is a rank, and from then on it is served."""
@@ -87,8 +93,8 @@ class PmixBridge:
         if owner(peer, self.listener.getsockname()) != os.geteuid():
             os.close(came)
             return []
-        del self.connections.others[fd]
-        self.connections.poll.unregister(fd)
+        del self.state.others[fd]
+        self.state.poll.unregister(fd)
         try:
             self._begin(came)
         except OSError as error:
@@ -100,7 +106,7 @@ class PmixBridge:
 
     def _begin(self, came: int) -> None:
         """Start the process that serves; it takes over who ``came`` first. Raises: OSError."""
-        folder = self.connections.folder
+        folder = self.state.folder
         if folder is None:
             raise OSError(ENOENT, "no folder can be made for its files")
         for place in (folder + "/pmix", shared(folder)):
@@ -120,8 +126,8 @@ class PmixBridge:
         theirs.close()
         self.link = ours.detach()
         os.set_blocking(self.link, False)
-        self.connections.poll.register(self.link, select.EPOLLIN)
-        self.connections.others[self.link] = self.hear
+        self.state.poll.register(self.link, select.EPOLLIN)
+        self.state.others[self.link] = self.hear
 
     def hear(self, fd: int, now: float) -> list[Action]:
         """The serving process takes, has said something, or ended."""
@@ -140,11 +146,7 @@ class PmixBridge:
 
     def catch_up(self, now: float) -> list[Action]:
         """A rank has ended: what the serving process said of it before counts."""
-        return self.hear(self.link, now) if self.link in self.connections.others else []
-
-    def is_inside(self, rank: int) -> bool:
-        """Whether ``rank`` has called MPI_Init and not MPI_Finalize."""
-        return rank in self.connected and rank not in self.finalized
+        return self.hear(self.link, now) if self.link in self.state.others else []
 
     def order(self, message: dict[str, Any]) -> list[Action] | None:
         """Carry out ``pmi_release`` or ``pmi_who`` of a fence of ours; None for those of PMI-1."""
@@ -169,8 +171,8 @@ class PmixBridge:
 
     def who(self, seconds: float) -> list[Action]:
         """Report the ranks here that others wait for; libpmix does not tell which are in."""
-        never = sorted(self.world.left.union(self.world.never) - self.connected)
-        absent = [] if never else sorted(self.world.left - self.finalized)
+        never = sorted(self.world.left.union(self.world.never) - self.state.connected)
+        absent = [] if never else sorted(self.world.left - self.state.finalized)
         if not never and not absent:
             return []
         fields = {"never": never, "absent": absent, "seconds": seconds, "some": len(absent) > 1}
@@ -183,10 +185,10 @@ class PmixBridge:
         actions: list[Action] = []
         if self.patient is not None and self.patient <= now:
             self.patient = None
-            if self.world.left.union(self.world.never) - self.connected:
+            if self.world.left.union(self.world.never) - self.state.connected:
                 actions += self.who(self.patience)
         while self.aborts and self.aborts[0][0] <= now:
-            actions += self.connections.replies().reply(self.world, [self.aborts.pop(0)[1]])
+            actions += self.reply(self.world, [self.aborts.pop(0)[1]])
         self._set_due()
         return actions
 
@@ -201,15 +203,15 @@ class PmixBridge:
         return []
 
     def _connected(self, now: float, rank: int) -> list[Action]:
-        if not self.connected:
+        if not self.state.connected:
             self.patient = now + self.patience
             self._set_due()
-        self.connected.add(rank)
-        self.finalized.discard(rank)  # it begins once more
-        return [] if rank in self.connections.mpis else [("mpi", rank, self.served, self.mpi)]
+        self.state.connected.add(rank)
+        self.state.finalized.discard(rank)  # it begins once more
+        return [] if rank in self.state.mpis else [("mpi", rank, self.served, self.mpi)]
 
     def _finalized(self, now: float, rank: int) -> list[Action]:
-        self.finalized.add(rank)
+        self.state.finalized.add(rank)
         return []
 
     def _abort(self, now: float, rank: int, code: int, text: str) -> list[Action]:
@@ -235,7 +237,7 @@ class PmixBridge:
         return [("send", "pmi_fence", fields)]
 
     def _trouble(self, now: float, why: str, mpi: str) -> list[Action]:
-        self.finalized |= self.connected or {-1}  # its end is no news any more
+        self.state.finalized |= self.state.connected or {-1}  # its end is no news any more
         if not mpi:  # whoever came, no rank needs it
             text = "MPI: PMIx was asked for and cannot be served: %s" % why
             return [("send", "notice", {"text": text})]
@@ -259,14 +261,14 @@ class PmixBridge:
         except OSError:  # it has ended, which is read from the same socket
             self.outgoing.clear()
         wanted = select.EPOLLOUT if self.outgoing else 0
-        self.connections.poll.modify(self.link, select.EPOLLIN | wanted)
+        self.state.poll.modify(self.link, select.EPOLLIN | wanted)
 
     def _ended(self) -> list[Action]:
         """The serving process is no more; ranks that it served would wait for ever."""
-        self.connections.poll.unregister(self.link)
-        del self.connections.others[self.link]
+        self.state.poll.unregister(self.link)
+        del self.state.others[self.link]
         os.close(self.link)
-        if self.finalized >= self.connected and self.finalized:
+        if self.state.finalized >= self.state.connected and self.state.finalized:
             return []
         return [("send", "pmix_failed", {"library": "", "tried": ""})]
 

@@ -58,7 +58,7 @@ class House:
         assert self.connections.listener is not None
         self.connections.knocked(self.connections.listener.fileno(), 0.0)
         self.connections.replies().order(ORDER)  # whoever knocked has left again
-        there = self.connections.bridge
+        there = self.connections.replies().bridge
         assert there is not None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -73,7 +73,7 @@ class House:
             client.close()
         for fd in (*self.connections.fds, *(end for end, _ in self.known)):
             os.close(fd)
-        there = self.connections.bridge
+        there = self.connections.replies().bridge
         if there is not None:
             if there.link in self.connections.others:
                 os.close(there.link)
@@ -125,11 +125,11 @@ def test_a_stranger_is_sent_away_and_nothing_begins(
     house.turn()
     assert house.connections.replies().order(ORDER) == []
     assert client.recv(1) == b""
-    assert house.connections.bridge is not None
-    assert house.connections.bridge.pid is None
+    assert house.connections.replies().bridge is not None
+    assert house.connections.replies().bridge.pid is None
     house.knock()
     assert house.turn() == []  # it still listens
-    assert house.connections.bridge.pid is None
+    assert house.connections.replies().bridge.pid is None
 
 
 @pytest.mark.parametrize("mpi", ["/some/libmpi.so.40", ""])
@@ -145,9 +145,9 @@ def test_without_a_library_the_ranks_cannot_go_on(
     if mpi:  # the rank waits for its end
         assert (kind, fields["library"]) == ("pmix_failed", mpi)
         assert "/no/libpmix.so.2" in fields["tried"]
-        assert house.connections.bridge is not None
-        os.close(house.connections.bridge.link)
-        del house.connections.others[house.connections.bridge.link]
+        assert house.connections.replies().bridge is not None
+        os.close(house.connections.replies().bridge.link)
+        del house.connections.others[house.connections.replies().bridge.link]
     else:  # somebody who is no rank of MPI's
         assert kind == "notice"
         assert house.turn() == []  # its end is no news
@@ -258,7 +258,7 @@ def test_where_a_rank_stood_when_it_ended(house: House, words: tuple[str, ...], 
     end.sendall(control("connected", rank=0) + control("finalized", rank=0))
     end.sendall(control("connected", rank=0))  # a session after the other
     assert there.catch_up(1.0)
-    assert there.is_inside(0)
+    assert there.state.standing(0) == "inside"
     end.close()
 
 
