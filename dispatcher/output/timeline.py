@@ -1,21 +1,14 @@
-"""A run's trace read back and drawn: ``read`` → ``phases`` → ``page``.
+"""A run's trace (``--trace``) read back and drawn: ``read``, then ``phases``, then ``page``. Pure.
 
-A run's trace read back and drawn: ``reading`` → ``phases`` → ``page``.
+``read`` gives the spans and moments of a trace, whether or not its run has ended. The format is
+the "Trace Event Format" of the Chromium project as far as ``output.files.trace`` writes it:
+complete events (X), instants (i) and names (M), one a line, times in microseconds. A run that was
+killed leaves the array open; whole lines count.
 
-Pure: text in, a page out. What writes the trace is ``dispatcher.output.files.trace``.
+``phases`` says where the time went: each phase over all hosts or ranks, and who was slowest.
 
-``read(text)``: the spans and moments of a trace, whether or not its run has ended.
-
-The format is the "Trace Event Format" of the Chromium project as far as
-``dispatcher.output.files.trace`` writes it: complete events (X), instants (i) and names
-(M), one a line, times in microseconds. A run that was killed leaves the array
-open; whole lines count.
-
-Where the time went: each phase over all hosts or ranks, and who was slowest.
-
-One HTML page, complete in itself: a table of phases, and every host's line drawn to scale.
-
-Two pictures where it makes a difference: the start alone, which is over in a
+``page`` is one HTML page, complete in itself: a table of phases, and every host's line drawn to
+scale. It has two pictures where that makes a difference: the start alone, which is over in a
 second, and the whole run. No script, no font and nothing else is loaded.
 """
 
@@ -45,6 +38,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
+        """How long it took."""
         return self.until - self.since
 
 

@@ -128,6 +128,7 @@ Outcome = Exited | Killed | Failed | TimedOut | Interrupted | NotCopied | NotSta
 
 
 def is_good(outcome: Outcome) -> bool:
+    """Whether the command exited with 0."""
     return outcome == Exited(0)
 
 

@@ -1,16 +1,9 @@
-"""What ranks and hosts were seen to do while a job runs: events that few decide on.
+"""What ranks and hosts were seen to do while a job runs, and what asks for it.
 
-What the ranks and GPUs of a host were seen to do: an event that nobody decides on.
-
-Apart from ``events``, since the core never looks at it: sinks do, and only where samples
-were asked for.
-
-Where ranks are in their programs, and what asks for it: events of their own.
-
-Apart from ``events``, since most runs never see one. What a host sends is raw text, which
-``frames`` reads; the journal has its size only.
-
-The event of hosts whose ranks use another network than was meant; nobody decides on it.
+Samples of what ranks and GPUs use: sinks look at them, and only where they were asked for. Where
+ranks are in their programs: what a host sends of that is raw text, which ``stack_frames`` reads.
+Silence, and its end: ``hang_monitor`` decides on these. Ranks and networks that are unlike the
+others: a sink tells, and nobody decides on it.
 """
 
 from __future__ import annotations

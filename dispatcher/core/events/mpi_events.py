@@ -1,8 +1,4 @@
-"""What ranks say to MPI's process manager, PMI-1 and PMIx: events.
-
-What ranks say to MPI's process manager, and what it does for them: events.
-
-Open MPI's ranks and the PMIx that serves them: events apart from those of every run.
+"""What ranks say to MPI's process manager, by PMI-1 or PMIx, and what it does for them.
 
 A rank whose MPI speaks PMIx comes to a port of its agent; only then is anything sent there
 and a library loaded. So a host wants it once an attempt, or never.
@@ -176,6 +172,7 @@ class World(Value):
 
     @property
     def size(self) -> int:
+        """The number of its ranks."""
         return len(self.nodes)
 
     def number(self, rank: int) -> int:

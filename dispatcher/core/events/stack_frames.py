@@ -1,17 +1,13 @@
-"""Stacks of ranks: read, made alike, grouped, and where a process hangs in the kernel.
-
-Where a process hangs that cannot be killed, in words. Pure.
-
-An agent says ``D nfs_wait_on_request 74 x86_64``: the state of the process, the kernel function
-it waits in and the number of its system call, as /proc showed them; "-" or "0" for what it
-could not see (the kernel hides it from other users, and in some containers).
-
-Stacks of ranks: read from what says them, made alike, grouped, and the odd one named. Pure.
+"""Stacks of ranks: read from what says them, made alike, grouped, and the odd one named. Pure.
 
 Three say where a process is, the best first: ``py-spy`` (a program), ``faulthandler`` (the
 rank's own, by signal) and ``proc`` (the kernel's view of each thread). What differs from rank
 to rank and means nothing (addresses, pids, ids of threads) is left out, so that ranks which
 wait in the same place have the same stack. The main thread stands for the rank.
+
+Of a process that cannot be killed an agent says ``D nfs_wait_on_request 74 x86_64``: its state, the
+kernel function it waits in and the number of its system call, as /proc showed them; "-" or "0" for
+what it could not see (the kernel hides it from other users, and in some containers).
 
 Texts come from hosts: at most ``MOST`` frames of ``LONGEST`` characters are kept, and whoever
 shows them sanitizes them.

@@ -235,6 +235,7 @@ class Verdict(Value):
 
     @property
     def ok(self) -> bool:
+        """Whether every planned rank ran and exited with 0."""
         return self.cause is None
 
 

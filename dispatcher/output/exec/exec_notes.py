@@ -1,13 +1,8 @@
-"""A fan-out command or a copy in words, while it goes on and at its end.
+"""A fan-out command or a copy in words: notes meanwhile, and at its end what became of which hosts.
 
-A fan-out command in words: notes while it goes on, and what became of which hosts at its end.
-
-``put`` and ``get`` in words: what was copied, equal hosts folded.
-
-The output of one host's terminal on our own, byte for byte, as ``ssh -t`` shows it.
-
-Nothing is sanitized here: a full-screen program is what was asked for, and it
-needs the whole terminal.
+Copies are told with what was copied, equal hosts folded. ``Passthrough`` shows the output of one
+host's terminal on our own, byte for byte, as ``ssh -t`` does. There nothing is sanitized: a
+full-screen program is what was asked for, and it needs the whole terminal.
 """
 
 from __future__ import annotations
@@ -145,7 +140,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class CopyResult(Protocol):
-    """What is known of the copy to or from one host."""
+    """What is known of the copy to or from one host.
+
+    python: whether its Python does the work; None until it is known. bytes: copied, of ``wanted``;
+    ``found`` more were there from an interrupted copy. sent, equal: files, once it is done; error:
+    why it is not, ``hostile`` when the host broke the rules.
+    """
 
     @property
     def python(self) -> bool | None: ...

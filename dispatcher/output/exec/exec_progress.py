@@ -1,12 +1,7 @@
 """How far a fan-out command or a copy is, below the lines of a terminal.
 
-How far a fan-out command is: hosts done, failed, at work, and the slow.
-
-rich is loaded when the first picture is drawn: a quick command shows none.
-
-How far a copy is, below the lines of a terminal: hosts, bytes, rate, what is left.
-
-Loaded with the first copy that a terminal shows; nobody else pays for rich.
+Of a command: hosts done, failed, at work, and the slow. Of a copy: hosts, bytes, rate, what is
+left. rich is loaded when the first picture is drawn: a quick command shows none.
 """
 
 from __future__ import annotations
@@ -162,4 +157,5 @@ class CopyTerminal(Terminal):
         self._progress = progress
 
     def refresh(self, now: float, live: Live) -> bool:
+        """Draw the progress of the copy instead of ``live``; see ``Terminal``."""
         return super().refresh(now, self._progress.lines)

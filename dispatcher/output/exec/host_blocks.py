@@ -1,16 +1,12 @@
-"""What whole hosts said: gathered blocks, differences, JSON, and the common block early.
+"""What whole hosts said, kept until they are done: gathered blocks, differences, JSON.
 
-What whole hosts said, kept until they are done: gathered blocks, differences, JSON.
+Memory is bounded: of one stream of one host ``MOST`` bytes are kept; what is beyond is counted,
+and the count is told with the block.
 
-Memory is bounded: of one stream of one host ``MOST`` bytes are kept; what is
-beyond is counted, and the count is told with the block.
-
-The block that most hosts said, shown while the last ones are still at work.
-
-A thousand hosts say the same and one hangs: who gathers would look at nothing until it
-ends. So once more than half of all hosts have ended with the same output, and a second
-has passed, no other block can be the usual one, and it is shown. At the end come
-only the others, and who else said the same.
+A thousand hosts say the same and one hangs: whoever gathers would see nothing until it ends. So
+once more than half of all hosts have ended with the same output, and a second has passed, no other
+block can be the usual one, and ``EarlyBlock`` shows it. At the end come only the others, and who
+else said the same.
 """
 
 from __future__ import annotations

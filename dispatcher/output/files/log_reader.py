@@ -53,6 +53,7 @@ class RankLogReader:
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
+        """See ``LogReader``."""
         any_new = False
         for folder in self._attempts():
             for key, path, names in self._streams(folder):
@@ -114,6 +115,7 @@ class MergedLogReader:
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
+        """See ``LogReader``."""
         was = self._file.position
         removed = 0
         for missing, data in self._file.read():

@@ -61,6 +61,7 @@ class RankFiles(Sink):
         self.missing = 0  # bytes that could not be written
 
     def path(self, rank: int, stream: int) -> Path:
+        """The file of that rank's stream in the present attempt."""
         world, own = placement.place(rank)
         which = f"{world}." if world else ""
         return self._now / f"rank-{which}{own:05d}.{'out' if stream == STDOUT else 'err'}"

@@ -1,7 +1,5 @@
 """A log file that is cut into pieces of bounded size, written and read.
 
-A log file that is cut into pieces of bounded size.
-
 ``rank-00003.out`` is the piece being written; before it came ``rank-00003.out.1``,
 ``.2`` and so on, oldest first, cut at a line end where there is one. The pieces in
 that order are exactly the bytes. With a bound on their number the oldest go, and
@@ -9,13 +7,11 @@ the oldest that is left is a mark that says how many bytes stood there::
 
     [dispatch: 20,971,520 bytes left out here]
 
-Reading a log file that is being cut into pieces while we read: the other half of ``rotation``.
-
-Theory. A position counts all bytes that were ever written to the file, those of
-removed pieces included, so that "read on from here" has a meaning whatever the writer did in
-between. A full piece never changes its name, it can only go; the file that is written
-to is renamed. So names are looked up first, and when that one, once opened, is no longer the
-file it was then, they are looked up anew. What went before it was read is told as a count.
+Reading while the file is being cut. A position counts all bytes that were ever written to the
+file, those of removed pieces included, so that "read on from here" has a meaning whatever the
+writer did in between. A full piece never changes its name, it can only go; the file that is
+written to is renamed. So names are looked up first, and when that one, once opened, is no longer
+the file it was then, they are looked up anew. What went before it was read is told as a count.
 
 Not covered: names that stay inconsistent, because a launcher was killed in the middle
 of a cut; then what is there is read, without a count.
@@ -72,6 +68,7 @@ class LogFile:
             self._rotate()
 
     def write(self, data: bytes) -> None:
+        """Append ``data``, in pieces where the bound says so. Raises: OSError."""
         limit = self._rotation.size
         while limit is not None and self._size + len(data) > limit:
             room = limit - self._size

@@ -1,17 +1,14 @@
-"""Bytes that wait on disk: a first-in first-out, and lines too long to wait in memory.
+"""Bytes that wait on this machine's own disk: a queue, and lines too long to wait in memory.
 
-A bounded first-in first-out of bytes in a nameless file of this machine's own disk.
+``Spool`` is a bounded first-in first-out for log files on a file system that is slow for a while.
 
-For log files on a file system that is slow for a while. The file has no name, so
-it is gone with the process, and nobody else can open it.
+``Spill`` has lines that are written whole once their end is there. All of them share one file, so a
+thousand ranks take no thousand descriptors. It is made of blocks, which are used again when their
+line has been written; in memory stays of each line less than one of them. A file system is not
+filled: at most ``LIMIT`` and half of what is free there. What finds no room is the caller's to show
+in pieces; how many lines had that is told by ``words``.
 
-Lines that are too long to wait in memory for their end: on disk, and then written whole.
-
-All of them share one nameless file in TMPDIR, so it is gone with the process, nobody else can
-open it, and a thousand ranks take no thousand descriptors. It is made of blocks, which are used
-again when their line has been written; in memory stays of each line less than one of them.
-A file system is not filled: at most ``LIMIT`` and half of what is free there. What finds no
-room is the caller's to show in pieces; how many lines had that is told by ``words``.
+Both files have no name, so they are gone with the process, and nobody else can open them.
 """
 
 from __future__ import annotations
@@ -38,6 +35,7 @@ class Spool:
 
     @property
     def empty(self) -> bool:
+        """Whether nothing waits."""
         return self._head == self._tail
 
     def put(self, data: bytes) -> bool:

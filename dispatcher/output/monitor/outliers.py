@@ -1,30 +1,24 @@
 """Which rank is unlike the others: by CPU and GPU, or by the steps it takes.
 
-Who is far from the others? One rule for all who look for slow ranks; pure.
+``outliers`` is the one rule for all. The median says what is usual and the median distance from it
+how much is: neither moves when a few ranks are odd, however far they are away. With less than half
+of the ranks odd, the others are not taken for odd ones. All is pure but the two sinks.
 
-The median says what is usual and the median distance from it how much is: neither moves when
-a few ranks are odd, however far they are away. With less than half of the ranks odd, the
-others are not taken for odd ones.
-
-Which rank uses its CPU or GPU unlike all others, by what samples show (``--sample S``).
-
-Theory. In a job of equal ranks all do the same, so the shares that they use are alike; which
-share is right nobody knows. Where ranks sleep while they wait for others the slow one is the
-busiest; where the wait spins, or a GPU waits, the slow one is rather the one that does less. So
-what is told is that a rank is *apart*, never that it is slow. A rank is apart when
+By samples (``--sample S``). In a job of equal ranks all do the same, so the shares of CPU or GPU
+that they use are alike; which share is right nobody knows. Where ranks sleep while they wait for
+others the slow one is the busiest; where the wait spins, or a GPU waits, the slow one is rather the
+one that does less. So what is told is that a rank is *apart*, never that it is slow. It is when
 
 * its share is away from the median of all by ``SIGMAS`` deviations, a quarter of the
   median, and ``LEAST_POINTS`` points, in the same direction ``ROUNDS`` times in a row, and
 * a quarter of the ranks are so at most: else ranks have different parts in the job
 
-A round is over when every host has sent a sample; who falls behind by more than ``BEHIND``
+A round is over when every host has sent a sample; a host that falls behind by more than ``BEHIND``
 samples is left out of it. Shares of CPUs have no upper end, those of GPUs are of the GPU of the
-rank. ``OutlierRounds`` is pure; ``SampleOutliers`` feeds it and tells each rank once an attempt.
+rank. ``SampleOutliers`` feeds ``OutlierRounds`` and tells each rank once an attempt.
 
-Which rank is slower than the others, from the lines that each of them writes once a step.
-
-Theory. A rank that is slow slows all: the others wait for it in their next collective. What
-its line tells depends on where the line is written:
+By lines that each rank writes once a step. A rank that is slow slows all: the others wait for it in
+their next collective. What its line tells depends on where the line is written:
 
 * with the seconds that its own part took in it (a group of the pattern): these are compared
 * before the others are waited for: all have the same pace, but its lines come *late*, by as
@@ -33,7 +27,7 @@ its line tells depends on where the line is written:
 
 A line after the wait, without a figure, tells nothing; then nothing is said. A rank is called
 slow when over its last ``WINDOW`` steps (``LEAST_STEPS`` at least) it takes ``RATIO`` times the
-median of all ranks. ``Steps`` is pure; ``StepLines`` feeds it from the ranks' output.
+median of all ranks. ``StepLines`` feeds ``Steps`` from the ranks' output.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""How far a run is, and that picture for another process.
+"""How far a run is: hosts and ranks by state, lines, CPU, silence. A fold; draws nothing.
 
-The share of a CPU that each rank uses, from what two samples of it counted. Pure.
-
-How far a run is: hosts and ranks by state, lines, silence. A fold; draws nothing.
-
-Told on the sinks' thread, asked on the screen's; a lock stands between them.
-
-A picture of a run that another process follows: packed there, unpacked here, aged meanwhile.
+Told on the sinks' thread, asked on the screen's; a lock stands between them. For another process
+that looks on, a picture is encoded here, decoded there, and ages meanwhile (``RemoteProgress``).
 """
 
 from __future__ import annotations
@@ -34,6 +29,7 @@ class CpuShares:
         self._seen: dict[int, tuple[float, float]] = {}  # rank -> when (s), CPU time (s)
 
     def take(self, sample: NodeSampled) -> None:
+        """Look at the next sample of a host."""
         for rank in sample.ranks:
             then, before = self._seen.get(rank.rank, (sample.at, 0.0))
             if sample.at > then:

@@ -101,6 +101,7 @@ class AltScreen:
 
     @property
     def taken(self) -> bool:
+        """Whether we are on it, and have to give it back."""
         return self._before is not None
 
     @property

@@ -77,12 +77,14 @@ class Terminal(Writer):
         self._last = 0.0
 
     def write(self, stream: int, batch: bytes) -> None:
+        """Write whole lines; those for the terminal go above the footer."""
         if stream in self._streams and self._drawn:
             self._replace(stream, batch)
         else:
             super().write(stream, batch)
 
     def refresh(self, now: float, live: Live) -> bool:
+        """Draw the footer when it is time; True: call again. now: seconds, monotonic."""
         if self._next is None:
             self._next = now + FIRST
         if now - self._last > STOPPED:

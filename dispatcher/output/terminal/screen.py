@@ -1,8 +1,7 @@
 """The ranks' lines on standard output and standard error, labelled, each in one piece.
 
-The ranks' lines on standard output and standard error, labelled, each in one piece.
-
-Standard output and standard error: whole batches of lines, and readers that leave.
+``Screen`` makes lines and decides when they are shown; ``Writer`` writes whole batches of them, and
+notices readers that leave.
 """
 
 from __future__ import annotations

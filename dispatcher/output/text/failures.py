@@ -1,16 +1,12 @@
 """Hosts with the same trouble, told once with one hint; who is to blame for those behind others.
 
-Who is to blame for hosts that were lost together, when some were reached through others.
-
-A host that goes takes along all that is reached through it, and who is missed first is
-chance. So where a lost host stands above the first one, it is the cause, and those behind
-it are told in one line. Pure.
-
-Hosts with the same trouble, told once with one hint, whatever each puts of its own into it.
-
 200 hosts that refuse a connection differ in their names and addresses only. What differs by
 host stands as ``{host}``, ``{address}``, ``{fingerprint}`` or ``{line}`` where hosts with
-different texts share a row; each one's own text is told by ``-v``. Pure.
+different texts share a row; each one's own text is told by ``-v``.
+
+A host that goes takes along all that is reached through it, and which is missed first is
+chance. So where a lost host stands above the first one, it is the cause, and those behind
+it are told in one line. Pure.
 """
 
 from __future__ import annotations

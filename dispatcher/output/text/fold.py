@@ -1,15 +1,10 @@
-"""Equal output of many, said once.
-
-How many of something, in words.
-
-Equal output of many, said once: whole blocks, or lines while they stream by; pure.
+"""Equal output of many, said once: whole blocks, or lines while they stream by; pure.
 
 ``gather`` is for output that is complete (one block a host). ``Folding`` is for
 lines that are still coming: a line waits a short time for the others to say
 the same. Every speaker's lines keep their order, so a line may join an earlier
 equal one only if nothing its speaker said since would be passed by it.
-
-Who speaks is any value that can be a key: a rank, a host's name.
+A speaker is any value that can be a key: a rank, a host's name.
 """
 
 from __future__ import annotations
@@ -25,6 +20,7 @@ from dispatcher.plan.job.placement import name
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
+    """``1 host``, ``2 hosts``; many: the plural, where that is not made with an s."""
     return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 

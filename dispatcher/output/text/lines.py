@@ -1,6 +1,4 @@
-"""Whole lines out of chunks, and the last of them kept for the verdict.
-
-Whole lines out of chunks; pure, but for what is put aside.
+r"""Whole lines out of chunks, and the last of them kept for the verdict.
 
 A line ends at LF or CR LF. What stands before a lone CR is overwritten by what
 follows, as on a terminal: of ``10%\r20%\r30%\n`` the line is ``30%``, and until
@@ -12,7 +10,7 @@ the limit comes in pieces, each but the last with ``CONTINUED`` behind it. For a
 stay whole: then its beginning is put aside (``spill``), and it comes at its end, as pieces to be
 written one behind the other.
 
-The last lines of every rank, kept for the verdict.
+``Tail`` keeps the last lines of every rank, and counts its bytes.
 """
 
 from __future__ import annotations
