@@ -13,7 +13,7 @@ from dispatcher.api.run_session import Backstage
 from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
 from dispatcher.model.errors import UsageError
-from dispatcher.output.exec.exec_notes import describe, words
+from dispatcher.output.exec.exec_notes import describe, outcome_text
 from dispatcher.output.exec.host_blocks import HostOutput
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, target_hosts
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -101,7 +101,7 @@ def exec(
                 name,
                 is_good(outcome),
                 outcome.code if isinstance(outcome, Exited) else None,
-                words(outcome),
+                outcome_text(outcome),
                 kept.block(node, STDOUT),
                 kept.block(node, STDERR),
                 kept.dropped(node, STDOUT) + kept.dropped(node, STDERR),

@@ -38,7 +38,7 @@ from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
 from dispatcher.output.files.journal import create, read, write_all
-from dispatcher.output.text.failures import blamed, words
+from dispatcher.output.text.failures import behind_lines, blamed
 from dispatcher.output.text.verdict_text import Last, alike, describe, history, left_out, record
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.reassignment import Exclusion
@@ -232,7 +232,7 @@ class Fold(Sink):
         verdict, behind = closed.verdict, []
         if closed.above is not None:
             verdict, lost = blamed(verdict, closed.above)
-            behind = words(verdict, names, lost)
+            behind = behind_lines(verdict, names, lost)
         last = _last(closed.last_words)
         lines = left_out(self._excluded) + history(verdict)
         lines += describe(verdict, nodes, self._pids, last, closed.advice.get)

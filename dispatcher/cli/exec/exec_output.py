@@ -16,7 +16,7 @@ from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.buffered import OnlyStreams
-from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, words
+from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, outcome_text
 from dispatcher.output.exec.exec_progress import ExecProgress
 from dispatcher.output.exec.host_blocks import (
     EarlyBlock,
@@ -140,7 +140,7 @@ class Telling:
         try:
             if self._options.as_json:
                 for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
-                    found = record(name, node, outcome, self._kept, words(outcome))
+                    found = record(name, node, outcome, self._kept, outcome_text(outcome))
                     write_all(1, (json.dumps(found) + "\n").encode())
             else:
                 self._show_blocks()

@@ -28,7 +28,7 @@ from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import Outcome, is_good
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.output.exec.exec_notes import words
+from dispatcher.output.exec.exec_notes import outcome_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.hosts.hostfile import parse_hostfile
 
@@ -66,7 +66,7 @@ def write(path: str, hosts: Sequence[Host], outcomes: Sequence[Outcome]) -> None
             line += f" user={host.user}"
         if host.port is not None:
             line += f" port={host.port}"
-        lines.append(f"{line}  # {' '.join(words(outcome).split())}\n")
+        lines.append(f"{line}  # {' '.join(outcome_text(outcome).split())}\n")
     beside = f"{path}.{os.getpid()}.new"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:

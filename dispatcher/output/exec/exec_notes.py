@@ -79,11 +79,11 @@ class ExecNotes(Sink):
                 after = f" after {noise} bytes of noise" if noise else ""
                 return f"{self._names[node]}: command started{after}"
             case exec_events.HostDone(node, outcome):
-                return f"{self._names[node]}: {words(outcome)}"
+                return f"{self._names[node]}: {outcome_text(outcome)}"
         return None
 
 
-def words(outcome: exec_events.Outcome) -> str:
+def outcome_text(outcome: exec_events.Outcome) -> str:
     """``exit code 3``, ``killed by SIGKILL``, ``connection refused: ...``; one line."""
     match outcome:
         case exec_events.Exited(code):
@@ -130,7 +130,7 @@ def describe(
 
 def _trouble(outcome: exec_events.Outcome) -> tuple[str, str, str | None]:
     """Kind, words and hint of what went wrong."""
-    text = words(outcome)[:_WIDEST]
+    text = outcome_text(outcome)[:_WIDEST]
     if isinstance(outcome, exec_events.Failed):
         return outcome.failure.kind.value, text, outcome.failure.hint
     return text if isinstance(outcome, exec_events.Exited) else "", text, None

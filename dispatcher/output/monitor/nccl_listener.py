@@ -134,12 +134,12 @@ class NcclListener(Sink):
         odd = [] if self._networks is None else self._networks.odd()
         found = []
         for one in odd:
-            note, hint = words(NetworksDiffer(one.nodes, one.what), hosts)
+            note, hint = network_text(NetworksDiffer(one.nodes, one.what), hosts)
             found += [f"note: {note}", f"  hint: {hint}"]
         return found
 
 
-def words(event: NetworksDiffer, hosts: Sequence[str]) -> tuple[str, str]:
+def network_text(event: NetworksDiffer, hosts: Sequence[str]) -> tuple[str, str]:
     """What is odd about which hosts, and what to type to find out more. hosts: number -> name."""
     where = fold(hosts[node] for node in event.nodes)
     return f"NCCL: {where} {sanitize_text(event.what)}", f"dispatch check --nccl -H {quote(where)}"

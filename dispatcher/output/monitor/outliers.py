@@ -190,7 +190,7 @@ class SampleOutliers(Sink):
         return RanksApart(what, ranks, nodes, share, odd[0].usual, seconds)
 
 
-def words(event: RanksApart, hosts: Sequence[str]) -> str:
+def outlier_text(event: RanksApart, hosts: Sequence[str]) -> str:
     """``rank 5 on n3: 98 % of a CPU for 10 s, the median is 12 %``. hosts: number -> name."""
     where = fold(hosts[node] for node in event.nodes)
     who = f"{fold_ranks(event.ranks)} on {where}"

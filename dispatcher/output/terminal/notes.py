@@ -37,9 +37,9 @@ class Notes(Sink):
         if text is not None:
             self._say(f"note: {text}")
         if isinstance(stamped.event, NetworksDiffer):
-            from dispatcher.output.monitor.nccl_listener import words
+            from dispatcher.output.monitor.nccl_listener import network_text
 
-            note, hint = words(stamped.event, self._hosts)
+            note, hint = network_text(stamped.event, self._hosts)
             self._say(f"note: {note}")
             self._say(f"  hint: {hint}")
 
@@ -68,9 +68,9 @@ class Notes(Sink):
             case ev.RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
             case RanksApart():
-                from dispatcher.output.monitor.outliers import words
+                from dispatcher.output.monitor.outliers import outlier_text
 
-                return words(event, self._hosts)
+                return outlier_text(event, self._hosts)
             case RanksHung(seconds):
                 return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
             case RanksWait(seconds, still, busy):

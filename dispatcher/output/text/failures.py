@@ -37,7 +37,7 @@ def blamed(verdict: Verdict, above: Mapping[int, Sequence[int]]) -> tuple[Verdic
     return dataclasses.replace(verdict, cause=found, lost=left), behind
 
 
-def words(verdict: Verdict, names: Sequence[str], behind: Sequence[int]) -> list[str]:
+def behind_lines(verdict: Verdict, names: Sequence[str], behind: Sequence[int]) -> list[str]:
     """The line about those ``behind`` the cause. names: of all nodes."""
     if not behind or not isinstance(verdict.cause, NodeFailed):
         return []

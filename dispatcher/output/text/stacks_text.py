@@ -1,7 +1,7 @@
 """Where the ranks are, in words and in files.
 
-``words`` is short, for the verdict and for who asks; the file ``stacks-N.txt`` has every group's
-frames and every rank's text as it came. What NCCL and torch said goes to files beside it.
+``stack_lines`` is short, for the verdict and for who asks; the file ``stacks-N.txt`` has every
+group's frames and every rank's text as it came. What NCCL and torch said goes to files beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dispatcher.plan.job.placement import name
 MOST_GROUPS, MOST_FRAMES = 6, 8
 
 
-def words(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[str]:
+def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[str]:
     """``rank 21 on n3 is in load_batch at data.py:88`` and its stack, then the others."""
     lines = []
     for group in groups[:MOST_GROUPS]:
@@ -67,7 +67,7 @@ class Stacks(Sink):
                 seen = [one for one in self._seen if one.number == number]
                 self._seen.clear()
                 homes = {stack.rank: one.node for one in seen for stack in one.ranks}
-                lines = words(groups, lambda rank: self._hosts[homes[rank]])
+                lines = stack_lines(groups, lambda rank: self._hosts[homes[rank]])
                 if late:
                     names = fold(self._hosts[node] for node in late)
                     lines.append(f"{names}: no answer in time")

@@ -115,10 +115,10 @@ def describe(
                 f"{received} of {sent} bytes arrived"
             )
         case verdicts.Hung(seconds, groups):
-            from dispatcher.output.text.stacks_text import words  # which needs what is here
+            from dispatcher.output.text.stacks_text import stack_lines  # few runs hang
 
             lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
-            found = words(groups, lambda rank: homes.get(rank, "another host"))
+            found = stack_lines(groups, lambda rank: homes.get(rank, "another host"))
             lines += ["  " + line for line in found]
         case verdicts.Interrupted(signal.SIGPIPE):
             lines.append(

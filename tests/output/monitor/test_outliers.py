@@ -17,8 +17,8 @@ from dispatcher.output.monitor.outliers import (
     ROUNDS,
     OutlierRounds,
     SampleOutliers,
+    outlier_text,
     outliers,
-    words,
 )
 
 HOSTS = ["n1", "n2", "n3", "n4"]
@@ -108,7 +108,7 @@ def test_a_rank_is_told_once_an_attempt() -> None:
         job.round({5: 98.0})
     (event,) = job.told
     assert isinstance(event, RanksApart)
-    assert words(event, HOSTS) == (
+    assert outlier_text(event, HOSTS) == (
         "rank 5 on n3: 98 % of a CPU for 10 s, where the median is 12 % "
         "(the others may wait for it)"
     )
@@ -125,7 +125,7 @@ def test_a_host_whose_ranks_are_all_apart() -> None:
     (event,) = job.told
     assert isinstance(event, RanksApart)
     assert (event.ranks, event.nodes) == ((6, 7), (3,))
-    assert words(event, HOSTS).startswith("ranks 6-7 on n4: 10 % of a CPU for 10 s, where ")
+    assert outlier_text(event, HOSTS).startswith("ranks 6-7 on n4: 10 % of a CPU for 10 s, where ")
 
 
 def test_hosts_that_are_late_or_gone_hold_nobody_up() -> None:

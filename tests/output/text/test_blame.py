@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core.events.verdicts import Interrupted, NodeFailed, Verdict
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.text.failures import blamed, words
+from dispatcher.output.text.failures import behind_lines, blamed
 
 GONE = Failure(Kind.LOST, "gone")
 #: 0 leads to 1 and 2, which leads to 3; 4 stands alone
@@ -43,5 +43,7 @@ def test_other_causes_stay() -> None:
 def test_in_words() -> None:
     verdict = Verdict(NodeFailed(0, GONE), 125, 4)
     names = ["n1", "n2", "n3", "n4"]
-    assert words(verdict, names, [1, 2, 3]) == ["  then n[2-4]: lost with n1, which leads to them"]
-    assert words(verdict, names, []) == []
+    assert behind_lines(verdict, names, [1, 2, 3]) == [
+        "  then n[2-4]: lost with n1, which leads to them"
+    ]
+    assert behind_lines(verdict, names, []) == []
