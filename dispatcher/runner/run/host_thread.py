@@ -1,7 +1,13 @@
 """The thread of one host: connect, boot the agent, then read and write until the end.
 
 It owns the link alone. Whatever goes wrong becomes one ``NodeLost`` event; after
-that the thread only closes and ends.
+that the thread only closes and ends. Each state has one time by which something is due::
+
+    connecting --link--> booting --ready for an attempt--> serving --close()--> over
+        |                   |                                 |
+        |                   +--- the link takes no frames ----+--> deaf --its end, or time--> over
+        |                   |                                      (what it said last is read)
+        +---- final --------+--- no answer in time, its end, a broken protocol ------------> over
 """
 
 from __future__ import annotations
@@ -47,6 +53,9 @@ _SSH_FAILED = 255
 _READABLE = object()
 _INPUT = object()
 _CLOSE = object()
+
+#: what an open link is in; due then: the agent's answer, our next ping, the end of its last words
+BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
 
 #: to show that we live; and the body of the frame by which an agent does
 _PING, _PING_ASIDE = control("ping"), control("ping", aside=True)
@@ -103,8 +112,10 @@ class HostThread(threading.Thread):
         self._input_taken = input_taken
         self._heard = heard
         self._body = body
+        self._state = BOOTING
+        self._due = 0.0  # when the state's time is over
         self._beat = False  # it was just heard, and is to be answered
-        self._next_ping = 0.0
+        self._pulsed = False  # its beats come by a way of their own
         self._rests = False  # it said so, and its next beat is news
         self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._input_unpaid = 0  # input bytes written and not yet given back as credit
@@ -114,15 +125,19 @@ class HostThread(threading.Thread):
         self._stopping = False  # nothing that happens from now on is news
         self._finishing = False  # the agent's next ``swept`` is its last word
         self._scanner = SyncScanner()
+        self._synced = False  # the agent was heard
         self._decoder = Decoder()
-        self._synced = False
-        self._ready = False
         self._errors = bytearray()
         self._ending: Ending | None = None  # as it was told
         self._received: dict[tuple[int, int], int] = {}
         self._ended: set[tuple[int, int]] = set()
         self._ordered = 0  # the latest attempt that the agent was told to prepare
-        self.attempt = 0  # the attempt that the link's frames are of
+        self._prepared = -1  # the latest attempt that it was ready for
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that the link's frames are of."""
+        return max(0, self._prepared)
 
     # -- called by other threads ----------------------------------------------------
 
@@ -200,26 +215,11 @@ class HostThread(threading.Thread):
 
     def _serve(self, link: Link) -> Failure | None:
         """Carry frames until the link is closed (None) or fails."""
-        boot_deadline = time.monotonic() + self._boot_timeout
-        frames = payload.payload() + self._prepare
-        deaf: float | None = None  # it takes nothing any more; until when to wait for its end
-        pulsed = False  # its beats come by a way of their own
+        self._due = time.monotonic() + self._boot_timeout
+        self._write(link, payload.payload() + self._prepare)
         link.watch(self._wake)
         while True:
-            now = time.monotonic()
-            try:
-                if frames and deaf is None:
-                    link.write(frames)
-            except LinkClosed:
-                # what it said last, its reason among it, may still be on the way
-                deaf = now + LAST_WORDS
-            due = deaf or (self._next_ping if self._ready else boot_deadline)
-            has_input = deaf is None and not self._input.empty()
-            try:
-                wait = 0.0 if has_input else max(0.0, due - time.monotonic())
-                item = self._inbox.get(timeout=min(wait, threading.TIMEOUT_MAX))
-            except queue.Empty:
-                item = None
+            item = self._next_item()
             if item is _CLOSE:
                 return None
             if item is _READABLE:
@@ -228,20 +228,39 @@ class HostThread(threading.Thread):
                 if failure is not None:
                     return failure
             frames = item if isinstance(item, bytes) else b""
-            if item is None and has_input:  # nothing else is waiting
-                frames = self._input.get()
-                self._input_unpaid += len(frames) - HEADER.size
-            now = time.monotonic()
-            if deaf is not None:
-                if now >= deaf:
-                    return Failure(Kind.LOST, "the link was closed")
-            elif self._ready and (self._beat or now >= self._next_ping):
+            is_due = time.monotonic() >= self._due
+            if self._state == SERVING and (self._beat or is_due):
                 frames += _PING
                 self._expect_beat()
-                if pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._hear):
-                    pulsed, self._next_ping = True, math.inf
-            elif not self._ready and now >= boot_deadline:
-                return self._late(link)
+                if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._hear):
+                    self._pulsed, self._due = True, math.inf
+            elif is_due and self._state != SERVING:
+                deaf = Failure(Kind.LOST, "the link was closed")
+                return deaf if self._state == DEAF else self._late(link)
+            self._write(link, frames)
+
+    def _next_item(self) -> object:
+        """What is for us next, input when there is nothing else; None when something is due."""
+        has_input = self._state != DEAF and not self._input.empty()
+        wait = 0.0 if has_input else max(0.0, self._due - time.monotonic())
+        try:
+            return self._inbox.get(timeout=min(wait, threading.TIMEOUT_MAX))
+        except queue.Empty:
+            pass
+        if not has_input:
+            return None
+        frame = self._input.get()
+        self._input_unpaid += len(frame) - HEADER.size
+        return frame
+
+    def _write(self, link: Link, frames: bytes) -> None:
+        """Send ``frames``; a link that takes none may still bring what it said last, and why."""
+        if not frames or self._state == DEAF:
+            return
+        try:
+            link.write(frames)
+        except LinkClosed:
+            self._state, self._due = DEAF, time.monotonic() + LAST_WORDS
 
     def _wake(self) -> None:
         if not self._readable:
@@ -258,9 +277,8 @@ class HostThread(threading.Thread):
                 rest = self._scanner.feed(data)
                 if rest is None:
                     continue
-                self._synced = True
                 self._tell(ev.NodeBooted(self.node, len(self._scanner.noise)))
-                data = rest
+                self._synced, data = True, rest
             try:
                 self._take_all(self._decoder.feed(data))
             except (WireError, reports.ReportError) as error:
@@ -334,11 +352,12 @@ class HostThread(threading.Thread):
 
     def _begin(self, attempt: int) -> None:
         """From here on the frames are of ``attempt``."""
-        if attempt != self._ordered or (self._ready and attempt <= self.attempt):
+        if attempt != self._ordered or attempt <= self._prepared:
             raise reports.ReportError(f"ready for attempt {attempt}, which was not asked for")
-        self._ready = True
-        self._expect_beat()
-        self.attempt = attempt
+        self._prepared = attempt
+        if self._state != DEAF:
+            self._state = SERVING
+            self._expect_beat()
         self._received.clear()
         self._ended.clear()
 
@@ -349,7 +368,7 @@ class HostThread(threading.Thread):
     def _expect_beat(self) -> None:
         """We have just been heard there; a beat is answered, so that one wake-up serves both."""
         self._beat = False
-        self._next_ping = time.monotonic() + self._heartbeat * _LATE
+        self._due = time.monotonic() + self._heartbeat * _LATE
 
     def _take_errors(self, link: Link) -> None:
         while data := link.read_errors(READ_SIZE):
