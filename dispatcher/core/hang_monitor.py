@@ -1,11 +1,9 @@
-"""Watches over running ranks: sees that they hang, asks all hosts where they are, tells.
-
-Watches over running ranks: sees that they hang, asks all hosts where they are, tells. Pure.
+"""Watches over running ranks: sees that they hang, asks all hosts where they are, reports. Pure.
 
 ::
 
     watching -- ranks hang, or somebody asks --> gathering -- all answered, or time is up --+
-        ^                                                                               |
+        ^                                                                                   |
         +---- the answer is reported; of a hang that lasts, also a cause to end the job ----+
 
 Rules, with their ids:
@@ -15,15 +13,13 @@ Rules, with their ids:
 * V-3  a sign of life that comes meanwhile undoes the hang, not the answer
 * V-4  a hang is reported once an attempt
 
-A run whose ranks are watched over: ``RunMachine`` and ``HangMonitor`` behind the same doors.
-
-Nobody watches until a limit for silence is given, or somebody asks where the ranks are.
+``MonitoredRun`` puts it beside a ``RunMachine``. Nobody watches until a limit for silence is
+given, or somebody asks where the ranks are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import stack_frames
@@ -40,9 +36,7 @@ from dispatcher.core.events.monitor_events import (
 )
 from dispatcher.core.events.verdicts import Hung
 from dispatcher.core.hang_rule import HangRule, every
-from dispatcher.core.run.attempt import RUNNING
 from dispatcher.core.run.run_machine import TRYING, RunMachine
-from dispatcher.plan.job.job_plan import JobPlan
 
 #: seconds for the hosts to tell where the ranks are, and of them for one to find it out
 GATHER, LOOK = 10.0, 6.0
@@ -223,41 +217,44 @@ class HangMonitor:
         self._until = self._hung_since = None
 
 
-class MonitoredRun(RunMachine):
-    """As ``RunMachine``; samples, stacks and seen output are its own business, not the job's."""
+class MonitoredRun:
+    """``run`` and who watches over its ranks: news to both, and orders of both.
 
-    def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
-        super().__init__(plan, check=check)
+    Samples, stacks and output that was seen are the monitor's alone.
+    """
+
+    def __init__(self, run: RunMachine) -> None:
+        self._run = run
         self._monitor: HangMonitor | None = None
-        if plan.limits.hang_timeout:
+        if run.plan.limits.hang_timeout:
             self._keep_watch()
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
-        if isinstance(event, ev.NodesHeard):
-            for node, ago in zip(event.nodes, event.ago, strict=True):
-                if not self.hosts.is_resting(node):  # it came before it said so
-                    self.handle(ev.NodeHeard(node), now - ago)  # which calls for nothing
-            return []
+        """The actions that ``event``, observed at ``now``, calls for."""
         if isinstance(event, StacksWanted):
             self._keep_watch()
         if self._monitor is None:
-            return [] if isinstance(event, NodeSampled) else super().handle(event, now)
-        watched = self._watch(self._monitor.handle(event, now), now)
-        own = isinstance(event, self._monitor.OWN)
-        return watched if own else watched + super().handle(event, now)
+            return [] if isinstance(event, NodeSampled) else self._run.handle(event, now)
+        actions = self._watch(self._monitor.handle(event, now), now)
+        if isinstance(event, self._monitor.OWN):
+            return actions
+        return actions + self._run.handle(event, now)
 
     def tick(self, now: float) -> list[Action]:
-        watched = [] if self._monitor is None else self._watch(self._monitor.tick(now), now)
-        return watched + super().tick(now)
+        """The actions that are due at ``now``."""
+        actions = [] if self._monitor is None else self._watch(self._monitor.tick(now), now)
+        return actions + self._run.tick(now)
 
     def next_deadline(self) -> float | None:
-        whens = [super().next_deadline()]
-        if self._monitor is not None and self.state == TRYING:
+        """When ``tick`` wants to be called; None: for no reason yet."""
+        whens = [self._run.next_deadline()]
+        if self._monitor is not None and self._run.state == TRYING:
             whens.append(self._monitor.next_deadline())
         return min((when for when in whens if when is not None), default=None)
 
     def extend_deadlines(self, seconds: float) -> None:
-        super().extend_deadlines(seconds)
+        """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
+        self._run.extend_deadlines(seconds)
         if self._monitor is not None:
             self._monitor.extend_deadlines(seconds)
 
@@ -267,22 +264,18 @@ class MonitoredRun(RunMachine):
 
     def _keep_watch(self) -> None:
         """From now on somebody can say where the ranks are, and whether they hang."""
-
+        plan, ranks = self._run.plan, self._run.rank_hosts
         self._monitor = self._monitor or HangMonitor(
-            self.plan.limits.hang_timeout,
-            shows_progress=self.plan.restarts.shows_progress,
-            attempt=self.attempt if self._homes else -1,
-            living={rank: host for rank, (host, _) in self._homes.items()},
+            plan.limits.hang_timeout,
+            shows_progress=plan.restarts.shows_progress,
+            attempt=self._run.attempt if ranks else -1,
+            living=ranks,
         )
 
     def _watch(self, actions: list[Action], now: float) -> list[Action]:
         """What the monitor calls for while ranks run; if they hang, they are ended."""
         assert self._monitor is not None
         hung, self._monitor.hung = self._monitor.hung, None
-        if self.state != TRYING or self._job.state != RUNNING:
+        if not self._run.has_running_ranks:
             return [action for action in actions if isinstance(action, Tell)]
-        if hung is None:
-            return actions
-        if hung.rank is not None:
-            hung = replace(hung, node=self._job.node_of(hung.rank))
-        return actions + self._carry(self._job.stop(hung, now), now)
+        return actions if hung is None else actions + self._run.end_hung(hung, now)

@@ -8,6 +8,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CloseLink
 from dispatcher.core.events.monitor_events import NetworksDiffer, RanksApart
 from dispatcher.core.hang_monitor import MonitoredRun
+from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.plan.job.request import Limits
 
 from .conftest import facts, make_plan
@@ -20,8 +21,9 @@ from .conftest import facts, make_plan
 def test_beats_told_late_count_from_when_they_came(
     told_at: float, ago: float, lost_at: float
 ) -> None:
-    run = MonitoredRun(make_plan(2))
-    run.begin()
+    machine = RunMachine(make_plan(2))
+    run = MonitoredRun(machine)
+    machine.begin()
     for node in (0, 1):
         run.handle(ev.NodeReady(node, facts(node)), 0.0)
     run.handle(ev.NodeProbed(1, ("10.0.0.1",)), 0.0)
@@ -44,8 +46,9 @@ def test_beats_told_late_count_from_when_they_came(
     ],
 )
 def test_what_sinks_find_out_is_decided_by_nobody(remark: ev.Remark, hang_timeout: float) -> None:
-    run = MonitoredRun(make_plan(2, limits=Limits(hang_timeout=hang_timeout)))
-    run.begin()
+    machine = RunMachine(make_plan(2, limits=Limits(hang_timeout=hang_timeout)))
+    run = MonitoredRun(machine)
+    machine.begin()
     for node in (0, 1):
         assert run.handle(remark, 0.0) == []
         run.handle(ev.NodeReady(node, facts(node)), 0.0)

@@ -26,6 +26,7 @@ from dispatcher.core.events.monitor_events import (
 from dispatcher.core.events.stack_frames import Frame, grouped, read
 from dispatcher.core.hang_monitor import GATHER, MonitoredRun
 from dispatcher.core.hang_rule import HangRule
+from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.request import Limits, Restarts
 
@@ -234,8 +235,9 @@ class Played:
     def __init__(self, hang: float = S, restarts: int = 0) -> None:
         limits = Limits(hang_timeout=hang)
         plan = make_plan(2, limits=limits, restarts=Restarts(most=restarts))
-        self.run = MonitoredRun(plan)
-        self.run.begin()
+        self.machine = RunMachine(plan)
+        self.run = MonitoredRun(self.machine)
+        self.machine.begin()
         self.attempt = 0
         self.now = 0.0
         self.start()
@@ -295,7 +297,7 @@ class TestHangMonitor:
             ((3,), True), ((0, 1, 2), False)
         ]  # fmt: skip
         assert SignalRanks(0, signal.SIGTERM) in done
-        cause = world.run._job.cause
+        cause = world.machine._job.cause
         assert isinstance(cause, verdicts.Hung)
         assert (cause.rank, cause.node) == (3, 1)
         assert verdicts.exit_code(cause) == 124
@@ -306,7 +308,7 @@ class TestHangMonitor:
         world.answer(0)
         done = world.sleep(int(GATHER))
         assert told(done, StacksGathered)[0].late == (1,)  # type: ignore[attr-defined]
-        assert isinstance(world.run._job.cause, verdicts.Hung)
+        assert isinstance(world.machine._job.cause, verdicts.Hung)
 
     def test_who_comes_back_meanwhile_is_not_ended(self) -> None:
         world = Played()
@@ -315,7 +317,7 @@ class TestHangMonitor:
         world.at(OutputSeen(0.5))
         world.answer(0)
         assert told(world.answer(1), StacksGathered)
-        assert world.run._job.cause is None
+        assert world.machine._job.cause is None
         assert told(world.sleep(S + 2), RanksHung)
 
     @pytest.mark.parametrize("how", ["excused", "paused"])
@@ -357,7 +359,7 @@ class TestHangMonitor:
         assert isinstance(wait, RanksWait)
         assert (wait.still, wait.busy) == ((0, 2, 3), (1,))
         assert wait.seconds < S + 4
-        assert world.run._job.cause is None
+        assert world.machine._job.cause is None
 
     def test_a_hang_is_a_failure_that_is_tried_again(self) -> None:
         world = Played(restarts=1)
@@ -371,7 +373,7 @@ class TestHangMonitor:
         for node in (0, 1):
             world.at(ev.NodeSwept(node, 0))
         world.run.tick(world.now)
-        assert world.run.attempt == 1
+        assert world.machine.attempt == 1
         world.attempt = 1
         world.start()
         assert not told(world.sleep(S - 1), RanksHung)

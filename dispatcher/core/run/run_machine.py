@@ -50,6 +50,7 @@ from dispatcher.core.run.attempt import (
     CONNECTING,
     PASSED_SIGNALS,
     PROBING,
+    RUNNING,
     SWEEP_LIMIT,
     AttemptMachine,
 )
@@ -122,6 +123,16 @@ class RunMachine:
         """The host where ``rank`` runs or last ran, and its number there."""
         return self._homes[rank]
 
+    @property
+    def rank_hosts(self) -> dict[int, int]:
+        """rank -> the host where it runs or last ran, of all that were started."""
+        return {rank: host for rank, (host, _) in self._homes.items()}
+
+    @property
+    def has_running_ranks(self) -> bool:
+        """Whether the ranks of an attempt were started and nothing ends them yet."""
+        return self.state == TRYING and self._job.state == RUNNING
+
     # -- entry points --------------------------------------------------------------
 
     def begin(self) -> list[Action]:
@@ -136,6 +147,11 @@ class RunMachine:
             return []  # R-1
         if isinstance(event, ev.SignalReceived):
             return self._on_signal(event, now)
+        if isinstance(event, ev.NodesHeard):
+            for one, ago in zip(event.nodes, event.ago, strict=True):
+                if not self.hosts.is_resting(one):  # it came before it said so
+                    self.handle(ev.NodeHeard(one), now - ago)  # which calls for nothing
+            return []
         if isinstance(event, ev.NodePaused):
             self.hosts.rests(event.node)
             return self._pause.stopped(event.node)
@@ -197,6 +213,12 @@ class RunMachine:
         for deadlines in (self._deadlines, self.hosts.silent):
             for key in deadlines:
                 deadlines[key] += seconds  # type: ignore[index]
+
+    def end_hung(self, hung: verdicts.Hung, now: float) -> list[Action]:
+        """The ranks hang, as who watches over them found, and are ended for that."""
+        if hung.rank is not None:
+            hung = replace(hung, node=self._job.node_of(hung.rank))
+        return self._carry(self._job.stop(hung, now), now)
 
     # -- to and from the job ------------------------------------------------------
 

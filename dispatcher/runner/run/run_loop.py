@@ -24,6 +24,7 @@ from dispatcher.core.events.monitor_events import SamplesWanted
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.core.hang_monitor import MonitoredRun
+from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.host import Host as PlanHost
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import control
@@ -92,7 +93,8 @@ class Runner:
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._plan = plan
-        self._machine = MonitoredRun(plan, check=check)
+        self._run = RunMachine(plan, check=check)
+        self._machine = MonitoredRun(self._run)
         self._transport_for = transport_for
         self._look_again = check_orphans
         self._feed = SinkThread(sinks, self._taken, sink_failed)
@@ -119,7 +121,7 @@ class Runner:
         self._hosts: dict[int, HostThread] = {}
         self._facts: dict[int, ev.Facts] = {}
         self._gate = ConnectGate(plan.limits.connect_window, plan.limits.connect_timeout)
-        n_hosts = len(self._machine.hosts.planned)
+        n_hosts = len(self._run.hosts.planned)
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
         self._equal = window_of(plan, n_hosts)
         self._token = os.urandom(16)
@@ -134,15 +136,15 @@ class Runner:
     @property
     def plan(self) -> JobPlan:
         """The plan as it stands: closed once the hosts' GPUs were counted."""
-        return self._machine.plan
+        return self._run.plan
 
     def home(self, rank: int) -> tuple[int, int]:
         """Number of the host where ``rank``, spawned or not, runs or ran, and its number there."""
-        return self._machine.home(rank)
+        return self._run.home(rank)
 
     def host_of(self, rank: int) -> str:
         """The name of that host."""
-        return self._machine.hosts.name(self._machine.home(rank)[0])
+        return self._run.hosts.name(self._run.home(rank)[0])
 
     def tell(self, event: ev.Event) -> None:
         """Put ``event`` into the inbox; from any thread or signal handler."""
@@ -170,7 +172,7 @@ class Runner:
                 for event in known:
                     self._record(event)
                 self._verdict = verdict
-                self._do(self._machine.begin() if verdict is None else ())
+                self._do(self._run.begin() if verdict is None else ())
                 while self._verdict is None:
                     self._step()
                 for event in self._stdin.close() if self._stdin else ():
@@ -235,7 +237,7 @@ class Runner:
         if isinstance(event, ev.NodeReady):
             self._facts[event.node] = event.facts
         if self._stdin is not None:
-            self._stdin.observe(event, self.plan, self._machine.host_at)
+            self._stdin.observe(event, self.plan, self._run.host_at)
         self._do(self._machine.handle(event, time.monotonic()))
 
     def _record(self, event: ev.Event) -> None:
@@ -309,7 +311,7 @@ class Runner:
                 case act.ServePmix(node):
                     from dispatcher.runner.run.orders import pmix_order
 
-                    number = self._machine.host_at(node)
+                    number = self._run.host_at(node)
                     self._hosts[number].send(pmix_order(self.plan, node))
                 case act.LookInside(node):
                     from dispatcher.runner.run.orders import look_order
@@ -336,7 +338,7 @@ class Runner:
         self._hosts[node].send(control(type, **fields))
 
     def _open(self, node: int) -> None:
-        plan, place = self._plan, self._machine.hosts.planned[node]
+        plan, place = self._plan, self._run.hosts.planned[node]
         limits = plan.limits
         transport = self._transport_for(place.host)
         first = [self._agent_python] if self._agent_python else []
@@ -365,14 +367,14 @@ class Runner:
         host.start()
 
     def _prepare(self, node: int, attempt: int) -> bytes:
-        head = self._machine.host_at(0) == node
-        place = self._machine.hosts.planned[node]
+        head = self._run.host_at(0) == node
+        place = self._run.hosts.planned[node]
         return prepare_order(
             self.plan, place, self._token, self._credit, attempt, head=head, equal=self._equal
         )
 
     def _start(self, action: act.StartRanks) -> None:
-        plan, number = action.plan, self._machine.host_at(action.node)
+        plan, number = action.plan, self._run.host_at(action.node)
         host, facts = self._hosts[number], self._facts[number]
         host.ranks = frozenset(plan.nodes[action.node].ranks)
         order = start_order(
@@ -387,14 +389,14 @@ class Runner:
         from dispatcher.runner.run.spawn_orders import spawn_order  # most jobs never spawn
 
         node, world = action.node, action.world
-        number = self._machine.host_at(node)
+        number = self._run.host_at(node)
         host, facts = self._hosts[number], self._facts[number]
         host.ranks |= {world.number(r) for r, place in enumerate(world.nodes) if place == node}
         host.send(spawn_order(self.plan, world, node, facts, self._master_addr, self._kvs()))
 
     def _kvs(self) -> str:
         """The name of the ranks' key space: MPICH names shared memory after it."""
-        restarts = self._machine.restarts
+        restarts = self._run.restarts
         return f"{self._kvs_name}_r{restarts}" if restarts else self._kvs_name
 
 
