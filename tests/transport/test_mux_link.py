@@ -54,9 +54,9 @@ def test_a_link_says_what_it_takes_and_how_it_ends() -> None:
     wire = Wire()
     link = Plain(wire, 7)
     link.write(b"in")
-    for _ in range(8):
+    for _ in range(4):
         link.take(mux.OUTPUT, bytes(mux.LARGEST))
-    assert len(link.read(1 << 20) or b"") == 8 * mux.LARGEST
+    assert len(link.read(1 << 20) or b"") == 4 * mux.LARGEST
     link.end_input()
     with pytest.raises(LinkClosed):
         link.write(b"more")
@@ -66,7 +66,7 @@ def test_a_link_says_what_it_takes_and_how_it_ends() -> None:
     assert link.ending(0.0) == Ending(3)
     link.close()
     assert wire.said == [
-        (7, mux.INPUT, b"in"), (7, mux.MORE_OUTPUT, COUNT.pack(8 * mux.LARGEST)),
+        (7, mux.INPUT, b"in"), (7, mux.MORE_OUTPUT, COUNT.pack(4 * mux.LARGEST)),
         (7, mux.INPUT_END, b""), (7, -1, b""),
     ]  # fmt: skip
 

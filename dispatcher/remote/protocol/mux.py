@@ -129,10 +129,10 @@ class Credit:
     def taken(self, size: int) -> bytes:
         """So many bytes that came were taken: what is to be granted now, or nothing yet.
 
-        Half a window is granted at once: not a frame for each line.
+        A quarter of the window is granted at once: not a frame for each line.
         """
         self._taken += size
-        if self._taken < self._window // 2:
+        if self._taken < self._window // 4:
             return b""
         count, self._taken = self._taken, 0
         self._granted += count
