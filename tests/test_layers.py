@@ -39,10 +39,6 @@ MAY: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-#: files that import each other for the sake of types; to be cut
-CIRCLES = {
-}  # fmt: skip
-
 #: most entries in a folder of the house, and in the house itself; most modules in all
 MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 320
 
@@ -163,7 +159,7 @@ def test_every_folder_is_a_room_with_a_rule() -> None:
 
 
 def test_no_files_import_each_other() -> None:
-    assert {frozenset(circle) for circle in circles()} == CIRCLES
+    assert not list(circles())
 
 
 def circles() -> Iterator[set[str]]:

@@ -125,11 +125,12 @@ def test_a_stranger_is_sent_away_and_nothing_begins(
     house.turn()
     assert house.connections.replies().order(ORDER) == []
     assert client.recv(1) == b""
-    assert house.connections.replies().bridge is not None
-    assert house.connections.replies().bridge.pid is None
+    bridge = house.connections.replies().bridge
+    assert bridge is not None
+    assert bridge.pid is None
     house.knock()
     assert house.turn() == []  # it still listens
-    assert house.connections.replies().bridge.pid is None
+    assert bridge.pid is None
 
 
 @pytest.mark.parametrize("mpi", ["/some/libmpi.so.40", ""])
@@ -145,9 +146,10 @@ def test_without_a_library_the_ranks_cannot_go_on(
     if mpi:  # the rank waits for its end
         assert (kind, fields["library"]) == ("pmix_failed", mpi)
         assert "/no/libpmix.so.2" in fields["tried"]
-        assert house.connections.replies().bridge is not None
-        os.close(house.connections.replies().bridge.link)
-        del house.connections.others[house.connections.replies().bridge.link]
+        bridge = house.connections.replies().bridge
+        assert bridge is not None
+        os.close(bridge.link)
+        del house.connections.others[bridge.link]
     else:  # somebody who is no rank of MPI's
         assert kind == "notice"
         assert house.turn() == []  # its end is no news
