@@ -18,7 +18,7 @@ from dispatcher.output.exec.host_blocks import HostOutput
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, target_hosts
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 from dispatcher.runner.exec.exec_loop import ExecRunner
-from dispatcher.transport.base import INTERVAL, Alive
+from dispatcher.transport.base import ALIVE_INTERVAL, Keepalive
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def exec(
     allow_open_files(len(places))
     kept, reach = (
         HostOutput(frozenset({STDOUT, STDERR})),
-        Reach(ways, ask, Alive(otherwise=INTERVAL)),
+        Reach(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL)),
     )
     runner = ExecRunner(exec_plan, reach.transport_for, [kept])
     reach.typing = runner.typing

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
-from dispatcher.transport.base import UNLESS_CONFIGURED, Alive, Transport
+from dispatcher.transport.base import UNLESS_CONFIGURED, Keepalive, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,7 +63,7 @@ class Reach:
     asked whether it lives.
     """
 
-    def __init__(self, ways: Ways, ask: Ask = nobody, alive: Alive = UNLESS_CONFIGURED) -> None:
+    def __init__(self, ways: Ways, ask: Ask = nobody, alive: Keepalive = UNLESS_CONFIGURED) -> None:
         self._ways = ways
         self._ask_whom = ask
         #: told when the user begins (True) and ends to type; on the thread of a link
@@ -100,10 +100,10 @@ class Reach:
             return CommandTransport(self._template, name)
         return self.in_process()
 
-    def rest(self, command: str) -> None:
+    def prepare(self, command: str) -> None:
         """Start ``command`` over kept connections for who will want it; see ``Transport.rest``."""
         for transport in self._made.values():
-            transport.rest(command)
+            transport.prepare(command)
 
     def _ask(self, prompt: str) -> str | None:
         self.typing(True)

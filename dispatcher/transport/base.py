@@ -17,7 +17,7 @@ with ``-`` would be read as an option, and shell characters would live on in a
 ``ProxyCommand``. Names are checked where the user wrote them and once more
 after every expansion, because a harmless pattern can expand to a harmful name.
 
-Silence (``Alive``, ``due``): a host is asked whether it lives as ssh does with
+Silence (``Keepalive``, ``questions_due``): a host is asked whether it lives as ssh does with
 ``ServerAliveInterval``, by a request that it has to answer, be it with a refusal. One without
 an answer would tell nothing, as what is sent to a host that has vanished waits in a buffer.
 
@@ -211,7 +211,7 @@ class Transport(abc.ABC):
         """
         return None
 
-    def rest(self, command: str) -> None:  # noqa: B027 - most transports keep nothing
+    def prepare(self, command: str) -> None:  # noqa: B027 - most transports keep nothing
         """Nobody is at work: what ``command`` needs may be made ready for the next time."""
 
     def close(self) -> None:  # noqa: B027 - most transports share nothing
@@ -272,10 +272,10 @@ def bad_target(target: Target) -> Failure | None:
 
 
 #: seconds of silence until a question, and how many of them may stay without an answer
-INTERVAL, MOST = 15.0, 3
+ALIVE_INTERVAL, ALIVE_COUNT = 15.0, 3
 
 
-def due(silent: float, interval: float, most: int) -> int | None:
+def questions_due(silent: float, interval: float, most: int) -> int | None:
     """How many questions are due after ``silent`` seconds; None: the host is given up.
 
     interval: 0 for never.
@@ -285,7 +285,7 @@ def due(silent: float, interval: float, most: int) -> int | None:
 
 
 @value
-class Alive(Value):
+class Keepalive(Value):
     """What is said of all hosts. seconds: of silence until a question, 0: never; None: as
     ssh_config has it for the host, and where that says nothing ``otherwise``."""
 
@@ -295,8 +295,8 @@ class Alive(Value):
     def limits(self, interval: float | None, count: int | None) -> tuple[float, int]:
         """The host's interval and number; ``interval`` and ``count`` are its ssh_config's."""
         said = interval if self.seconds is None else self.seconds
-        return self.otherwise if said is None else said, MOST if count is None else count
+        return self.otherwise if said is None else said, ALIVE_COUNT if count is None else count
 
 
 #: for where somebody else watches
-UNLESS_CONFIGURED = Alive()
+UNLESS_CONFIGURED = Keepalive()

@@ -187,7 +187,7 @@ class Shell:
     def talk(self, keep: Callable[[], None]) -> None:
         """Read lines at the terminal until the user leaves."""
         while True:
-            self._reach.rest(lifeline.COMMAND)
+            self._reach.prepare(lifeline.COMMAND)
             try:
                 line = input(self._prompt())
             except KeyboardInterrupt:

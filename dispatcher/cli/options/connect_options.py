@@ -27,7 +27,7 @@ from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.plan.job.request import parse_seconds
-from dispatcher.transport.base import INTERVAL, UNLESS_CONFIGURED, Alive, Transport
+from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive, Transport
 
 if TYPE_CHECKING:
     from dispatcher.transport.base import Target, Transport
@@ -83,7 +83,7 @@ def transport(options: LoginOptions, direct: Callable[[], Transport]) -> Transpo
     )
 
 
-def alive(options: LoginOptions) -> Alive:
+def alive(options: LoginOptions) -> Keepalive:
     """When a silent host is asked whether it lives. Raises: UsageError.
 
     In a run only if ssh_config says so: there the agents' heartbeats decide who is lost.
@@ -91,8 +91,8 @@ def alive(options: LoginOptions) -> Alive:
     if not isinstance(options, LimitOptions):
         return UNLESS_CONFIGURED
     if options.server_alive_interval is None:
-        return Alive(otherwise=INTERVAL)
-    return Alive(parse_seconds(options.server_alive_interval, "--server-alive-interval"))
+        return Keepalive(otherwise=ALIVE_INTERVAL)
+    return Keepalive(parse_seconds(options.server_alive_interval, "--server-alive-interval"))
 
 
 #: how many hosts may connect at once where nobody says: inner hosts do most of the work

@@ -23,11 +23,11 @@ from typing import Any
 from dispatcher.bootstrap import shell
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
-from dispatcher.transport.base import Alive, Link, Target, Window
+from dispatcher.transport.base import Keepalive, Link, Target, Window
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_client import Caller
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
-from dispatcher.transport.ssh.shared_sessions import KeptSessions
+from dispatcher.transport.ssh.shared_sessions import SessionPool
 
 #: seconds between two looks for connections that are to be closed
 LOOK = 1.0
@@ -42,7 +42,7 @@ class Holder:
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._pool = KeptSessions()
+        self._pool = SessionPool()
         self._lock = threading.Lock()
         self._readings: dict[str, ParamikoTransport] = {}
         self._connected: set[str] = set()  # readings that made connections
@@ -99,7 +99,7 @@ class Holder:
         """The command of ``order`` where a shell waits for it: without waiting."""
         if order["window"] is not None:
             return None
-        return self._reading(order).open_at_hand(_target(order), order["command"])
+        return self._reading(order).open_started(_target(order), order["command"])
 
     def open(self, order: dict[str, Any]) -> Link | Failure | None:
         """The command of ``order``; None where no connection is kept, nor is one to be."""
@@ -107,7 +107,7 @@ class Holder:
         deadline = time.monotonic() + float(order["seconds"])
         window = None if order["window"] is None else Window(*order["window"])
         if order["keep"] is None:
-            return transport.open_kept(_target(order), order["command"], deadline, window)
+            return transport.open_pooled(_target(order), order["command"], deadline, window)
         self._idle = float(order["keep"])
         with self._lock:
             self._connected.add(order["run"])
@@ -123,7 +123,7 @@ class Holder:
                     config=order["config"],
                     host_keys=order["host_keys"],
                     keep=self._pool,
-                    alive=Alive(*order["alive"]),
+                    alive=Keepalive(*order["alive"]),
                 )
             spare = [name for name in self._readings if name not in self._connected]
             for name in spare[:-MOST_READINGS]:

@@ -14,8 +14,8 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transport.base import (
     UNLESS_CONFIGURED,
-    Alive,
     Call,
+    Keepalive,
     Link,
     LinkClosed,
     Target,
@@ -47,7 +47,7 @@ class KeptTransport(Transport):
         keep: float | None = None,
         config: str | None = None,
         host_keys: str | None = None,
-        alive: Alive = UNLESS_CONFIGURED,
+        alive: Keepalive = UNLESS_CONFIGURED,
     ) -> None:
         self._make_direct = direct
         self._direct: Transport | None = None
@@ -140,9 +140,9 @@ class KeptTransport(Transport):
                 self._line = None if caller is None else PoolConnection(caller)
             return self._line
 
-    def rest(self, command: str) -> None:
+    def prepare(self, command: str) -> None:
         if self._direct is not None:
-            self._direct.rest(command)
+            self._direct.prepare(command)
 
     def close(self) -> None:
         if self._line is not None:

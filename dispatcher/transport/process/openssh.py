@@ -18,7 +18,7 @@ import time
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import (
     UNLESS_CONFIGURED,
-    Alive,
+    Keepalive,
     Link,
     Target,
     Transport,
@@ -145,7 +145,7 @@ class SshTransport(Transport):
         *,
         config: str | None = None,
         accept_new: bool = False,
-        alive: Alive = UNLESS_CONFIGURED,
+        alive: Keepalive = UNLESS_CONFIGURED,
         program: str = "ssh",
     ) -> None:
         self._program = program

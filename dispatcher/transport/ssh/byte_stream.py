@@ -1,6 +1,6 @@
 """The byte stream under one SSH session: a socket, a jump host's channel, a proxy.
 
-``Wire`` gives paramiko what it calls on a socket, reads in large pieces (a
+``ByteStream`` gives paramiko what it calls on a socket, reads in large pieces (a
 packet would otherwise cost two system calls) and separates two things that
 ``close`` mixes up: ``shut`` wakes whoever is blocked in it, ``close`` frees the
 descriptor and is left to the thread that reads, so that no descriptor is
@@ -27,7 +27,7 @@ _LAST_WORDS = 0.5  # seconds a program that hung up may take to end its standard
 _KEPT_WORDS = 4096
 
 
-class Wire:
+class ByteStream:
     """A socket-like stream; one thread reads it, any may write or shut it."""
 
     def __init__(self, stream: Any, shut: Callable[[], None], free: Callable[[], None]) -> None:
@@ -84,18 +84,18 @@ class Wire:
         return ""
 
 
-def over_socket(sock: socket.socket) -> Wire:
-    """A wire over a connected TCP socket.
+def over_socket(sock: socket.socket) -> ByteStream:
+    """A stream over a connected TCP socket.
 
     Until its command has started, sshd holds a small packet back as long as the one before it is
     not acknowledged (Nagle), which the kernel here would put off for 40 ms.
     """
-    wire = Wire(sock, lambda: sock.shutdown(socket.SHUT_RDWR), sock.close)
-    wire.settimeout = lambda seconds: _limit(sock, seconds)
-    wire.address = str(sock.getpeername()[0])
+    stream = ByteStream(sock, lambda: sock.shutdown(socket.SHUT_RDWR), sock.close)
+    stream.settimeout = lambda seconds: _limit(sock, seconds)
+    stream.address = str(sock.getpeername()[0])
     if hasattr(socket, "TCP_QUICKACK"):
-        wire.acknowledge = lambda: _acknowledge(sock)
-    return wire
+        stream.acknowledge = lambda: _acknowledge(sock)
+    return stream
 
 
 def _acknowledge(sock: socket.socket) -> None:
@@ -117,13 +117,13 @@ def _limit(sock: socket.socket, seconds: float) -> None:
         sock.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
-def over_channel(channel: Any) -> Wire:
-    """A wire over an open ``direct-tcpip`` channel; its close wakes readers by itself."""
-    return Wire(channel, channel.close, channel.close)
+def over_channel(channel: Any) -> ByteStream:
+    """A stream over an open ``direct-tcpip`` channel; its close wakes readers by itself."""
+    return ByteStream(channel, channel.close, channel.close)
 
 
-class ProxyWire(Wire):
-    """A wire over the standard input and output of a ``ProxyCommand``."""
+class ProxyStream(ByteStream):
+    """A stream over the standard input and output of a ``ProxyCommand``."""
 
     def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes], pump: Pump) -> None:
         super().__init__(sock, lambda: sock.shutdown(socket.SHUT_RDWR), self._end)
@@ -162,8 +162,8 @@ class ProxyWire(Wire):
             pass
 
 
-def over_command(command: str, pump: Pump) -> Wire | Failure:
-    """A wire over ``sh -c "exec COMMAND"``, as ssh runs a ``ProxyCommand``.
+def over_command(command: str, pump: Pump) -> ByteStream | Failure:
+    """A stream over ``sh -c "exec COMMAND"``, as ssh runs a ``ProxyCommand``.
 
     The command is the user's own text with tokens already checked to be plain
     words. One socket pair is its standard input and output.
@@ -182,10 +182,10 @@ def over_command(command: str, pump: Pump) -> Wire | Failure:
         return Failure(Kind.CONFIG, f"ProxyCommand: {error.strerror}")
     finally:
         theirs.close()
-    return ProxyWire(ours, process, pump)
+    return ProxyStream(ours, process, pump)
 
 
-def read_identification(wire: Wire, lines: int = 50) -> tuple[str, str]:
+def read_identification(stream: ByteStream, lines: int = 50) -> tuple[str, str]:
     """The peer's ``SSH-...`` line and what it said before it.
 
     Raises: EOFError with the words before as its argument when the stream ends;
@@ -194,7 +194,7 @@ def read_identification(wire: Wire, lines: int = 50) -> tuple[str, str]:
     before: list[str] = []
     for _ in range(lines):
         try:
-            line = _read_line(wire)
+            line = _read_line(stream)
         except (EOFError, OSError) as error:
             raise EOFError(" ".join(before) or _reason(error)) from None
         if line.startswith("SSH-"):
@@ -207,18 +207,18 @@ def _reason(error: BaseException) -> str:
     return (getattr(error, "strerror", None) or "").lower()
 
 
-def _read_line(wire: Wire) -> str:
+def _read_line(stream: ByteStream) -> str:
     data = b""
     while b"\n" not in data:
         if len(data) > _LINE:
             raise ValueError("no ssh banner in what it sends")
         try:
-            more = wire.recv(_LINE)
+            more = stream.recv(_LINE)
         except (TimeoutError, BlockingIOError):
-            continue  # the deadline is watched by whoever shuts the wire
+            continue  # the deadline is watched by whoever shuts the stream
         if not more:
             raise EOFError
         data += more
     line, _, rest = data.partition(b"\n")
-    wire.unread(rest)
+    stream.unread(rest)
     return line.rstrip(b"\r").decode("utf-8", "replace")

@@ -46,7 +46,7 @@ from paramiko.message import Message
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
-from dispatcher.transport.ssh.byte_stream import Wire, read_identification
+from dispatcher.transport.ssh.byte_stream import ByteStream, read_identification
 from dispatcher.transport.ssh.recv_buffer import RecvBuffer
 from dispatcher.transport.ssh_auth.identities import methods
 
@@ -75,8 +75,8 @@ class Misbehaved(SSHException):  # type: ignore[misc]
     """The peer broke a bound that protects our memory."""
 
 
-class Packets(Packetizer):  # type: ignore[misc]
-    """Packets of one connection: bounded, without a timer, and it knows when the host was heard."""
+class BoundedPacketizer(Packetizer):  # type: ignore[misc]
+    """Packets of one connection: bounded, without a timer; it knows when the host was heard."""
 
     heard = 0.0  # when the last bytes came
     silent: Callable[[float], None]  # told the seconds for which nothing came
@@ -106,7 +106,7 @@ class Packets(Packetizer):  # type: ignore[misc]
         pass
 
 
-class Pipe(Channel):  # type: ignore[misc]
+class SshChannel(Channel):  # type: ignore[misc]
     """A channel that holds the peer to its window and knows how the command ended."""
 
     def __init__(self, chanid: int, window: int) -> None:
@@ -250,11 +250,11 @@ class Pipe(Channel):  # type: ignore[misc]
         pass
 
 
-def request(pipe: Pipe, name: str, *, wants_reply: bool) -> Any:
+def request(channel: SshChannel, name: str, *, wants_reply: bool) -> Any:
     """The start of a channel request; what it carries is to be added."""
     message = Message()
     message.add_byte(cMSG_CHANNEL_REQUEST)
-    message.add_int(pipe.remote_chanid)
+    message.add_int(channel.remote_chanid)
     message.add_string(name)
     message.add_boolean(wants_reply)
     return message
@@ -285,9 +285,9 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         MSG_CHANNEL_REQUEST: lambda channel, m: channel.on_request(m),
     }
 
-    def __init__(self, wire: Wire, offers: dict[str, tuple[str, ...]]) -> None:
-        super().__init__(wire, packetizer_class=Packets, strict_kex=True)
-        self.wire = wire
+    def __init__(self, stream: ByteStream, offers: dict[str, tuple[str, ...]]) -> None:
+        super().__init__(stream, packetizer_class=BoundedPacketizer, strict_kex=True)
+        self.stream = stream
         self.before_banner = ""
         self.goodbye = ""
         self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
@@ -314,25 +314,25 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
 
     # -- channels ------------------------------------------------------------------
 
-    def new_pipe(self, opened: Any) -> Pipe:
+    def new_channel(self, opened: Any) -> SshChannel:
         """A channel to be asked for; ``opened.set`` is called, on our thread, with the answer."""
         with self.lock:
             number = self._next_channel()
-            pipe = Pipe(number, WINDOW)
-            self._channels.put(number, pipe)
+            channel = SshChannel(number, WINDOW)
+            self._channels.put(number, channel)
             self.channel_events[number] = opened
             self.channels_seen[number] = True
-            pipe._set_transport(self)
-            pipe._set_window(WINDOW, _MAX_PACKET)
-            pipe.in_window_threshold = WINDOW // 4  # fewer packets than with paramiko's tenth
-        return pipe
+            channel._set_transport(self)
+            channel._set_window(WINDOW, _MAX_PACKET)
+            channel.in_window_threshold = WINDOW // 4  # fewer packets than with paramiko's tenth
+        return channel
 
-    def ask_for(self, pipe: Pipe, forward: tuple[str, int] | None = None) -> bool:
-        """Ask the host to open ``pipe``; False when the connection is gone."""
+    def ask_for(self, channel: SshChannel, forward: tuple[str, int] | None = None) -> bool:
+        """Ask the host to open ``channel``; False when the connection is gone."""
         message = Message()
         message.add_byte(cMSG_CHANNEL_OPEN)
         message.add_string("direct-tcpip" if forward else "session")
-        for value in (pipe.chanid, WINDOW, _MAX_PACKET):
+        for value in (channel.chanid, WINDOW, _MAX_PACKET):
             message.add_int(value)
         if forward:
             for host, port in (forward, ("127.0.0.1", 0)):
@@ -348,10 +348,10 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
             return False
         return bool(self.active)
 
-    def say(self, pipe: Pipe, message: Any) -> bool:
+    def say(self, channel: SshChannel, message: Any) -> bool:
         """As ``send``, but not after the channel's close."""
         try:
-            return pipe.say(message) and bool(self.active)
+            return channel.say(message) and bool(self.active)
         except (EOFError, OSError, SSHException):
             return False
 
@@ -369,7 +369,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         try:
             super().run()
         finally:
-            self.wire.close()
+            self.stream.close()
 
     def stop_thread(self) -> None:
         """As paramiko's, without its wait, which looks at a private name of the socket."""
@@ -385,7 +385,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
 
     def _check_banner(self) -> None:
         try:
-            version, self.before_banner = read_identification(self.wire)
+            version, self.before_banner = read_identification(self.stream)
         except EOFError as end:
             self.before_banner = str(end)
             raise
@@ -415,12 +415,12 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         text = m.get_string().decode("utf-8", "replace")
         words = "".join(c for c in text if c.isprintable())[:200]
         with self.lock:
-            pipe = self._channels.get(number)
+            channel = self._channels.get(number)
             opened = self.channel_events.pop(number, None)
             self._channels.delete(number)
-        if isinstance(pipe, Pipe) and opened is not None:
+        if isinstance(channel, SshChannel) and opened is not None:
             name = _REFUSALS.get(reason, f"reason {reason}")
-            pipe.refusal = f"{name}: {words.lower()}" if words else name
+            channel.refusal = f"{name}: {words.lower()}" if words else name
             opened.set()
 
     def _log(self, level: int, msg: Any) -> None:

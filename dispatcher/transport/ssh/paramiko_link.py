@@ -13,7 +13,7 @@ from paramiko.ssh_exception import SSHException
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Link, LinkClosed, Window
-from dispatcher.transport.ssh.paramiko_internals import Pipe
+from dispatcher.transport.ssh.paramiko_internals import SshChannel
 from dispatcher.transport.ssh.recv_buffer import EventAdapter
 from dispatcher.transport.ssh.session import Session
 
@@ -30,35 +30,38 @@ class ParamikoLink(Link):
     tells_end = True
 
     def __init__(
-        self, session: Session, pipe: Pipe, release: Callable[[Session], None] | None = None
+        self,
+        session: Session,
+        channel: SshChannel,
+        release: Callable[[Session], None] | None = None,
     ) -> None:
         self._session = session
-        self._pipe = pipe
+        self._channel = channel
         self._release = release
         self._closed = False
-        self.address = session.wire.address
+        self.address = session.stream.address
 
     def watch(self, ready: Callable[[], None]) -> None:
         event = EventAdapter(ready)
-        self._pipe.in_buffer.set_event(event)
-        self._pipe.in_stderr_buffer.set_event(event)
-        self._pipe.on_status = ready
-        if self._pipe.status_event.is_set():
+        self._channel.in_buffer.set_event(event)
+        self._channel.in_stderr_buffer.set_event(event)
+        self._channel.on_status = ready
+        if self._channel.status_event.is_set():
             ready()
 
     def read(self, limit: int) -> bytes | None:
-        return self._pipe.take(self._pipe.in_buffer, limit)
+        return self._channel.take(self._channel.in_buffer, limit)
 
     def read_errors(self, limit: int) -> bytes:
-        return self._pipe.take(self._pipe.in_stderr_buffer, limit) or b""
+        return self._channel.take(self._channel.in_stderr_buffer, limit) or b""
 
     def write(self, data: bytes) -> None:
         at = 0
         while at < len(data):
-            if self._closed or self._pipe.closed or not self._session.active:
+            if self._closed or self._channel.closed or not self._session.active:
                 raise LinkClosed("link closed")
             try:
-                sent = self._pipe.send(data[at : at + _CHUNK])
+                sent = self._channel.send(data[at : at + _CHUNK])
             except (OSError, EOFError, SSHException):
                 raise LinkClosed("the other end is gone") from None
             if sent == 0:
@@ -67,18 +70,18 @@ class ParamikoLink(Link):
 
     def end_input(self) -> None:
         try:
-            self._pipe.shutdown_write()
+            self._channel.shutdown_write()
         except (OSError, EOFError, SSHException):
             pass  # the connection is gone, and the input with it
 
     def resize(self, window: Window) -> None:
-        self._session.resize(self._pipe, window)
+        self._session.resize(self._channel, window)
 
     def gone(self) -> bool:
-        return bool(self._pipe.status_event.is_set())
+        return bool(self._channel.status_event.is_set())
 
     def errors_ended(self) -> bool:
-        return bool(self._pipe.in_stderr_buffer.spent)
+        return bool(self._channel.in_stderr_buffer.spent)
 
     def failure(self, timeout: float) -> Failure | None:
         seen = self._session.silence()
@@ -91,11 +94,11 @@ class ParamikoLink(Link):
         if self._release is None or not self.gone() or not self._session.active:
             self._session.end()
             return
-        self._pipe.close()
+        self._channel.close()
         self._release(self._session)
 
     def ending(self, timeout: float) -> Ending:
-        self._pipe.status_event.wait(max(0.0, timeout))
-        if self._pipe.exit_signal is not None:
-            return Ending(None, self._pipe.exit_signal)
-        return Ending(self._pipe.exit_code)
+        self._channel.status_event.wait(max(0.0, timeout))
+        if self._channel.exit_signal is not None:
+            return Ending(None, self._channel.exit_signal)
+        return Ending(self._channel.exit_code)

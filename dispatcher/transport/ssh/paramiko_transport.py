@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import (
     UNLESS_CONFIGURED,
-    Alive,
+    Keepalive,
     Link,
     Steps,
     Target,
@@ -33,11 +33,11 @@ from dispatcher.transport.base import (
 )
 from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh import byte_stream
-from dispatcher.transport.ssh.byte_stream import Wire
+from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh.dial import dial
-from dispatcher.transport.ssh.shared_sessions import JumpHost, KeptSessions, Route
+from dispatcher.transport.ssh.shared_sessions import JumpHost, Route, SessionPool
 from dispatcher.transport.ssh_auth import identities
-from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck, why_not
+from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck, certificate_problem
 from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Ask, Candidate, Identities
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles
 from dispatcher.transport.ssh_config.host_config import HostConfig
@@ -93,8 +93,8 @@ class ParamikoTransport(Transport):
         config: SshConfig | str | None = None,
         host_keys: str | None = None,
         ask: Ask | None = None,
-        keep: bool | KeptSessions = False,
-        alive: Alive = UNLESS_CONFIGURED,
+        keep: bool | SessionPool = False,
+        alive: Keepalive = UNLESS_CONFIGURED,
     ) -> None:
         if host_keys not in (None, "strict", "accept-new"):
             raise ValueError(f"host_keys: {host_keys!r}")
@@ -106,8 +106,10 @@ class ParamikoTransport(Transport):
         self._pump = Pump("transport:proxy:read")
         self._lock = threading.Lock()
         self._jump_hosts: dict[Route, JumpHost] = {}
-        self._owns_kept = keep is True
-        self.kept = keep if isinstance(keep, KeptSessions) else KeptSessions() if keep else None
+        self._owns_pool = keep is True
+        self.session_pool = (
+            keep if isinstance(keep, SessionPool) else SessionPool() if keep else None
+        )
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -141,7 +143,7 @@ class ParamikoTransport(Transport):
             started.steps = steps.taken()
         return started
 
-    def open_kept(
+    def open_pooled(
         self, target: Target, command: str, deadline: float, window: Window | None = None
     ) -> Link | None:
         """As ``open``, but only over a connection that is there; else None."""
@@ -151,13 +153,13 @@ class ParamikoTransport(Transport):
             return None
         return self._reuse(route, command, deadline, window)
 
-    def open_at_hand(self, target: Target, command: str) -> Link | None:
-        """As ``open_kept``, but only where ``command`` has started already: without waiting."""
+    def open_started(self, target: Target, command: str) -> Link | None:
+        """As ``open_pooled``, but only where ``command`` has started already: without waiting."""
         config = self._config.resolve(target)
         route = config if isinstance(config, Failure) else self._route(config)
-        if isinstance(route, Failure) or self.kept is None:
+        if isinstance(route, Failure) or self.session_pool is None:
             return None
-        session = self.kept.take(route, command)
+        session = self.session_pool.take(route, command)
         if session is None:
             return None
         link = self._start(route, session, command, time.monotonic(), None)
@@ -170,7 +172,7 @@ class ParamikoTransport(Transport):
         self, route: Route, command: str, deadline: float, window: Window | None
     ) -> Link | None:
         """A link over a connection that is there; None where it must be made anew."""
-        session = self.kept.take(route) if self.kept is not None else None
+        session = self.session_pool.take(route) if self.session_pool is not None else None
         if session is None:
             return None
         soon = min(deadline, time.monotonic() + _PROOF)
@@ -189,18 +191,18 @@ class ParamikoTransport(Transport):
         window: Window | None,
     ) -> Link | Failure:
         config = route[-1]
-        session.look_after(*self._alive.limits(config.alive_interval, config.alive_count))
-        kept = self.kept
-        release = None if kept is None else lambda ended: kept.give(route, ended)
+        session.set_keepalive(*self._alive.limits(config.alive_interval, config.alive_count))
+        pool = self.session_pool
+        release = None if pool is None else lambda ended: pool.give(route, ended)
         return _start(session, command, deadline, window, release)
 
-    def rest(self, command: str) -> None:
-        if self.kept is not None:
-            self.kept.stand_by(command)
+    def prepare(self, command: str) -> None:
+        if self.session_pool is not None:
+            self.session_pool.stand_by(command)
 
     def close(self) -> None:
-        if self.kept is not None and self._owns_kept:
-            self.kept.close()
+        if self.session_pool is not None and self._owns_pool:
+            self.session_pool.close()
         with self._lock:
             jump_hosts = list(self._jump_hosts.values())
             self._jump_hosts.clear()
@@ -222,7 +224,7 @@ class ParamikoTransport(Transport):
                 )
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys
-        check = HostKeyCheck(config, index, policy, why_not)
+        check = HostKeyCheck(config, index, policy, certificate_problem)
         asked = self._identities.load_first(config)
         deadline += asked  # the user's typing is not the host's delay
         stream = self._reach(route, deadline, steps)
@@ -258,7 +260,7 @@ class ParamikoTransport(Transport):
             route.insert(0, hop)
         return tuple(route)
 
-    def _reach(self, route: Route, deadline: float, steps: Steps) -> Wire | Failure:
+    def _reach(self, route: Route, deadline: float, steps: Steps) -> ByteStream | Failure:
         config = route[-1]
         if len(route) > 1:
             steps.enter("jump host")
@@ -306,7 +308,7 @@ class ParamikoTransport(Transport):
                 self._identities.worked(candidate)
             if outcome != "refused":
                 break
-        outcome = outcome or session.try_nothing(config.user, deadline)
+        outcome = outcome or session.try_none(config.user, deadline)
         if outcome == "in":
             return None
         if outcome in ("late", "gone"):
@@ -327,26 +329,26 @@ def _start(
     session.steps.enter("channel")
     if window is None and (ready := session.take_standby(command, deadline)) is not None:
         return ParamikoLink(session, ready, release)
-    pipe, problem = session.open_pipe(deadline)
-    if pipe is None:
+    channel, problem = session.open_ssh_channel(deadline)
+    if channel is None:
         if problem in ("late", "gone"):
             return why_broken(session, deadline)
         return Failure(Kind.DROPPED, f"the host opens no channel: {problem}")
     if window is not None:
         session.steps.enter("terminal")
-        problem = session.give_terminal(pipe, window, deadline)
+        problem = session.request_pty(channel, window, deadline)
         if problem in ("late", "gone"):
             return why_broken(session, deadline)
         if problem:
             return Failure(Kind.BOOT, "the host refuses to give a terminal")
     session.steps.enter("command start")
-    problem = session.execute(pipe, command, deadline)
+    problem = session.execute(channel, command, deadline)
     if problem in ("late", "gone"):
         return why_broken(session, deadline)
     if problem:
         return Failure(Kind.BOOT, "the host refuses to run a command")
-    session.wire.acknowledge = None  # from now on sshd holds back nothing
-    return ParamikoLink(session, pipe, release)
+    session.stream.acknowledge = None  # from now on sshd holds back nothing
+    return ParamikoLink(session, channel, release)
 
 
 def why_broken(session: Session, deadline: float) -> Failure:
@@ -378,7 +380,7 @@ def why_broken(session: Session, deadline: float) -> Failure:
 def _dropped(session: Session, problem: BaseException | None) -> Failure:
     words = "; ".join(
         part[:300]
-        for part in (session.before_banner, session.goodbye, session.wire.words())
+        for part in (session.before_banner, session.goodbye, session.stream.words())
         if part
     )
     said = f": {words}" if words else ""

@@ -24,20 +24,20 @@ from dispatcher.model.failure import Failure
 from dispatcher.transport import base
 from dispatcher.transport.base import Steps, Window
 from dispatcher.transport.ssh import algorithms
-from dispatcher.transport.ssh.byte_stream import Wire
+from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh.paramiko_internals import (
     LOOK,
     SUPPORTED,
     Connection,
     Login,
-    Pipe,
+    SshChannel,
     request,
 )
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 
 #: seconds for which a connection counts as alive after it was heard: longer than idle ones,
-#: which are asked every ``base.INTERVAL``, are silent
-FRESH = base.INTERVAL + 10.0
+#: which are asked every ``base.ALIVE_INTERVAL``, are silent
+FRESH = base.ALIVE_INTERVAL + 10.0
 _NOT_THERE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
@@ -49,7 +49,7 @@ class HostKeyRefused(SSHException):  # type: ignore[misc]
         self.failure = failure
 
 
-class FellSilent(SSHException):  # type: ignore[misc]
+class HostUnresponsive(SSHException):  # type: ignore[misc]
     """The host was asked whether it lives, and did not answer."""
 
 
@@ -74,39 +74,39 @@ class Standby:
         self._session = session
         self._command = command
         self._opened = threading.Event()
-        self._pipe = session.new_pipe(self)
+        self._channel = session.new_channel(self)
 
     def begin(self) -> None:
         """Ask the host for the channel; all else follows when it answers."""
-        self._session.ask_for(self._pipe)
+        self._session.ask_for(self._channel)
 
     def set(self) -> None:
         """The host has answered, or the connection is gone; on the session's thread."""
         # no exec during a new key exchange: this thread is the one that carries it out
-        if self._pipe.active and self._session.clear_to_send.is_set():
-            message = request(self._pipe, "exec", wants_reply=True)
+        if self._channel.active and self._session.clear_to_send.is_set():
+            message = request(self._channel, "exec", wants_reply=True)
             message.add_string(self._command)
-            self._session.say(self._pipe, message)
+            self._session.say(self._channel, message)
         self._opened.set()
 
     def serves(self, command: str) -> bool:
         """Whether it is worth a try for ``command``: it is the same, and was not refused."""
-        return command == self._command and not self._pipe.refusal
+        return command == self._command and not self._channel.refusal
 
-    def take(self, deadline: float) -> Pipe | None:
+    def take(self, deadline: float) -> SshChannel | None:
         """The channel where the command has started; None if it has ended since, or is late."""
-        pipe = self._pipe
-        if self._opened.wait(max(0.0, deadline - time.monotonic())) and pipe.active:
-            pipe.event.wait(max(0.0, deadline - time.monotonic()))
+        channel = self._channel
+        if self._opened.wait(max(0.0, deadline - time.monotonic())) and channel.active:
+            channel.event.wait(max(0.0, deadline - time.monotonic()))
             if self.ready():
-                return pipe
-        pipe.close()
+                return channel
+        channel.close()
         return None
 
     def ready(self) -> bool:
         """Whether the command runs on the channel now, and waits."""
-        pipe = self._pipe
-        return pipe.event_ready and not pipe.closed and not pipe.status_event.is_set()
+        channel = self._channel
+        return channel.event_ready and not channel.closed and not channel.status_event.is_set()
 
 
 class Session(Connection):
@@ -116,16 +116,20 @@ class Session(Connection):
     typed = 0.0
 
     def __init__(
-        self, wire: Wire, check: HostKeyCheck, offers: dict[str, tuple[str, ...]], steps: Steps
+        self,
+        stream: ByteStream,
+        check: HostKeyCheck,
+        offers: dict[str, tuple[str, ...]],
+        steps: Steps,
     ) -> None:
-        super().__init__(wire, {**offers, "host_keys": check.wanted(offers["host_keys"])})
+        super().__init__(stream, {**offers, "host_keys": check.wanted_types(offers["host_keys"])})
         self.steps = steps
         steps.enter("ssh banner")
         self._check = check
         self._host_key_blob: bytes | None = None
         self._standby: Standby | None = None
         self._answered = threading.Event()
-        self._alive = (0.0, base.MOST)
+        self._alive = (0.0, base.ALIVE_COUNT)
         self._heard_then = 0.0
         self._questions = 0  # that the present silence was met with
 
@@ -141,7 +145,7 @@ class Session(Connection):
         """One login attempt: ``in``, ``refused``, ``partial``, ``late`` or ``gone``."""
         return self._log_in(lambda login, done: login.auth_publickey(user, key, done), deadline)
 
-    def try_nothing(self, user: str, deadline: float) -> str:
+    def try_none(self, user: str, deadline: float) -> str:
         """As ``try_key``, without a key: few hosts let us in so, all say what they want."""
         return self._log_in(lambda login, done: login.auth_none(user, done), deadline)
 
@@ -164,22 +168,22 @@ class Session(Connection):
         problem = self.get_exception()
         return "partial" if isinstance(problem, PartialAuthentication) else "refused"
 
-    def open_pipe(
+    def open_ssh_channel(
         self, deadline: float, forward: tuple[str, int] | None = None
-    ) -> tuple[Pipe | None, str]:
+    ) -> tuple[SshChannel | None, str]:
         """A channel and ``""``, or ``None`` and ``late``, ``gone`` or the peer's refusal.
 
         forward: the address a jump host shall connect to; otherwise a command channel.
         """
         opened = threading.Event()
-        pipe = self.new_pipe(opened)
-        if not self.ask_for(pipe, forward):
+        channel = self.new_channel(opened)
+        if not self.ask_for(channel, forward):
             return None, "gone"
         if not self._wait(opened, deadline):
             return None, "late"
-        if pipe.refusal:
-            return None, pipe.refusal
-        return (pipe, "") if pipe.active and self.active else (None, "gone")
+        if channel.refusal:
+            return None, channel.refusal
+        return (channel, "") if channel.active and self.active else (None, "gone")
 
     def stand_by(self, command: str) -> None:
         """Start ``command`` on a channel for ``take_standby``; returns at once."""
@@ -187,7 +191,7 @@ class Session(Connection):
             self._standby = Standby(self, command)
             self._standby.begin()
 
-    def take_standby(self, command: str, deadline: float) -> Pipe | None:
+    def take_standby(self, command: str, deadline: float) -> SshChannel | None:
         """A channel where ``command`` has started already, for its one user; or None."""
         standby = self._standby
         if standby is None or not standby.serves(command) or not self.answers(deadline):
@@ -195,20 +199,20 @@ class Session(Connection):
         self._standby = None
         return standby.take(deadline)
 
-    def at_hand(self, command: str) -> bool:
+    def has_standby(self, command: str) -> bool:
         """Whether ``take_standby`` gives a channel without waiting."""
         standby = self._standby
         fresh = time.monotonic() - self.packetizer.heard < FRESH
         return fresh and standby is not None and standby.serves(command) and standby.ready()
 
-    def look_after(self, interval: float, most: int) -> None:
+    def set_keepalive(self, interval: float, most: int) -> None:
         """Ask the host after ``interval`` seconds of silence (0: never) whether it lives.
 
         most: as many questions may stay without an answer.
         """
         self._alive = interval, most
         if interval:
-            self.wire.settimeout(min(LOOK, interval))
+            self.stream.settimeout(min(LOOK, interval))
 
     def answers(self, deadline: float) -> bool:
         """Whether the host lives: it was heard just now, or answers by ``deadline``."""
@@ -217,42 +221,42 @@ class Session(Connection):
         self._answered.clear()
         return self._question() and self._wait(self._answered, deadline)
 
-    def give_terminal(self, pipe: Pipe, window: Window, deadline: float) -> str:
+    def request_pty(self, channel: SshChannel, window: Window, deadline: float) -> str:
         """``""`` when the channel has a terminal, or ``late``, ``gone`` or ``refused``."""
-        message = request(pipe, "pty-req", wants_reply=True)
+        message = request(channel, "pty-req", wants_reply=True)
         message.add_string(os.environ.get("TERM") or "dumb")
         for value in (window.columns, window.rows, 0, 0):
             message.add_int(value)
         message.add_string(b"\0")  # no modes: those of the host
-        return self._ask(pipe, message, deadline)
+        return self._ask(channel, message, deadline)
 
-    def resize(self, pipe: Pipe, window: Window) -> None:
+    def resize(self, channel: SshChannel, window: Window) -> None:
         """Tell the channel's terminal its new size."""
-        message = request(pipe, "window-change", wants_reply=False)
+        message = request(channel, "window-change", wants_reply=False)
         for value in (window.columns, window.rows, 0, 0):
             message.add_int(value)
-        self.say(pipe, message)
+        self.say(channel, message)
 
-    def execute(self, pipe: Pipe, command: str, deadline: float) -> str:
+    def execute(self, channel: SshChannel, command: str, deadline: float) -> str:
         """``""`` when the command runs, or ``late``, ``gone`` or ``refused``."""
-        message = request(pipe, "exec", wants_reply=True)
+        message = request(channel, "exec", wants_reply=True)
         message.add_string(command)
-        return self._ask(pipe, message, deadline)
+        return self._ask(channel, message, deadline)
 
-    def _ask(self, pipe: Pipe, message: Any, deadline: float) -> str:
-        pipe.expect_reply()
-        if not self.say(pipe, message):
+    def _ask(self, channel: SshChannel, message: Any, deadline: float) -> str:
+        channel.expect_reply()
+        if not self.say(channel, message):
             return "gone"
-        if not self._wait(pipe.event, deadline):
+        if not self._wait(channel.event, deadline):
             return "late"
-        if pipe.event_ready:
+        if channel.event_ready:
             return ""
         return "refused" if self.active else "gone"
 
     def silence(self) -> str | None:
         """What was seen of it if the host does not answer any more, else None."""
         problem = self.saved_exception
-        if isinstance(problem, FellSilent):
+        if isinstance(problem, HostUnresponsive):
             return str(problem)
         if isinstance(problem, OSError) and problem.errno in _NOT_THERE:
             return os.strerror(problem.errno).lower()
@@ -260,11 +264,11 @@ class Session(Connection):
 
     def end(self, patience: float = 0.8) -> None:
         """End the connection and its thread; any thread, any number of times."""
-        self.wire.shut()
+        self.stream.shut()
         if self.ident is not None and self is not threading.current_thread():
             self.join(patience)
         if not self.is_alive():
-            self.wire.close()
+            self.stream.close()
 
     # -- on the connection's thread ------------------------------------------------
 
@@ -276,7 +280,7 @@ class Session(Connection):
             if key != self._host_key_blob:
                 raise SSHException("it changed its host key during the connection")
             return
-        failure = self._check.judge(key, Message(key).get_text())
+        failure = self._check.verify(key, Message(key).get_text())
         if failure is not None:
             raise HostKeyRefused(failure)
         self._host_key_blob = key
@@ -287,9 +291,9 @@ class Session(Connection):
             return  # what is due by a deadline is waited for elsewhere
         if self.packetizer.heard != self._heard_then:
             self._heard_then, self._questions = self.packetizer.heard, 0
-        due = base.due(seconds, *self._alive)
+        due = base.questions_due(seconds, *self._alive)
         if due is None and self._questions >= self._alive[1]:
-            raise FellSilent(f"no answer for {seconds:.0f} s")
+            raise HostUnresponsive(f"no answer for {seconds:.0f} s")
         if due is None or due > self._questions:  # if late: nobody is given up unasked
             self._questions += 1
             if not self.packetizer.sends():  # else what is under way has to be answered as well

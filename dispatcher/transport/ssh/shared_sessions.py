@@ -1,7 +1,7 @@
 """Sessions that several commands share: idle ones for the next command, those to jump hosts.
 
 A connection serves one command at a time. Only when that has ended by itself does
-the connection come back to ``KeptSessions``; otherwise it is closed, since its end is what
+the connection come back to ``SessionPool``; otherwise it is closed, since its end is what
 tells the far side to end the command (see ``lifeline``). So nobody's command depends on
 another's, and sshd's limit of sessions a connection is never met.
 
@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import INTERVAL, MOST
+from dispatcher.transport.base import ALIVE_COUNT, ALIVE_INTERVAL
 from dispatcher.transport.ssh import byte_stream
-from dispatcher.transport.ssh.byte_stream import Wire
+from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Route = tuple[HostConfig, ...]
 
 
-class KeptSessions:
+class SessionPool:
     """Idle sessions by route; ``give`` and ``take`` are called from any thread."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class KeptSessions:
         while True:
             with self._lock:
                 idle = self._idle.get(route)
-                if not idle or (command is not None and not idle[-1][1].at_hand(command)):
+                if not idle or (command is not None and not idle[-1][1].has_standby(command)):
                     return None
                 _, session = idle.pop()
             if session.active:
@@ -55,7 +55,7 @@ class KeptSessions:
 
     def give(self, route: Route, session: Session) -> None:
         """Keep ``session``, whose command has ended."""
-        session.look_after(INTERVAL, MOST)  # whatever its last user wanted
+        session.set_keepalive(ALIVE_INTERVAL, ALIVE_COUNT)  # whatever its last user wanted
         with self._lock:
             if session.active and not self._closed:
                 self._idle.setdefault(route, []).append((time.monotonic(), session))
@@ -122,8 +122,8 @@ class JumpHost:
         self._failure: Failure | None = None
         self._failed_at = 0.0
 
-    def reach(self, config: HostConfig, deadline: float) -> Wire | Failure:
-        """A wire to a host behind this one."""
+    def reach(self, config: HostConfig, deadline: float) -> ByteStream | Failure:
+        """A stream to a host behind this one."""
         late = Failure(Kind.TIMEOUT, f"jump host {self._name}: no answer in time")
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return late
@@ -136,11 +136,11 @@ class JumpHost:
         if not self._gate.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return late
         try:
-            pipe, problem = session.open_pipe(deadline, (config.host, config.port))
+            channel, problem = session.open_ssh_channel(deadline, (config.host, config.port))
         finally:
             self._gate.release()
-        if pipe is not None:
-            return byte_stream.over_channel(pipe)
+        if channel is not None:
+            return byte_stream.over_channel(channel)
         return self._refused(problem, config)
 
     def _connected(self, deadline: float) -> Session | Failure:

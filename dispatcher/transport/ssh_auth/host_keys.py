@@ -8,8 +8,8 @@ Policy ``strict``: only keys on file. ``accept-new``: a host without any key on
 file is trusted at first sight and written down; a *changed* key is refused all
 the same. There is no policy that accepts everything.
 
-Certificates (``why_not``): paramiko negotiates them and proves that the server holds the
-key, but never looks at who signed it. Here: the signature by an authority on
+Certificates (``certificate_problem``): paramiko negotiates them and proves that the server
+holds the key, but never looks at who signed it. Here: the signature by an authority on
 file, the kind (host), the names, the time and that there is no critical option
 (none is defined for hosts). Layout: OpenSSH's ``PROTOCOL.certkeys``.
 
@@ -45,17 +45,19 @@ _HOST = 2
 _KEPT_TIME = 2**63
 
 
-def why_not(
+def certificate_problem(
     certificate: bytes, authorities: tuple[bytes, ...], host: str, now: float | None = None
 ) -> str | None:
     """Why the certificate does not vouch for ``host``, or ``None`` when it does."""
     try:
-        return _why_not(certificate, authorities, host, time.time() if now is None else now)
+        return _certificate_problem(
+            certificate, authorities, host, time.time() if now is None else now
+        )
     except ValueError as error:
         return f"it cannot be read: {error}"
 
 
-def _why_not(
+def _certificate_problem(
     certificate: bytes, authorities: tuple[bytes, ...], host: str, now: float
 ) -> str | None:
     reader = Reader(certificate)
@@ -139,7 +141,7 @@ class HostKeyCheck:
             # A key on file for the bare name serves every port, as in ssh.
             self._portless = index.keys_of(config.host)
 
-    def wanted(self, ours: tuple[str, ...]) -> tuple[str, ...]:
+    def wanted_types(self, ours: tuple[str, ...]) -> tuple[str, ...]:
         """Our host key algorithms, in order, narrowed to what can be checked.
 
         With keys on file: only their types (a certificate where an authority is
@@ -151,7 +153,7 @@ class HostKeyCheck:
         certified = tuple(name + CERT for name in ours) if known.authorities else ()
         return (certified + plain) or ours
 
-    def judge(self, blob: bytes, kind: str) -> Failure | None:
+    def verify(self, blob: bytes, kind: str) -> Failure | None:
         """Why the key must not be trusted, or ``None``.
 
         kind: the type inside the key, such as ``ssh-ed25519`` or its ``-cert`` form.
@@ -165,7 +167,7 @@ class HostKeyCheck:
         for entry in (*self._known.revoked, *self._portless.revoked):
             if plain_key(entry.blob) in (key, authority):
                 return self._revoked(entry, certified, key)
-        why = self._why_not(blob) if certified else None
+        why = self._certificate_problem(blob) if certified else None
         if certified and why is None:
             return None
         if any(entry.blob == key for entry in (*self._known.keys, *self._portless.keys)):
@@ -178,7 +180,7 @@ class HostKeyCheck:
             return self._learn(blob, kind)
         return self._unknown(blob, kind)
 
-    def _why_not(self, certificate: bytes) -> str | None:
+    def _certificate_problem(self, certificate: bytes) -> str | None:
         authorities = tuple(entry.blob for entry in (self._known or self._portless).authorities)
         name = self._config.known_as or self._config.host
         return self._verify_certificate(certificate, authorities, name)

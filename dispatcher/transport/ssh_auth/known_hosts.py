@@ -104,7 +104,7 @@ def authority_of(certificate: bytes) -> bytes:
     return reader.string()
 
 
-def why_damaged(blob: bytes, kind: str) -> str | None:
+def key_problem(blob: bytes, kind: str) -> str | None:
     """Why this is no whole key of type ``kind``, or ``None``."""
     bare = kind.removesuffix(CERT)
     if bare not in _FIELDS:
@@ -149,10 +149,10 @@ class Entry:
             raise ValueError("not canonical")
         return blob
 
-    def why_damaged(self) -> str | None:
+    def key_problem(self) -> str | None:
         """Why the line has no key to compare with, or ``None``."""
         try:
-            return why_damaged(self.blob, self.kind)
+            return key_problem(self.blob, self.kind)
         except ValueError:
             return "bad base64"
 
@@ -197,7 +197,7 @@ class KnownHosts:
             found = list(self._plain.get(name, ()))
         found += [entry for pattern, entry in self._patterns if _fits(name, pattern)]
         found += self._unhashed(name.encode())
-        damaged = {entry: why for entry in found if (why := entry.why_damaged())}
+        damaged = {entry: why for entry in found if (why := entry.key_problem())}
         told = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
         with self._lock:
             self.notices += [notice for notice in told if notice not in self.notices]

@@ -62,7 +62,7 @@ _HINT = "--transport ssh  # the system's ssh follows its own configuration"
 
 
 @dataclass(frozen=True)
-class Situation:
+class MatchContext:
     """What the criteria are compared with, at this line of the file."""
 
     host: str
@@ -74,7 +74,7 @@ class Situation:
     expand_command: Callable[[str], str]
 
 
-class Runs:
+class ProgramAnswers:
     """Answers of programs to ``Match`` lines, each run once and shared by all hosts."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ def wants_final_pass(words: Sequence[str]) -> bool:
     return any(word.lstrip("!").lower() == "final" for word in words)
 
 
-def applies(line: Line, now: Situation, runs: Runs) -> bool:
+def applies(line: Line, now: MatchContext, answers: ProgramAnswers) -> bool:
     """True when all criteria of the ``Match`` line hold.
 
     Raises: ConfigProblem for an unknown criterion or a missing value.
@@ -159,7 +159,7 @@ def applies(line: Line, now: Situation, runs: Runs) -> bool:
                 raise ConfigProblem(f"{line.place}: Match {criterion}: no value")
             if criterion in ("exec", "localnetwork") and not result:
                 continue  # no program is run whose answer cannot matter
-            holds = _holds(criterion, value, line, now, runs)
+            holds = _holds(criterion, value, line, now, answers)
         if holds == negated:
             result = False
     if count == 0:
@@ -167,7 +167,9 @@ def applies(line: Line, now: Situation, runs: Runs) -> bool:
     return result
 
 
-def _holds(criterion: str, value: str, line: Line, now: Situation, runs: Runs) -> bool:
+def _holds(
+    criterion: str, value: str, line: Line, now: MatchContext, answers: ProgramAnswers
+) -> bool:
     if criterion == "host":
         return matches_list(now.host.lower(), value, lower=True)
     if criterion == "originalhost":
@@ -179,7 +181,7 @@ def _holds(criterion: str, value: str, line: Line, now: Situation, runs: Runs) -
     if criterion == "tagged":
         return matches_list(now.tag, value)
     if criterion == "localnetwork":
-        return runs.ssh_holds(criterion, value, line.place)
+        return answers.ssh_holds(criterion, value, line.place)
     if criterion == "exec":
-        return runs.succeeds(now.expand_command(value), line.place)
+        return answers.succeeds(now.expand_command(value), line.place)
     raise ConfigProblem(f"{line.place}: Match {criterion}: not understood", hint=_HINT)

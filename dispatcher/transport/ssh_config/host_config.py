@@ -32,7 +32,7 @@ class HostConfig:
     identity_agent: socket path; ``None`` for the usual one, ``""`` for none.
     jumps: hosts to go through, first hop first.
     host_keys: ``strict`` or ``accept-new``.
-    alive_interval, alive_count: see ``base.Alive``; ``None`` where the config says nothing.
+    alive_interval, alive_count: see ``base.Keepalive``; ``None`` where the config says nothing.
     algorithms: what the config says of ciphers, macs and so on, unparsed.
     """
 

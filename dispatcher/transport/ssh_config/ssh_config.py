@@ -44,7 +44,7 @@ Raw = dict[str, list[str]]
 
 
 @dataclass
-class _Reading:
+class _Lookup:
     """One host's values while the files are gone through."""
 
     original: str
@@ -78,7 +78,7 @@ class SshConfig:
         self._path = path
         self._lock = threading.Lock()
         self._parsed: dict[str, tuple[Line, ...]] = {}
-        self._runs = config_match.Runs()
+        self._answers = config_match.ProgramAnswers()
 
     def resolve(self, target: Target) -> HostConfig | Failure:
         """Where and how to connect for ``target``, or why its config cannot be followed."""
@@ -86,8 +86,8 @@ class SshConfig:
         if problem is not None:
             return problem
         try:
-            reading = self._read(target)
-            return check(target.host, reading.raw, reading.places, self._local, self._environ)
+            lookup = self._read(target)
+            return check(target.host, lookup.raw, lookup.places, self._local, self._environ)
         except ConfigProblem as bad:
             return Failure(Kind.CONFIG, str(bad), bad.hint or _HINT)
 
@@ -98,33 +98,33 @@ class SshConfig:
         """
         return self._read(target).raw
 
-    def _read(self, target: Target) -> _Reading:
+    def _read(self, target: Target) -> _Lookup:
         raw: Raw = {}
         if target.user is not None:
             raw["user"] = [target.user]
         if target.port is not None:
             raw["port"] = [str(target.port)]
-        reading = _Reading(target.host, target.host, raw)
-        self._read_all(reading)
-        reading.host = self._connect_name(reading)
-        if reading.wants_final:
-            reading.final = True
-            raw["hostname"] = [reading.host.replace("%", "%%")]
-            self._read_all(reading)
-        return reading
+        lookup = _Lookup(target.host, target.host, raw)
+        self._read_all(lookup)
+        lookup.host = self._connect_name(lookup)
+        if lookup.wants_final:
+            lookup.final = True
+            raw["hostname"] = [lookup.host.replace("%", "%%")]
+            self._read_all(lookup)
+        return lookup
 
-    def _read_all(self, reading: _Reading) -> None:
+    def _read_all(self, lookup: _Lookup) -> None:
         if self._path is not None:
             if self._path.lower() != "none":
-                self._read_file(self._path, reading, user=True, depth=0, must_exist=True)
+                self._read_file(self._path, lookup, user=True, depth=0, must_exist=True)
             return
-        self._read_file(os.path.join(self._ssh_dir, "config"), reading, user=True, depth=0)
-        self._read_file(os.path.join(self._system_dir, "ssh_config"), reading, user=False, depth=0)
+        self._read_file(os.path.join(self._ssh_dir, "config"), lookup, user=True, depth=0)
+        self._read_file(os.path.join(self._system_dir, "ssh_config"), lookup, user=False, depth=0)
 
     def _read_file(
         self,
         path: str,
-        reading: _Reading,
+        lookup: _Lookup,
         *,
         user: bool,
         depth: int,
@@ -135,9 +135,9 @@ class SshConfig:
             raise ConfigProblem(f"{path}: more than {_MAX_DEPTH} files include each other")
         # The user's own files must be the user's own; -F and system files are as given.
         private = user and (depth > 0 or self._path is None)
-        reading.active = not never
+        lookup.active = not never
         for line in self._lines(path, private, must_exist):
-            self._apply(line, reading, user=user, depth=depth, never=never)
+            self._apply(line, lookup, user=user, depth=depth, never=never)
 
     def _lines(self, path: str, private: bool, must_exist: bool) -> tuple[Line, ...]:
         with self._lock:
@@ -145,28 +145,28 @@ class SshConfig:
                 self._parsed[path] = _load(path, private, must_exist)
             return self._parsed[path]
 
-    def _apply(self, line: Line, reading: _Reading, *, user: bool, depth: int, never: bool) -> None:
+    def _apply(self, line: Line, lookup: _Lookup, *, user: bool, depth: int, never: bool) -> None:
         keyword = ALIASES.get(line.keyword, line.keyword)
         if keyword == "host":
-            reading.active = _host_applies(line, reading.host) and not never
+            lookup.active = _host_applies(line, lookup.host) and not never
         elif keyword == "match":
             if config_match.wants_final_pass(line.words) and not never:
-                reading.wants_final = True
-            reading.active = not never and config_match.applies(
-                line, self._situation(reading, line), self._runs
+                lookup.wants_final = True
+            lookup.active = not never and config_match.applies(
+                line, self._context(lookup, line), self._answers
             )
         elif keyword == "include":
-            self._include(line, reading, user=user, depth=depth)
+            self._include(line, lookup, user=user, depth=depth)
         elif keyword == "ignoreunknown":
-            if reading.active and not reading.ignored:
-                reading.ignored = ",".join(line.words)
+            if lookup.active and not lookup.ignored:
+                lookup.ignored = ",".join(line.words)
         elif keyword in KNOWN:
-            _set(keyword, line, reading)
-        elif not matches_list(keyword, reading.ignored, lower=True):
+            _set(keyword, line, lookup)
+        elif not matches_list(keyword, lookup.ignored, lower=True):
             raise ConfigProblem(f"{line.place}: unknown option {line.keyword[:40]!r}")
 
-    def _include(self, line: Line, reading: _Reading, *, user: bool, depth: int) -> None:
-        was_active = reading.active
+    def _include(self, line: Line, lookup: _Lookup, *, user: bool, depth: int) -> None:
+        was_active = lookup.active
         for word in line.words:
             pattern = config_lines.expand_variables(word, self._environ, line.place)
             if pattern.startswith("~"):
@@ -176,47 +176,47 @@ class SshConfig:
             elif not pattern.startswith("/"):
                 pattern = os.path.join(self._ssh_dir if user else self._system_dir, pattern)
             for path in sorted(glob.glob(pattern)):
-                self._read_file(path, reading, user=user, depth=depth + 1, never=not was_active)
-                reading.active = was_active
+                self._read_file(path, lookup, user=user, depth=depth + 1, never=not was_active)
+                lookup.active = was_active
 
-    def _connect_name(self, reading: _Reading) -> str:
+    def _connect_name(self, lookup: _Lookup) -> str:
         """HostName with its token replaced; addresses and names in lower case as ssh does."""
-        written = reading.raw.get("hostname")
-        name = reading.original
+        written = lookup.raw.get("hostname")
+        name = lookup.original
         if written is not None:
-            place = reading.places.get("hostname", "hostname")
+            place = lookup.places.get("hostname", "hostname")
             name = config_lines.expand(
-                written[0], {"h": reading.original}, config_lines.HOSTNAME, place
+                written[0], {"h": lookup.original}, config_lines.HOSTNAME, place
             )
         return name.lower()
 
-    def _situation(self, reading: _Reading, line: Line) -> config_match.Situation:
-        raw = reading.raw
+    def _context(self, lookup: _Lookup, line: Line) -> config_match.MatchContext:
+        raw = lookup.raw
         user = raw.get("user", [self._local.user])[0]
-        host = reading.host if reading.final else reading.original
-        if not reading.final and "hostname" in raw:
+        host = lookup.host if lookup.final else lookup.original
+        if not lookup.final and "hostname" in raw:
             host = config_lines.expand(
                 raw["hostname"][0],
-                {"h": reading.original},
+                {"h": lookup.original},
                 config_lines.HOSTNAME,
                 line.place,
             )
         values = config_lines.token_values(
             self._local,
-            original=reading.original,
+            original=lookup.original,
             host=host,
             port=raw.get("port", ["22"])[0],
             user=user,
             alias=raw.get("hostkeyalias", [None])[0],
             jump=raw.get("proxyjump", [""])[0],
         )
-        return config_match.Situation(
+        return config_match.MatchContext(
             host=host,
-            original=reading.original,
+            original=lookup.original,
             user=user,
             local_user=self._local.user,
             tag=raw.get("tag", [""])[0],
-            final=reading.final,
+            final=lookup.final,
             expand_command=lambda text: config_lines.expand_for_shell(
                 text, values, config_lines.FILES, line.place
             ),
@@ -236,9 +236,9 @@ def _host_applies(line: Line, host: str) -> bool:
     return found
 
 
-def _set(keyword: str, line: Line, reading: _Reading) -> None:
+def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
     """Remember the value where it is the first (or one of many); check its form always."""
-    raw = reading.raw
+    raw = lookup.raw
     if keyword in RAW:
         value = line.rest.lstrip(" \t\r\n=")
         if keyword == "proxyjump":
@@ -253,16 +253,16 @@ def _set(keyword: str, line: Line, reading: _Reading) -> None:
             raise ConfigProblem(f"{line.place}: {keyword}: more than one value")
         if keyword in SINGLE | REPEATED | LISTS and not (words and all(words)):
             raise ConfigProblem(f"{line.place}: {keyword}: empty value")
-    if not reading.active:
+    if not lookup.active:
         return
     if keyword in REPEATED:
         kept = raw.setdefault(keyword, [])
         if words[0] not in kept:
             kept.append(words[0])
-            reading.places.setdefault(keyword, line.place)
+            lookup.places.setdefault(keyword, line.place)
     elif keyword in SINGLE | LISTS | RAW and keyword not in raw:
         raw[keyword] = words
-        reading.places[keyword] = line.place
+        lookup.places[keyword] = line.place
 
 
 def _excluded(keyword: str, raw: Raw) -> bool:

@@ -13,7 +13,7 @@ from dispatcher.transport.ssh import paramiko_transport
 paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
 
-from dispatcher.transport.ssh.paramiko_internals import WINDOW, Pipe, request  # noqa: E402
+from dispatcher.transport.ssh.paramiko_internals import WINDOW, SshChannel, request  # noqa: E402
 
 DATA, EOF, CLOSE, REQUEST = 94, 96, 97, 98
 
@@ -48,12 +48,12 @@ def slow() -> Slow:
 
 
 @pytest.fixture
-def pipe(slow: Slow) -> Pipe:
-    pipe = Pipe(0, WINDOW)
-    pipe._set_transport(slow)
-    pipe._set_window(WINDOW, 32768)
-    pipe._set_remote_channel(0, WINDOW, 32768)
-    return pipe
+def channel(slow: Slow) -> SshChannel:
+    channel = SshChannel(0, WINDOW)
+    channel._set_transport(slow)
+    channel._set_window(WINDOW, 32768)
+    channel._set_remote_channel(0, WINDOW, 32768)
+    return channel
 
 
 def during(slow: Slow, first: Callable[[], object], then: Callable[[], object]) -> None:
@@ -68,45 +68,47 @@ def during(slow: Slow, first: Callable[[], object], then: Callable[[], object]) 
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_a_close_comes_after_what_is_being_written(slow: Slow, pipe: Pipe, ours: bool) -> None:
-    close = pipe.close if ours else lambda: pipe._handle_close(Message())
-    during(slow, lambda: pipe.send(b"x"), close)
+def test_a_close_comes_after_what_is_being_written(
+    slow: Slow, channel: SshChannel, ours: bool
+) -> None:
+    close = channel.close if ours else lambda: channel._handle_close(Message())
+    during(slow, lambda: channel.send(b"x"), close)
     assert slow.sent == [DATA, EOF, CLOSE]
     assert slow.unlinked == ([] if ours else [0])
 
 
-def test_nothing_follows_a_close(slow: Slow, pipe: Pipe) -> None:
+def test_nothing_follows_a_close(slow: Slow, channel: SshChannel) -> None:
 
     def more() -> None:
         with pytest.raises(OSError, match="closed"):
-            pipe.send(b"x")
-        pipe.shutdown_write()
-        pipe.close()
-        assert not pipe.say(request(pipe, "window-change", wants_reply=False))
+            channel.send(b"x")
+        channel.shutdown_write()
+        channel.close()
+        assert not channel.say(request(channel, "window-change", wants_reply=False))
 
-    during(slow, pipe.close, more)
+    during(slow, channel.close, more)
     assert slow.sent == [EOF, CLOSE]
 
 
-def test_no_data_after_the_end_of_input(slow: Slow, pipe: Pipe) -> None:
-    during(slow, pipe.shutdown_write, lambda: pipe.send(b"x"))
+def test_no_data_after_the_end_of_input(slow: Slow, channel: SshChannel) -> None:
+    during(slow, channel.shutdown_write, lambda: channel.send(b"x"))
     assert slow.sent == [EOF]
 
 
-def test_what_others_add_is_sent_by_who_sends(slow: Slow, pipe: Pipe) -> None:
-    ask = request(pipe, "exec", wants_reply=True)
-    during(slow, lambda: pipe.send(b"x"), lambda: [pipe.say(ask), pipe.send(b"y")])
+def test_what_others_add_is_sent_by_who_sends(slow: Slow, channel: SshChannel) -> None:
+    ask = request(channel, "exec", wants_reply=True)
+    during(slow, lambda: channel.send(b"x"), lambda: [channel.say(ask), channel.send(b"y")])
     assert slow.sent == [DATA, REQUEST, DATA]
 
 
-def test_all_of_many_writers_is_sent(pipe: Pipe, slow: Slow) -> None:
+def test_all_of_many_writers_is_sent(channel: SshChannel, slow: Slow) -> None:
     slow.began.set()
     threads = [
-        threading.Thread(target=lambda: [pipe.send(b"x") for _ in range(200)]) for _ in range(4)
+        threading.Thread(target=lambda: [channel.send(b"x") for _ in range(200)]) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    pipe.close()
+    channel.close()
     assert slow.sent == [DATA] * 800 + [EOF, CLOSE]

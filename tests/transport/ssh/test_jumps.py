@@ -211,7 +211,7 @@ def test_proxy_command_that_fails(own: Sshd, transports: list[ParamikoTransport]
 
 
 def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
-    """The wire is closed at the stream's end, perhaps before the words were read."""
+    """The stream is closed at the stream's end, perhaps before the words were read."""
     pump = Pump("test:busy")
     held, release, busy = threading.Event(), threading.Event(), os.pipe()
 
@@ -223,12 +223,12 @@ def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
     pump.add(busy[0], hold)
     os.write(busy[1], b".")
     assert held.wait(10)
-    proxy_wire = byte_stream.over_command("sh -c 'echo no way >&2; exit 1'", pump)
-    assert isinstance(proxy_wire, byte_stream.Wire)
-    assert proxy_wire.recv(100) == b""
-    proxy_wire.close()  # the pump is busy: its order waits
+    proxy_stream = byte_stream.over_command("sh -c 'echo no way >&2; exit 1'", pump)
+    assert isinstance(proxy_stream, byte_stream.ByteStream)
+    assert proxy_stream.recv(100) == b""
+    proxy_stream.close()  # the pump is busy: its order waits
     release.set()
-    assert proxy_wire.words() == "no way"
+    assert proxy_stream.words() == "no way"
     os.close(busy[1])
     pump.close()
 

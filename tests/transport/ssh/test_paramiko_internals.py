@@ -110,7 +110,7 @@ def without_classes_of_our_own(tree: ast.AST) -> ast.AST:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
-            if bases & {"Connection", "Pipe", "Packets", "Login"}:
+            if bases & {"Connection", "SshChannel", "BoundedPacketizer", "Login"}:
                 continue
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
@@ -152,7 +152,7 @@ def test_a_file_that_uses_one_is_seen() -> None:
         "class Session(Connection):\n    def _log(self): ...",
         "class Session(Connection):\n    def end(self): self._channels.clear()",
         "class Link:\n    def end(self): self._session._unlink_channel(1)",
-        "def end(pipe): pipe._set_closed()",
+        "def end(channel): channel._set_closed()",
     ):
         tree = without_classes_of_our_own(ast.parse(source))
         assert set(private_names(tree)) & paramikos(), source

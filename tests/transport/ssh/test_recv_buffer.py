@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.transport.ssh.byte_stream import Wire, over_socket
+from dispatcher.transport.ssh.byte_stream import ByteStream, over_socket
 from dispatcher.transport.ssh.recv_buffer import RecvBuffer
 
 
@@ -83,14 +83,14 @@ class _Stream:
 def test_a_wire_gives_what_was_sent(
     data: bytes, sizes: list[int], reads: list[int], back: int
 ) -> None:
-    wire = Wire(_Stream(data, sizes), lambda: None, lambda: None)
+    stream = ByteStream(_Stream(data, sizes), lambda: None, lambda: None)
     got = b""
-    while part := wire.recv(reads[len(got) % len(reads)]):
+    while part := stream.recv(reads[len(got) % len(reads)]):
         keep = max(1, len(part) - back)
-        wire.unread(part[keep:])
+        stream.unread(part[keep:])
         got += part[:keep]
     assert got == data
-    assert wire.recv(1) == b""
+    assert stream.recv(1) == b""
 
 
 @pytest.fixture
@@ -105,22 +105,22 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_a_wire_over_a_socket_waits_no_longer_than_told(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    wire = over_socket(pair[0])
-    wire.settimeout(0.02)
+    stream = over_socket(pair[0])
+    stream.settimeout(0.02)
     with pytest.raises(BlockingIOError):
-        wire.recv(1)
+        stream.recv(1)
     pair[1].sendall(b"x" * 1000)
-    assert wire.recv(10) == b"x" * 10
+    assert stream.recv(10) == b"x" * 10
     with pytest.raises(BlockingIOError):
-        all(wire.send(b"y" * 100_000) for _ in range(1000))
+        all(stream.send(b"y" * 100_000) for _ in range(1000))
 
 
 def test_shutting_a_wire_wakes_its_reader(pair: tuple[socket.socket, socket.socket]) -> None:
-    wire, got = over_socket(pair[0]), []
-    wire.settimeout(60.0)
-    reader = threading.Thread(target=lambda: got.append(wire.recv(1)))
+    stream, got = over_socket(pair[0]), []
+    stream.settimeout(60.0)
+    reader = threading.Thread(target=lambda: got.append(stream.recv(1)))
     reader.start()
-    wire.shut()
+    stream.shut()
     reader.join(10)
     assert got == [b""]
 
@@ -130,8 +130,8 @@ def test_until_a_command_has_started_nothing_waits_for_an_acknowledgement(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     prompt = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
-    wire = over_socket(pair[0])
+    stream = over_socket(pair[0])
     pair[0].setsockopt(*prompt, 0)
     pair[1].sendall(b"x")
-    assert wire.recv(1) == b"x"
+    assert stream.recv(1) == b"x"
     assert pair[0].getsockopt(*prompt) == 1

@@ -13,7 +13,7 @@ import pytest
 from dispatcher.bootstrap import shell
 from dispatcher.model.failure import Ending, Kind
 from dispatcher.transport import base
-from dispatcher.transport.base import Alive, Link, Target
+from dispatcher.transport.base import Keepalive, Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from ..conftest import Reader, gather
@@ -24,7 +24,7 @@ NODE = Target("node")
 
 @pytest.fixture
 def transport(sshd: Sshd) -> Iterator[ParamikoTransport]:
-    made = ParamikoTransport(config=sshd.config(), keep=True, alive=Alive(15.0))
+    made = ParamikoTransport(config=sshd.config(), keep=True, alive=Keepalive(15.0))
     yield made
     made.close()
 
@@ -46,21 +46,21 @@ def run(transport: ParamikoTransport, *words: str, at_hand: bool = False) -> byt
 
 def until_at_hand(transport: ParamikoTransport) -> Link:
     end = time.monotonic() + 20
-    while (link := transport.open_at_hand(NODE, shell.COMMAND)) is None:
+    while (link := transport.open_started(NODE, shell.COMMAND)) is None:
         assert time.monotonic() < end
         time.sleep(0.01)
     return link
 
 
 def test_a_command_over_a_shell_that_waits(transport: ParamikoTransport) -> None:
-    assert transport.open_at_hand(NODE, shell.COMMAND) is None
+    assert transport.open_started(NODE, shell.COMMAND) is None
     run(transport, "true")
-    assert transport.open_at_hand(NODE, shell.COMMAND) is None
-    assert transport.kept is not None
+    assert transport.open_started(NODE, shell.COMMAND) is None
+    assert transport.session_pool is not None
     for number in range(3):
-        transport.kept.stand_by(shell.COMMAND)
+        transport.session_pool.stand_by(shell.COMMAND)
         assert run(transport, "echo", f"x{number}", at_hand=True).endswith(f"x{number}\n".encode())
-    transport.kept.stand_by(shell.COMMAND)
+    transport.session_pool.stand_by(shell.COMMAND)
     other = transport.open(NODE, "echo other", time.monotonic() + 20)  # not what waits there
     assert isinstance(other, Link)
     assert gather(other)[0] == b"other\n"
@@ -69,11 +69,11 @@ def test_a_command_over_a_shell_that_waits(transport: ParamikoTransport) -> None
 def test_a_waiting_shell_that_has_ended(transport: ParamikoTransport, tmp_path: Path) -> None:
     run(transport, "true")
     command = f"[ -e {tmp_path}/once ]&&echo again;touch {tmp_path}/once"
-    assert transport.kept is not None
-    transport.kept.stand_by(command)
-    ((_, session),) = next(iter(transport.kept._idle.values()))
+    assert transport.session_pool is not None
+    transport.session_pool.stand_by(command)
+    ((_, session),) = next(iter(transport.session_pool._idle.values()))
     assert session._standby is not None
-    assert session._standby._pipe.status_event.wait(20)
+    assert session._standby._channel.status_event.wait(20)
     opened = transport.open(NODE, command, time.monotonic() + 20)
     assert isinstance(opened, Link)
     assert gather(opened)[0] == b"again\n"
@@ -85,8 +85,8 @@ def test_a_host_of_one_session_refuses(tmp_path: Path) -> None:
     try:
         for _ in range(3):
             assert run(transport, "echo", "yes").endswith(b"yes\n")
-            assert transport.kept is not None
-            transport.kept.stand_by(shell.COMMAND)
+            assert transport.session_pool is not None
+            transport.session_pool.stand_by(shell.COMMAND)
     finally:
         transport.close()
         server.stop()
@@ -97,13 +97,13 @@ def test_a_host_of_one_session_refuses(tmp_path: Path) -> None:
     [(14.9, 15, 0), (15, 15, 1), (59, 15, 3), (60, 15, None), (1e9, 0, 0), (1.0, 0.5, 2)],
 )
 def test_questions_are_due(silent: float, interval: float, due: int | None) -> None:
-    assert base.due(silent, interval, 3) == due
+    assert base.questions_due(silent, interval, 3) == due
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_silent_host(sshd: Sshd, stopped: bool) -> None:
     """Its command says nothing for longer than the limit; only if sshd does neither it is lost."""
-    transport = ParamikoTransport(config=sshd.config(), alive=Alive(0.3))
+    transport = ParamikoTransport(config=sshd.config(), alive=Keepalive(0.3))
     link = transport.open(NODE, "echo $PPID; sleep 2.5; echo late", time.monotonic() + 20)
     assert isinstance(link, Link)
     reader = Reader(link)

@@ -15,7 +15,7 @@ import pytest
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
-from dispatcher.transport.ssh_auth.host_keys import why_not
+from dispatcher.transport.ssh_auth.host_keys import certificate_problem
 from dispatcher.transport.ssh_auth.known_hosts import _hash_name
 
 from ..conftest import gather
@@ -298,16 +298,16 @@ def test_what_makes_a_certificate_bad(tmp_path: Path) -> None:
         return path if path.exists() else keygen(path)
 
     good = made("-h", "-n", "n1,*.lab", "-V", "+1h")
-    assert why_not(good, trusted, "n1") is None
-    assert why_not(good, trusted, "x.lab") is None
-    assert "not for" in (why_not(good, trusted, "n2") or "")
-    assert "not on file" in (why_not(good, (), "n1") or "")
-    assert "not valid" in (why_not(good, trusted, "n1", now=time.time() + 7200) or "")
-    assert "not valid" in (why_not(good, trusted, "n1", now=0) or "")
-    assert "not a host certificate" in (why_not(made("-n", "n1"), trusted, "n1") or "")
-    assert "not for" in (why_not(made("-h"), trusted, "n1") or "")
+    assert certificate_problem(good, trusted, "n1") is None
+    assert certificate_problem(good, trusted, "x.lab") is None
+    assert "not for" in (certificate_problem(good, trusted, "n2") or "")
+    assert "not on file" in (certificate_problem(good, (), "n1") or "")
+    assert "not valid" in (certificate_problem(good, trusted, "n1", now=time.time() + 7200) or "")
+    assert "not valid" in (certificate_problem(good, trusted, "n1", now=0) or "")
+    assert "not a host certificate" in (certificate_problem(made("-n", "n1"), trusted, "n1") or "")
+    assert "not for" in (certificate_problem(made("-h"), trusted, "n1") or "")
     for at in range(0, len(good), 7):
         changed = good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :]
-        assert why_not(changed, trusted, "n1") is not None
-        assert why_not(good[:at], trusted, "n1") is not None
-    assert why_not(good + b"x", trusted, "n1") is not None
+        assert certificate_problem(changed, trusted, "n1") is not None
+        assert certificate_problem(good[:at], trusted, "n1") is not None
+    assert certificate_problem(good + b"x", trusted, "n1") is not None

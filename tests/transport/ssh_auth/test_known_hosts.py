@@ -291,11 +291,11 @@ def test_two_machines_under_one_name(tmp_path: Path) -> None:
     first, second, same = (
         HostKeyCheck(config, found, "accept-new", lambda *_: "no certificate") for _ in range(3)
     )
-    assert first.judge(blob(1), "ssh-ed25519") is None
-    refused = second.judge(blob(2), "ssh-ed25519")
+    assert first.verify(blob(1), "ssh-ed25519") is None
+    refused = second.verify(blob(2), "ssh-ed25519")
     assert refused is not None
     assert refused.kind is Kind.HOST_KEY_CHANGED
-    assert same.judge(blob(1), "ssh-ed25519") is None
+    assert same.verify(blob(1), "ssh-ed25519") is None
     assert numbers(KnownHosts([str(path)]), "n1") == [1]
 
 

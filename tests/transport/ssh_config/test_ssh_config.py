@@ -123,7 +123,7 @@ def ours(path: str, target: Target) -> dict[str, list[str]] | None:
         found["proxyjump"] = [",".join(jumps)]
     timeout = checked.connect_timeout
     found["connecttimeout"] = [str(int(timeout)) if timeout else "none"]
-    interval, count = base.Alive().limits(checked.alive_interval, checked.alive_count)
+    interval, count = base.Keepalive().limits(checked.alive_interval, checked.alive_count)
     found["serveraliveinterval"], found["serveralivecountmax"] = [str(int(interval))], [str(count)]
     return found
 
