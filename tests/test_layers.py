@@ -163,7 +163,7 @@ def test_no_files_import_each_other() -> None:
 
 
 def circles() -> Iterator[set[str]]:
-    """Modules that reach each other by imports, those for types too (Tarjan's algorithm)."""
+    """Modules that reach each other by imports, also in functions or for types only (Tarjan)."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     path: list[str] = []
