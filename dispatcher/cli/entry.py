@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dispatcher.cli.help import SectionedCommand
 from dispatcher.cli.options.option_classes import Options
 from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.cli.say import complain
@@ -42,7 +43,7 @@ def command(
         def call(**given: Any) -> int:
             return function(kind(**given))
 
-        make = click.command(name, click.Command, **settings)
+        make = click.command(name, SectionedCommand, **settings)
         found = make(update_wrapper(call, function))
         for parameter in found.params:
             default = getattr(kind, parameter.name or "") if parameter.expose_value else None

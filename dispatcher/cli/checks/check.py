@@ -23,6 +23,7 @@ from dispatcher.checks.xid import parse_table
 from dispatcher.cli import entry
 from dispatcher.cli.checks import check_table
 from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli.help import section
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.options.host_options import find_hosts, how_options, where_options
@@ -171,42 +172,71 @@ Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 u
 )
 @click.argument("words", nargs=-1, metavar="[SCRIPT]")
 @where_options
-@click.option("--full", is_flag=True, help="Also GPUs, kernel log, InfiniBand, mounts; slower.")
-@click.option("--python", metavar="PATH", help="Python of the ranks, as for a run.")
-@click.option("--chdir", metavar="DIR", help="Working directory of the ranks [default: this one].")
-@click.option("--iface", metavar="NAME", help="Interface over which the ranks will meet.")
-@click.option("--master-port", metavar="PORT", help="Try this port on host 0 [any free one].")
-@click.option("--check-timeout", metavar="S", help="Seconds for all of it [20; 60 with --full].")
-@click.option(
-    "--xid-table", metavar="FILE", help="With --full: NUMBER critical|warn|ignore, a line each."
+@section(
+    "Checks",
+    click.option(
+        "--full", is_flag=True, help="Also check GPUs, kernel log, InfiniBand and mounts; slower."
+    ),
+    click.option("--python", metavar="PATH", help="Python for the ranks, as in a run."),
+    click.option(
+        "--chdir", metavar="DIR", help="Working directory of the ranks [default: this one]."
+    ),
+    click.option("--iface", metavar="NAME", help="Network interface of the ranks."),
+    click.option("--master-port", metavar="PORT", help="Try this port on host 0 [any free one]."),
+    click.option(
+        "--check-timeout", metavar="S", help="Seconds for everything [20; 60 with --full]."
+    ),
+    click.option(
+        "--xid-table",
+        metavar="FILE",
+        help="With --full: lines of NUMBER critical|warn|ignore for the driver's Xid messages.",
+    ),
+    click.option(
+        "--site-checks",
+        metavar="DIR",
+        help="With --full: run the executables in DIR of each host; each prints a JSON line.",
+    ),
 )
-@click.option(
-    "--site-checks",
-    metavar="DIR",
-    help="With --full: run the executables in DIR of each host; each prints a JSON line.",
+@section(
+    "Pairs of hosts",
+    click.option("--pairs", is_flag=True, help="Measure hosts two by two; find the slow one."),
+    click.option(
+        "--backend",
+        type=click.Choice(["tcp", "mpi", "nccl", "gloo"]),
+        help="Measure plain TCP, or ranks of --python: MPI, NCCL on GPU 0, gloo (CPU) [tcp].",
+    ),
+    click.option("--rounds", metavar="N|all", help="At most N rounds, or all pairs [4]."),
+    click.option(
+        "--slow", metavar="SHARE", help="A pair is bad below this share of the usual [0.5]."
+    ),
+    click.option("--svg", metavar="FILE", help="Write the heat map to FILE."),
 )
-@click.option("--pairs", is_flag=True, help="Measure hosts two by two; find the slow one.")
-@click.option(
-    "--backend",
-    type=click.Choice(["tcp", "mpi", "nccl", "gloo"]),
-    help="With --pairs: plain TCP, or ranks of --python: MPI, NCCL on GPU 0, gloo (CPU) [tcp].",
+@section(
+    "NCCL",
+    click.option(
+        "--nccl", is_flag=True, help="What NCCL will use on every host, and which settings to give."
+    ),
+    click.option(
+        "--from",
+        "texts",
+        multiple=True,
+        metavar="FILE",
+        help="Read a host's ibstatus, rdma link, ip addr, env ... from FILE; may be repeated.",
+    ),
+    click.option("--apply", "apply", metavar="FILE", help="Write the advice for --env-file."),
+    click.option("--log", "log", metavar="FILE", help="Compare with NCCL's INFO lines in FILE."),
 )
-@click.option("--rounds", metavar="N|all", help="With --pairs: rounds at most; all pairs [4].")
-@click.option("--slow", metavar="SHARE", help="With --pairs: bad below this of the usual [0.5].")
-@click.option("--svg", metavar="FILE", help="With --pairs: write the heat map to FILE.")
-@click.option("-v", "--verbose", is_flag=True, help="Show checks that are fine everywhere, too.")
-@click.option("--nccl", is_flag=True, help="What NCCL will use on every host, and should be told.")
-@click.option(
-    "--from",
-    "texts",
-    multiple=True,
-    metavar="FILE",
-    help="With --nccl: a host's ibstatus, rdma link, ip addr, env ... as text; repeatable.",
+@section(
+    "Output",
+    click.option(
+        "-v", "--verbose", is_flag=True, help="Also show checks that are fine everywhere."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="The result as one JSON object."),
 )
-@click.option("--apply", "apply", metavar="FILE", help="Write the advice to FILE for --env-file.")
-@click.option("--log", "log", metavar="FILE", help="Compare with NCCL's INFO lines in FILE.")
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
-@click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10].")
+@section(
+    "Connections",
+    click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10]."),
+)
 @how_options
 def command(options: CheckOptions) -> int:
     """Look at all hosts at once and say which are fit for a job, which are not, and why."""

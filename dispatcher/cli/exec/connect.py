@@ -9,7 +9,13 @@ import click
 
 from dispatcher.cli import entry
 from dispatcher.cli.entry import MIXED, enter
-from dispatcher.cli.options.host_options import how_options, time_options, where_options
+from dispatcher.cli.help import section
+from dispatcher.cli.options.host_options import (
+    how_options,
+    time_options,
+    verbose_option,
+    where_options,
+)
 from dispatcher.cli.options.option_classes import ConnectOptions, replace
 from dispatcher.model.errors import DispatchError, UsageError
 
@@ -25,11 +31,17 @@ passphrase must be in an SSH agent.
 
 @entry.command("connect", ConnectOptions, context_settings=MIXED, epilog=EPILOG)
 @where_options
-@click.option("--keep", metavar="S", help="Idle seconds until they close [600].")
-@click.option("--list", "listing", is_flag=True, help="Say to which hosts there are connections.")
-@click.option("--close", "closing", is_flag=True, help="Close them, or those to -H and -w.")
+@section(
+    "Connections",
+    click.option("--keep", metavar="S", help="Close them after S idle seconds [600]."),
+    click.option("--list", "listing", is_flag=True, help="List the hosts that are connected."),
+    click.option(
+        "--close", "closing", is_flag=True,
+        help="Close all connections, or only those to the hosts of -H and -w.",
+    ),
+    verbose_option,
+)  # fmt: skip
 @time_options
-@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
 @how_options
 def command(options: ConnectOptions) -> int:
     """Connect to all hosts, and keep the connections for the commands to come."""

@@ -18,12 +18,14 @@ from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_copy import conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
+from dispatcher.cli.help import section
 from dispatcher.cli.options.host_options import (
     copy_options,
     find_hosts,
     how_options,
     keep_option,
     time_options,
+    verbose_option,
     where_options,
 )
 from dispatcher.cli.options.option_classes import GetOptions
@@ -129,8 +131,12 @@ Exit code: as dispatch exec.
 @where_options
 @time_options
 @copy_options
-@click.option("--max-size", metavar="N[K|M|G]", help="Most bytes of one host [16G].")
-@keep_option
+@section(
+    "Files",
+    click.option("--max-size", metavar="N[K|M|G]", help="At most N bytes from each host [16G]."),
+    verbose_option,
+)
+@section("Connections", keep_option)
 @how_options
 def command(options: GetOptions) -> int:
     """Copy files and trees REMOTE of every host to DIR/HOST/.

@@ -14,12 +14,14 @@ from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_copy import conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
+from dispatcher.cli.help import section
 from dispatcher.cli.options.host_options import (
     copy_options,
     find_hosts,
     how_options,
     keep_option,
     time_options,
+    verbose_option,
     where_options,
 )
 from dispatcher.cli.options.option_classes import PutOptions, count
@@ -193,11 +195,16 @@ Exit code: as dispatch exec.
 @where_options
 @time_options
 @copy_options
-@click.option(
-    "--fanout-tree", "branches", metavar="[=K]",
-    help="Let hosts pass the files on, in K branches [8]; by itself from 64 hosts and 8 GiB on.",
+@section(
+    "Files",
+    click.option(
+        "--fanout-tree", "branches", metavar="[=K]",
+        help="Let hosts pass the files on to others, in K branches [8]; automatic for 64 hosts "
+        "and 8 GiB or more.",
+    ),
+    verbose_option,
 )  # fmt: skip
-@keep_option
+@section("Connections", keep_option)
 @how_options
 def command(options: PutOptions) -> int:
     """Copy files and trees SRC to DEST on every host.

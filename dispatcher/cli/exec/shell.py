@@ -40,6 +40,7 @@ from dispatcher.bootstrap import shell as lifeline
 from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_exec import carry_out, limits
+from dispatcher.cli.help import section
 from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.options.host_options import (
@@ -49,6 +50,7 @@ from dispatcher.cli.options.host_options import (
     login,
     sudo_options,
     time_options,
+    verbose_option,
     where_options,
 )
 from dispatcher.cli.options.option_classes import ShellOptions, replace
@@ -327,11 +329,14 @@ At the prompt:
 @where_options
 @sudo_options
 @time_options
-@click.option(
-    "--no-gather", is_flag=True, help="Show lines as they come [default: equal output once]."
+@section(
+    "Output",
+    click.option(
+        "--no-gather", is_flag=True, help="Show lines as they come [default: equal output once]."
+    ),
+    verbose_option,
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error.")
-@keep_option
+@section("Connections", keep_option)
 @how_options
 def command(options: ShellOptions) -> int:
     """Run commands on all hosts, one after the other; the first connects, the next need not.

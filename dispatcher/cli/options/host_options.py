@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dispatcher.cli.help import section
 from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.option_classes import (
     HostOptions,
@@ -41,129 +42,123 @@ NAMES = {"hostfile": "hostfile", "lists": "hosts", "excluded": "exclude"}
 #: the commands that take hosts in this way, as ``hosts`` shows them
 TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
 
-_HOSTS = (
+#: for whoever shows many lines of notes
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Show every step on standard error."
+)
+fanout_option = click.option(
+    "--fanout-tree", metavar="[=K]",
+    help="Reach hosts through other hosts: each connects to at most K more by its own ssh [the "
+    "least K for two levels].",
+)  # fmt: skip
+keep_option = click.option(
+    "--keep", metavar="[=S]",
+    help="Keep the connections open until they have been idle for S seconds [600]; see dispatch "
+    "connect.",
+)  # fmt: skip
+
+#: -H, -w: which hosts
+host_options = section(
+    "Hosts",
     click.option(
         "-H", "--hostfile", "hostfile", metavar="FILE|LIST|-",
-        help="Hostfile of any dialect, list of hosts, or - for standard input [default: the hosts "
-        "of the batch job we are in].",
+        help="A hostfile in any dialect, a list of hosts, or - for standard input [default: the "
+        "hosts of the batch job we are in].",
     ),
     click.option(
         "-w", "--hosts", "lists", multiple=True, metavar="LIST",
-        help="Hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'; repeatable.",
+        help="A list of hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'; may be repeated.",
     ),
 )  # fmt: skip
-_EXCLUDE = click.option(
-    "-x", "--exclude", "excluded", multiple=True, metavar="LIST|^FILE",
-    help="All but these; repeatable. (In a run, -x exports a variable, as mpirun's does.)",
+_exclude_option = section(
+    "Hosts",
+    click.option(
+        "-x", "--exclude", "excluded", multiple=True, metavar="LIST|^FILE",
+        help="Leave these hosts out; may be repeated. (In dispatch run, -x exports a variable, as "
+        "mpirun's does.)",
+    ),
 )  # fmt: skip
-_HOW = (
-    click.option("-l", "--user", metavar="NAME", help="Log in as NAME where none is named."),
-    click.option("-p", "--ssh-port", metavar="PORT", help="Port of sshd where none is named."),
+#: how hosts are reached, for a run as well
+way_options = section(
+    "Connections",
     click.option(
         "-F", "--ssh-config", metavar="FILE", envvar="DISPATCH_SSH_CONFIG",
         help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
     ),
     click.option(
         "--transport", type=click.Choice(["auto", "paramiko", "ssh", "slurm"]),
-        help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh. slurm: one "
-        "srun step a host.",
+        help="auto: SSH in this process, and no SSH for localhost. paramiko: SSH for localhost "
+        "too. ssh: the system's ssh. slurm: one srun step per host.",
     ),
     click.option(
         "--rsh", metavar="CMD",
-        help="Reach hosts by a command of yours: 'kubectl exec -i {host} --', "
+        help="Reach hosts with a command of your own: 'kubectl exec -i {host} --', "
         "'ssh -J gate {host}'.",
     ),
     click.option(
         "--host-keys", type=click.Choice(["strict", "accept-new"]),
-        help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
+        help="Refuse unknown host keys, or add them to known_hosts [default: as ssh_config says, "
+        "else strict].",
     ),
 )  # fmt: skip
-_WHEN = (
+_login_options = section(
+    "Connections",
+    click.option("-l", "--user", metavar="NAME", help="Log in as NAME on hosts without a user."),
+    click.option("-p", "--ssh-port", metavar="PORT", help="Port of sshd on hosts without a port."),
+)
+#: limits in time and number
+time_options = section(
+    "Limits",
     click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10]."),
     click.option(
         "-u", "--command-timeout", metavar="S", help="Seconds a command may run [no limit]."
     ),
-    click.option("--deadline", metavar="S", help="Seconds for all of it [no limit]."),
+    click.option("--deadline", metavar="S", help="Seconds for everything together [no limit]."),
     click.option(
-        "--grace", metavar="S", help="Seconds from one signal to the next, harder one [5]."
+        "--grace", metavar="S", help="Seconds between one signal and the next, harder one [5]."
     ),
     click.option(
         "--server-alive-interval", metavar="S",
-        help="Ask a host that was silent for S seconds whether it lives; three without an answer "
-        "and it is lost [as ServerAliveInterval, else 15; 0: never].",
+        help="Ask a host that was silent for S seconds whether it is alive; after three questions "
+        "without an answer it is lost [as ServerAliveInterval, else 15; 0: never ask].",
     ),
-    click.option("-f", "--fanout", metavar="N", help="Hosts connecting at once [64]."),
-    click.option("--serial", metavar="N", help="Hosts at work at once: rolling execution [all]."),
-    click.option("--stop-after", metavar="K", help="Start no further host once K have failed."),
+    click.option("-f", "--fanout", metavar="N", help="Connect to at most N hosts at once [64]."),
+    click.option(
+        "--serial", metavar="N", help="Rolling execution: run on at most N hosts at once [all]."
+    ),
+    click.option("--stop-after", metavar="K", help="Start no more hosts after K have failed."),
 )  # fmt: skip
-keep_option = click.option(
-    "--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600]."
-)
-
-fanout_option = click.option(
-    "--fanout-tree",
-    metavar="[=K]",
-    help="Reach hosts through hosts: each opens K others at most, by its own ssh [=K for two "
-    "levels].",
-)
-
-_SUDO = (
-    click.option("--sudo", metavar="[=USER]", help="Run it by sudo; asks for one password."),
+#: as whom a command runs
+sudo_options = section(
+    "Command",
+    click.option("--sudo", metavar="[=USER]", help="Run it with sudo; asks for one password."),
     click.option(
-        "--ask-sudo-password", is_flag=True, help="Ask at once, not when a host wants it."
+        "--ask-sudo-password", is_flag=True,
+        help="Ask for the password at once, not when a host wants it.",
     ),
-)
-
-
-_COPY = (
+)  # fmt: skip
+#: what ``put`` and ``get`` share
+copy_options = section(
+    "Files",
     click.option(
-        "--checksum", is_flag=True, help="A file is equal if its SHA-256 is, not its size and time."
+        "--checksum", is_flag=True,
+        help="Compare files by SHA-256, not by size and time.",
     ),
     click.option(
-        "--no-resume", is_flag=True, help="Neither use nor keep what an interrupted copy left."
+        "--no-resume", is_flag=True,
+        help="Do not go on with an interrupted copy, and keep nothing for a later one.",
     ),
-    click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error."),
-)
-
-
-def copy_options(function: Function) -> Function:
-    """Add what ``put`` and ``get`` share."""
-    for option in reversed(_COPY):
-        function = option(function)
-    return function
-
-
-def host_options(function: Function) -> Function:
-    """Add ``-H -w``."""
-    for option in reversed(_HOSTS):
-        function = option(function)
-    return function
+)  # fmt: skip
 
 
 def where_options(function: Function) -> Function:
     """Add ``-H -w -x``."""
-    return host_options(_EXCLUDE(function))
+    return host_options(_exclude_option(function))
 
 
 def how_options(function: Function) -> Function:
     """Add the options of login and transport."""
-    for option in reversed(_HOW):
-        function = option(function)
-    return function
-
-
-def time_options(function: Function) -> Function:
-    """Add the limits in time and number."""
-    for option in reversed(_WHEN):
-        function = option(function)
-    return function
-
-
-def sudo_options(function: Function) -> Function:
-    """Add ``--sudo --ask-sudo-password``."""
-    for option in reversed(_SUDO):
-        function = option(function)
-    return function
+    return _login_options(way_options(function))
 
 
 def hosts_typed() -> bool:

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from dispatcher.cli.help import section
 from dispatcher.cli.options.option_classes import ShowOptions, seconds
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
@@ -28,88 +29,88 @@ WATCH_EVERY, METRICS_EVERY, LEAST_EVERY = 2.0, 5.0, 0.2
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-#: about lines: for whoever shows the output of ranks
-_LINES = (
+#: which lines are shown, and how: for whoever shows the output of ranks
+line_options = section(
+    "Output",
     click.option(
         "--label",
         type=click.Choice(["rank", "host", "none"]),
-        help="Label lines [rank], [host:local rank], or not at all.",
+        help="Label lines with [rank], with [host:local rank], or not at all.",
     ),
-    click.option("--timestamps", is_flag=True, help="Time of arrival before each line."),
+    click.option("--timestamps", is_flag=True, help="Put the time of arrival before each line."),
     click.option("--only-ranks", metavar="LIST", help="Show only these ranks: 0,3-5, or none."),
     click.option("--rank0", is_flag=True, help="Show only rank 0."),
     click.option("--fold", is_flag=True, help="Show equal lines of many ranks once: [0-63] ..."),
-    click.option("--fold-numbers", is_flag=True, help="Fold lines that differ in numbers only."),
-    click.option("--grep", metavar="RE", help="Show only lines in which RE is found."),
+    click.option(
+        "--fold-numbers", is_flag=True, help="Also fold lines that differ only in numbers."
+    ),
+    click.option("--grep", metavar="RE", help="Show only lines that match RE."),
     click.option(
         "--partial-after",
         metavar="S",
-        help="Show a line that has no end yet, a prompt or a progress bar, after S seconds, and "
-        "while it goes on every S; 0 never [30; on a terminal 0.2, and bars in the footer].",
+        help="Show an unfinished line, such as a prompt or a progress bar, after S seconds and "
+        "then every S seconds; 0: never [30; on a terminal 0.2, and bars in the footer].",
     ),
 )
-#: about the run
-_RUN = (
+_screen_options = section(
+    "Output",
+    click.option(
+        "--screen-overflow",
+        type=click.Choice(["auto", "drop", "block"]),
+        help="When the reader is paused: leave output out and count it (drop), or block the ranks "
+        "[auto: drop if stdout is a terminal or --log-dir keeps everything].",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Show only the ranks and the verdict."),
+    click.option("-v", "--verbose", is_flag=True, help="Show every step on standard error."),
+)
+_monitoring_options = section(
+    "Monitoring",
+    click.option(
+        "--watch", is_flag=True, help="A live table of all ranks on the whole screen; q: lines."
+    ),
     click.option(
         "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
     ),
     click.option(
         "--step-line",
         metavar="RE",
-        help="A line that each rank writes once a step; its first group, if any, is the seconds "
-        "its own part took. Who is slower than the others is named, with --watch and at the end.",
-    ),
-    click.option(
-        "--watch",
-        is_flag=True,
-        help="A live table of all ranks on the whole screen; q goes back to lines.",
+        help="A line that each rank writes once per step; the first group, if any, is the seconds "
+        "of the rank's own part. Ranks slower than the others are named, by --watch and at the "
+        "end.",
     ),
     click.option(
         "--sample",
         metavar="S",
-        help="Every S seconds see what CPU, memory and GPUs the ranks use: for the journal, "
-        "--watch and --metrics; ranks unlike all others are named [2 with --watch, 5 with "
-        "--metrics, else not at all].",
+        help="Measure CPU, memory and GPU use of the ranks every S seconds, for the journal, "
+        "--watch and --metrics; name outliers [2 with --watch, 5 with --metrics, else never].",
     ),
     click.option(
         "--metrics",
         metavar="PATH",
-        help="Keep a file of what each rank does, for Prometheus; unix:PATH answers at a socket.",
+        help="Keep a file for Prometheus with what each rank does; unix:PATH: answer at a socket.",
     ),
+)
+_log_options = section(
+    "Log files",
     click.option(
-        "--screen-overflow",
-        type=click.Choice(["auto", "drop", "block"]),
-        help="A paused reader: leave out and count, or hold the ranks back [auto: drop where "
-        "stdout is a terminal or --log-dir keeps all].",
+        "--log-dir", metavar="DIR", help="Keep a file per rank, the journal and the report in DIR."
     ),
-    click.option("--log-dir", metavar="DIR", help="Keep per-rank files, journal and report there."),
+    click.option("--log-merge", is_flag=True, help="One file, merged.log, not one per rank."),
+    click.option("--log-size", metavar="SIZE", help="Begin a new file every SIZE bytes (64M, 1G)."),
+    click.option("--log-keep", metavar="N", help="With --log-size: keep the last N full files."),
     click.option(
         "--log-overflow",
         type=click.Choice(["block", "spool", "drop"]),
-        help="A slow log disk: hold the ranks back, keep up to 4 GiB in TMPDIR meanwhile, or "
-        "leave out and mark.",
+        help="When the disk is slow: block the ranks, spool up to 4 GiB in TMPDIR, or drop output "
+        "and mark where.",
     ),
-    click.option("--log-merge", is_flag=True, help="One file, merged.log, instead of one a rank."),
-    click.option("--log-size", metavar="SIZE", help="Begin a new file every SIZE bytes (64M, 1G)."),
-    click.option("--log-keep", metavar="N", help="With --log-size: keep the last N full files."),
-    click.option("-q", "--quiet", is_flag=True, help="No notes; only the ranks and the verdict."),
-    click.option("-v", "--verbose", is_flag=True, help="Say every step on standard error."),
 )
 
 
 def options(command: Command) -> Command:
     """``command`` with all these options."""
-    return line_options(_with(command, _RUN))
-
-
-def line_options(command: Command) -> Command:
-    """``command`` with those of them that say which lines are shown, and how."""
-    return _with(command, _LINES)
-
-
-def _with(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    for option in reversed(options):
-        command = option(command)
+    for some in (_log_options, _monitoring_options, _screen_options, line_options):
+        command = some(command)
     return command
 
 

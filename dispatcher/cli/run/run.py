@@ -9,8 +9,14 @@ import click
 from dispatcher import __version__
 from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli.help import section
 from dispatcher.cli.options import output_options
-from dispatcher.cli.options.host_options import fanout_option, host_options
+from dispatcher.cli.options.host_options import (
+    fanout_option,
+    host_options,
+    keep_option,
+    way_options,
+)
 from dispatcher.cli.options.option_classes import RunOptions
 
 EPILOG = """\b
@@ -37,222 +43,247 @@ Other commands, each with its own --help:
 
 @entry.command("run", RunOptions, context_settings=CONTEXT, epilog=EPILOG)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
-# where
 @host_options
-@click.option("--include", metavar="SPEC", help="Only these: host@host:0,2 (DeepSpeed's grammar).")
-@click.option("--exclude", metavar="SPEC", help="All but these; same grammar.")
-@click.option("--nnodes", metavar="N", help="Use the first N hosts.")
-@click.option(
-    "--spares",
-    metavar="N",
-    help="Keep N further hosts ready to replace others [default: the hostfile's spare ones].",
+@section(
+    "Hosts",
+    click.option(
+        "--include",
+        metavar="SPEC",
+        help="Use only these hosts and slots: host@host:0,2 (DeepSpeed's syntax).",
+    ),
+    click.option("--exclude", metavar="SPEC", help="Leave these out; same syntax."),
+    click.option("--nnodes", metavar="N", help="Use only the first N hosts."),
+    click.option(
+        "--spares",
+        metavar="N",
+        help="Keep N more hosts ready to replace others [default: those that the hostfile marks "
+        "as spare].",
+    ),
 )
-# what
-@click.option("-m", "--module", is_flag=True, help="PROGRAM is a Python module.")
-@click.option("--no-python", is_flag=True, help="PROGRAM is run as it is, without Python.")
-@click.option(
-    "--python",
-    metavar="PATH",
-    help="Python of the ranks [default: the active environment's, else dispatch's own].",
+@section(
+    "Program",
+    click.option("-m", "--module", is_flag=True, help="PROGRAM is a Python module."),
+    click.option("--no-python", is_flag=True, help="Run PROGRAM directly, without Python."),
+    click.option(
+        "--python",
+        metavar="PATH",
+        help="Python for the ranks [default: the active environment's, else dispatch's own].",
+    ),
+    click.option(
+        "--local-rank-arg",
+        metavar="NAME",
+        help="Pass NAME=LOCAL_RANK as PROGRAM's first argument, as deepspeed does (--local_rank).",
+    ),
+    click.option(
+        "--chdir", metavar="DIR", help="Working directory on every host [default: this one]."
+    ),
+    click.option(
+        "--stdin",
+        metavar="none|N|all",
+        help="Who reads dispatch's standard input: nobody, rank N, or all ranks [default: none, "
+        "so that your terminal, or a loop's `while read`, keeps it].",
+    ),
+    click.option(
+        "--launcher",
+        metavar="mpirun|PATH",
+        help="Let mpirun or mpiexec of this machine (Open MPI, MPICH, Intel MPI) start the ranks, "
+        "on these hosts and over these connections: for what dispatch cannot start itself.",
+    ),
 )
-@click.option(
-    "--local-rank-arg",
-    metavar="NAME",
-    help="Give PROGRAM NAME=LOCAL_RANK as its first argument: --local_rank, as deepspeed does.",
+@section(
+    "Ranks",
+    click.option("-n", "--np", "np", metavar="N", help="World size [default: all slots]."),
+    click.option(
+        "--nproc-per-node",
+        metavar="N|auto|gpu",
+        help="Ranks on each host [default: its slots; else its GPUs; else 1].",
+    ),
+    click.option(
+        "--per-node",
+        is_flag=True,
+        help="Start one process per host, for programs that start the ranks themselves; their "
+        "arguments may contain {node_rank}, {nnodes}, {nproc_per_node}, {master_addr}, "
+        "{master_port}, {address}, {host}, {is_first_node}, {run_id}, {restart}.",
+    ),
+    click.option(
+        "--rdzv",
+        is_flag=True,
+        help="Start PROGRAM with one torchrun per host, and fill in its rendezvous options.",
+    ),
+    click.option(
+        "--map-by",
+        type=click.Choice(["slot", "node"]),
+        help="Fill one host after the other (slot), or deal ranks out to hosts in turn (node).",
+    ),
+    click.option("--oversubscribe", is_flag=True, help="Allow more ranks than slots."),
 )
-@click.option("--chdir", metavar="DIR", help="Working directory on every host [default: this one].")
-# how many
-@click.option("-n", "--np", "np", metavar="N", help="World size [default: all slots].")
-@click.option(
-    "--nproc-per-node",
-    metavar="N|auto|gpu",
-    help="Ranks on each host [default: its slots; else its GPUs; else 1].",
+@section(
+    "Environment",
+    click.option(
+        "-x",
+        "--export",
+        "exports",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Export this variable to the ranks, as mpirun does; may be repeated. (In dispatch "
+        "exec and the like -x leaves hosts out, as pdsh's does; here --exclude does that.)",
+    ),
+    click.option(
+        "--env-file",
+        "env_files",
+        multiple=True,
+        metavar="FILE",
+        help="Read NAME=VALUE lines from FILE, after ~/.deepspeed_env and ./.deepspeed_env; may "
+        "be repeated.",
+    ),
+    click.option(
+        "--devices",
+        type=click.Choice(["auto", "node", "rank", "none"]),
+        help="CUDA_VISIBLE_DEVICES of the ranks. auto: the devices already chosen on the host, "
+        "else those of all its slots; node: those of all its slots, whatever was chosen; rank: one "
+        "of the chosen per rank; none: leave it alone.",
+    ),
+    click.option(
+        "--omp",
+        metavar="N|auto|keep",
+        help="OMP_NUM_THREADS of the ranks: N, cores / local ranks (auto), or left alone (keep).",
+    ),
+    click.option("--master-addr", metavar="ADDR", help="MASTER_ADDR [default: found and tested]."),
+    click.option(
+        "--master-port", metavar="PORT", help="MASTER_PORT [default: one that is free on host 0]."
+    ),
+    click.option(
+        "--iface",
+        metavar="NAME",
+        help="Network interface of the ranks, for MPI, NCCL, gloo and MASTER_ADDR.",
+    ),
 )
-@click.option(
-    "--per-node",
-    is_flag=True,
-    help="One process a host, for launchers of their own kind; its words may hold {node_rank}, "
-    "{nnodes}, {nproc_per_node}, {master_addr}, {master_port}, {address}, {host}, "
-    "{is_first_node}, {run_id}, {restart}.",
+@section(
+    "MPI",
+    click.option(
+        "--mpi",
+        type=click.Choice(["auto", "pmi1", "none"]),
+        help="Serve MPI as its process manager: PMI-1 for MPICH and Intel MPI, PMIx for Open MPI "
+        "(auto); PMI-1 only (pmi1); or not at all (none).",
+    ),
+    click.option(
+        "--pmi-port",
+        is_flag=True,
+        help="Offer MPI at a port of 127.0.0.1, not at an inherited descriptor: for MPI behind a "
+        "wrapper that closes descriptors, as Python's subprocess does. Not the default, since "
+        "other users can reach a port.",
+    ),
+    click.option(
+        "--mpi-stall-warning",
+        metavar="S",
+        help="Name the ranks that others have been waiting for in MPI for S seconds [30].",
+    ),
 )
-@click.option(
-    "--rdzv",
-    is_flag=True,
-    help="Start PROGRAM by torchrun, one a host, its rendezvous options filled in.",
+@section(
+    "Connections",
+    click.option("--user", metavar="NAME", help="Log in as NAME on hosts without a user."),
+    click.option("--ssh-port", metavar="PORT", help="Port of sshd on hosts without a port."),
 )
-@click.option(
-    "--map-by",
-    type=click.Choice(["slot", "node"]),
-    help="Fill a host first (slot) or deal ranks round (node).",
+@way_options
+@section(
+    "Connections",
+    keep_option,
+    click.option("--fanout", metavar="N", help="Connect to at most N hosts at once [64]."),
+    fanout_option,
+    click.option(
+        "--agent-python",
+        metavar="PATH",
+        help="Python for dispatch's agent on the hosts [default: the first python3 of 3.8 or "
+        "later].",
+    ),
+    click.option(
+        "--connect-timeout", metavar="S", help="Seconds to reach a host, login included [10]."
+    ),
+    click.option("--boot-timeout", metavar="S", help="Seconds for its agent to answer [30]."),
 )
-@click.option("--oversubscribe", is_flag=True, help="Allow more ranks than slots.")
-# environment
-@click.option(
-    "-x",
-    "--export",
-    "exports",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Give the ranks this variable, as mpirun does; repeatable. (In exec and the other "
-    "commands, -x leaves hosts out, as pdsh does; here --exclude does.)",
+@section(
+    "Checks before the start",
+    click.option(
+        "--check",
+        type=click.Choice(["quick", "full", "none"]),
+        help="quick: what costs nothing (directory, program, script and interface exist; hosts are "
+        "distinct; host 0 can be reached). full: all of dispatch check --full. none: nothing.",
+    ),
+    click.option(
+        "--exclude-unhealthy",
+        is_flag=True,
+        help="Do all of dispatch check first, and run without the hosts that are not fit.",
+    ),
+    click.option("--check-timeout", metavar="S", help="Seconds for that check [20; 60 if full]."),
 )
-@click.option(
-    "--env-file",
-    "env_files",
-    multiple=True,
-    metavar="FILE",
-    help="NAME=VALUE lines; ~/.deepspeed_env and ./.deepspeed_env are read first.",
+@section(
+    "Failures",
+    click.option("--grace", metavar="S", help="Seconds between TERM and KILL [10]."),
+    click.option("--heartbeat", metavar="S", help="Seconds between a host's heartbeats [5]."),
+    click.option(
+        "--max-missed-heartbeats", metavar="N", help="A host that misses N of them is lost [3]."
+    ),
+    click.option(
+        "--lease", metavar="S", help="Ranks exit S seconds after losing the launcher [30]."
+    ),
+    click.option(
+        "--hang-timeout",
+        metavar="S",
+        help="End the job when no rank has written, computed or used its GPU for S seconds, and "
+        "show where each rank was; with --progress-line or --progress-file: when there was no "
+        "progress for S seconds [never].",
+    ),
 )
-@click.option(
-    "--devices",
-    type=click.Choice(["auto", "node", "rank", "none"]),
-    help="CUDA_VISIBLE_DEVICES: those chosen on the node, else all its slots' (auto), all its "
-    "slots' whatever was chosen (node), one of the chosen per rank, or left alone (none).",
+@section(
+    "Restarts",
+    click.option("--max-restarts", metavar="N", help="Restart all ranks at most N times [0]."),
+    click.option(
+        "--min-nodes", metavar="N", help="Without a spare, go on with at least N hosts [all]."
+    ),
+    click.option(
+        "--restart-delay",
+        metavar="S",
+        help="Seconds before the second restart in a row; doubles each time [1].",
+    ),
+    click.option(
+        "--max-host-failures", metavar="K", help="Leave out a host on which K attempts ended [3]."
+    ),
+    click.option(
+        "--progress-line",
+        metavar="RE",
+        help="A line that shows progress; after 3 attempts without one the run ends.",
+    ),
+    click.option(
+        "--progress-file",
+        metavar="PATH",
+        help="The same for a file on host 0 that changes when there is progress.",
+    ),
 )
-@click.option(
-    "--omp",
-    metavar="N|auto|keep",
-    help="OMP_NUM_THREADS: N, cores / local ranks (auto), or left alone (keep).",
-)
-@click.option("--master-addr", metavar="ADDR", help="MASTER_ADDR [default: proved by a probe].")
-@click.option("--master-port", metavar="PORT", help="MASTER_PORT [default: kept free on host 0].")
-@click.option(
-    "--iface",
-    metavar="NAME",
-    help="Network interface for the ranks: MPI, NCCL, gloo and MASTER_ADDR use this one.",
-)
-# reaching hosts
-@click.option("--user", metavar="NAME", help="Log in as NAME where the hostfile names nobody.")
-@click.option("--ssh-port", metavar="PORT", help="Port of sshd where the hostfile names none.")
-@click.option(
-    "-F",
-    "--ssh-config",
-    metavar="FILE",
-    envvar="DISPATCH_SSH_CONFIG",
-    help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
-)
-@click.option(
-    "--transport",
-    type=click.Choice(["auto", "paramiko", "ssh", "slurm"]),
-    help="auto: in-process SSH; localhost without SSH. ssh: the system's ssh. slurm: one "
-    "srun step a host.",
-)
-@click.option(
-    "--rsh",
-    metavar="CMD",
-    help="Reach hosts by a command of yours: 'kubectl exec -i {host} --', 'ssh -J gate {host}'.",
-)
-@click.option(
-    "--host-keys",
-    type=click.Choice(["strict", "accept-new"]),
-    help="Unknown host keys: refuse, or add [default: as ssh_config says, else strict].",
-)
-@click.option(
-    "--keep", metavar="[=S]", help="Keep the connections for S idle seconds [600]; see connect."
-)
-@click.option(
-    "--agent-python",
-    metavar="PATH",
-    help="Python for dispatch's agent on the hosts [default: the first python3 of 3.8 or later].",
-)
-@click.option(
-    "--check",
-    type=click.Choice(["quick", "full", "none"]),
-    help="Before the start: prove what costs nothing (cwd, program, script, interface there; "
-    "hosts distinct; host 0 within reach), or all of dispatch check --full, or nothing.",
-)
-@click.option(
-    "--exclude-unhealthy",
-    is_flag=True,
-    help="Do all of dispatch check before the start; go on without the hosts that are not fit.",
-)
-@click.option("--check-timeout", metavar="S", help="Seconds for that check [20; 60 if full].")
-@click.option(
-    "--mpi",
-    type=click.Choice(["auto", "pmi1", "none"]),
-    help="Be the MPI process manager: of MPICH and Intel MPI by PMI-1, of Open MPI by PMIx "
-    "(auto), by PMI-1 alone, or not at all.",
-)
-@click.option(
-    "--pmi-port",
-    is_flag=True,
-    help="Offer MPI on a port of 127.0.0.1, not by inheritance: for MPI behind a wrapper that "
-    "closes descriptors, as Python's subprocess does. Not the default, since others can knock "
-    "at a port.",
-)
-@click.option(
-    "--stdin",
-    metavar="none|N|all",
-    help="Who reads dispatch's standard input: nobody, rank N, or all ranks [default: none, so "
-    "that a terminal, or a loop's `while read`, keeps what is its own].",
-)
-# time
-@click.option(
-    "--connect-timeout", metavar="S", help="Seconds to reach a host, login included [10]."
-)
-@click.option("--boot-timeout", metavar="S", help="Seconds for its agent to answer [30].")
-@click.option("--grace", metavar="S", help="Seconds from TERM to KILL [10].")
-@click.option("--heartbeat", metavar="S", help="Seconds between a host's heartbeats [5].")
-@click.option(
-    "--max-missed-heartbeats", metavar="N", help="Missed heartbeats that make a host lost [3]."
-)
-@click.option("--lease", metavar="S", help="Seconds after which ranks without a master die [30].")
-@click.option(
-    "--mpi-stall-warning", metavar="S", help="Seconds until ranks awaited in MPI are named [30]."
-)
-@click.option(
-    "--hang-timeout",
-    metavar="S",
-    help="End a job of which no rank has written, computed or used its GPU for S seconds, and say "
-    "where each was; with --progress-line or -file: one without progress for S [never].",
-)
-@click.option("--fanout", metavar="N", help="Hosts connecting at once [64].")
-@fanout_option
-@click.option(
-    "--launcher",
-    metavar="mpirun|PATH",
-    help="Leave starting to the mpirun or mpiexec of this machine (Open MPI, MPICH, Intel MPI), "
-    "with these hosts and this way to them: for what dispatch itself cannot start.",
-)
-# starting again
-@click.option("--max-restarts", metavar="N", help="Start all ranks again N times at most [0].")
-@click.option(
-    "--min-nodes", metavar="N", help="Go on with N hosts at least when no spare is left [all]."
-)
-@click.option(
-    "--restart-delay", metavar="S", help="Seconds before the second restart in a row; doubles [1]."
-)
-@click.option(
-    "--max-host-failures", metavar="K", help="Leave a host out on which K attempts ended [3]."
-)
-@click.option(
-    "--progress-line",
-    metavar="RE",
-    help="A line that shows progress; 3 attempts without it are the end.",
-)
-@click.option(
-    "--progress-file", metavar="PATH", help="Likewise, a file on host 0 that progress changes."
-)
-@click.option(
-    "--dedup-output",
-    is_flag=True,
-    help="What several ranks of a host write alike crosses the network once; the screen, files "
-    "and counts stay as they are.",
-)
-# showing
 @output_options.options
-@click.option(
-    "--detach",
-    is_flag=True,
-    help="Go on in the background once the ranks run; see dispatch jobs, attach, logs, stop.",
+@section(
+    "Output",
+    click.option(
+        "--dedup-output",
+        is_flag=True,
+        help="Send what several ranks of a host write alike only once over the network; screen, "
+        "files and counts stay as they are.",
+    ),
 )
-@click.option(
-    "--trace",
-    metavar="FILE",
-    help="Write where the time went; see dispatch report, or ui.perfetto.dev.",
+@section(
+    "This run",
+    click.option(
+        "--detach",
+        is_flag=True,
+        help="Go on in the background once the ranks run; see dispatch jobs, attach, logs, stop.",
+    ),
+    click.option(
+        "--trace",
+        metavar="FILE",
+        help="Write where the time went; see dispatch report, or ui.perfetto.dev.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print the plan and touch no host."),
+    click.option("--json", "as_json", is_flag=True, help="With --dry-run: JSON, secrets hidden."),
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan and touch no host.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, secrets hidden.")
 @click.version_option(__version__, prog_name="dispatch")
 def command(options: RunOptions) -> int:
     """Run PROGRAM as one rank per GPU (or slot) on every host, over SSH.

@@ -4,7 +4,7 @@ What the ranks of a run are called on the screen: ``[3]``, ``[gpu01:3]``, ``[0-6
 
 The sinks of a run, opened as its options say.
 
-Who may hold the ranks back? A rank that cannot write stops computing, so nobody
+Who may block the ranks? A rank that cannot write stops computing, so nobody
 should, but then bytes that find no room must be left out somewhere. The rule:
 
 * files (``--log-dir``) never lose a byte, unless ``--log-overflow drop`` allows it;

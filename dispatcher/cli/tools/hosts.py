@@ -45,7 +45,7 @@ Exit code: 0; 2 usage, or no host is left.
     "common",
     multiple=True,
     metavar="LIST",
-    help="Only those in LIST too; repeatable.",
+    help="Only those that are in LIST too; may be repeated.",
 )
 @click.option(
     "--for",

@@ -20,6 +20,7 @@ import click
 from dispatcher import __version__
 from dispatcher.cli.command_table import COMMANDS
 from dispatcher.cli.entry import CONTEXT, enter, profiled
+from dispatcher.cli.help import sections
 
 #: characters of a line of the source; manuals are read by people, too
 WIDTH = 72
@@ -102,12 +103,13 @@ def _usage(about: click.Command, name: str) -> Iterator[str]:
 
 def _options(about: click.Command, name: str) -> Iterator[str]:
     context = _context(about, name)
-    for parameter in about.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is not None and isinstance(parameter, click.Option):
+    for title, records in sections(about, context).items():
+        yield ".PP"
+        yield rf"\fI{escaped(title)}\fR"
+        for names, text in records:
             yield ".TP"
-            yield _names(record[0])
-            yield from _filled(record[1])
+            yield _names(names)
+            yield from _filled(text)
 
 
 def _names(record: str) -> str:

@@ -149,6 +149,21 @@ def test_no_help_shows_an_old_name(name: str) -> None:
     assert not {f"--{old}" for old in RENAMED} & {word.strip(".,;:()") for word in shown}
 
 
+def test_help_shows_options_by_subject() -> None:
+    """In so many that a reader looks for the subject first; in the manual as well."""
+    from dispatcher.cli.help import sections
+
+    about = command("run")
+    found = sections(about, click.Context(about, **about.context_settings))
+    assert list(found)[:4] == ["Hosts", "Program", "Ranks", "Environment"]
+    assert max(map(len, found.values())) <= 13
+    assert {names.split()[0] for names, _ in found["Other"]} <= {"--version", "--profile", "-h,"}
+    shown = about.get_help(click.Context(about, info_name="dispatch", **about.context_settings))
+    assert [line[:-1] for line in shown.splitlines() if line[:1].strip() and line[-1:] == ":"] == (
+        list(found)
+    )
+
+
 # -- -H and -w -------------------------------------------------------------------------------
 
 
