@@ -72,7 +72,7 @@ class TreeTransport(Transport):
         self._common = Common(common)
         self._program = program
         self._trust = trust.Trust(config)
-        self._detours = Detours(say)
+        self._fallbacks = FallbackReport(say)
         self._lock = threading.Lock()
         self._branches: dict[int, Branch] = {}
         self.closed = False
@@ -89,7 +89,7 @@ class TreeTransport(Transport):
         number = self._numbers.get(target)
         if number is None or window is not None:
             return self._from_here(target, command, deadline, window)
-        with self._detours.under_way():
+        with self._fallbacks.under_way():
             above = self._topology.parents[number]
             if self._topology.children[number]:
                 opened = self._beside_relay(number, command, now, deadline)
@@ -103,7 +103,7 @@ class TreeTransport(Transport):
             if not goes_on:
                 return failure
             if above is not None:
-                self._detours.add(target.host, self._targets[above].host, failure)
+                self._fallbacks.add(target.host, self._targets[above].host, failure)
             return self._from_here(target, command, deadline)
 
     def _from_here(
@@ -207,7 +207,7 @@ _HINTS = {
 }
 
 
-class Detours:
+class FallbackReport:
     """Collects reasons. say: shows one line to the user."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -228,8 +228,8 @@ class Detours:
                 self._under_way -= 1
                 found = {} if self._under_way else self._waiting
                 self._waiting = {} if found else self._waiting
-            for kind, detours in found.items():
-                for line in told(kind, detours):
+            for kind, fallbacks in found.items():
+                for line in fallback_lines(kind, fallbacks):
                     self._say(line)
 
     def add(self, host: str, parent: str, failure: Failure) -> None:
@@ -238,11 +238,11 @@ class Detours:
             self._waiting.setdefault(failure.kind, []).append((host, parent, failure))
 
 
-def told(kind: Kind, detours: list[tuple[str, str, Failure]]) -> list[str]:
+def fallback_lines(kind: Kind, fallbacks: list[tuple[str, str, Failure]]) -> list[str]:
     """The lines for hosts that were all refused for a reason of one kind."""
-    hosts = fold(host for host, _, _ in detours)
-    parents = fold({parent for _, parent, _ in detours})
-    host, parent, failure = detours[0]
+    hosts = fold(host for host, _, _ in fallbacks)
+    parents = fold({parent for _, parent, _ in fallbacks})
+    host, parent, failure = fallbacks[0]
     lines = [f"note: {hosts}: connected from here, not through {parents}: {failure.why}"]
     hint = _HINTS.get(kind)
     if hint is not None:

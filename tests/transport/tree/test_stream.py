@@ -14,7 +14,7 @@ from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import frame
 from dispatcher.transport.base import Common, Link, LinkClosed
 from dispatcher.transport.tree.branch import Branch
-from dispatcher.transport.tree.tree_transport import Detours, told
+from dispatcher.transport.tree.tree_transport import FallbackReport, fallback_lines
 
 
 class Far(Link):
@@ -178,18 +178,18 @@ def test_a_host_that_is_not_reached_is_not_waited_for(far: Far) -> None:
     branch.close()
 
 
-def test_detours_are_told_together(far: Far) -> None:
+def test_fallbacks_are_told_together(far: Far) -> None:
     said: list[str] = []
-    detours = Detours(said.append)
+    fallbacks = FallbackReport(said.append)
     refused = Failure(Kind.AUTH, "ssh says: root@n2: Permission denied")
-    with detours.under_way():
+    with fallbacks.under_way():
         for host in ("n2", "n3"):
-            with detours.under_way():
-                detours.add(host, "n1", refused)
+            with fallbacks.under_way():
+                fallbacks.add(host, "n1", refused)
         assert not said
-    assert said == told(Kind.AUTH, [("n2", "n1", refused), ("n3", "n1", refused)])
+    assert said == fallback_lines(Kind.AUTH, [("n2", "n1", refused), ("n3", "n1", refused)])
     assert said[0] == f"note: n[2-3]: connected from here, not through n1: {refused.why}"
     assert said[1].startswith("  hint: ssh n1 ssh n2 true")
-    with detours.under_way():
+    with fallbacks.under_way():
         pass
     assert len(said) == 2
