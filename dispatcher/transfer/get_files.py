@@ -27,7 +27,7 @@ from dispatcher.remote.copy.disk import PART, locked, same_time
 from dispatcher.remote.copy.receiver import WORTH
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.transfer.dest_dir import MOST_MEMBERS, BadArchive, Place
-from dispatcher.transfer.host_copy import Ended, Talking, Told
+from dispatcher.transfer.host_copy import CopyHandler, Ended, Told
 from dispatcher.transfer.tar import unpack
 from dispatcher.transport.base import Link
 
@@ -240,7 +240,7 @@ _LARGEST = 256 << 20
 _TAR_ROOM = 1 << 30
 
 
-class Fetching(Talking):
+class Fetching(CopyHandler):
     """Talks with the hosts (``runner.exec.stdio``): ``plans[node]`` comes from ``node``.
 
     limit: bytes that one host's files may have together.
@@ -282,21 +282,21 @@ class Fetching(Talking):
             link.close()
             return
         (group,) = self._plans[node]
-        told, hearing = self.told[node], self._hearing[node]
+        told, reader = self.told[node], self._readers[node]
         parent = os.path.dirname(os.path.abspath(group.place))
         os.makedirs(parent, exist_ok=True)
         file = tempfile.TemporaryFile(dir=parent, prefix=".dispatch-get-")  # noqa: SIM115 - kept
         self._archives[node] = file
         try:
             while True:
-                told.bytes += file.write(hearing.piece())
+                told.bytes += file.write(reader.piece())
                 if told.bytes > self._limit + _TAR_ROOM:
                     raise BadArchive(f"more than {self._limit} bytes")
         except Ended:
             pass
 
     def _by_python(self, node: int, link: Link) -> None:
-        groups, told, hearing = self._plans[node], self.told[node], self._hearing[node]
+        groups, told, reader = self._plans[node], self.told[node], self._readers[node]
         order = {
             "do": "get",
             "paths": [
@@ -307,7 +307,7 @@ class Fetching(Talking):
             "checksum": self._checksum,
         }
         link.write(payload.copy_payload() + copy_frames.message(order))
-        answer = hearing.value()
+        answer = reader.value()
         if isinstance(answer.get("error"), str):
             told.error = answer["error"][:500]
             return
@@ -317,7 +317,7 @@ class Fetching(Talking):
             link.write(copy_frames.message(receiving.needs()))
             told.wanted, told.found = receiving.wanted, receiving.found
             while not receiving.done:
-                receiving.take(*hearing.frame())
+                receiving.take(*reader.frame())
                 told.bytes = receiving.bytes
             receiving.settle()
         finally:

@@ -59,7 +59,7 @@ class Ended(Exception):
     """The host says nothing more."""
 
 
-class Hearing:
+class FrameReader:
     """Bytes from a host's own thread (``put``, ``finish``) to the one that talks (the others).
 
     largest: most bytes of one value.
@@ -131,7 +131,7 @@ class Hearing:
         raise Ended
 
 
-class Talking(abc.ABC):
+class CopyHandler(abc.ABC):
     """A ``runner.exec.stdio`` with the copy's far ends.
 
     verb: names the threads. largest: bytes of one value a host may send. told: one a node,
@@ -142,21 +142,21 @@ class Talking(abc.ABC):
 
     def __init__(self, verb: str, largest: int, told: Sequence[Told]) -> None:
         self._verb = verb
-        self._hearing = [Hearing(largest) for _ in told]
+        self._readers = [FrameReader(largest) for _ in told]
         self.told = told
 
     def start(self, node: int, link: Link) -> None:
-        self._hearing[node].talk(f"{self._verb}:{node}", lambda: self._talk(node, link))
+        self._readers[node].talk(f"{self._verb}:{node}", lambda: self._talk(node, link))
 
     def heard(self, node: int, data: bytes) -> None:
-        self._hearing[node].put(data)
+        self._readers[node].put(data)
 
     def finish(self, node: int) -> None:
-        self._hearing[node].finish()
+        self._readers[node].finish()
 
     def close(self) -> None:
-        for hearing in self._hearing:
-            hearing.stop()
+        for reader in self._readers:
+            reader.stop()
 
     @abc.abstractmethod
     def _by_python(self, node: int, link: Link) -> None:
@@ -168,9 +168,9 @@ class Talking(abc.ABC):
         """Copy with one that has none. Raises: as ``_by_python``."""
 
     def _talk(self, node: int, link: Link) -> None:
-        told, hearing = self.told[node], self._hearing[node]
+        told, reader = self.told[node], self._readers[node]
         try:
-            first = hearing.line(len(payload.PYTHON))
+            first = reader.line(len(payload.PYTHON))
             told.python = first == payload.PYTHON
             if told.python:
                 self._by_python(node, link)
@@ -193,4 +193,4 @@ class Talking(abc.ABC):
             told.error = name + (error.strerror or str(error)).lower()
             link.close()
         finally:
-            hearing.stop()
+            reader.stop()

@@ -35,7 +35,7 @@ from dispatcher.remote.copy.copy_relay import split
 from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.transfer.host_copy import Talking, Told
+from dispatcher.transfer.host_copy import CopyHandler, Told
 from dispatcher.transfer.tar import Packed, pack
 from dispatcher.transport.base import Link, LinkClosed
 
@@ -250,7 +250,7 @@ _LARGEST = 64 << 20
 _PACKED = 64 << 10
 
 
-class Sending(Talking):
+class Sending(CopyHandler):
     """Talks with the hosts (``runner.exec.stdio``): ``plans[node]`` goes to ``node``.
 
     plans: sources, and the groups with that host's destinations. told: written as it goes.
@@ -291,9 +291,9 @@ class Sending(Talking):
 
     def _by_python(self, node: int, link: Link) -> None:
         sources, _ = self._plans[node]
-        told, hearing = self.told[node], self._hearing[node]
+        told, reader = self.told[node], self._readers[node]
         link.write(payload.copy_payload(bool(self._below.get(node))) + self._order(node))
-        answer = hearing.value()
+        answer = reader.value()
         if _take_report(told, answer):
             return
         needed, starts = needs_of(answer, sources.entries)
@@ -304,7 +304,7 @@ class Sending(Talking):
                 told.bytes = min(told.wanted, told.bytes + len(piece))
         except LinkClosed:
             pass  # it may have said why
-        while "of" in (answer := hearing.value()):
+        while "of" in (answer := reader.value()):
             self._take_message(node, answer)
         _take_report(told, answer)
 

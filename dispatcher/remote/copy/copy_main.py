@@ -12,7 +12,7 @@ import os
 import signal
 
 from dispatcher.remote.copy.disk import NotGiven, NotTaken, at_home, digest, give, scan
-from dispatcher.remote.copy.receiver import Taker
+from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.protocol.copy_frames import (
     CHUNK,
     FILE,
@@ -61,29 +61,29 @@ def main(program: bytes) -> int:
 
 def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], program: bytes) -> int:
     entries = rows(order["list"])
-    taker = Taker(entries, order["groups"], order["checksum"], order["resume"])
+    receiver = Receiver(entries, order["groups"], order["checksum"], order["resume"])
     keep, relay = False, None
     try:
-        _say(taker.needs())
+        _say(receiver.needs())
         if order.get("below"):
             from dispatcher.remote.copy.copy_relay import Relay
 
-            relay = Relay(order, program, taker, _say)
+            relay = Relay(order, program, receiver, _say)
             relay.start()
-        _receive(taker, come, relay)
+        _receive(receiver, come, relay)
         if relay is not None:
             relay.fed()
-        taker.commit()
+        receiver.commit()
         if relay is not None:
             relay.finish()
-        _say(taker.report())
+        _say(receiver.report())
     except BaseException as error:
         keep = isinstance(error, _Ended) and bool(order["resume"])
         if relay is not None:
             relay.abandon()
         raise
     finally:
-        taker.close(keep)
+        receiver.close(keep)
     return 0
 
 
@@ -111,19 +111,19 @@ def _get(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
     return 0
 
 
-def _receive(taker: Taker, come: Iterator[tuple[bytes, bytes]], relay: Relay | None) -> None:
-    while not taker.done:
+def _receive(receiver: Receiver, come: Iterator[tuple[bytes, bytes]], relay: Relay | None) -> None:
+    while not receiver.done:
         kind, body = next(come)
         try:
             if relay is None:
-                taker.take(kind, body)
+                receiver.take(kind, body)
                 continue
             with relay.grown:
-                taker.take(kind, body)
+                receiver.take(kind, body)
                 relay.grown.notify_all()
         except OSError as error:
             if error.filename is None:
-                error.filename = taker.now.path.partition("/")[2]
+                error.filename = receiver.now.path.partition("/")[2]
             raise
 
 

@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterator
 
-    from dispatcher.remote.copy.receiver import Taker
+    from dispatcher.remote.copy.receiver import Receiver
 
 #: seconds without any progress after which a child is given up
 STALLED = 30.0
@@ -45,11 +45,11 @@ class Relay:
     """
 
     def __init__(
-        self, order: dict[str, Any], program: bytes, taker: Taker, say: Callable[[Any], None]
+        self, order: dict[str, Any], program: bytes, receiver: Receiver, say: Callable[[Any], None]
     ) -> None:
         self._order = order
         self._program = program
-        self._taker = taker
+        self._receiver = receiver
         self._say = say
         self.grown = threading.Condition()
         self.marker: bytes = order["marker"]
@@ -116,7 +116,7 @@ class Relay:
         """Wait until ``size`` bytes of a file are here; False if they never will be."""
         with self.grown:
             while not self._failed:
-                if self._taker.available(index) >= size:
+                if self._receiver.available(index) >= size:
                     return True
                 self.grown.wait(1.0)
         return False
@@ -126,7 +126,7 @@ class Relay:
         for index in needed:
             if not self._wait(index, 0):
                 return
-            path, size = self._taker.source(index)
+            path, size = self._receiver.source(index)
             at, seen = starts.get(index, (0, ""))
             yield from give(path, size, at, seen, self._growing(index))
 

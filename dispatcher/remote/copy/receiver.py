@@ -82,7 +82,7 @@ class Group:
             self.lock = -1
 
 
-class Taker:
+class Receiver:
     """Takes the files of ``entries``, whose paths are ``GROUP/NAME/...``, to their destinations.
 
     groups: (destination, names). checksum: files are the same if their contents are, not

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.remote.copy.disk import PART, STAGE, NotTaken, same_time
-from dispatcher.remote.copy.receiver import WORTH, Taker
+from dispatcher.remote.copy.receiver import WORTH, Receiver
 from dispatcher.remote.protocol.copy_frames import (
     BadFrame,
     Entry,
@@ -37,13 +37,13 @@ class Copy:
             [(str(dest), tuple(map(str, paths)))], checksum=how.get("checksum", False)
         )
         groups = [[str(dest), [path.name for path in paths]]]
-        self.taker = Taker(
+        self.receiver = Receiver(
             rows(columns(self.sources.entries)), groups,
             checksum=how.get("checksum", False), resume=how.get("resume", True),
         )  # fmt: skip
 
     def frames(self) -> Iterator[tuple[bytes, bytes]]:
-        needed, starts = needs_of(self.taker.needs(), self.sources.entries)
+        needed, starts = needs_of(self.receiver.needs(), self.sources.entries)
         come = Frames(1 << 20)
         for piece in self.sources.pieces(needed, starts):
             yield from come.feed(piece)
@@ -51,16 +51,16 @@ class Copy:
     def all(self) -> dict[str, Any]:
         try:
             for kind, body in self.frames():
-                self.taker.take(kind, body)
-            assert self.taker.done
-            self.taker.commit()
+                self.receiver.take(kind, body)
+            assert self.receiver.done
+            self.receiver.commit()
         finally:
             self.close(keep=False)
-        return self.taker.report()
+        return self.receiver.report()
 
     def some(self, come: Iterator[tuple[bytes, bytes]], count: int = 1 << 30) -> None:
         for kind, body in itertools.islice(come, count):
-            self.taker.take(kind, body)
+            self.receiver.take(kind, body)
 
     def interrupt(self, count: int, *, keep: bool = True) -> None:
         """End after ``count`` frames."""
@@ -68,7 +68,7 @@ class Copy:
         self.close(keep)
 
     def close(self, keep: bool) -> None:
-        self.taker.close(keep)
+        self.receiver.close(keep)
         self.sources.close()
 
 
@@ -125,7 +125,7 @@ def test_two_at_once_do_not_share_a_part(big: Path, dest: Path) -> None:
     two.some(second, 4)
     for copy, rest in ((two, second), (one, first)):
         copy.some(rest)
-        copy.taker.commit()
+        copy.receiver.commit()
         copy.close(keep=True)
         assert (dest / "big").read_bytes() == BIG
     assert os.listdir(dest) == ["big"]
@@ -143,10 +143,10 @@ def test_a_damaged_file_never_gets_its_name(big: Path, dest: Path) -> None:
 def test_no_more_is_written_than_was_announced(big: Path, dest: Path) -> None:
     """Before its end, where the digest is judged: a sender must not fill the disk."""
     copy = Copy([big], dest)
-    copy.taker.needs()
-    copy.taker.take(b"D", BIG)
+    copy.receiver.needs()
+    copy.receiver.take(b"D", BIG)
     with pytest.raises(NotTaken, match="big: more bytes came than it has"):
-        copy.taker.take(b"D", b"x")
+        copy.receiver.take(b"D", b"x")
     (part,) = dest.iterdir()
     assert part.read_bytes() == BIG
     copy.close(keep=False)
@@ -175,7 +175,7 @@ def test_a_tree_appears_in_one_step_and_is_swept_when_it_does_not(
     copy.some(copy.frames(), 9)  # all but the last end
     (stage,) = os.listdir(dest)
     assert stage.startswith(STAGE)
-    copy.taker._groups[0].stage = ""  # it is killed here
+    copy.receiver._groups[0].stage = ""  # it is killed here
     copy.close(keep=True)
     os.utime(dest / stage, (1, 1))
     assert Copy([tree], dest).all() == {"sent": 5, "equal": 0, "bytes": 5, "found": 0}
@@ -190,7 +190,7 @@ def test_a_folder_of_another_copy_that_just_came_is_merged_into(tmp_path: Path, 
     come = iter(list(one.frames())), iter(list(two.frames()))
     for copy, frames in zip((one, two), come, strict=True):
         copy.some(frames)
-        copy.taker.commit()
+        copy.receiver.commit()
         copy.close(keep=True)
     assert os.listdir(dest) == ["tree"]
     assert (dest / "tree" / "a").read_text() == "a"

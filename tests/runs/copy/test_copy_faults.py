@@ -13,7 +13,7 @@ import pytest
 from rig import Cluster, wait_for
 
 from dispatcher.remote.copy.disk import PART, STAGE
-from dispatcher.remote.copy.receiver import Taker
+from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.protocol.copy_frames import Frames
 from dispatcher.transfer.put_files import Sources
 
@@ -78,12 +78,12 @@ def test_an_interrupted_copy_goes_on(tmp_path: Path) -> None:
     source, there = tmp_path / "big", tmp_path / "there"
     source.write_bytes(os.urandom(5 << 20))
     sources = Sources([(f"{there}/", (str(source),))], checksum=False)
-    taker = Taker(sources.entries, [[f"{there}/", ["big"]]], checksum=False, resume=True)
-    taker.needs()
+    receiver = Receiver(sources.entries, [[f"{there}/", ["big"]]], checksum=False, resume=True)
+    receiver.needs()
     come = (pair for piece in sources.pieces([0], {}) for pair in Frames(1).feed(piece))
     for _ in range(8):
-        taker.take(*next(come))
-    taker.close(keep=True)
+        receiver.take(*next(come))
+    receiver.close(keep=True)
     sources.close()
     done = subprocess.run(
         [*PUT, str(source), f"{there}/"], capture_output=True, text=True, timeout=60, check=False
