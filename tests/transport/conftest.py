@@ -19,7 +19,7 @@ from dispatcher.model.failure import Failure
 from dispatcher.transport.base import Link, Target, Transport
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import LIST, ask
-from dispatcher.transport.pool.pool_transport import KeptTransport
+from dispatcher.transport.pool.pool_transport import PoolTransport
 from dispatcher.transport.process.command import CommandTransport, LocalTransport, template
 from dispatcher.transport.process.openssh import SshTransport
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
@@ -123,8 +123,8 @@ def make_way(kind: str, sshd: Sshd | None) -> Way:
         return Way(SshTransport(config=sshd.config()), "node")
     if kind == "tree":
         return SharedWay(tree_to(sshd), "leaf")
-    if kind == "holder":
-        way = Way(KeptTransport(_nobody_else, keep=60.0, config=sshd.config()), "node")
+    if kind == "daemon":
+        way = Way(PoolTransport(_nobody_else, keep=60.0, config=sshd.config()), "node")
         daemon_socket.call().close()
         return way
     return Way(ParamikoTransport(config=sshd.config(), keep=kind == "kept"), "node")
@@ -160,24 +160,24 @@ def tree_to(sshd: Sshd) -> TreeTransport:
 
 
 def _nobody_else() -> Transport:
-    raise AssertionError("the holder serves")
+    raise AssertionError("the daemon serves")
 
 
 @pytest.fixture(scope="session")
-def own_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A holder of connections for these tests alone, ended after them."""
+def own_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A daemon of connections for these tests alone, ended after them."""
     before = os.environ.get("XDG_RUNTIME_DIR")
     os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
     yield
-    end_holder()
+    end_daemon()
     if before is None:
         del os.environ["XDG_RUNTIME_DIR"]
     else:
         os.environ["XDG_RUNTIME_DIR"] = before
 
 
-def end_holder() -> None:
-    """End the holder there is, if any, and wait until it is gone."""
+def end_daemon() -> None:
+    """End the daemon there is, if any, and wait until it is gone."""
     said = ask(LIST)
     if said is None:
         return
@@ -188,15 +188,15 @@ def end_holder() -> None:
     os.close(end)
 
 
-ALL = ("local", "command", "ssh", "paramiko", "kept", "holder", "tree")
-OVER_SSH = ("ssh", "paramiko", "kept", "holder", "tree")
+ALL = ("local", "command", "ssh", "paramiko", "kept", "daemon", "tree")
+OVER_SSH = ("ssh", "paramiko", "kept", "daemon", "tree")
 
 
 @pytest.fixture(params=ALL)
 def way(request: pytest.FixtureRequest) -> Iterator[Way]:
     kind = request.param
-    if kind == "holder":
-        request.getfixturevalue("own_holder")
+    if kind == "daemon":
+        request.getfixturevalue("own_daemon")
     made = make_way(kind, request.getfixturevalue("sshd") if kind in OVER_SSH else None)
     made.kind = kind
     yield made

@@ -70,11 +70,11 @@ def transport(options: LoginOptions, direct: Callable[[], Transport]) -> Transpo
     keep = keep_seconds(options)
     if keep is None and not daemon_socket.there():
         return direct()
-    from dispatcher.transport.pool.pool_transport import KeptTransport
+    from dispatcher.transport.pool.pool_transport import PoolTransport
 
     if keep is not None:
         daemon_socket.call().close()
-    return KeptTransport(
+    return PoolTransport(
         direct,
         keep=keep,
         config=options.ssh_config,

@@ -2,7 +2,7 @@
 
 The process that holds connections, for every dispatch of the user that calls.
 
-A caller's dispatch says what to run where; the holder opens a channel over a connection
+A client's dispatch says what to run where; the daemon opens a channel over a connection
 it has, or makes one if it was asked to keep it, and hands bytes on. Every dispatch
 has its own reading of ssh_config and known_hosts (``run``), so a change of these files
 holds from the next one on. While nobody calls, shells are started for the next commands
@@ -25,20 +25,20 @@ from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
 from dispatcher.transport.base import Keepalive, Link, Target, Window
 from dispatcher.transport.pool import daemon_socket
-from dispatcher.transport.pool.daemon_client import Caller
+from dispatcher.transport.pool.daemon_client import Client
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 from dispatcher.transport.ssh.shared_sessions import SessionPool
 
 #: seconds between two looks for connections that are to be closed
 LOOK = 1.0
-#: seconds without any connection or caller after which the holder ends
+#: seconds without any connection or client after which the daemon ends
 LINGER = 5.0
 #: readings of the configuration that are remembered, beside those that made a connection
 MOST_READINGS = 16
 
 
-class Holder:
-    """Serves callers until nothing is held. listener: as ``place.listen`` gives it."""
+class Daemon:
+    """Serves clients until nothing is held. listener: as ``place.listen`` gives it."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -46,7 +46,7 @@ class Holder:
         self._lock = threading.Lock()
         self._readings: dict[str, ParamikoTransport] = {}
         self._connected: set[str] = set()  # readings that made connections
-        self._callers = 0
+        self._clients = 0
         self._last = time.monotonic()
         self._idle = 600.0
 
@@ -63,12 +63,12 @@ class Holder:
                 continue
             link.settimeout(None)
             with self._lock:
-                self._callers += 1
-            threading.Thread(target=self._serve, args=(link,), name="caller", daemon=True).start()
+                self._clients += 1
+            threading.Thread(target=self._serve, args=(link,), name="client", daemon=True).start()
 
     def _over(self) -> bool:
         with self._lock:
-            if self._callers or self._pool.names():
+            if self._clients or self._pool.names():
                 self._last = time.monotonic()
             return time.monotonic() - self._last > LINGER
 
@@ -77,15 +77,15 @@ class Holder:
 
     def _serve(self, link: socket.socket) -> None:
         try:
-            Caller(link, self).serve()
+            Client(link, self).serve()
         finally:
             with self._lock:
-                self._callers -= 1
-                resting = not self._callers
+                self._clients -= 1
+                resting = not self._clients
             if resting:
                 self._pool.stand_by(shell.COMMAND)
 
-    # -- what a caller asks for -----------------------------------------------------------
+    # -- what a client asks for -----------------------------------------------------------
 
     def listed(self) -> dict[str, Any]:
         """The hosts, the idle seconds until their connections close, our process id."""
@@ -136,7 +136,7 @@ def _target(order: dict[str, Any]) -> Target:
 
 
 def main() -> None:
-    """Be the holder, if nobody is yet; returns when nothing is held."""
+    """Be the daemon, if nobody is yet; returns when nothing is held."""
     try:
         listener = daemon_socket.listen()
     except (DispatchError, OSError):
@@ -146,13 +146,13 @@ def main() -> None:
     os.chdir("/")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     preload()
-    holder = Holder(listener)
+    daemon = Daemon(listener)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the hosts see their links end
     try:
-        holder.run()
+        daemon.run()
     finally:
         daemon_socket.forget()
-        holder.close()
+        daemon.close()
 
 
 if __name__ == "__main__":

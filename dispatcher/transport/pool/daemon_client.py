@@ -1,7 +1,7 @@
-"""One dispatch that has called the holder, and the commands it runs over kept connections.
+"""One launcher that has called the daemon, and the commands it runs over pooled connections.
 
-Two threads: one reads what the caller wants and never waits for a host, one hands back
-what the hosts say and waits for nobody but the caller. What has to wait gets a thread of
+Two threads: one reads what the client wants and never waits for a host, one hands back
+what the hosts say and waits for nobody but the client. What has to wait gets a thread of
 its own for as long as it takes: a connection or channel that must be opened first, and input
 that its host does not take at once.
 """
@@ -41,7 +41,7 @@ _CREDIT_OF = {mux.MORE_OUTPUT: mux.OUTPUT, mux.MORE_ERRORS: mux.ERRORS}
 
 
 class Hosts(Protocol):
-    """What the holder does for a caller."""
+    """What the daemon does for a client."""
 
     def at_hand(self, order: dict[str, Any]) -> Link | None:
         """The command of ``order``, if that needs no waiting."""
@@ -56,35 +56,35 @@ class Hosts(Protocol):
         """Close the idle connections to ``names``, or all."""
 
 
-class Caller:
+class Client:
     """Serves the dispatch at the other end of ``link`` until it hangs up."""
 
     def __init__(self, link: socket.socket, hosts: Hosts) -> None:
         self._link = link
         self._hosts = hosts
         self._lock = threading.Lock()  # of the table
-        self._carried: dict[int, Carried | None] = {}  # None: being opened
+        self._channels: dict[int, Channel | None] = {}  # None: being opened
         self._over = False
         # for the thread that hands back: frames, channels that rang, None at the end
         self._out: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        """Do what the caller wants; returns when it is gone and nothing is left of it."""
+        """Do what the client wants; returns when it is gone and nothing is left of it."""
         writer = threading.Thread(target=self._hand_back, name="hand back", daemon=True)
         writer.start()
         frames = mux.Frames(LARGEST)
         try:
             while data := self._link.recv(_CHUNK):
-                for channel, kind, body in frames.feed(data):
-                    self._obey(channel, kind, body)
+                for number, kind, body in frames.feed(data):
+                    self._obey(number, kind, body)
         except (OSError, mux.Malformed):
-            pass  # the caller is gone, or no caller of ours
+            pass  # the client is gone, or no client of ours
         finally:
             with self._lock:
                 self._over = True
-                left = [carried for carried in self._carried.values() if carried is not None]
-            for carried in left:
-                carried.leave()
+                left = [channel for channel in self._channels.values() if channel is not None]
+            for channel in left:
+                channel.leave()
             self._out.put(None)
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_RDWR)  # whoever writes there ends
@@ -93,9 +93,9 @@ class Caller:
 
     # -- what it wants, on the thread that reads ------------------------------------------------
 
-    def _obey(self, channel: int, kind: int, body: bytes) -> None:
+    def _obey(self, number: int, kind: int, body: bytes) -> None:
         if kind == mux.OPEN:
-            self._open(channel, fields(body))
+            self._open(number, fields(body))
         elif kind in (LIST, DROP):
             if kind == DROP:
                 names = fields(body).get("hosts")
@@ -103,51 +103,51 @@ class Caller:
             self._out.put(message(LIST, **self._hosts.listed()))
         elif kind == mux.CLOSE:
             with self._lock:  # whoever is opening it will find that nobody waits
-                carried = self._carried.pop(channel, None)
-            if carried is not None:
-                carried.leave()
-        elif (carried := self._carried.get(channel)) is not None:
-            carried.obey(kind, body)
+                channel = self._channels.pop(number, None)
+            if channel is not None:
+                channel.leave()
+        elif (channel := self._channels.get(number)) is not None:
+            channel.obey(kind, body)
 
-    def _open(self, channel: int, order: dict[str, Any]) -> None:
+    def _open(self, number: int, order: dict[str, Any]) -> None:
         link = self._hosts.at_hand(order)
         with self._lock:
-            self._carried[channel] = None
+            self._channels[number] = None
         if link is not None:
-            self._opened(channel, link, order)
+            self._opened(number, link, order)
             return
         threading.Thread(
-            target=lambda: self._opened(channel, self._hosts.open(order), order),
+            target=lambda: self._opened(number, self._hosts.open(order), order),
             name="opening",
             daemon=True,
         ).start()
 
-    def _opened(self, channel: int, found: Link | Failure | None, order: dict[str, Any]) -> None:
-        """Tell the caller what came of its order."""
-        carried = Carried(channel, found, self._out.put) if isinstance(found, Link) else None
+    def _opened(self, number: int, found: Link | Failure | None, order: dict[str, Any]) -> None:
+        """Tell the client what came of its order."""
+        channel = Channel(number, found, self._out.put) if isinstance(found, Link) else None
         with self._lock:
-            wanted = channel in self._carried and not self._over
-            if carried is not None and wanted:
-                self._carried[channel] = carried
+            wanted = number in self._channels and not self._over
+            if channel is not None and wanted:
+                self._channels[number] = channel
             else:
-                self._carried.pop(channel, None)
+                self._channels.pop(number, None)
         if isinstance(found, Failure):
             said: dict[str, Any] = {"kind": found.kind.value, "why": found.why}
             said |= {"hint": found.hint, "retryable": found.retryable}
-            self._out.put(message(FAILED, channel, **said))
-        elif carried is None:
-            self._out.put(message(NOT_POOLED, channel))
+            self._out.put(message(FAILED, number, **said))
+        elif channel is None:
+            self._out.put(message(NOT_POOLED, number))
         elif wanted:
-            carried.begin(order["opening"].encode("latin-1")[:OPENING])
-            self._out.put(message(ACCEPTED, channel, address=carried.link.address))
-            carried.link.watch(lambda: self._out.put(channel))
+            channel.begin(order["opening"].encode("latin-1")[:OPENING])
+            self._out.put(message(ACCEPTED, number, address=channel.link.address))
+            channel.link.watch(lambda: self._out.put(number))
         else:
-            carried.leave()
+            channel.leave()
 
     # -- what it gets, on the other thread -------------------------------------------------------
 
     def _hand_back(self) -> None:
-        """Whatever the commands say, and their ends, until the caller has gone."""
+        """Whatever the commands say, and their ends, until the client has gone."""
         late: dict[int, float] = {}  # when to look again at commands that ended before their output
         while True:
             wait = min(late.values()) - time.monotonic() if late else None
@@ -166,36 +166,36 @@ class Caller:
                 else:
                     rung.add(item)
             now = time.monotonic()
-            rung |= {channel for channel, when in late.items() if when <= now}
-            for channel in rung:
-                late.pop(channel, None)
-                carried = self._carried.get(channel)
-                if carried is not None:
-                    out += carried.said()
-                    if carried.look_at is not None:
-                        late[channel] = carried.look_at
-                    if carried.over:
+            rung |= {number for number, when in late.items() if when <= now}
+            for number in rung:
+                late.pop(number, None)
+                channel = self._channels.get(number)
+                if channel is not None:
+                    out += channel.said()
+                    if channel.look_at is not None:
+                        late[number] = channel.look_at
+                    if channel.over:
                         with self._lock:
-                            self._carried.pop(channel, None)
+                            self._channels.pop(number, None)
             try:
                 self._link.sendall(b"".join(out))
             except OSError:
                 return  # it has left; what it had is closed by the thread that reads
 
 
-class Carried:
-    """One command of a caller, over ``link``; see ``frames`` for what is said about it.
+class Channel:
+    """One command of a client, over ``link``; see ``daemon_socket`` for what is said of it.
 
-    put: takes frames for the caller, or our number when we want our turn.
+    put: takes frames for the client, or our number when we want our turn.
     """
 
-    def __init__(self, channel: int, link: Link, put: Callable[[bytes | int], None]) -> None:
+    def __init__(self, number: int, link: Link, put: Callable[[bytes | int], None]) -> None:
         self.link = link
         #: when our turn is though nothing rings: the command has ended, but not its output
         self.look_at: float | None = None
         #: whether all was told
         self.over = False
-        self._channel = channel
+        self._number = number
         self._put = put
         # credit is granted by the thread that reads and used by the one that hands back
         self._credit = {
@@ -215,20 +215,20 @@ class Carried:
         with self._closing:
             self.link.close()
 
-    # -- what the caller says, on the thread that reads ------------------------------------------
+    # -- what the client says, on the thread that reads ------------------------------------------
 
     def begin(self, opening: bytes) -> None:
         """Hand on what came with the order; on the thread that opened the link."""
         try:
             self.link.write(opening)
         except LinkClosed:
-            pass  # the caller is about to read why
+            pass  # the client is about to read why
 
     def obey(self, kind: int, body: bytes) -> None:
-        """Hand on one frame of the caller's. Raises: Malformed."""
+        """Hand on one frame of the client's. Raises: Malformed."""
         if kind in _CREDIT_OF:
             self._credit[_CREDIT_OF[kind]].grant(body)
-            self._put(self._channel)
+            self._put(self._number)
             return
         if kind == RESIZE:
             self.link.resize(Window(**fields(body)))
@@ -256,16 +256,16 @@ class Carried:
             elif kind == mux.INPUT_END:
                 self.link.end_input()
         except LinkClosed:
-            pass  # the caller is about to read why
+            pass  # the client is about to read why
         self._fed += len(body)
         more = self._input.taken(len(body))
         if more:
-            self._put(mux.frame(self._channel, mux.MORE_INPUT, more))
+            self._put(mux.frame(self._number, mux.MORE_INPUT, more))
 
     # -- what the host says, on the thread that hands back ---------------------------------------
 
     def said(self) -> list[bytes]:
-        """Frames of what has come and the caller has credit for."""
+        """Frames of what has come and the client has credit for."""
         frames: list[bytes] = []
         left = _TURN
         while (size := self._most(mux.ERRORS, left)) and (data := self.link.read_errors(size)):
@@ -277,15 +277,15 @@ class Carried:
                 break
             if not data_or_none:
                 self._output = True
-                frames.append(mux.frame(self._channel, mux.OUTPUT_END))
+                frames.append(mux.frame(self._number, mux.OUTPUT_END))
                 break
             frames.append(self._passed_on(mux.OUTPUT, data_or_none))
             left -= len(data_or_none)
         if left == 0:
-            self._put(self._channel)  # there may be more; a grant rings by itself
+            self._put(self._number)  # there may be more; a grant rings by itself
         if not self._errors and self.link.errors_ended():
             self._errors = True
-            frames.append(mux.frame(self._channel, mux.ERRORS_END))
+            frames.append(mux.frame(self._number, mux.ERRORS_END))
         return frames + self._ending()
 
     def _most(self, kind: int, left: int) -> int:
@@ -294,7 +294,7 @@ class Carried:
 
     def _passed_on(self, kind: int, data: bytes) -> bytes:
         self._credit[kind].use(len(data))
-        return mux.frame(self._channel, kind, data)
+        return mux.frame(self._number, kind, data)
 
     def _ending(self) -> list[bytes]:
         """The end, once: after all output, or when something holds that open for too long.
@@ -314,7 +314,7 @@ class Carried:
                 frames = [
                     message(
                         mux.ENDED,
-                        self._channel,
+                        self._number,
                         code=ending.code,
                         signal=ending.signal,
                         silence=None if lost is None else lost.why,

@@ -41,7 +41,7 @@ LARGEST = 1 << 20
 OPENING = 8 << 10
 
 RESIZE, ACCEPTED, FAILED, NOT_POOLED, LIST, DROP = range(OWN, OWN + 6)
-#: seconds that a new holder may take to listen
+#: seconds that a new daemon may take to listen
 START_LIMIT = 10.0
 _BACKLOG = 1024
 #: the folder that has our own package in it
@@ -64,7 +64,7 @@ def name() -> str:
 
 
 def there() -> bool:
-    """Whether there may be a holder to call; no more than a look at the file."""
+    """Whether there may be a daemon to call; no more than a look at the file."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     places = [state_folder() / "kept"]
     if runtime.startswith("/"):
@@ -73,7 +73,7 @@ def there() -> bool:
 
 
 def dial() -> socket.socket | None:
-    """A connection to the holder; None if there is none. Raises: UsageError."""
+    """A connection to the daemon; None if there is none. Raises: UsageError."""
     place = folder()
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -88,11 +88,11 @@ def dial() -> socket.socket | None:
 
 
 def call() -> socket.socket:
-    """As ``dial``, but starts a holder where there is none. Raises: DispatchError, UsageError."""
+    """As ``dial``, but starts a daemon where there is none. Raises: DispatchError, UsageError."""
     link = dial()
     if link is not None:
         return link
-    import subprocess  # most of us find a holder, or want none
+    import subprocess  # most of us find a daemon, or want none
 
     # by a shell that ends at once: it is not our child, so that nobody has to wait for its end
     subprocess.run(
@@ -109,12 +109,12 @@ def call() -> socket.socket:
         link = dial()
         if link is not None:
             return link
-        time.sleep(0.01)  # another's holder may be the one that comes up
+        time.sleep(0.01)  # another's daemon may be the one that comes up
     raise DispatchError("no process to hold connections could be started")
 
 
 def listen() -> socket.socket | None:
-    """The holder's own socket; None if another holder has it. Raises: UsageError, OSError."""
+    """The daemon's own socket; None if another daemon has it. Raises: UsageError, OSError."""
     place = folder()
     lock = os.open(place / f"{name()}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -193,6 +193,6 @@ def ask(kind: int, **said: Any) -> dict[str, Any] | None:
         while not answers:
             data = link.recv(1 << 16)
             if not data:
-                raise Malformed("the holder hung up")
+                raise Malformed("the daemon hung up")
             answers += frames.feed(data)
     return fields(answers[0][2])

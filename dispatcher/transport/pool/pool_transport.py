@@ -1,4 +1,4 @@
-"""``KeptTransport``: commands over the connections that the holder has, else as without it.
+"""``PoolTransport``: commands over the connections that the daemon has, else as without it.
 
 Nothing of SSH is loaded here unless a connection has to be made by ourselves.
 """
@@ -26,15 +26,15 @@ from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import ACCEPTED, FAILED, OPENING, fields
 from dispatcher.transport.pool.pool_link import PoolConnection, PoolLink
 
-#: seconds that the holder's answer may be late
+#: seconds that the daemon's answer may be late
 SLACK = 1.0
 LATE = "no answer in time over the kept connection"
 
 
-class KeptTransport(Transport):
-    """By the holder where it has a connection; otherwise by ``direct``, called once.
+class PoolTransport(Transport):
+    """By the daemon where it has a connection; otherwise by ``direct``, called once.
 
-    keep: seconds for which a new connection is to be kept by the holder; None: what it
+    keep: seconds for which a new connection is to be kept by the daemon; None: what it
     does not have is not its affair. config, host_keys, alive: as for ``ParamikoTransport``.
     """
 
@@ -65,7 +65,7 @@ class KeptTransport(Transport):
     def open(
         self, target: Target, command: str, deadline: float, window: Window | None = None
     ) -> Link | Failure:
-        opened = self._by_holder(target, command, deadline, window)
+        opened = self._by_daemon(target, command, deadline, window)
         if opened is not None:
             return opened
         direct = self._instead()
@@ -74,10 +74,10 @@ class KeptTransport(Transport):
             link.by = direct.name
         return link
 
-    def _by_holder(
+    def _by_daemon(
         self, target: Target, command: str, deadline: float, window: Window | None
     ) -> Link | Failure | None:
-        """None where the holder cannot serve us, for whatever reason."""
+        """None where the daemon cannot serve us, for whatever reason."""
         left = deadline - time.monotonic()
         if left <= 0:
             return Failure(Kind.TIMEOUT, "no time left to connect")
@@ -102,7 +102,7 @@ class KeptTransport(Transport):
         window: Window | None = None,
         opening: bytes = b"",
     ) -> PoolLink | None:
-        """The link to a command that was ordered; None if the holder has gone."""
+        """The link to a command that was ordered; None if the daemon has gone."""
         try:
             return line.order(
                 host=target.host,
@@ -123,10 +123,10 @@ class KeptTransport(Transport):
         if left <= 0 or line is None:
             return None
         link = self._ordered(line, target, command, left, opening=opening)
-        return None if link is None else KeptCall(link, deadline + SLACK, self._instead)
+        return None if link is None else PoolCall(link, deadline + SLACK, self._instead)
 
     def _instead(self) -> Transport:
-        """What reaches those whom the holder does not."""
+        """What reaches those whom the daemon does not."""
         with self._lock:
             if self._direct is None:
                 self._direct = self._make_direct()
@@ -151,8 +151,8 @@ class KeptTransport(Transport):
             self._direct.close()
 
 
-class KeptCall(Call):
-    """The holder was asked for ``link``. until: when it is late; instead: who is asked then."""
+class PoolCall(Call):
+    """The daemon was asked for ``link``. until: when it is late; instead: who is asked then."""
 
     def __init__(self, link: PoolLink, until: float, instead: Callable[[], Transport]) -> None:
         self._link = link

@@ -17,7 +17,7 @@ import pytest
 from rig import Cluster, wait_for
 
 from dispatcher.model.errors import UsageError
-from dispatcher.transport.pool import daemon as holder
+from dispatcher.transport.pool import daemon as daemon
 from dispatcher.transport.pool import daemon_socket
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
@@ -26,7 +26,7 @@ ASK = ("--shell", "echo $PPID")
 
 
 class Home:
-    """A user's folder for the holder, and the cluster from whose ``login`` it is used."""
+    """A user's folder for the daemon, and the cluster from whose ``login`` it is used."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
@@ -35,8 +35,8 @@ class Home:
         env = ["env", f"XDG_RUNTIME_DIR={self.folder}"]
         return self.cluster.run([*env, *DISPATCH, *words], **options)
 
-    def holders(self) -> list[int]:
-        """The pids of living holders of this home, as this machine counts."""
+    def daemons(self) -> list[int]:
+        """The pids of living daemons of this home, as this machine counts."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -69,9 +69,9 @@ def _parent(pid: int) -> str:
 def home(cluster: Cluster, isolated: None, tmp_path: Path) -> Iterator[Home]:
     made = Home(cluster, tmp_path)
     yield made
-    for pid in made.holders():
+    for pid in made.daemons():
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not made.holders(), 10, "the holder is gone")
+    wait_for(lambda: not made.daemons(), 10, "the daemon is gone")
 
 
 def parents(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -92,7 +92,7 @@ def test_later_commands_find_the_connections(home: Home) -> None:
     home.run("connect", "--close", "-w", "n1")
     assert home.run("connect", "--list").stdout.startswith("n2 (1)")
     home.run("connect", "--close")
-    wait_for(lambda: not home.holders(), 15, "who holds nothing ends")
+    wait_for(lambda: not home.daemons(), 15, "who holds nothing ends")
     assert "no connection is kept" in home.run("connect", "--list").stderr
 
 
@@ -103,12 +103,12 @@ def test_keep_with_the_first_command(home: Home) -> None:
 
 def test_idle_connections_are_closed(home: Home) -> None:
     home.run("exec", "--keep=1", "-w", "n1", *ASK)
-    wait_for(lambda: not home.holders(), 20, "the idle holder is gone")
+    wait_for(lambda: not home.daemons(), 20, "the idle daemon is gone")
 
 
-def test_a_holder_that_was_killed_is_done_without(home: Home) -> None:
+def test_a_daemon_that_was_killed_is_done_without(home: Home) -> None:
     home.run("connect", "-w", "n1")
-    for pid in home.holders():
+    for pid in home.daemons():
         os.kill(pid, signal.SIGKILL)
     done = home.run("exec", "-v", "-w", "n1", *ASK)
     assert done.returncode == 0
@@ -184,7 +184,7 @@ def test_a_run_ends_as_without(home: Home) -> None:
         ) as run:  # fmt: skip
             assert run.stdout is not None
             assert {run.stdout.readline(), run.stdout.readline()} == {"[0] up\n", "[1] up\n"}
-            # of a holder that is there the third run has n1's connection, but not n2's
+            # of a daemon that is there the third run has n1's connection, but not n2's
             found = home.cluster.run(["ps", "-e", "-o", "pid=,args="], host="n2").stdout
             sessions = [line.split()[0] for line in found.splitlines() if "@notty" in line]
             assert sessions
@@ -244,7 +244,7 @@ def test_the_socket_is_ours_alone(home: Home) -> None:
     assert "others may write there" in refused.stderr
 
 
-def test_one_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     first = daemon_socket.listen()
     assert isinstance(first, socket.socket)
@@ -287,7 +287,7 @@ somebody_else = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become so
 
 @somebody_else
 @pytest.mark.parametrize("uid", [0, 65534])
-def test_a_holder_of_another_user_is_none(
+def test_a_daemon_of_another_user_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int
 ) -> None:
     """Who is there is for the kernel to say: a folder's mode may have been another before."""
@@ -317,9 +317,9 @@ def test_another_user_is_told_nothing(
     folder = daemon_socket.folder()
     folder.chmod(0o755)  # as if the folder's mode did not keep strangers out
     (folder / daemon_socket.name()).chmod(0o666)
-    serves = threading.Thread(target=holder.Holder(listener).run, daemon=True)
+    serves = threading.Thread(target=daemon.Daemon(listener).run, daemon=True)
     at = os.open(folder, os.O_DIRECTORY)
-    monkeypatch.setattr(holder, "LINGER", 60.0)
+    monkeypatch.setattr(daemon, "LINGER", 60.0)
     serves.start()
     try:
         asked = subprocess.run(
@@ -328,7 +328,7 @@ def test_another_user_is_told_nothing(
         )  # fmt: skip
     finally:
         os.close(at)
-        monkeypatch.setattr(holder, "LINGER", 0.0)
+        monkeypatch.setattr(daemon, "LINGER", 0.0)
         serves.join(10)
         listener.close()
     assert (b'"hosts": []' in asked.stdout) == (uid == 0), asked
@@ -345,10 +345,10 @@ def test_nothing_of_the_current_folder_is_run(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with daemon_socket.call() as link:
         who = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    holder = int.from_bytes(who[:4], sys.byteorder)
+    daemon = int.from_bytes(who[:4], sys.byteorder)
     with pytest.raises(ChildProcessError):  # or its end would be ours to wait for
-        os.waitpid(holder, os.WNOHANG)
-    end = os.pidfd_open(holder)
+        os.waitpid(daemon, os.WNOHANG)
+    end = os.pidfd_open(daemon)
     signal.pidfd_send_signal(end, signal.SIGTERM)
     assert select.select([end], [], [], 10)[0]
     os.close(end)
