@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from rig import wait_for
 
+from dispatcher.core.events.exec_events import Exited, HostDone
 from dispatcher.model import errors
+from dispatcher.output.files.journal import read
 
 EXEC = [sys.executable, "-m", "dispatcher", "exec"]
 
@@ -258,4 +260,5 @@ class TestTelling:
         assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} localhost: x\n", done.stdout)
         events = [json.loads(line) for line in (tmp_path / "ev").read_text().splitlines()]
         assert events[-1]["name"] == "host.done"
-        assert events[-1]["context"]["outcome"] == {"code": 0}
+        assert events[-1]["context"]["outcome"] == {"kind": "Exited", "code": 0}
+        assert [one.event for one in read(tmp_path / "ev")][-1] == HostDone(0, Exited(0))
