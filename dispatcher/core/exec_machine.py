@@ -165,6 +165,7 @@ class ExecMachine:
         return actions
 
     def next_deadline(self) -> float | None:
+        """When ``tick`` wants to be called; None: for no reason yet."""
         return min((when for key, when in self.deadlines.items() if self._runs(key)), default=None)
 
     def _runs(self, key: Hashable) -> bool:

@@ -110,12 +110,14 @@ class HangMonitor:
         return []
 
     def tick(self, now: float) -> list[Action]:
+        """The actions that are due at ``now``."""
         self._wake(now)
         if self._until is not None and self._until <= now:
             return self._conclude(now)
         return self._judge(now)
 
     def next_deadline(self) -> float | None:
+        """When ``tick`` wants to be called; None: for no reason yet."""
         if self._until is not None:
             return self._until
         return None if self._due == self._judged else self._due

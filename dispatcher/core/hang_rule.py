@@ -79,6 +79,7 @@ class HangRule:
     # -- what is seen -------------------------------------------------------------------
 
     def began(self, rank: int, node: int, now: float) -> None:
+        """``rank`` runs on ``node``."""
         self._nodes[rank] = node
         self._used.pop(rank, None)
         self._gpus.pop(rank, None)
@@ -91,11 +92,13 @@ class HangRule:
             self._sign = max(self._sign, now)
 
     def wrote(self, when: float, *, progress: bool = False) -> None:
+        """A rank wrote something ``when``; progress: the line that shows it."""
         self._sign = max(self._sign, when)
         if progress and self._shows_progress:
             self._progress = max(self._progress or when, when)
 
     def sampled(self, sample: NodeSampled, now: float) -> None:
+        """A host's sample of its ranks and GPUs."""
         if sample.mark is not None and sample.mark != self._mark:
             if self._mark is not None:
                 self.wrote(now, progress=True)

@@ -1,8 +1,6 @@
-"""Which environment variables cross to the hosts, and the files that name more.
+"""Which environment variables cross to the hosts, which are ours, which are removed there.
 
-Which environment variables cross to the hosts, which are ours, which are removed there.
-
-Tables and the questions asked of them; no environment is read here.
+Tables, the questions asked of them, and files that name more; no environment is read here.
 
 ``CROSSING`` is an allow-list, not a copy of the login node's environment: most
 of that (``SSH_AUTH_SOCK``, ``DISPLAY``, ``TMPDIR``, a batch system's own

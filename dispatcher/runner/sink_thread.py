@@ -41,6 +41,7 @@ class SinkThread:
         self._thread = threading.Thread(target=self._run, name="sinks", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         keep_freed_memory()
         self._thread.start()
 
@@ -58,9 +59,11 @@ class SinkThread:
         return True
 
     def event(self, stamped: Stamped) -> None:
+        """Queue an event for the sinks; from any thread."""
         self._queue.put(stamped)
 
     def output(self, node: int, rank: int, stream: int, data: bytes) -> None:
+        """Queue output for the sinks; from any thread."""
         self._queue.put((node, rank, stream, data))
 
     def _run(self) -> None:

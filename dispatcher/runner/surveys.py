@@ -1,16 +1,10 @@
-"""Readings of many hosts, collected: one look, two visits, rounds of pairs.
-
-One look at many hosts: the same readings on each, what they gave and when.
+"""Readings of many hosts, collected: one survey, two visits of all hosts, rounds of pairs.
 
 A fan-out command (``runner.exec.exec_loop``) runs the agent's ``survey`` module; its answer is
-one packed value, which is checked here before anybody judges it.
-
-Two visits to all hosts, and what was seen: the first reads, the second tries what needs two.
-
-The second visit lets every host call the first one, at the address where the ranks would
-meet, and reads once more what must be compared with itself.
-
-Rounds of pairs: every host measures the way to another one, all at once, a visit a round.
+one packed value, which is checked here before anybody judges it. The first visit reads; the
+second tries what needs two hosts or two moments: every host calls the first one, at the address
+where the ranks would meet, and reads once more what must be compared with itself. In a round of
+pairs every host measures the way to another one, all at once.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dispatcher.core.events.run_events import Event, OfAttempt
 from dispatcher.core.events.verdicts import ErrorFile
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
-from dispatcher.plan.job import placement as worlds
+from dispatcher.plan.job import placement
 
 
 @value
@@ -177,7 +177,7 @@ class World(Value):
 
     def number(self, rank: int) -> int:
         """The number in the job of the world's ``rank``."""
-        return worlds.number(self.index, rank)
+        return placement.number(self.index, rank)
 
     def segment(self, rank: int) -> Segment:
         """The segment that the world's ``rank`` belongs to."""

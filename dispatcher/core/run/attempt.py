@@ -1,8 +1,8 @@
-"""The run as one pure machine: ``handle(event, now) -> [Action]``.
+"""One attempt at a job as a pure machine: ``handle(event, now) -> [Action]``.
 
-It stays one file: the states share most of their transitions. What is judged
-before the start is in ``check``, who lives where in ``roll``, MPI's fences and
-spawns are in ``mpi``, the rules of an ending in ``policy``.
+It stays one file: the states share most of their transitions. What is judged before the
+start is in ``start_check``, which ranks live where in ``tables``, MPI's fences and spawns
+are in ``mpi_manager``, the rules of an ending in ``policy``.
 
 ::
 
@@ -28,8 +28,8 @@ Rules (their ids appear in tests and in comments):
   ends the job at once, and is a failure whatever its code
 * J-9  a spawned rank counts like a planned one, unless its world could not be started: then
   the rank that asked is told so, and nothing of that world is a failure
-* J-10 a rank that leaves MPI half-way ends the job, if others are left in it (``leaving``); a
-  failure waits until it is known whether ranks use different MPIs
+* J-10 a rank that leaves MPI half-way ends the job, if others are left in it
+  (``half_finalized``); a failure waits until it is known whether ranks use different MPIs
 
 Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
 """
@@ -41,7 +41,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dispatcher.core.events import mpi_events, verdicts
-from dispatcher.core.events import mpi_events as pmix
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import (
     Action,
@@ -82,7 +81,7 @@ PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
 class AttemptMachine:
-    """The state of one run of ``plan``.
+    """The state of one attempt to run ``plan``.
 
     check: prove before a start that the hosts are different machines and reach node 0;
     else its first address is taken.
@@ -131,6 +130,7 @@ class AttemptMachine:
         return actions
 
     def next_deadline(self) -> float | None:
+        """When ``tick`` wants to be called; None: for no reason yet."""
         return min(self.deadlines.values(), default=None)
 
     def extend_deadlines(self, seconds: float) -> None:
@@ -142,7 +142,7 @@ class AttemptMachine:
         """Where ``rank``, planned or spawned, was started."""
         return self._ranks.nodes[rank]
 
-    # -- before the start: ``check`` judges, this carries on ------------------------
+    # -- before the start: ``start_check`` judges, this carries on ------------------------
 
     def _on_node_ready(self, event: ev.NodeReady, now: float) -> list[Action]:
         self._hear(event.node, now)
@@ -300,7 +300,7 @@ class AttemptMachine:
     def _on_pmi_spawn_asked(self, event: mpi_events.PmiSpawnAsked, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.spawn(event)  # J-2
 
-    def _on_mpi_found(self, event: pmix.MpiFound, now: float) -> list[Action]:
+    def _on_mpi_found(self, event: mpi_events.MpiFound, now: float) -> list[Action]:
         if self.state == RUNNING:
             self._half_finalized.found(event, now)
             self._set_look()
@@ -329,13 +329,13 @@ class AttemptMachine:
             self.deadlines["doubt"] = now + DOUBT_LIMIT
         return self._conclude(now)
 
-    def _on_pmix_wanted(self, event: pmix.PmixWanted, now: float) -> list[Action]:
+    def _on_pmix_wanted(self, event: mpi_events.PmixWanted, now: float) -> list[Action]:
         return [] if self._mpi is None or self.state != RUNNING else self._mpi.serve(event.node)
 
-    def _on_pmix_failed(self, event: pmix.PmixFailed, now: float) -> list[Action]:
+    def _on_pmix_failed(self, event: mpi_events.PmixFailed, now: float) -> list[Action]:
         if self.state != RUNNING:
             return []
-        return self.stop(verdicts.NodeFailed(event.node, pmix.failure(event)), now)
+        return self.stop(verdicts.NodeFailed(event.node, mpi_events.failure(event)), now)
 
     # -- the end ---------------------------------------------------------------------
 
@@ -488,9 +488,9 @@ _HANDLERS: dict[type[ev.Event], Callable[[AttemptMachine, Any, float], list[Acti
     mpi_events.PmiAsked: AttemptMachine._on_pmi_asked,
     mpi_events.PmiSpawnAsked: AttemptMachine._on_pmi_spawn_asked,
     mpi_events.PmiWaiting: AttemptMachine._on_nothing,
-    pmix.PmixWanted: AttemptMachine._on_pmix_wanted,
-    pmix.PmixFailed: AttemptMachine._on_pmix_failed,
-    pmix.MpiFound: AttemptMachine._on_mpi_found,
+    mpi_events.PmixWanted: AttemptMachine._on_pmix_wanted,
+    mpi_events.PmixFailed: AttemptMachine._on_pmix_failed,
+    mpi_events.MpiFound: AttemptMachine._on_mpi_found,
     mpi_events.MpiInside: AttemptMachine._on_mpi_inside,
     ev.SignalReceived: AttemptMachine._on_signal,
 }

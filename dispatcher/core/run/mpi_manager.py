@@ -1,9 +1,13 @@
-"""The launcher's part of process management: fences across nodes, names, spawns.
+"""The launcher's part of process management: fences across nodes, names, spawns, patience. Pure.
 
-The launcher's part of process management: fences across nodes, names, spawns, patience.
+``AttemptMachine`` hands it the events whose names begin with ``Pmi``, and what becomes of
+ranks; it carries out what is returned.
 
-``Job`` hands it the events whose names begin with ``Pmi``, and what becomes of
-ranks; it carries out what is returned. Pure, like all of ``core``.
+Fences are where the hosts' keys meet. Each node commits once an epoch, when all its members
+of a group are in; when every node that has living members has committed, the fence opens and
+each of those nodes gets all the packets. A packet is opaque here: what one host packed only
+the others unpack, so this stays cheap and cannot be made to unpack a bomb. Groups are written
+as agents write them, ``WORLD:TAG`` or ``0,2,5:TAG``; those within one node never come here.
 
 A spawn goes so::
 
@@ -15,16 +19,6 @@ A spawn goes so::
 
 What a rank does with rc=1 is MPI's business (its error handler); a world that was
 given up is no failure of the job.
-
-Where the hosts' keys meet: fences of a job across its nodes. Pure, no clock.
-
-Each node commits once an epoch, when all its members of a group are in; when
-every node that has living members has committed, the fence opens and each of
-those nodes gets all the packets. A packet is opaque here: what one host packed
-only the others unpack, so this stays cheap and cannot be made to unpack a bomb.
-
-Groups are written as agents write them: ``WORLD:TAG`` or ``0,2,5:TAG``. Groups
-within one node never come here.
 """
 
 from __future__ import annotations
@@ -46,7 +40,7 @@ from dispatcher.core.events.actions import (
     SpawnRanks,
     Tell,
 )
-from dispatcher.core.run import spawn_placement as spawn
+from dispatcher.core.run import spawn_placement
 from dispatcher.core.run.tables import RankTable
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import placement
@@ -137,10 +131,10 @@ class MpiManager:
         index = self._n_worlds
         spawned = sum(rank >= placement.FIRST for rank in self._ranks.alive())
         try:
-            world = spawn.place(
+            world = spawn_placement.place(
                 event, index, self._plan, self._ranks.load(), spawned, self._hostnames
             )
-        except spawn.Refused as refused:
+        except spawn_placement.Refused as refused:
             return _refused(event.node, event.rank, str(refused))
         self._n_worlds += 1
         ranks_of = world.ranks_of()

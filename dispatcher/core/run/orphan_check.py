@@ -54,4 +54,5 @@ class OrphanCheck:
 
     @property
     def deadline(self) -> float | None:
+        """When the next check is due; None: none is."""
         return min(self._due.values(), default=None)

@@ -62,6 +62,7 @@ class Pause:
         return [ResumeRanks(host) for host in sorted(told)]
 
     def extend_deadlines(self, seconds: float) -> None:
+        """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
         if self.deadline is not None:
             self.deadline += seconds
 

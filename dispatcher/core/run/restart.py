@@ -1,8 +1,5 @@
-"""Whether another attempt may follow, after which pause, and when to stop trying.
-
-Whether a cause may be followed by another attempt, and where it puts the blame. Pure.
-
-The account of the attempts that failed: how long to pause, when to stop trying. Pure.
+"""Whether another attempt may follow a cause, on whom the blame is put, after which pause,
+and when to stop trying. Pure.
 """
 
 from __future__ import annotations

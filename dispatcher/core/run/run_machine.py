@@ -201,6 +201,7 @@ class RunMachine:
         return actions
 
     def next_deadline(self) -> float | None:
+        """When ``tick`` wants to be called; None: for no reason yet."""
         whens = [*self._deadlines.values(), *self.hosts.silent.values()]
         job = self._job.next_deadline() if self.state == TRYING else None
         others = (self._pause.deadline, job, self._orphans.deadline)

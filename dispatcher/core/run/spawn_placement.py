@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
 from dispatcher.model.hostset import fold
 from dispatcher.plan.job import placement
-from dispatcher.plan.job import placement as worlds
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 
 #: bytes of all arguments of all ranks of one world
@@ -47,12 +46,12 @@ def place(
     Raises: Refused.
     """
     wanted = sum(segment.nprocs for segment in event.segments)
-    if index > worlds.MOST_WORLDS:
-        raise Refused(f"this job has spawned {worlds.MOST_WORLDS} times, which is the most")
-    if wanted + spawned > worlds.MOST_SPAWNED:
+    if index > placement.MOST_WORLDS:
+        raise Refused(f"this job has spawned {placement.MOST_WORLDS} times, which is the most")
+    if wanted + spawned > placement.MOST_SPAWNED:
         living = f" and {spawned} live" if spawned else ""
         raise Refused(
-            f"{wanted} processes wanted{living}: at most {worlds.MOST_SPAWNED} at the same time"
+            f"{wanted} processes wanted{living}: at most {placement.MOST_SPAWNED} at the same time"
         )
     words = sum(len(word) * s.nprocs for s in event.segments for word in s.argv)
     if words > MOST_WORDS:

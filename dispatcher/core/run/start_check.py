@@ -1,20 +1,17 @@
-"""Everything that is judged before the first rank starts, and what is odd but no reason to stop.
+"""Everything that is judged before the first rank starts: hosts ready, distinct, in reach. Pure.
 
-Everything that is judged before the first rank starts: hosts ready, distinct, within reach.
+``AttemptMachine`` hands over what the nodes say and gets back what it means: nothing yet,
+``ProbeNodes``, ``Start``, or the cause why nothing can start.
 
-``Job`` hands over what the nodes say and gets back what it means: nothing yet,
-``ProbeNodes`` them to probe, ``Start``, or the cause why nothing can start. Pure.
-
-1. Every node is ready or has failed; all failures are told together.
+1. Every node is ready or has failed; all failures are reported together.
 2. No two nodes are one machine.
 3. A plan that was open is closed with the number of GPUs counted.
 4. Every other node reaches node 0 at the address it was itself reached by, or,
    asked again, at one common address of all that node 0 has.
 
-What is odd about hosts that can be started on: no room left, another script; pure.
-
-These are the checks that cost a run nothing, since the agents tell it with what they say
-anyway. They only warn; ``dispatch check`` and ``--check full`` judge.
+What is odd but no reason to stop (no room left, another script) is a warning. These are the
+checks that cost a run nothing, since agents say what they need anyway; ``dispatch check`` and
+``--check full`` look further.
 """
 
 from __future__ import annotations

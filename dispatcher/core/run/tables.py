@@ -45,6 +45,7 @@ class HostTable:
         self._resting: dict[int, bool] = {}  # told to rest its lease -> whether it said it does
 
     def name(self, host: int) -> str:
+        """Its name, as the user wrote it."""
         return self.planned[host].host.name
 
     @property
@@ -110,6 +111,7 @@ class HostTable:
             del self._resting[host]
 
     def leave_out(self, host: int, why: str) -> None:
+        """``host`` will not be used any more, ``why``; the first reason stays."""
         self.out.setdefault(host, why)
 
     def waiting(self, assigned: Collection[int]) -> list[int]:
@@ -135,6 +137,7 @@ class HostTable:
 
     @property
     def patience(self) -> str:
+        """Why a host that was silent for too long is given up."""
         return f"nothing heard for {self._limits.heartbeat * self._limits.beats_lost:.0f} s"
 
 
@@ -153,6 +156,7 @@ class RankTable:
         self._streams[rank] = 2
 
     def is_alive(self, rank: int, node: int) -> bool:
+        """Whether ``rank`` lives, on ``node``."""
         return self._alive.get(rank) == node
 
     def absent(self, rank: int, node: int) -> bool:

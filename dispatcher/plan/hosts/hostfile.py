@@ -1,7 +1,7 @@
 """``-H`` to hosts: a hostfile in any dialect, a list on the command line, or standard input.
 
 One parser for all of them (a list on the command line is a hostfile of one
-line); the grammar of a line is in ``hostline``, its names in ``hostset``.
+line); the grammar of a line is in ``hostfile_line``, its names in ``hostset``.
 
 Repeated hosts. A line without a slot count means *one slot* as soon as any host
 is repeated without one (PBS node files, MVAPICH, Open MPI); in a list where

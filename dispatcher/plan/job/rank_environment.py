@@ -1,6 +1,4 @@
-"""What a rank finds in its environment and, one process a node, in its words.
-
-What a rank finds in its environment: the user's variables, then ours.
+"""What a rank finds in its environment: the user's variables, then ours; and in its words.
 
 Lowest first, a later one wins::
 
@@ -21,11 +19,9 @@ should be reached. A spawned rank gets the same, without what would lie to it (s
 ``spawned_environment``). Reads no
 ``os.environ``: the environment is an argument.
 
-One process a node, its place in its words: ``--node-rank {node_rank}``, ``--node-rank 3``.
-
-Only where the user asked for one process a node (``--per-node``): such programs
-are launchers themselves and want their place as arguments. Only the names below
-are known; every other brace stands as it is, so JSON passes untouched.
+With ``--per-node``, one process a node, its words have placeholders: ``--node-rank {node_rank}``
+becomes ``--node-rank 3``, since such programs are launchers themselves and want their place as
+arguments. Only the names below are known; every other brace stands as it is, so JSON passes.
 """
 
 from __future__ import annotations

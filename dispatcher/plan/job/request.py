@@ -1,14 +1,9 @@
-"""What the user asked for, checked alone, before the hosts are looked at.
+"""What the user asked for: program, numbers, limits, restarts; checked alone, before the hosts
+are looked at.
 
-What the user allows when an attempt fails: how often, how fast, with how few hosts.
-
-Numbers and patterns only, judged alone; what follows from them is ``core.run.run_machine``'s.
-
-What the user asked for: program, numbers, limits; checked alone, before the hosts are looked at.
-
-Numbers that arrive as text become numbers here (``parse_count``,
-``parse_nproc``, ``parse_seconds``), by plain ASCII digits only. Whether the hosts can satisfy a
-request is ``job``'s to say.
+Numbers that arrive as text become numbers here (``parse_count``, ``parse_nproc``,
+``parse_seconds``), by plain ASCII digits only. Whether the hosts can satisfy a request is
+``job_plan``'s to say; what follows from the limits is ``core.run``'s.
 """
 
 from __future__ import annotations

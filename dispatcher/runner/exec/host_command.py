@@ -39,7 +39,7 @@ _CLOSE = object()
 class HostCommand:
     """One attempt at one host.
 
-    opening: what ``lifeline.opening`` made of the command. door: where it has to wait
+    opening: what ``shell.opening`` made of the command. door: where it has to wait
     for its turn, or None; sudo: whether that is sudo's. window: of the terminal
     that the command gets, or None. seconds: until the command must have started.
     stdio: who writes what the command reads, or None. typed: the seconds for which the

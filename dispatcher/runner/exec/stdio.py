@@ -1,33 +1,8 @@
 """Standard input and output of the commands: prompts, our input for all, a terminal's keys.
 
-Who talks with the commands of a fan-out command on their standard input and output.
-
-A fan-out command's output goes to the sinks unless somebody here takes it; its input is empty
-unless somebody here writes it. ``StdinSpool`` writes the same to all and hears nothing.
-
-What a host says between an open link and the command, where the command must wait; pure.
-
-A terminal has to be made silent, and sudo may want a password, before the far side
-can be told what to run (see ``lifeline.door``). Until it says that it is ready nothing
-of the user's is sent, least of all standard input: sudo would take its lines for
-passwords. A password that is asked for twice was wrong; sudo counts each attempt, so
-there is only one.
-
-Our standard input for every host: read once, kept on disk, sent at each host's own pace.
-
-A host that reads slowly must neither hold back the others nor make us keep its
-backlog in memory. So what is read goes to an unlinked temporary file (mode
-0600), and each host's writer reads it there at its own position; a regular
-file is not copied at all. Memory is one chunk a host.
-
-The user's terminal as the terminal of one command far away: keys there, sizes too.
-
-From the start of the command to its end our terminal passes every key unchanged, so
-Ctrl-C is the command's. ``~.`` at the start of a line leaves a host that does not
-answer any more, as in ssh. Sizes are looked at four times a second: a signal handler
-would need the main thread, which waits elsewhere.
-
-How long the user has been typing: time that no host is to be charged with.
+Output goes to the sinks unless a ``StdioHandler`` takes it; input is empty unless one writes
+it: ``StdinSpool`` (ours, for all hosts) or ``Keyboard`` (our terminal, for one). Before that, on
+the way to a terminal or past sudo, ``PromptScanner`` waits until the far side is ready.
 """
 
 from __future__ import annotations
@@ -70,6 +45,8 @@ KEPT = 4096
 
 
 class Prompt(enum.Enum):
+    """What ``PromptScanner`` has found."""
+
     NOTHING = enum.auto()
     PASSWORD = enum.auto()  # one is wanted
     WRONG = enum.auto()  # the one that was given
@@ -77,7 +54,13 @@ class Prompt(enum.Enum):
 
 
 class PromptScanner:
-    """Listens at ``door`` to both streams; ``said`` is what else the host said, of each."""
+    """Looks in both streams for what the far side says before the command can be sent; pure.
+
+    A terminal has to be made silent, and sudo may want a password (see ``bootstrap.shell``). Until
+    the far side says that it is ready nothing of the user's is sent, least of all standard input:
+    sudo would take its lines for passwords. A password that is asked for twice was wrong; sudo
+    counts each attempt, so there is only one. ``said`` is what else the host said, by stream.
+    """
 
     def __init__(self, door: Door) -> None:
         self._ready = door.ready
@@ -107,7 +90,11 @@ _LINK_LOOK = 0.5  # seconds between two looks whether a link has ended
 class StdinSpool:
     """Copies of descriptor ``fd`` for any number of links; one thread reads, one a link writes.
 
-    ``problem`` says why not all of it could be read, if so.
+    A host that reads slowly must neither hold back the others nor make us keep its
+    backlog in memory. So what is read goes to an unlinked temporary file (mode
+    0600), and each host's writer reads it there at its own position; a regular
+    file is not copied at all. Memory is one chunk a host. ``problem`` says why not all of it
+    could be read, if so.
     """
 
     hears = False
@@ -189,7 +176,13 @@ _ESCAPE, _LEAVE = b"~", b"."
 
 
 class Keyboard:
-    """Terminal ``fd`` for the command of one link. leave: called when the user wants away."""
+    """Terminal ``fd`` for the command of one link: keys there, sizes too.
+
+    From the start of the command to its end our terminal passes every key unchanged, so
+    Ctrl-C is the command's. ``~.`` at the start of a line leaves a host that does not
+    answer any more, as in ssh. Sizes are looked at four times a second: a signal handler
+    would need the main thread, which waits elsewhere. leave: called when the user wants away.
+    """
 
     problem: str | None = None
     hears = False
@@ -280,7 +273,10 @@ class Keys:
 
 
 class PromptTimer:
-    """Told when secrets begin and end to be typed; any thread may tell and ask."""
+    """How long the user has typed secrets, which is time that no host is charged with.
+
+    Any thread may call.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -174,6 +174,7 @@ class HostThread(threading.Thread):
     # -- the thread ---------------------------------------------------------------------
 
     def run(self) -> None:
+        """Connect and serve until the end; what goes wrong is one ``NodeLost``."""
         link = None
         try:
             opened = self._connect()

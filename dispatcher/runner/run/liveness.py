@@ -1,22 +1,7 @@
 """Signs of life on their way to the core: heartbeats, output, progress lines, samples.
 
-Heartbeats on their way to the core: noted by the threads of hosts, told when somebody asks.
-
-A beat changes nothing but when its host must be heard again. So it wakes nobody: the loop asks
-for what has come before it lets the core judge who is late, and all of it is one event. A job
-that only runs then costs the loop a look now and then, however many hosts it has.
-
-When ranks last wrote something, as the threads of hosts and sinks see it.
-
-Output that waits here because nobody takes it holds the ranks back, so as long as any waits
-they count as writing.
-
-Looks for the line that shows a rank's progress, on the threads of the hosts.
-
-Who asks the agents for samples: at the start of their ranks, or later when somebody looks.
-
-The one who samples also finds out where the ranks are, when that is asked for: then he gets
-the modules for it and begins anew.
+They are noted by the threads of hosts and sinks, and wake nobody: the loop asks for what has
+come before it lets the core judge who is late.
 """
 
 from __future__ import annotations
@@ -32,7 +17,11 @@ from dispatcher.runner.run.host_thread import HostThread
 
 
 class Heartbeats:
-    """The last beat of each host."""
+    """Heartbeats as the threads of hosts hear them; ``news`` is one event of all.
+
+    A beat changes nothing but when its host must be heard again. A job that only runs then
+    costs the loop a look now and then, however many hosts it has.
+    """
 
     def __init__(self) -> None:
         self._last: dict[int, float] = {}
@@ -52,7 +41,11 @@ class Heartbeats:
 
 
 class Flow:
-    """Told by several threads; each number is written by one kind of them only."""
+    """When ranks last wrote something; each number is written by one kind of threads only.
+
+    Output that waits here because nobody takes it holds the ranks back, so as long as any waits
+    they count as writing.
+    """
 
     def __init__(self) -> None:
         self._given: dict[int, int] = {}  # node -> bytes; each written by its own thread
@@ -62,14 +55,17 @@ class Flow:
         self._told = (0.0, 0.0)
 
     def given(self, node: int, nbytes: int) -> None:
+        """Output of ``node`` has arrived; from its thread."""
         self._given[node] = self._given.get(node, 0) + nbytes
         self._last = time.monotonic()
 
     def taken(self, nbytes: int) -> None:
+        """The sinks took ``nbytes``; from their thread."""
         self._taken += nbytes
         self._last = time.monotonic()
 
     def progressed(self) -> None:
+        """A line that shows progress has arrived; from a host's thread."""
         self._last_progress = time.monotonic()
 
     def news(self, now: float) -> list[tuple[float, bool]]:
@@ -97,6 +93,7 @@ class ProgressLine:
         self._rests: dict[tuple[int, int], bytes] = {}
 
     def feed(self, node: int, rank: int, stream: int, data: bytes) -> None:
+        """Look for the pattern in the next piece of a stream; from the host's thread."""
         key = (rank, stream)
         *lines, rest = (self._rests.get(key, b"") + data).replace(b"\r", b"\n").split(b"\n")
         if len(rest) > MOST_PENDING:
@@ -112,7 +109,12 @@ PARTS = ("probe.sampler", "probe.usage", "probe.nvidia")
 
 
 class Sampling:
-    """every: seconds between two samples of a host; None until somebody wants some."""
+    """Orders agents to take samples: at the start of their ranks, or later when somebody looks.
+
+    The one who samples also finds out where the ranks are, when that is asked for: then it gets
+    the modules for that and begins anew. every: seconds between two samples of a host; None
+    until somebody wants some.
+    """
 
     def __init__(self, every: float | None) -> None:
         self._every = every

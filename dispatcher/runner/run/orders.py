@@ -1,20 +1,13 @@
-"""The orders every agent gets, as frames: ``prepare``, ``start``, ``release`` and PMIx's.
+"""The orders every agent gets, as frames: ``prepare``, ``start``, ``release`` and those of PMIx.
 
-What is the same for every node of a plan, made once: ``@once_a_plan``.
-
-Each node's orders name things that depend on all nodes. Made anew for each, a start would take
+What they hold is described in ``remote.protocol.frames``; the plan decides all of it, together
+with what the hosts have said of themselves. What is the same for every node of a plan is made
+once (``@once_a_plan``): made anew for each node, which names all others, a start would take
 time by the square of their number, on the one loop.
 
-What ranks are told of PMIx, and what an agent is sent to serve it. Nothing here is loaded
-on a host before a rank has asked.
-
-The variables are those that libpmix itself sets for its clients (``PMIx_server_setup_fork``),
-with one port for all protocol versions, since what listens there only carries bytes.
-
-The orders every agent gets, as frames: ``prepare``, ``start`` and ``release``.
-
-What they hold is told in ``remote.protocol.frames``; the plan decides all of it, together
-with what the hosts have said of themselves.
+Of PMIx nothing is loaded on a host before a rank has asked. The variables are those that
+libpmix itself sets for its clients (``PMIx_server_setup_fork``), with one port for all protocol
+versions, since what listens there only carries bytes.
 """
 
 from __future__ import annotations
@@ -308,6 +301,7 @@ def hook() -> bytes:
 
 
 def pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:
+    """``items`` as bytes, for a frame."""
     return [[raw(name), raw(value)] for name, value in items]
 
 

@@ -1,15 +1,10 @@
 """Output on its way in: how much may be under way, and what its frames bring.
 
-How many bytes of output a host may have under way, counted where they arrive.
-
 The agent reads its ranks' pipes only while it has credit. It gets back what the sinks have
-taken, in large portions. A host is not trusted: one that sends more would fill our memory,
-the more so as a few bytes may stand for many (``runner.run.output_intake``).
-
-What the frames of a host's output bring; the other end of ``remote.protocol.dedup``.
-
-A host is not trusted: a frame that points outside of the window, or at all where nobody asked
-for it, breaks the protocol.
+taken, in large portions. Frames that stand for bytes sent before are the other end of
+``remote.protocol.dedup``. A host is not trusted: one that sends more than its credit would fill
+our memory, the more so as a few bytes may stand for many, and a frame that points outside of
+the window, or at all where nobody asked for it, breaks the protocol.
 """
 
 from __future__ import annotations

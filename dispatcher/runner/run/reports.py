@@ -1,13 +1,9 @@
 """What an agent reports, checked and turned into events; pure.
 
-What an agent reports, checked and turned into events; pure.
-
 Everything here came from a host and is hostile until shown otherwise: types,
 ranges and lengths are checked, and a report about a rank counts only if that
 rank was given to this very node. The node is known from the link, never from
 the message.
-
-An agent's report of where its ranks are, checked; pure, and as distrustful as ``reports``.
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.core.events import mpi_events, verdicts
-from dispatcher.core.events import mpi_events as pmix
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import (
     Flight,
@@ -63,61 +58,73 @@ def read(node: int, ranks: frozenset[int], body: bytes) -> list[ev.Event]:
 
 
 class Fields:
-    """Checked access to a report's fields."""
+    """Checked access to a report's fields. Raises: ReportError, of every method."""
 
     def __init__(self, fields: dict[str, Any], ranks: frozenset[int]) -> None:
         self._fields = fields
         self._ranks = ranks
 
     def integer(self, name: str, low: int = 0, high: int = 1 << 32) -> int:
+        """The field, an integer from ``low`` to ``high``."""
         return _integer(self._fields.get(name), name, low, high)
 
     def optional_integer(self, name: str, low: int, high: int) -> int | None:
+        """As ``integer``; None where it is missing."""
         return None if self._fields.get(name) is None else self.integer(name, low, high)
 
     def has(self, name: str) -> bool:
+        """Whether the field is there, and not None."""
         return self._fields.get(name) is not None
 
     def text(self, name: str) -> str:
+        """The field, a text of bounded length."""
         return _text(self._fields.get(name), name)
 
     def optional_text(self, name: str) -> str | None:
+        """As ``text``; None where it is missing."""
         return None if self._fields.get(name) is None else self.text(name)
 
     def bytes(self, name: str, most: int) -> bytes:
+        """The field, at most ``most`` bytes."""
         value = self._fields.get(name)
         if not isinstance(value, bytes) or len(value) > most:
             raise ReportError(f"{name}: not at most {most} bytes")
         return value
 
     def number(self, name: str) -> float:
+        """The field, a duration in seconds."""
         value = self._fields.get(name)
         if not isinstance(value, float) or not 0 <= value < 1e9:
             raise ReportError(f"{name}: not a duration")
         return value
 
     def flag(self, name: str) -> bool:
+        """The field, true or false."""
         value = self._fields.get(name)
         if not isinstance(value, bool):
             raise ReportError(f"{name}: neither true nor false")
         return value
 
     def items(self, name: str) -> list[Any]:
+        """The field, a list of bounded length."""
         value = self._fields.get(name)
         if not isinstance(value, list) or len(value) > LIST_LIMIT:
             raise ReportError(f"{name}: not a list of at most {LIST_LIMIT}")
         return value
 
     def rank(self) -> int:
+        """The field ``rank``, one of this node's."""
         return self.own(self._fields.get("rank"))
 
     def own(self, value: Any) -> int:
+        """``value`` as a rank, one of this node's."""
         rank = _integer(value, "rank", 0, 1 << 32)
         if rank not in self._ranks:
             raise ReportError(f"report about rank {rank}, which runs elsewhere")
         return rank
 
     def fields(self, name: str) -> Fields:
+        """The field, a dict, with the same checks."""
         value = self._fields.get(name)
         if not isinstance(value, dict):
             raise ReportError(f"{name}: not a dict")
@@ -324,7 +331,7 @@ def _pmi_waiting(fields: Fields, node: int) -> list[ev.Event]:
 
 def _mpi(fields: Fields, node: int) -> list[ev.Event]:
     library, served, size = fields.text("library"), fields.text("served"), fields.integer("size")
-    return [pmix.MpiFound(node, library, served, fields.rank(), size)]
+    return [mpi_events.MpiFound(node, library, served, fields.rank(), size)]
 
 
 def _mpi_inside(fields: Fields, node: int) -> list[ev.Event]:
@@ -363,9 +370,9 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "pmi_name": _pmi_name,
     "pmi_spawn": _pmi_spawn,
     "pmi_waiting": _pmi_waiting,
-    "pmix_wanted": lambda fields, node: [pmix.PmixWanted(node)],
+    "pmix_wanted": lambda fields, node: [mpi_events.PmixWanted(node)],
     "pmix_failed": lambda fields, node: [
-        pmix.PmixFailed(node, fields.text("library"), fields.text("tried"))
+        mpi_events.PmixFailed(node, fields.text("library"), fields.text("tried"))
     ],
     "mpi": _mpi,
     "mpi_inside": _mpi_inside,

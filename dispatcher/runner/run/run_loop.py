@@ -25,7 +25,7 @@ from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
-from dispatcher.model.host import Host as PlanHost
+from dispatcher.model.host import Host
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner import inbox
@@ -72,7 +72,7 @@ HANDLED = (
 class Runner:
     """Carries out one run of ``plan``.
 
-    transports: host -> the way to reach it. sinks: who is told. check: see ``Job``.
+    transports: host -> the way to reach it. sinks: who is told. check: see ``AttemptMachine``.
     check_orphans: carries out a ``CheckOrphans``; returns at once.
     agent_python: the interpreter to try first for the agent. sample_every: seconds between two
     samples of the ranks; None for none.
@@ -82,7 +82,7 @@ class Runner:
     def __init__(
         self,
         plan: JobPlan,
-        transport_for: Callable[[PlanHost], Transport],
+        transport_for: Callable[[Host], Transport],
         sinks: Sequence[Sink],
         *,
         check_orphans: Callable[[CheckOrphans], None] = lambda look: None,
