@@ -94,7 +94,7 @@ def hosts_of(hosts: Hosts) -> Hostlist:
     if hosts is None:
         found = allocated()
         if found is None:
-            raise UsageError("no hosts: where should it run?", hint="hosts='localhost:2'")
+            raise UsageError("no hosts given", hint="hosts='localhost:2'")
         return found
     if isinstance(hosts, Hostlist):
         return hosts

@@ -67,7 +67,7 @@ class ExecPlan:
 
     def __post_init__(self) -> None:
         if not self.words or not self.words[0]:
-            raise UsageError("no command: what should the hosts run?")
+            raise UsageError("no command given")
         for word in (*self.words, *(word for tail in self.tails for word in tail)):
             if "\0" in word:
                 raise UsageError("a NUL byte in the command: no program can be given one")

@@ -144,7 +144,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(words) == 0
     assert cli.main(["report", str(path)]) == 0
     told = capsys.readouterr()
-    assert "drawn in" in told.err
+    assert "note: wrote" in told.err
     assert re.search(r"^boot +1 +\d", told.out, re.M)
     text = (tmp_path / "run.html").read_text()
     assert "rank 1 on localhost" in text

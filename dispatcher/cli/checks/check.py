@@ -92,7 +92,7 @@ def checks(
     if not full:
         for option, given in (("--xid-table", xid_table), ("--site-checks", site_checks)):
             if given:
-                raise UsageError(f"{option} goes with the full check")
+                raise UsageError(f"{option} needs the full check")
         return report.QUICK
     levels: Mapping[int, str] = {}
     path = xid_table
@@ -263,7 +263,7 @@ def command(options: CheckOptions) -> int:
         ("--log", options.log, "nccl"),
     ):
         if given and kind not in kinds:
-            raise UsageError(f"{option} goes with --{kind}")
+            raise UsageError(f"{option} needs --{kind}")
     if options.nccl:
         from dispatcher.cli.checks import nccl
 

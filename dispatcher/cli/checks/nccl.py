@@ -34,7 +34,7 @@ CONNECT = 10.0
 def run(options: CheckOptions) -> int:
     """Advise on what the options name; the exit code. Raises: UsageError."""
     if options.texts and hosts_typed():
-        raise UsageError("--from has the texts of all hosts; -H and -w do not go with it")
+        raise UsageError("--from has the texts of all hosts: -H and -w cannot be given as well")
     # what crosses to the ranks by itself goes before what the hosts have
     ours = {n: v for n, v in os.environ.items() if n.startswith(("NCCL_", "GLOO_")) and crosses(n)}
     if options.texts:

@@ -80,7 +80,7 @@ def _ask(options: ConnectOptions) -> int:
         raise DispatchError(f"the process that holds connections: {error}") from None
     names = sorted(map(str, said["hosts"])) if said is not None else []
     if said is None or (options.listing and not names):
-        say("note: no connection is kept")
+        say("note: no connections are kept")
     elif options.listing:
         print(f"{fold(names)} ({len(names)}), for {said['idle']:g} idle seconds")
     return os.EX_OK

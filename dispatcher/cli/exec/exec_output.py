@@ -54,7 +54,7 @@ class Telling:
     ) -> None:
         gather = options.gather or options.gather_all
         if options.as_json and (gather or options.diff):
-            raise UsageError("--json goes with none of -b, -B and --diff")
+            raise UsageError("--json cannot be used with -b, -B or --diff")
         self._options = options
         self._names = names
         self._say = say
@@ -90,7 +90,7 @@ class Telling:
         options = self._options
         out, err, events = options.output_dir, options.error_dir, options.events
         if out is not None and err is not None and os.path.realpath(out) == os.path.realpath(err):
-            raise UsageError("-o and -e: one folder for both")
+            raise UsageError("-o and -e: both name the same folder")
         folders = {n: Path(text) for n, text in ((1, out), (2, err)) if text is not None}
         if folders:
             found.append(HostFiles(folders, self._names, say))

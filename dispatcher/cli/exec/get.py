@@ -43,7 +43,10 @@ _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 def get(options: GetOptions) -> int:
     """Ask every host for the files; the exit code. Raises: UsageError before that."""
     if len(options.paths) < 2:
-        raise UsageError("get: what, and where to?", hint="dispatch get -H hostfile /FILE DIR")
+        raise UsageError(
+            "get: needs what to fetch, and a folder to put it in",
+            hint="dispatch get -H hostfile /FILE DIR",
+        )
     *sources, folder = options.paths
     folder = here(folder)
     limit = _size(options.max_size)

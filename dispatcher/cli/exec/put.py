@@ -42,7 +42,10 @@ from dispatcher.transfer.put_files import Group, Sending, Sources, names_of
 def put(options: PutOptions) -> int:
     """List the sources, then send them; the exit code. Raises: UsageError before that."""
     if len(options.paths) < 2:
-        raise UsageError("put: what, and where to?", hint="dispatch put -H hostfile FILE /DEST/")
+        raise UsageError(
+            "put: needs what to send, and where to put it",
+            hint="dispatch put -H hostfile FILE /DEST/",
+        )
     *sources, dest = options.paths
     if not dest or "\0" in dest:
         raise UsageError("put: an empty destination")

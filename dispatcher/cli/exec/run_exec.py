@@ -83,7 +83,7 @@ def run(options: ExecOptions) -> int:
         raise UsageError("-I and -n exclude each other")
     if hosts_typed():
         if typed("retry_failed"):
-            raise UsageError("--retry-failed names the hosts; -H and -w do not go with it")
+            raise UsageError("--retry-failed names the hosts: -H and -w cannot be given as well")
         options = replace(
             options, retry_failed=None
         )  # a file's, and the typed hosts are the only ones
@@ -119,14 +119,14 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
     words = options.words
     if options.shell is not None:
         if words:
-            raise UsageError("--shell has the whole command; what is this?", hint=repr(words[0]))
+            raise UsageError(
+                "--shell takes the whole command, so no further words", hint=repr(words[0])
+            )
         if not options.shell.strip():
             raise UsageError("--shell: an empty text")
         return ("/bin/sh", "-c", options.shell)
     if not words or not words[0]:
-        raise UsageError(
-            "no command: what should the hosts run?", hint="dispatch exec -H hostfile -- uptime"
-        )
+        raise UsageError("no command given", hint="dispatch exec -H hostfile -- uptime")
     mistakes.exec_words(words)
     return words
 

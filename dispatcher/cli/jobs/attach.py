@@ -53,7 +53,7 @@ def command(options: AttachOptions) -> int:
     found = registry.find(options.job)
     from_start = options.from_start
     if from_start and options.timestamps:
-        raise UsageError("--timestamps: when the lines before now came is not known here")
+        raise UsageError("--timestamps: the times of earlier lines are not known here")
     watch = Watch(found, settings(options, found.ranks))
     try:
         if found.state == registry.ENDED:

@@ -102,7 +102,7 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
         for name, table in tables.items():
             if not isinstance(table, dict):
                 raise UsageError(
-                    f"{source}: {where}{name} stands outside of any command's table",
+                    f"{source}: {where}{name} is outside any command's table",
                     hint=f"put it under [{where}run], or [{where}{EVERY}]",
                 )
             if name not in known:
@@ -128,5 +128,5 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
             into[current(name)] = setting
     if profile is not None and profile not in names:
         known = f"there are: {', '.join(sorted(names))}" if names else "dispatch config --help"
-        raise UsageError(f"--profile {profile}: there is none of that name", hint=known)
+        raise UsageError(f"--profile {profile}: no such profile", hint=known)
     return {**found, **named}

@@ -48,7 +48,10 @@ def keep_seconds(options: KeepOptions) -> float | None:
         )
     found = parse_seconds(text, "--keep")
     if found <= 0:
-        raise UsageError("--keep=0: for how long?", hint="dispatch connect --close ends them")
+        raise UsageError(
+            "--keep=0: connections cannot be kept for 0 s",
+            hint="dispatch connect --close ends them",
+        )
     return found
 
 

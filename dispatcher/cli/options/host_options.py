@@ -194,7 +194,7 @@ def find_hosts(
     if not lists and not hosts_typed():
         lists += _allocated()
     if not lists:
-        raise UsageError("no hosts: where?", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
+        raise UsageError("no hosts given", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
     reached = options if isinstance(options, LoginOptions) else LoginOptions()

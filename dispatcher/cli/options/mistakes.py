@@ -41,7 +41,7 @@ def script(words: Sequence[str], run: RunOptions) -> None:
         return
     _launcher(words, run)
     if _PYTHON.match(os.path.basename(name)):
-        why = "no script: dispatch itself starts scripts by Python"
+        why = "not a script: dispatch itself starts scripts with Python"
         raise UsageError(f"{shown(name)}: {why}", hint=_bare(words))
     _neighbours(words, last_list(run))
     first, *rest = _split(name)
@@ -51,7 +51,7 @@ def script(words: Sequence[str], run: RunOptions) -> None:
         raise _one_word(name, "script", hint)
     if here or ("/" not in name and usual and _is_on_path(name)):
         raise UsageError(
-            f"{shown(name)}: a program, and no script of Python",
+            f"{shown(name)}: a program, not a Python script",
             hint=line([*options(), "--no-python", *words]),
         )
 
@@ -101,7 +101,7 @@ def no_hosts(words: Sequence[str]) -> UsageError | None:
     """What is wrong with ``words`` where nothing says which hosts; None: that alone."""
     near = near_command(words)
     if near is not None:
-        return UsageError(f"{shown(words[0])}: no such command, nor a script here", hint=near)
+        return UsageError(f"{shown(words[0])}: no such command, and no such script here", hint=near)
     for at, word in enumerate(words[:-1]):
         if at and word in _HOSTS:
             moved = [*options(), word, words[at + 1], *words[:at], *words[at + 2 :]]
@@ -155,7 +155,7 @@ def _shape(word: str) -> str:
 def _neighbours(words: Sequence[str], listed: str | None) -> None:
     more = neighbours(words, listed)
     if more and listed is not None:
-        why = "a host and no script: hosts of a list have commas between them"
+        why = "a host, not a script: put commas between the hosts of a list"
         whole = words if len(more) < len(words) else [*words, "train.py"]
         raise UsageError(f"{shown(words[0])}: {why}", hint=with_neighbours(whole, more, listed))
 
@@ -169,7 +169,7 @@ def _launcher(words: Sequence[str], run: RunOptions) -> None:
     name = shown(words[0])
     if run.per_node:
         hint = line([*options(), "--no-python", *words])
-        raise UsageError(f"{name}: a program, and no script of Python", hint=hint)
+        raise UsageError(f"{name}: a program, not a Python script", hint=hint)
     if step:
         hint = _bare(_behind(words)) + "  # --transport slurm has srun start it"
     else:
@@ -177,7 +177,7 @@ def _launcher(words: Sequence[str], run: RunOptions) -> None:
         hosts = ["-H", named] if named else []
         hint = shlex.join(["dispatch", "import", *hosts, "--", *words])
         hint += "  # prints the line for dispatch"
-    raise UsageError(f"{name}: a launcher, as dispatch is one itself", hint=hint)
+    raise UsageError(f"{name}: a launcher, and so is dispatch", hint=hint)
 
 
 def _behind(words: Sequence[str]) -> Sequence[str]:
@@ -209,7 +209,7 @@ def _is_on_path(name: str) -> bool:
 
 
 def _one_word(word: str, what: str, hint: str) -> UsageError:
-    return UsageError(f"{shown(word)}: one word, so taken for the name of a {what}", hint=hint)
+    return UsageError(f"{shown(word)}: a single word, taken as the name of a {what}", hint=hint)
 
 
 def _split(word: str) -> list[str]:

@@ -232,4 +232,4 @@ def _fitted(parameter: click.Option, name: str, setting: Setting) -> Any:
         return str(value)
     else:
         wanted = "a text or a number"
-    raise UsageError(f"{setting.origin}: {name}: {wanted} is wanted, not {value!r}"[:300])
+    raise UsageError(f"{setting.origin}: {name}: must be {wanted}, not {value!r}"[:300])

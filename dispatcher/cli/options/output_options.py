@@ -175,7 +175,7 @@ def _alone(options: ShowOptions) -> None:
         ("--log-keep", options.log_keep is not None),
     ):
         if given:
-            raise UsageError(f"{option} goes with --log-dir")
+            raise UsageError(f"{option} needs --log-dir")
 
 
 def _sample(options: ShowOptions) -> float | None:
@@ -186,7 +186,9 @@ def _sample(options: ShowOptions) -> float | None:
         return METRICS_EVERY if options.metrics else None
     every = seconds(options.sample, "--sample", 0.0)
     if every < LEAST_EVERY:
-        raise UsageError(f"--sample: not every {every:g} s: it must cost nothing that is noticed")
+        raise UsageError(
+            f"--sample: every {every:g} s is too often", hint=f"--sample {LEAST_EVERY:g}"
+        )
     return every
 
 
@@ -195,7 +197,7 @@ def _rotation(options: ShowOptions) -> Rotation:
 
     size, keep = options.log_size, options.log_keep
     if keep is not None and size is None:
-        raise UsageError("--log-keep goes with --log-size")
+        raise UsageError("--log-keep needs --log-size")
     if keep is not None and not (keep.isascii() and keep.isdigit() and len(keep) < 7):
         raise UsageError(f"--log-keep: not a count: {keep!r}", hint="--log-keep 4")
     return Rotation(

@@ -93,7 +93,7 @@ def _allocated(words: tuple[str, ...]) -> Hostlist:
         from dispatcher.cli.options.mistakes import no_hosts
 
         raise no_hosts(words) or UsageError(
-            "no hosts: where should the ranks run?",
+            "no hosts given",
             hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
         )
     return found
@@ -152,7 +152,7 @@ def _program(options: RunOptions) -> Program:
         raise UsageError("--module and --no-python exclude each other")
     if not words or not words[0]:
         raise UsageError(
-            "no program: what should the ranks run?",
+            "no program given",
             hint="dispatch -H hostfile train.py, or --no-python hostname",
         )
     if options.rdzv:

@@ -27,7 +27,7 @@ def user(options: SudoOptions) -> str | None:
     name: str | None = options.sudo
     if name is None:
         if options.ask_sudo_password:
-            raise UsageError("--ask-sudo-password: for what?", hint="--sudo, or --sudo=USER")
+            raise UsageError("--ask-sudo-password needs --sudo", hint="--sudo, or --sudo=USER")
         return None
     try:
         check_user(name)

@@ -73,7 +73,7 @@ def check(options: RunOptions) -> None:
     ):
         if given:
             raise UsageError(
-                f"{option} is about the screen, and --detach has none",
+                f"{option} needs a screen, and --detach has none",
                 hint="dispatch attach JOB shows every rank; dispatch logs JOB --rank N one",
             )
 

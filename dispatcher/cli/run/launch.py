@@ -104,7 +104,7 @@ def launch(options: RunOptions) -> int:
         show(Handing(plan, options).plan, tree, as_json=options.as_json)
         return 0
     if options.as_json:
-        raise UsageError("--json goes with --dry-run")
+        raise UsageError("--json needs --dry-run")
     from dispatcher.bootstrap import payload
     from dispatcher.cli.options.output_options import settings
     from dispatcher.cli.run.preflight import wants

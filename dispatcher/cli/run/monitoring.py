@@ -39,7 +39,7 @@ def is_screen() -> bool:
 def check(options: RunOptions) -> None:
     """Raises: UsageError where there is no screen for a table."""
     if options.detach:
-        raise UsageError("--watch is about the screen, and --detach has none", hint="dispatch top")
+        raise UsageError("--watch needs a screen, and --detach has none", hint="dispatch top")
     if not is_screen():
         raise UsageError(
             "--watch: standard output and standard error are not one terminal",

@@ -59,9 +59,9 @@ class Decision(Value):
 def wants(options: RunOptions) -> bool:
     """Whether the options ask for a check of its own. Raises: UsageError if they contradict."""
     if options.exclude_unhealthy and options.check == "none":
-        raise UsageError("--exclude-unhealthy needs a check: --check none is none")
+        raise UsageError("--exclude-unhealthy needs a check, and --check none does none")
     if options.check_timeout is not None and not asks(options):
-        raise UsageError("--check-timeout goes with --check full or --exclude-unhealthy")
+        raise UsageError("--check-timeout needs --check full or --exclude-unhealthy")
     return asks(options)
 
 

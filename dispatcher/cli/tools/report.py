@@ -56,7 +56,7 @@ def command(trace: str, output: str | None) -> int:
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:5], widths[1:], strict=True)]
         sys.stdout.write("  ".join([row[0].ljust(widths[0]), *cells, row[5]]) + "\n")
-    say(f"note: drawn in {path}")
+    say(f"note: wrote {path}")
     return 0
 
 

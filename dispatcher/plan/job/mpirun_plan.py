@@ -67,7 +67,7 @@ def judge(plan: JobPlan) -> None:
     if plan.is_open:
         names = fold(node.host.name for node in plan.nodes if not node.slots)
         raise UsageError(
-            f"--launcher: how many ranks on {names}? Nobody counts GPUs then",
+            f"--launcher: how many ranks on {names}? GPUs are not counted with --launcher",
             hint="slots=N in the hostfile, or --nproc-per-node N",
         )
     for what, asked in (

@@ -115,7 +115,7 @@ class Limits(Value):
                 raise UsageError(f"{name}: {seconds} is not a sensible limit")
         if 0 < self.hang_timeout < SHORTEST_HANG:
             raise UsageError(
-                f"hang_timeout: {self.hang_timeout:g} s: every job is silent for so long",
+                f"hang_timeout: {self.hang_timeout:g} s: every job is silent for that long",
                 hint="--hang-timeout 600",
             )
         if self.lease * (1 + 1e-9) < self.heartbeat * self.beats_lost:  # 3 x 0.2 is above 0.6

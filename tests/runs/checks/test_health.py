@@ -161,7 +161,7 @@ def test_unhealthy_hosts_are_left_out(new_cluster: Callable[..., Cluster], check
 def test_a_check_that_contradicts_itself() -> None:
     for words, error in (
         (("--exclude-unhealthy", "--check", "none"), "--exclude-unhealthy needs a check"),
-        (("--check-timeout", "3"), "--check-timeout goes with --check full"),
+        (("--check-timeout", "3"), "--check-timeout needs --check full"),
         (("--check", "full", "--check-timeout", "0"), "less than a second"),
     ):
         done = subprocess.run(

@@ -79,9 +79,9 @@ def test_a_file_others_can_write_is_not_read(
     [
         ("[run]\nnosuch = 1\n", "dispatch.toml [run]: nosuch: run has no such option"),
         ("[run]\nprofile = 'x'\n", "profile: run has no such option"),
-        ("[run]\nno-python = 'yes'\n", "no-python: true or false is wanted, not 'yes'"),
-        ("[run]\nhosts = [1]\n", "hosts: a text or a list of texts is wanted"),
-        ("[run]\ngrace = [1]\n", "grace: a text or a number is wanted"),
+        ("[run]\nno-python = 'yes'\n", "no-python: must be true or false, not 'yes'"),
+        ("[run]\nhosts = [1]\n", "hosts: must be a text or a list of texts"),
+        ("[run]\ngrace = [1]\n", "grace: must be a text or a number"),
         ("[run]\ngrace = 'x'\n", "--grace"),
         ("[run]\nmap-by = 'core'\n", "map-by"),
     ],

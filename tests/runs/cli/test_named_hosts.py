@@ -227,7 +227,7 @@ def test_retry_failed_goes_with_hosts_of_a_file(
     assert taken("exec", "--retry-failed", "failed", config=config) == "n3"
     assert taken("exec", "--failed-to", "failed", "-w", "n5", config=config) == "n5"
     assert cli.main(["exec", "--retry-failed", "failed", "-w", "n5", "true"]) == 2
-    assert "-H and -w do not go with it" in capsys.readouterr().err
+    assert "-H and -w cannot be given as well" in capsys.readouterr().err
 
 
 def test_retry_failed_of_a_file_gives_way_to_hosts_that_are_typed(

@@ -95,7 +95,7 @@ def test_hostile_inputs_at_the_command_line(
         (["-H", "n1", "--env-file", ".", "x"], "--env-file"),
         (["-H", "n1", "--include", "n1", "--exclude", "n1", "x"], "exclude each other"),
         (["-H", "n1", "-m", "--no-python", "x"], "exclude each other"),
-        (["-H", "n1", "--json", "x"], "--json goes with --dry-run"),
+        (["-H", "n1", "--json", "x"], "--json needs --dry-run"),
         (["-H", "n1", "--user", "-oProxyCommand=x", "x"], "user"),
         (["-H", "n1", "--python", "", "x"], "python"),
         (["-H", "n1", "--agent-python", "a b", "x"], "--agent-python"),

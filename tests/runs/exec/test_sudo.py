@@ -194,7 +194,7 @@ def test_nobody_to_ask(sudo: Sudo) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--ask-sudo-password", "true"), "for what?"),
+        (("--ask-sudo-password", "true"), "--ask-sudo-password needs --sudo"),
         (("--sudo=a b", "true"), "no place in a user name"),
         (("-I", "--pty", "true"), "a terminal is no pipe"),
     ],

@@ -174,7 +174,7 @@ def test_enter_leaves_nothing_of_a_footer(chair: Chair) -> None:
     ("words", "why"),
     [
         ((), "standard output and standard error are not one terminal"),
-        (("--detach",), "--watch is about the screen, and --detach has none"),
+        (("--detach",), "--watch needs a screen, and --detach has none"),
     ],
 )
 def test_where_there_is_no_screen(desk: Desk, words: tuple[str, ...], why: str) -> None:

@@ -93,7 +93,7 @@ def test_later_commands_find_the_connections(home: Home) -> None:
     assert home.run("connect", "--list").stdout.startswith("n2 (1)")
     home.run("connect", "--close")
     wait_for(lambda: not home.daemons(), 15, "who holds nothing ends")
-    assert "no connection is kept" in home.run("connect", "--list").stderr
+    assert "no connections are kept" in home.run("connect", "--list").stderr
 
 
 def test_keep_with_the_first_command(home: Home) -> None:
