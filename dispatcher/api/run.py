@@ -209,7 +209,7 @@ def run(
     if signals and threading.current_thread() is not threading.main_thread():
         raise UsageError("signals: only the main thread can take them")
     running = _prepared(job, on_line is not None, on_event is not None, how)
-    taken = posts.told(lambda n: running.tell(SignalReceived(n)), HANDLED if signals else ())
+    taken = posts.signals_to(lambda n: running.tell(SignalReceived(n)), HANDLED if signals else ())
     with taken, running:
         for told in running.start():
             if isinstance(told, Line):

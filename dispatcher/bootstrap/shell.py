@@ -85,7 +85,7 @@ _SYNC_WORDS = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
 
 
 @dataclass(frozen=True)
-class Door:
+class Wrapper:
     """A command line whose shell says ``ready`` on standard output and only then reads an opening.
 
     Before that, on either stream, it may say ``prompt``: sudo wants a password and a
@@ -97,8 +97,8 @@ class Door:
     prompt: bytes
 
 
-def door(token: str, *, terminal: bool = False, sudo: str | None = None) -> Door:
-    """The way in for a command on a terminal, or as user ``sudo``.
+def wrapper(token: str, *, terminal: bool = False, sudo: str | None = None) -> Wrapper:
+    """What a command on a terminal, or as user ``sudo``, is wrapped in.
 
     token: a word nobody can guess. A terminal is set to pass all bytes unchanged
     and to echo nothing until the command starts. sudo becomes the other user first, so
@@ -112,7 +112,7 @@ def door(token: str, *, terminal: bool = False, sudo: str | None = None) -> Door
         inner = "".join("\\" + c if c in '"$`\\' else c for c in "p=$0;" + text)
         become = f"exec sudo -S -p {token}%%: -u {sudo} -- /bin/sh -c"
         command = f"exec /bin/sh -c '{become} \"{inner}\" $PPID'"
-    return Door(command, f"ready-{token}-".encode(), f"{token}%:".encode())
+    return Wrapper(command, f"ready-{token}-".encode(), f"{token}%:".encode())
 
 
 def opening(
@@ -126,7 +126,7 @@ def opening(
 
     environment: names and values for the command. stdin: what is written next
     is the command's input; otherwise it has none and orders may follow.
-    terminal: it came through a ``door`` with one, which is the command's input.
+    terminal: it came through a ``wrapper`` with one, which is the command's input.
     """
     stdin = stdin or terminal
     pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in environment)

@@ -53,7 +53,7 @@ LOOK = 0.25
 
 
 @contextmanager
-def told(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
+def signals_to(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
     """``tell(number)`` for each of ``signals`` that arrives; afterwards all is as it was.
 
     A signal that is ignored stays so: who started us wants us to survive it (nohup(1), the
@@ -75,7 +75,7 @@ def told(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iter
 
 
 def pass_over(signals: Sequence[signal.Signals]) -> None:
-    """From here on ``signals`` do nothing, and ``told`` may still be told of them."""
+    """From here on ``signals`` do nothing, and ``signals_to`` may still be told of them."""
     for signum in signals:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, lambda signum, frame: None)

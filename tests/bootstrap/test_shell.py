@@ -191,20 +191,20 @@ def test_what_a_finished_command_left_in_the_background_stays(
 
 @pytest.mark.parametrize("name", LOGIN_SHELLS)
 @pytest.mark.parametrize("sudo", [None, "nobody"])
-def test_any_login_shell_knows_the_door(
+def test_any_login_shell_knows_the_wrapper(
     name: str, sudo: str | None, start: type[Started], tmp_path: Path
 ) -> None:
     """sudo: a stand-in that shows what it was given and becomes nobody else."""
     program = tmp_path / "sudo"
     program.write_text('#!/bin/sh\necho "$3 $5" >&2; shift 6; exec "$@"\n')
     program.chmod(0o755)
-    door = lifeline.door("TOKEN", sudo=sudo)
+    wrapper = lifeline.wrapper("TOKEN", sudo=sudo)
     shell = installed([name])[0]
-    far = start(["env", f"PATH={tmp_path}:{os.environ['PATH']}", shell, "-c", door.command], b"")
+    far = start(["env", f"PATH={tmp_path}:{os.environ['PATH']}", shell, "-c", wrapper.command], b"")
     assert far.process.stdout is not None
-    assert far.process.stdout.read(len(door.ready)) == door.ready
-    assert door.ready not in door.command.encode()
-    assert door.prompt not in door.command.encode()
+    assert far.process.stdout.read(len(wrapper.ready)) == wrapper.ready
+    assert wrapper.ready not in wrapper.command.encode()
+    assert wrapper.prompt not in wrapper.command.encode()
     far.say(lifeline.opening(["printf", "<%s>", *WORDS]))
     expected = b"".join(b"<%s>" % word.encode("utf-8", "surrogateescape") for word in WORDS)
     assert far.output() == SYNC + expected

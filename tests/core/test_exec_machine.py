@@ -315,7 +315,7 @@ class TestTyping:
         seen = []
         for began, at in ((True, 2.0), (True, 4.0), (False, 5.0), (False, 9.0), (True, 20.0)):
             now[0] = at
-            typing.told(began)
+            typing.changed(began)
             seen.append(typing.seconds())
         now[0] = 21.0
         assert [*seen, typing.seconds()] == [0.0, 2.0, 3.0, 7.0, 7.0, 8.0]

@@ -115,7 +115,7 @@ class Told:
     def command(self, node: int, transport: Transport) -> HostCommand:
         return HostCommand(
             node=node, attempt=1, target=Target(f"n{node}"), transport=transport, opening=b"x",
-            door=None, sudo=False, window=None, seconds=60.0, credit=1 << 20, stdio=None,
+            wrapper=None, sudo=False, window=None, seconds=60.0, credit=1 << 20, stdio=None,
             typed=lambda: 0.0, tell=self.events.put, output=self._hear,
         )  # fmt: skip
 

@@ -75,8 +75,8 @@ class ExecRunner:
         self._ask = ask
         self._password: bytes | None = None
         special = exec_plan.sudo is not None or exec_plan.terminal is not None
-        self._door = (
-            shell.door(
+        self._wrapper = (
+            shell.wrapper(
                 "dispatch" + os.urandom(8).hex(),
                 terminal=exec_plan.terminal is not None,
                 sudo=exec_plan.sudo,
@@ -101,13 +101,13 @@ class ExecRunner:
 
     def typing(self, began: bool) -> None:
         """The user begins, or ends, to type a secret; from any thread."""
-        self._typing.told(began)
+        self._typing.changed(began)
         self.tell(exec_events.Typing(began))
 
     def run(self, handled: Sequence[signal.Signals] = HANDLED) -> tuple[Outcome, ...]:
         """Run to the end; one outcome a host, in the hosts' order. handled: see ``Runner``."""
         self._feed.start()
-        with inbox.told(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
+        with inbox.signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
                 self._do(self._machine.begin(time.monotonic()))
                 while self._outcomes is None:
@@ -185,7 +185,7 @@ class ExecRunner:
                 stdin=exec_plan.stdin,
                 terminal=exec_plan.terminal is not None,
             ),
-            door=self._door,
+            wrapper=self._wrapper,
             sudo=exec_plan.sudo is not None,
             window=None if exec_plan.terminal is None else Window(*exec_plan.terminal),
             seconds=order.seconds,

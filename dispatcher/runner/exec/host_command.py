@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import shell
-from dispatcher.bootstrap.shell import Door
+from dispatcher.bootstrap.shell import Wrapper
 from dispatcher.bootstrap.sync_scanner import SyncScanner
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
@@ -39,7 +39,7 @@ _CLOSE = object()
 class HostCommand:
     """One attempt at one host.
 
-    opening: what ``shell.opening`` made of the command. door: where it has to wait
+    opening: what ``shell.opening`` made of the command. wrapper: where it has to wait
     for its turn, or None; sudo: whether that is sudo's. window: of the terminal
     that the command gets, or None. seconds: until the command must have started.
     stdio: who writes what the command reads, or None. typed: the seconds for which the
@@ -56,7 +56,7 @@ class HostCommand:
         target: Target,
         transport: Transport,
         opening: bytes,
-        door: Door | None,
+        wrapper: Wrapper | None,
         sudo: bool,
         window: Window | None,
         seconds: float,
@@ -76,8 +76,8 @@ class HostCommand:
         self._target = target
         self._transport = transport
         self._opening = opening
-        self._command = shell.COMMAND if door is None else door.command
-        self._prompts = None if door is None else PromptScanner(door)
+        self._command = shell.COMMAND if wrapper is None else wrapper.command
+        self._prompts = None if wrapper is None else PromptScanner(wrapper)
         self._sudo = sudo
         self._window = window
         self._deadline = time.monotonic() + seconds

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dispatcher.bootstrap.shell import Door
+from dispatcher.bootstrap.shell import Wrapper
 from dispatcher.transport.base import Link, LinkClosed, Window
 
 
@@ -62,9 +62,9 @@ class PromptScanner:
     counts each attempt, so there is only one. ``said`` is what else the host said, by stream.
     """
 
-    def __init__(self, door: Door) -> None:
-        self._ready = door.ready
-        self._prompt = door.prompt
+    def __init__(self, wrapper: Wrapper) -> None:
+        self._ready = wrapper.ready
+        self._prompt = wrapper.prompt
         self.asked = False
         self.said = {1: b"", 2: b""}
 
@@ -285,7 +285,7 @@ class PromptTimer:
         self._since = 0.0
         self._before = 0.0
 
-    def told(self, began: bool) -> None:
+    def changed(self, began: bool) -> None:
         """Another secret is being typed, or one no more."""
         with self._lock:
             now = self._clock()

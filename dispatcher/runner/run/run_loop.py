@@ -167,7 +167,7 @@ class Runner:
         """
         self._began = time.monotonic()
         self._feed.start()
-        with inbox.told(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
+        with inbox.signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
                 for event in known:
                     self._record(event)
