@@ -1,15 +1,11 @@
-"""What a check looks at, what a reading gave, and what a check says.
+"""What a check looks at and what it finds; facts of hosts in, findings out; pure.
 
-What a check says about one host: a level, a reason, a remedy.
-
-What one reading of a survey gave: the bytes, and how it ended.
-
-What judges look at, and how they are made: facts of hosts in, findings out; pure.
-
-A *judge* is a function from one host (``Seen``) to a ``Finding``. ``each`` makes it a judge
-of the cluster; ``alike`` does so too, and then compares: what most hosts have is what a host
-should have, since nobody else can say which version is the right one. A judge that cannot
-read what it needs raises ``Unread`` (``Seen``'s methods do), and that becomes INCOMPLETE.
+A *reading* is what one question of a survey gave: the bytes, and how it ended. A *finding* is
+what a check says of one host: a level, a reason, a remedy. A check is a function from one host
+(``Seen``) to a ``Finding``. ``each`` makes it one of the cluster; ``alike`` does so too, and
+then compares: what most hosts have is what a host should have, since nobody else can say which
+version is the right one. A check that cannot read what it needs raises ``Unread``
+(``Seen``'s methods do), and that becomes INCOMPLETE.
 """
 
 from __future__ import annotations
@@ -108,7 +104,7 @@ def _as_text(value: Any) -> Any:
 
 
 class Unread(Exception):
-    """What a judge needs could not be read; the text says why."""
+    """What a check needs could not be read; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +176,9 @@ class Seen:
 
 
 #: one host -> a finding; raises Unread
-JudgeOne = Callable[[Seen], Finding]
+CheckHost = Callable[[Seen], Finding]
 #: hosts by name -> a finding for each
-Judge = Callable[[Mapping[str, Seen]], dict[str, Finding]]
+CheckHosts = Callable[[Mapping[str, Seen]], dict[str, Finding]]
 
 
 @dataclass(frozen=True)
@@ -191,7 +187,7 @@ class Check:
 
     name: str
     about: str
-    judge: Judge
+    find: CheckHosts
 
 
 def ok(value: str = "", text: str = "") -> Finding:
@@ -206,10 +202,10 @@ def critical(text: str, remedy: str | None = None, value: str = "") -> Finding:
     return Finding(Level.CRITICAL, text, remedy, value)
 
 
-def judged(judge: JudgeOne, seen: Seen) -> Finding:
-    """What ``judge`` finds; INCOMPLETE when it cannot read."""
+def checked(check: CheckHost, seen: Seen) -> Finding:
+    """What ``check`` finds; INCOMPLETE when it cannot read."""
     try:
-        return judge(seen)
+        return check(seen)
     except Unread as why:
         return Finding(Level.INCOMPLETE, f"could not be read: {why}")
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -217,19 +213,19 @@ def judged(judge: JudgeOne, seen: Seen) -> Finding:
         return Finding(Level.INCOMPLETE, f"could not be understood: {error}")
 
 
-def each(judge: JudgeOne) -> Judge:
+def each(check: CheckHost) -> CheckHosts:
     """Every host for itself."""
-    return lambda hosts: {name: judged(judge, seen) for name, seen in hosts.items()}
+    return lambda hosts: {name: checked(check, seen) for name, seen in hosts.items()}
 
 
-def alike(judge: JudgeOne, level: Level, remedy: str | None = None) -> Judge:
+def alike(check: CheckHost, level: Level, remedy: str | None = None) -> CheckHosts:
     """Every host for itself, and then each against the value that most of them have.
 
     Of two values as frequent, that of the earlier host counts: rank 0 is on the first.
     """
 
     def compare(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
-        found = each(judge)(hosts)
+        found = each(check)(hosts)
         usual = mode(one.value for one in found.values() if one.level == Level.OK)
         for name, one in found.items():
             if usual is not None and one.level == Level.OK and one.value != usual:

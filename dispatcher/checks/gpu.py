@@ -68,11 +68,11 @@ def users(seen: Seen) -> Finding:
     if reading.status != 127:
         for row in rows(seen.output("gpu apps"), 3):
             there.setdefault(int(row[0]), row[1].rsplit("/", 1)[-1])
-    strangers = {pid: name for pid, name in there.items() if name not in WATCHERS}
-    if not strangers:
+    foreign = {pid: name for pid, name in there.items() if name not in WATCHERS}
+    if not foreign:
         return ok()
-    shown = ", ".join(f"{name} ({pid})" for pid, name in sorted(strangers.items())[:4])
-    more = f" and {len(strangers) - 4} more" if len(strangers) > 4 else ""
+    shown = ", ".join(f"{name} ({pid})" for pid, name in sorted(foreign.items())[:4])
+    more = f" and {len(foreign) - 4} more" if len(foreign) > 4 else ""
     return critical(f"on its GPUs: {shown}{more}", "dispatch sweep -H hostfile, or kill them there")
 
 
@@ -138,8 +138,8 @@ def number(text: str) -> float | None:
         raise Unread(f"nvidia-smi says {text[:40]!r}") from None
 
 
-def of_gpus(judge: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen], Finding]:
-    """A judge of one host out of a judge of its GPUs: absent without a driver, HANG if it hangs."""
+def of_gpus(check: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen], Finding]:
+    """A check of one host out of one of its GPUs: absent without a driver, HANG if it hangs."""
 
     def one(seen: Seen) -> Finding:
         readings = [seen.reading(name) for name in ("smi", "smi core")]
@@ -149,7 +149,7 @@ def of_gpus(judge: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen]
             return ok(text="no GPU")
         if any(reading.hung for reading in readings):
             return HANG
-        return judge(gpus(seen))
+        return check(gpus(seen))
 
     return one
 

@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping
 
 from dispatcher.checks.check import (
+    CheckHosts,
     Finding,
-    Judge,
     Level,
     Seen,
     Unread,
@@ -256,11 +256,11 @@ def _python(seen: Seen) -> Finding:
     return ok(versions(seen)["python"])
 
 
-def _project(name: str) -> Judge:
-    def judge(seen: Seen) -> Finding:
+def _project(name: str) -> CheckHosts:
+    def one(seen: Seen) -> Finding:
         return ok(versions(seen).get(name, ""))
 
-    return alike(judge, Level.WARN, f"install the same {name} everywhere")
+    return alike(one, Level.WARN, f"install the same {name} everywhere")
 
 
 def _driver(seen: Seen) -> Finding:
@@ -312,7 +312,7 @@ def _plain(word: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)
 
 
-def judge(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
+def mounts(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
     """Shared file systems that most hosts have and one has not; a working directory read-only."""
     found = each(_writable)(hosts)
     shared: dict[str, set[str]] = {

@@ -39,7 +39,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PairRanking:
     """culprits: hosts whose pairs are bad; links: bad pairs of good hosts; bad: all bad pairs.
 
     usual: bytes/s that most hosts reach, 0 when nothing was measured. fine: hosts that
@@ -76,7 +76,7 @@ def is_bad(pair: Pair, usual: float, latency: float, slow: float) -> bool:
     return pair.latency is not None and pair.latency > LATE_FACTOR * latency + LATE
 
 
-def judge(pairs: Sequence[Pair], slow: float) -> Judgement:
+def rank_pairs(pairs: Sequence[Pair], slow: float) -> PairRanking:
     """Who is to blame for what was measured.
 
     The usual is what most hosts reach with their best partner: one bad host spoils the
@@ -97,7 +97,7 @@ def judge(pairs: Sequence[Pair], slow: float) -> Judgement:
     culprits = _culprits(bad, good)
     links = tuple(sorted(p for p in bad if not culprits & set(p)))
     fine = frozenset(host for pair in good for host in pair) - culprits
-    return Judgement(tuple(sorted(culprits)), links, frozenset(bad), usual, fine)
+    return PairRanking(tuple(sorted(culprits)), links, frozenset(bad), usual, fine)
 
 
 def _culprits(bad: set[tuple[int, int]], good: set[tuple[int, int]]) -> set[int]:
@@ -125,7 +125,7 @@ def next_round(
     """
     if nth == 0:
         return tournament(hosts, 0)
-    known = judge(pairs, slow)
+    known = rank_pairs(pairs, slow)
     met = {frozenset((pair.a, pair.b)) for pair in pairs}
     free = [host for host in hosts if host in known.fine]
     chosen = []
@@ -137,6 +137,6 @@ def next_round(
     return chosen + [pair for pair in tournament(free, nth) if frozenset(pair) not in met]
 
 
-def doubtful(hosts: Sequence[int], known: Judgement) -> list[int]:
+def doubtful(hosts: Sequence[int], known: PairRanking) -> list[int]:
     """Hosts of which nobody can say yet whether they are good or bad."""
     return [host for host in hosts if host not in known.fine and host not in known.culprits]

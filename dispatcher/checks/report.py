@@ -24,15 +24,14 @@ from types import MappingProxyType
 from typing import Any
 
 from dispatcher.checks import gpu, health, network, xid
-from dispatcher.checks import gpu as gpus
-from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, alike, each, judged
+from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, alike, checked, each
 
 PREFIX = "site/"
 #: characters of a text that are kept
 MOST = 400
 
 
-def judge(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
+def site(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
     """The worst that a host's own checks say, named."""
     there = {
         name: sorted(n for n in seen.readings if n.startswith(PREFIX))
@@ -43,7 +42,7 @@ def judge(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
     for name, seen in hosts.items():
         worst = Finding(Level.OK, value=str(len(there[name])))
         for check in everywhere:
-            one = judged(lambda host, check=check: _one(host, check), seen)  # type: ignore[misc]
+            one = checked(lambda host, check=check: _one(host, check), seen)  # type: ignore[misc]
             if one.level > worst.level:
                 text = f"{check.removeprefix(PREFIX)}: {one.text}"
                 worst = Finding(one.level, text, one.remedy, worst.value)
@@ -76,8 +75,8 @@ QUICK = (
     Check("torch", "the same torch, or none", health.torch),
     Check("nccl", "the same NCCL, or none", health.nccl),
     Check("driver", "the same NVIDIA driver", health.driver),
-    Check("gpus", "as many GPUs as slots, and as on other hosts", gpus.enough),
-    Check("users", "nobody is on the GPUs", each(gpus.users)),
+    Check("gpus", "as many GPUs as slots, and as on other hosts", gpu.enough),
+    Check("users", "nobody is on the GPUs", each(gpu.users)),
     Check("memory", "free memory", each(health.memory)),
     Check("shm", "shared memory has room", each(health.shm)),
     Check("tmp", "the folder for temporary files has room", each(health.tmp)),
@@ -107,10 +106,10 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check("xid", "no Xid in the kernel's log", each(xid.xid({**xid.TABLE, **xid_levels}))),
         Check("rdma", "equal RDMA ports, ACTIVE", alike(network.ports, Level.CRITICAL, "ibstatus")),
         Check("errors", "no new errors of RDMA ports", each(network.counters)),
-        Check("mounts", "shared file systems are mounted", health.judge),
+        Check("mounts", "shared file systems are mounted", health.mounts),
     ]
     if site_checks:
-        found.append(Check("site", "the site's own checks", judge))
+        found.append(Check("site", "the site's own checks", site))
     return tuple(found)
 
 
@@ -220,7 +219,7 @@ def _smi(*words: str) -> list[bytes]:
 
 
 @dataclass(frozen=True)
-class Ruling:
+class CheckReport:
     """findings: host -> check -> finding, both in their order. lost: host -> why not reached.
 
     unread: host -> why nothing could be read there. remedies: lost host -> what to do about it.
@@ -272,18 +271,18 @@ class Ruling:
         return sorted(found_all, key=lambda row: (-row[0], len(row[3]), order[row[1]]))
 
 
-def rule(
+def make_report(
     checks: Sequence[Check],
     seen: Mapping[str, Seen],
     hosts: Sequence[str],
     lost: Mapping[str, str],
     unread: Mapping[str, str],
     remedies: Mapping[str, str | None] = MappingProxyType({}),
-) -> Ruling:
-    """The ruling on ``hosts``, of which ``seen`` could be looked at."""
-    columns = {check.name: check.judge(seen) for check in checks}
+) -> CheckReport:
+    """The report on ``hosts``, of which ``seen`` could be looked at."""
+    columns = {check.name: check.find(seen) for check in checks}
     findings = {
         host: {name: column[host] for name, column in columns.items()} if host in seen else {}
         for host in hosts
     }
-    return Ruling(tuple(columns), findings, dict(lost), dict(unread), dict(remedies))
+    return CheckReport(tuple(columns), findings, dict(lost), dict(unread), dict(remedies))

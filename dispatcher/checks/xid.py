@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dispatcher.checks.check import Finding, JudgeOne, Seen, Unread, critical, ok, warn
+from dispatcher.checks.check import CheckHost, Finding, Seen, Unread, critical, ok, warn
 from dispatcher.model.errors import UsageError
 
 CRITICAL, WARN, IGNORE = _RANKING = ("critical", "warn", "ignore")
@@ -72,10 +72,10 @@ def parse_table(text: str, source: str) -> dict[int, str]:
     return found
 
 
-def xid(table: Mapping[int, str]) -> JudgeOne:
-    """The judge that goes by ``table``: number -> level."""
+def xid(table: Mapping[int, str]) -> CheckHost:
+    """The check that goes by ``table``: number -> level."""
 
-    def judge(seen: Seen) -> Finding:
+    def find(seen: Seen) -> Finding:
         text, uptime = log(seen), None
         first = seen.files("kernel").get("/proc/uptime", "").split()
         if first:
@@ -93,7 +93,7 @@ def xid(table: Mapping[int, str]) -> JudgeOne:
                 levels[what] = min(level, levels.get(what, level), key=_RANKING.index)
         return _finding(counts, levels)
 
-    return judge
+    return find
 
 
 def log(seen: Seen) -> str:

@@ -73,13 +73,13 @@ def init(
     exchange = world.duplicate(timeout)
     ranks = _facts(exchange, seat, device, timeout)
     exchange.places = {facts.rank: facts.host for facts in ranks}
-    judgement = facts.judge(ranks)
-    if judgement.refusals:
-        text, hint = judgement.refusals[0]
-        rest = [text for text, _ in judgement.refusals[1:]]
+    comparison = facts.compare(ranks)
+    if comparison.refusals:
+        text, hint = comparison.refusals[0]
+        rest = [text for text, _ in comparison.refusals[1:]]
         raise Refused("\n".join([text, *rest]), hint=hint, shared=True)
     if rank == 0:
-        for text in judgement.warnings:
+        for text in comparison.warnings:
             warnings.warn(text, CommWarning, stacklevel=2)
     return Job(exchange, ranks, timeout)
 

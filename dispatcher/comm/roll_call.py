@@ -1,6 +1,6 @@
 """What every rank tells the others once, and whether they can work together.
 
-``gather`` reads this rank's facts; ``judge`` compares those of all ranks and
+``gather`` reads this rank's facts; ``compare`` compares those of all ranks and
 gives reasons to refuse and warnings. NCCL would meet each of the refused cases
 with a hang or a message from one rank alone.
 
@@ -117,14 +117,14 @@ def gather(
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Comparison:
     """Reasons to refuse, each with its hint, and warnings; both may be empty."""
 
     refusals: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def judge(ranks: Sequence[Facts]) -> Judgement:
+def compare(ranks: Sequence[Facts]) -> Comparison:
     """Whether these ranks can work together: pure, and the same on every rank."""
     refusals = _shared_gpus(ranks) + _some_without_gpu(ranks) + _versions(ranks)
     differing = _differing_settings(ranks)
@@ -132,7 +132,7 @@ def judge(ranks: Sequence[Facts]) -> Judgement:
         if name in differing:
             refusals.append((f"comm: {name}: differs: {differing.pop(name)}", f"unset {name}"))
     warnings = [f"comm: {name}: differs: {groups}" for name, groups in differing.items()]
-    return Judgement(tuple(refusals), tuple(warnings + _drivers(ranks) + _unseen(ranks)))
+    return Comparison(tuple(refusals), tuple(warnings + _drivers(ranks) + _unseen(ranks)))
 
 
 def labels(ranks: Sequence[Facts]) -> dict[int, str]:

@@ -19,7 +19,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.checks.check import Asked, Check, Reading, Seen, Unread
 from dispatcher.checks.network import parse
 from dispatcher.checks.pair_ranking import Pair
-from dispatcher.checks.report import Ruling, Want, first_readings, rule, second_readings
+from dispatcher.checks.report import CheckReport, Want, first_readings, make_report, second_readings
 from dispatcher.core.events.exec_events import Exited, Failed, Interrupted, Outcome, TimedOut
 from dispatcher.core.events.run_events import NodeConnected
 from dispatcher.core.events.sink import Sink, Stamped
@@ -180,8 +180,8 @@ def examine(
     connect: float = 10.0,
     port: int | None = None,
     clock: Callable[[], float] = time.time,
-) -> Ruling:
-    """The ruling of ``checks`` on ``hosts``, within ``seconds``. Rank 0 would be on the first.
+) -> CheckReport:
+    """The report of ``checks`` on ``hosts``, within ``seconds``. Rank 0 would be on the first.
 
     port: MASTER_PORT, where the user has chosen one. clock: ours, s since 1970.
     """
@@ -215,7 +215,7 @@ def examine(
             seen[name] = replace(seen[name], later=answer.readings)
     elif head in seen:
         checks = [check for check in checks if check.name not in ("reach", "errors")]
-    return rule(checks, seen, names, lost, unread, remedies)
+    return make_report(checks, seen, names, lost, unread, remedies)
 
 
 def meeting_place(head: Seen, reached: str | None) -> tuple[list[str], int]:

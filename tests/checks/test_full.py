@@ -12,8 +12,8 @@ from checks.samples import HUNG, KERNEL, MISSING, MOUNTS, call, files, host, ker
 from dispatcher.api.request import plan_job, request
 from dispatcher.checks import gpu, health, network, report, xid
 from dispatcher.checks import report as site
-from dispatcher.checks.check import Finding, JudgeOne, Level, Reading, Seen, judged
-from dispatcher.checks.report import rule
+from dispatcher.checks.check import CheckHost, Finding, Level, Reading, Seen, checked
+from dispatcher.checks.report import make_report
 from dispatcher.cli.run.preflight import Decision
 from dispatcher.model.errors import UsageError
 
@@ -61,7 +61,7 @@ UNKNOWN = "[Unknown Error]"
 
 
 @pytest.mark.parametrize(
-    ("judge", "seen", "level", "words"),
+    ("check", "seen", "level", "words"),
     [
         (gpu.inventory, smi_host(), OK, ""),
         (gpu.inventory, old_driver(), OK, ""),
@@ -106,8 +106,8 @@ UNKNOWN = "[Unknown Error]"
         (gpu.nvlink, host(smi_nvlink=said(b"GPU 0: NVIDIA A2\n")), OK, ""),
     ],
 )  # fmt: skip
-def test_nvidia_smi(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
-    found = judged(judge, seen)
+def test_nvidia_smi(check: CheckHost, seen: Seen, level: Level, words: str) -> None:
+    found = checked(check, seen)
     assert (found.level, words in found.text) == (level, True), found
 
 
@@ -176,23 +176,23 @@ def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
     ],
 )  # fmt: skip
 def test_xid(seen: Seen, level: Level, words: str) -> None:
-    found = judged(xid.xid(xid.TABLE), seen)
+    found = checked(xid.xid(xid.TABLE), seen)
     assert (found.level, words in found.text) == (level, True), found
 
 
 def test_a_site_overrules_the_table() -> None:
     own = xid.parse_table("# ours\n94 critical  # drain\n64 ignore\n", "t")
-    judge = xid.xid({**xid.TABLE, **own})
-    assert judged(judge, log(XID_94)).level == CRITICAL
-    assert judged(judge, log(XID_64)).level == OK
+    check = xid.xid({**xid.TABLE, **own})
+    assert checked(check, log(XID_94)).level == CRITICAL
+    assert checked(check, log(XID_64)).level == OK
     fatal = xid.xid({**xid.TABLE, **xid.parse_table("20034 warn\n22013 critical\n", "t")})
-    assert judged(fatal, log(FATAL_SXID)).level == WARN
-    assert judged(fatal, log(BOOT_SXID)).level == CRITICAL
+    assert checked(fatal, log(FATAL_SXID)).level == WARN
+    assert checked(fatal, log(BOOT_SXID)).level == CRITICAL
 
 
 @given(st.permutations((FATAL_SXID + BOOT_SXID * 2 + SXID + XID_94).splitlines(keepends=True)))
 def test_one_line_in_any_place_is_enough_for_the_worst(lines: list[str]) -> None:
-    found = judged(xid.xid(xid.TABLE), log("".join(lines)))
+    found = checked(xid.xid(xid.TABLE), log("".join(lines)))
     assert (found.level, found.text) == (CRITICAL, "SXid 20034 of 0000:a9:00.0")
 
 
@@ -225,7 +225,7 @@ def counted(before: dict[str, str], after: dict[str, str]) -> Seen:
 
 
 @pytest.mark.parametrize(
-    ("judge", "seen", "level", "words"),
+    ("check", "seen", "level", "words"),
     [
         (network.ports, host(rdma=rdma(("mlx5_0", *NDR), ("mlx5_1", *NDR))), OK, ""),
         (network.ports, host(rdma=rdma(("mlx5_0", "1: DOWN", "3: Disabled", "10 Gb/sec"))), OK, ""),
@@ -244,8 +244,8 @@ def counted(before: dict[str, str], after: dict[str, str]) -> Seen:
         (network.manager, host(), OK, "no NVSwitch"),
     ],
 )  # fmt: skip
-def test_fabric(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
-    found = judged(judge, seen)
+def test_fabric(check: CheckHost, seen: Seen, level: Level, words: str) -> None:
+    found = checked(check, seen)
     assert (found.level, words in found.text) == (level, True), found
 
 
@@ -261,7 +261,7 @@ def test_fabric(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
 )
 def test_the_manager_of_nvswitches(reading: Reading, level: Level) -> None:
     seen = host(kernel=kernel(dev=b"nvidia0\nnvidia-nvswitch0"), fabric_manager=reading)
-    assert judged(network.manager, seen).level == level
+    assert checked(network.manager, seen).level == level
 
 
 def test_a_slower_port_than_elsewhere_is_found() -> None:
@@ -269,19 +269,19 @@ def test_a_slower_port_than_elsewhere_is_found() -> None:
     hosts = {name: host(name, rdma=rdma(("mlx5_0", *NDR))) for name in ("a", "b", "c")}
     hosts["b"] = host("b", rdma=rdma(("mlx5_0", *slow)))
     check = next(c for c in report.full({}, site_checks=False) if c.name == "rdma")
-    found = check.judge(hosts)
+    found = check.find(hosts)
     assert found["b"].text == "1 x IB 200 Gb/s here, 1 x IB 400 Gb/s elsewhere"
     assert (found["a"].level, found["b"].level) == (OK, CRITICAL)
     # what NCCL says of its network is held against these
     plan = plan_job(request("a,b,c", ["true"], kind="command", nproc_per_node=1))
-    ruling = rule([check], hosts, [*hosts, "gone"], {"gone": "lost"}, {})
-    seen = Decision(plan, ruling=ruling).rdma
+    made = make_report([check], hosts, [*hosts, "gone"], {"gone": "lost"}, {})
+    seen = Decision(plan, report=made).rdma
     assert seen == {"a": "1 x IB 400 Gb/s", "b": "1 x IB 200 Gb/s", "c": "1 x IB 400 Gb/s"}
 
 
 def mounted(text: bytes, others: int = 2) -> Finding:
     hosts = {f"h{n}": host(f"h{n}") for n in range(others)}
-    return health.judge({**hosts, "odd": host("odd", kernel=kernel(mounts=text))})["odd"]
+    return health.mounts({**hosts, "odd": host("odd", kernel=kernel(mounts=text))})["odd"]
 
 
 def test_mounts() -> None:
@@ -291,7 +291,7 @@ def test_mounts() -> None:
     read_only = mounted(MOUNTS.replace(b"/home nfs4 rw", b"/home nfs4 ro"))
     assert (read_only.level, "/home is mounted read-only" in read_only.text) == (WARN, True)
     assert mounted(MOUNTS[:60]).level == CRITICAL
-    unread = health.judge({"a": host("a", kernel=HUNG), "b": host("b")})
+    unread = health.mounts({"a": host("a", kernel=HUNG), "b": host("b")})
     assert (unread["a"].level, unread["b"].level) == (INCOMPLETE, OK)
     assert health.parse("a b c d") == []
     assert health.parse(r"x /mnt/a\040b nfs rw 0 0")[0][1] == "/mnt/a b"
@@ -317,15 +317,15 @@ def test_site_checks(reading: Reading, level: Level, words: str) -> None:
         "a": host("a", **{"site/fw": good, "site/z": good}),
         "b": host("b", **{"site/fw": reading, "site/z": good}),
     }
-    found = site.judge(hosts)
+    found = site.site(hosts)
     assert (found["b"].level, words in found["b"].text) == (level, True), found["b"]
     assert found["a"].level == OK
 
 
 def test_a_site_check_that_one_host_has_not() -> None:
-    found = site.judge({"a": host("a", **{"site/fw": said(b'{"level": "OK"}')}), "b": host("b")})
+    found = site.site({"a": host("a", **{"site/fw": said(b'{"level": "OK"}')}), "b": host("b")})
     assert (found["a"].level, found["b"].level) == (OK, INCOMPLETE)
-    assert site.judge({"a": host("a")})["a"].level == INCOMPLETE
+    assert site.site({"a": host("a")})["a"].level == INCOMPLETE
 
 
 @pytest.mark.parametrize("check", report.full({}, site_checks=True), ids=lambda check: check.name)
@@ -334,7 +334,7 @@ def test_what_was_not_read_is_never_ok(check: object) -> None:
     rubbish = {one[0]: Reading(0, b"\x00rubbish") for one in everything}
     for readings in ({}, rubbish):
         sick = replace(host(), readings=readings, later=readings, ahead=None)
-        assert check.judge({"n2": sick})["n2"].level in (INCOMPLETE, CRITICAL)  # type: ignore[attr-defined]
+        assert check.find({"n2": sick})["n2"].level in (INCOMPLETE, CRITICAL)  # type: ignore[attr-defined]
 
 
 def test_the_samples_are_what_is_read() -> None:

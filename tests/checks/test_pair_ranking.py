@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.checks.pair_ranking import Judgement, Pair, doubtful, judge, next_round, tournament
+from dispatcher.checks.pair_ranking import (
+    Pair,
+    PairRanking,
+    doubtful,
+    next_round,
+    rank_pairs,
+    tournament,
+)
 from dispatcher.cli.checks import pairs as heatmap
 from dispatcher.cli.checks.pairs import lines, record
 
@@ -46,7 +53,7 @@ def played(count: int, bad: set[int], how: str, rounds: int = 4) -> tuple[list[P
     hosts = list(range(count))
     pairs: list[Pair] = []
     for nth in range(rounds):
-        if nth > 1 and not doubtful(hosts, judge(pairs, 0.5)):
+        if nth > 1 and not doubtful(hosts, rank_pairs(pairs, 0.5)):
             return pairs, nth
         chosen = next_round(hosts, pairs, nth, 0.5)
         playing = [host for pair in chosen for host in pair]
@@ -59,7 +66,7 @@ def played(count: int, bad: set[int], how: str, rounds: int = 4) -> tuple[list[P
 def test_one_bad_host_is_found(count: int, how: str, data: st.DataObject) -> None:
     bad = {data.draw(st.integers(0, count - 1))}
     pairs, rounds = played(count, bad, how)
-    found = judge(pairs, 0.5)
+    found = rank_pairs(pairs, 0.5)
     assert (set(found.culprits), found.links) == (bad, ())
     assert rounds == 2 or count % 2 or count < 6  # an odd one out may need a third
 
@@ -69,49 +76,49 @@ def test_two_bad_hosts_are_found(count: int, data: st.DataObject) -> None:
     hosts = st.integers(0, count - 1)
     bad = set(data.draw(st.lists(hosts, min_size=2, max_size=2, unique=True)))
     pairs, _ = played(count, bad, "slow")
-    assert set(judge(pairs, 0.5).culprits) == bad
+    assert set(rank_pairs(pairs, 0.5).culprits) == bad
 
 
 @given(st.integers(2, 40))
 def test_nobody_is_accused_for_nothing(count: int) -> None:
     pairs, rounds = played(count, set(), "slow")
-    assert (judge(pairs, 0.5).bad, rounds <= 2 + count % 2) == (frozenset(), True)
+    assert (rank_pairs(pairs, 0.5).bad, rounds <= 2 + count % 2) == (frozenset(), True)
 
 
 def test_a_bad_link_is_no_bad_host() -> None:
     pairs = [Pair(0, 1, 1e-4, 1e6, 1e9), *(Pair(a, b, 1e-4, 1e9, 1e9) for a, b in
              ((2, 3), (0, 2), (1, 3)))]  # fmt: skip
-    found = judge(pairs, 0.5)
+    found = rank_pairs(pairs, 0.5)
     assert (found.culprits, found.links) == ((), ((0, 1),))
 
 
 @pytest.mark.parametrize("pairs", [[], [Pair(0, 1, why="no answer")]])
 def test_little_is_known(pairs: list[Pair]) -> None:
-    found = judge(pairs, 0.5)
+    found = rank_pairs(pairs, 0.5)
     assert (found.culprits, found.usual) == ((), 0.0)
     assert found.bad == {(pair.a, pair.b) for pair in pairs}
 
 
-def everything() -> tuple[list[str], list[Pair], Judgement]:
+def everything() -> tuple[list[str], list[Pair], PairRanking]:
     names = ["n1", "n2", "n<3>", "n4"]
     pairs = [measured(a, b, {2}, "slow") for nth in range(3) for a, b in tournament(range(4), nth)]
     pairs[-1] = Pair(pairs[-1].a, pairs[-1].b, why="no\x1b[2J answer")
-    return names, pairs, judge(pairs, 0.5)
+    return names, pairs, rank_pairs(pairs, 0.5)
 
 
 def test_the_map_on_the_screen() -> None:
-    names, pairs, judgement = everything()
-    shown = lines(names, pairs, {}, judgement, 3, 1.5)
+    names, pairs, ranking = everything()
+    shown = lines(names, pairs, {}, ranking, 3, 1.5)
     assert shown[0] == "4 hosts, 6 pairs in 3 rounds, 1.5 s; usual: 1.0 GB/s"
     assert any(line.startswith("n<3>") and line.endswith(" <") for line in shown)
     assert any(line.startswith("critical: n<3>: bad with most partners: ") for line in shown)
     assert not any("\x1b" in line for line in shown)
-    assert heatmap.text([f"n{n}" for n in range(65)], pairs, judgement) == []
+    assert heatmap.text([f"n{n}" for n in range(65)], pairs, ranking) == []
 
 
 def test_the_map_as_a_picture() -> None:
-    names, pairs, judgement = everything()
-    picture = ElementTree.fromstring(heatmap.svg(names, pairs, judgement))
+    names, pairs, ranking = everything()
+    picture = ElementTree.fromstring(heatmap.svg(names, pairs, ranking))
     space = "{http://www.w3.org/2000/svg}"
     cells = [one for one in picture.iter(space + "rect") if one.find(space + "title") is not None]
     assert len(cells) == 12
@@ -121,8 +128,8 @@ def test_the_map_as_a_picture() -> None:
 
 
 def test_json() -> None:
-    names, pairs, judgement = everything()
-    said = record(names, pairs, {3: "unreachable"}, judgement, 3, 1.5)
+    names, pairs, ranking = everything()
+    said = record(names, pairs, {3: "unreachable"}, ranking, 3, 1.5)
     assert (said["format"], said["culprits"]) == (1, ["n<3>"])
     assert said["problems"] == {"n4": "unreachable"}
     assert sum(one["bad"] for one in said["pairs"]) >= 3

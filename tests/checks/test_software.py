@@ -8,15 +8,15 @@ import pytest
 
 from checks.samples import HUNG, MISSING, VERSIONS, call, host, kernel, said
 from dispatcher.checks import gpu, health
-from dispatcher.checks.check import Finding, Judge, Level, Reading, Seen, each
+from dispatcher.checks.check import CheckHosts, Finding, Level, Reading, Seen, each
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 
 
-def odd(judge: Judge, one: Seen, n_others: int = 3) -> Finding:
-    """What ``judge`` finds of ``one`` among healthy hosts; of those it must find nothing."""
+def odd(check: CheckHosts, one: Seen, n_others: int = 3) -> Finding:
+    """What ``check`` finds of ``one`` among healthy hosts; of those it must find nothing."""
     hosts = {f"h{n}": host(f"h{n}") for n in range(n_others)}
-    found = judge({**hosts, "odd": one})
+    found = check({**hosts, "odd": one})
     assert all(found[name].level == OK for name in hosts)
     return found["odd"]
 
@@ -25,7 +25,7 @@ OLD = said(VERSIONS.replace(b"2.9.1", b"2.4.0").replace(b"3.11.2", b"3.10.1"))
 
 
 @pytest.mark.parametrize(
-    ("judge", "one", "level", "words"),
+    ("check", "one", "level", "words"),
     [
         (health.python, host(), OK, ""),
         (health.python, host(python=OLD), WARN, "3.10.1 here, 3.11.2 elsewhere"),
@@ -59,8 +59,8 @@ OLD = said(VERSIONS.replace(b"2.9.1", b"2.4.0").replace(b"3.11.2", b"3.10.1"))
         (each(gpu.users), host(gpu_apps=said(b"NVIDIA-SMI has failed", 9)), INCOMPLETE, "code 9"),
     ],
 )  # fmt: skip
-def test_the_odd_one(judge: Judge, one: Seen, level: Level, words: str) -> None:
-    found = odd(judge, one)
+def test_the_odd_one(check: CheckHosts, one: Seen, level: Level, words: str) -> None:
+    found = odd(check, one)
     assert (found.level, words in found.text) == (level, True), found
     assert found.remedy or level in (OK, INCOMPLETE)
 

@@ -8,7 +8,7 @@ import pytest
 
 from checks.samples import GIB, HUNG, MEMINFO, call, host, kernel, met, said
 from dispatcher.checks import health
-from dispatcher.checks.check import JudgeOne, Level, Reading, Seen, judged
+from dispatcher.checks.check import CheckHost, Level, Reading, Seen, checked
 from dispatcher.checks.report import QUICK
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
@@ -25,7 +25,7 @@ def of(soft: str, hard: str, what: str) -> Reading:
 
 
 @pytest.mark.parametrize(
-    ("judge", "seen", "level", "words"),
+    ("check", "seen", "level", "words"),
     [
         (health.memory, host(), OK, "858.3 GiB of 1007.8 GiB free"),
         (health.memory, host(kernel=little(50_000_000)), WARN, "47.7 GiB of"),
@@ -71,8 +71,8 @@ def of(soft: str, hard: str, what: str) -> Reading:
         (health.meeting, replace(host(), later={}), INCOMPLETE, "not read"),
     ],
 )  # fmt: skip
-def test_levels(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
-    found = judged(judge, seen)
+def test_levels(check: CheckHost, seen: Seen, level: Level, words: str) -> None:
+    found = checked(check, seen)
     assert (found.level, words in found.text) == (level, True), found
     assert found.remedy or level in (OK, INCOMPLETE)
 
@@ -91,7 +91,7 @@ def test_levels(judge: JudgeOne, seen: Seen, level: Level, words: str) -> None:
     ],
 )
 def test_clock(ahead: tuple[float, float] | None, level: Level) -> None:
-    assert judged(health.clock, replace(host(), ahead=ahead)).level == level
+    assert checked(health.clock, replace(host(), ahead=ahead)).level == level
 
 
 def test_the_clock_s_way_is_told() -> None:
@@ -102,7 +102,7 @@ def test_the_clock_s_way_is_told() -> None:
 def test_a_healthy_cluster_is_healthy() -> None:
     hosts = {name: host(name) for name in ("n2", "n3", "n4")}
     for check in QUICK:
-        assert {f.level for f in check.judge(hosts).values()} == {OK}, check.name
+        assert {f.level for f in check.find(hosts).values()} == {OK}, check.name
 
 
 @pytest.mark.parametrize("check", QUICK, ids=lambda check: check.name)
@@ -111,6 +111,6 @@ def test_what_was_not_read_is_never_ok(check: object) -> None:
     for readings in ({}, {name: Reading(0, b"\x00rubbish") for name in host().readings}):
         sick = replace(host("n9"), readings=readings, later=readings, ahead=None)
         hosts = {"n1": host("n1"), "n2": host("n2"), "n9": sick}
-        found = check.judge(hosts)  # type: ignore[attr-defined]
+        found = check.find(hosts)  # type: ignore[attr-defined]
         assert found["n9"].level in (INCOMPLETE, CRITICAL)
         assert found["n2"].level == OK

@@ -1,4 +1,4 @@
-"""A ruling on the screen and as JSON."""
+"""A report on the screen and as JSON."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from dataclasses import replace
 
 from checks.samples import GIB, call, host, said
 
-from dispatcher.checks.report import QUICK, Ruling, rule
+from dispatcher.checks.report import QUICK, CheckReport, make_report
 from dispatcher.cli.checks import check_table
 
 
-def ruling() -> Ruling:
+def report() -> CheckReport:
     names = [f"b{n:02}" for n in range(1, 17)]
     seen = {name: host(name) for name in names[:14]}
     seen["b03"] = replace(seen["b03"], ahead=(7.0, 7.2))
     for name in ("b05", "b06"):
         seen[name] = host(name, space_tmp=call([GIB, 0, 9, 9]))
     seen["b08"] = host("b08", python=said(b"dispatch-version python 3.9.1\x1b]0;x\x07\n"))
-    return rule(QUICK, seen, names, {"b15": "unreachable: no route"}, {"b16": "no python there"})
+    return make_report(
+        QUICK, seen, names, {"b15": "unreachable: no route"}, {"b16": "no python there"}
+    )
 
 
 def test_odd_hosts_come_first_and_names_are_folded() -> None:
-    assert check_table.lines(ruling(), 1.23, colour=False, every=False) == [
+    assert check_table.lines(report(), 1.23, colour=False, every=False) == [
         "10 of 16 hosts fit, 16 checks, 1.2 s: not b[03,05-06,08,15-16]",
         "                     python torch nccl tmp  clock",
         "b03                  ok     ok    ok   ok   FAIL",
@@ -45,7 +47,7 @@ def test_odd_hosts_come_first_and_names_are_folded() -> None:
 def test_what_hosts_say_is_made_harmless() -> None:
     nasty = said(b"[Errno 5] bad\x1b]0;x\n", 125)
     seen = {"a": host("a"), "b": host("b", script=nasty)}
-    found = rule(QUICK, seen, ["a", "b"], {}, {})
+    found = make_report(QUICK, seen, ["a", "b"], {}, {})
     shown = "\n".join(check_table.lines(found, 0, colour=False, every=True))
     assert "\x1b" not in shown
     assert "bad\\x1b]0;x" in shown
@@ -53,7 +55,7 @@ def test_what_hosts_say_is_made_harmless() -> None:
 
 def test_a_thousand_healthy_hosts_are_one_line() -> None:
     names = [f"n{n:04}" for n in range(1000)]
-    all_fine = rule(QUICK, {name: host(name) for name in names}, names, {}, {})
+    all_fine = make_report(QUICK, {name: host(name) for name in names}, names, {}, {})
     assert check_table.lines(all_fine, 2.0, colour=True, every=False) == [
         "1000 of 1000 hosts fit, 16 checks, 2.0 s"
     ]
@@ -63,7 +65,7 @@ def test_a_thousand_healthy_hosts_are_one_line() -> None:
 
 
 def test_json_names_every_host_and_check() -> None:
-    said_ = json.loads(json.dumps(check_table.record(ruling(), 1.0)))
+    said_ = json.loads(json.dumps(check_table.record(report(), 1.0)))
     assert said_["format"] == 1
     assert said_["fit"] is False
     assert said_["hosts"]["b03"]["checks"]["clock"]["level"] == "CRITICAL"
@@ -74,12 +76,12 @@ def test_json_names_every_host_and_check() -> None:
 
 
 def test_colours_are_only_colours() -> None:
-    text = "\n".join(check_table.lines(ruling(), 1.0, colour=True, every=False))
+    text = "\n".join(check_table.lines(report(), 1.0, colour=True, every=False))
     assert "\x1b[1;31mFAIL\x1b[0m" in text
 
 
 def test_why_is_the_gravest() -> None:
-    found = ruling()
+    found = report()
     assert found.why("b03").startswith("clock: 7.1 s")
     assert found.why("b15") == "unreachable: no route"
     assert (found.why("b01"), found.fit("b01"), found.fit("b16")) == ("", True, False)

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.comm import CommError
 from dispatcher.comm.nccl.cuda import Gpu
 from dispatcher.comm.rank_hosts import Seat
-from dispatcher.comm.roll_call import Facts, gather, judge, labels
+from dispatcher.comm.roll_call import Facts, compare, gather, labels
 
 
 def world(*changes: dict[str, Any]) -> list[Facts]:
@@ -34,13 +34,13 @@ def world(*changes: dict[str, Any]) -> list[Facts]:
 
 
 def test_equal_ranks_pass() -> None:
-    judgement = judge(world({}, {}, {}))
-    assert judgement.refusals == ()
-    assert judgement.warnings == ()
+    comparison = compare(world({}, {}, {}))
+    assert comparison.refusals == ()
+    assert comparison.warnings == ()
 
 
 def test_two_ranks_on_one_gpu() -> None:
-    ((text, hint),) = judge(world({}, {}, {"gpu": "GPU-1"})).refusals
+    ((text, hint),) = compare(world({}, {}, {"gpu": "GPU-1"})).refusals
     assert text == (
         "comm: gpu GPU-1: chosen by rank 1 on gpu0 and rank 2 on gpu1: one rank a gpu is allowed"
     )
@@ -49,45 +49,45 @@ def test_two_ranks_on_one_gpu() -> None:
 
 def test_two_ranks_on_one_gpu_when_nccl_was_told_so() -> None:
     both = {"gpu": "GPU-0", "shares_gpu": True}
-    assert judge(world(both, both)).refusals == ()
-    assert judge(world(both, {**both, "shares_gpu": False})).refusals
+    assert compare(world(both, both)).refusals == ()
+    assert compare(world(both, {**both, "shares_gpu": False})).refusals
     old = {**both, "nccl": 22700}
-    assert judge(world(old, old)).refusals
+    assert compare(world(old, old)).refusals
 
 
 def test_unequal_nccl_versions() -> None:
-    ((text, _),) = judge(world({}, {}, {"nccl": 22907})).refusals
+    ((text, _),) = compare(world({}, {}, {"nccl": 22907})).refusals
     assert text == (
         "comm: nccl: versions differ: 2.30.7 (ranks 0-1 on gpu0), 2.29.7 (rank 2 on gpu1)"
     )
 
 
 def test_no_nccl_counts_only_beside_gpus() -> None:
-    assert "none (rank 1 on gpu0)" in judge(world({}, {"nccl": None})).refusals[0][0]
+    assert "none (rank 1 on gpu0)" in compare(world({}, {"nccl": None})).refusals[0][0]
     cpu = {"gpu": None, "gpu_index": None, "driver": None}
-    assert judge(world(cpu, {**cpu, "nccl": None})).refusals == ()
+    assert compare(world(cpu, {**cpu, "nccl": None})).refusals == ()
 
 
 def test_a_rank_without_gpu_among_others() -> None:
-    ((text, hint),) = judge(world({}, {"gpu": None})).refusals
+    ((text, hint),) = compare(world({}, {"gpu": None})).refusals
     assert "none seen by rank 1 on gpu0" in text
     assert "device='cpu'" in hint
 
 
 def test_settings_that_must_agree() -> None:
-    ((text, hint),) = judge(world({"settings": {"NCCL_NET": "aa"}}, {})).refusals
+    ((text, hint),) = compare(world({"settings": {"NCCL_NET": "aa"}}, {})).refusals
     assert text == "comm: NCCL_NET: differs: aa (rank 0 on gpu0), unset (rank 1 on gpu0)"
     assert hint == "unset NCCL_NET"
 
 
 def test_other_settings_and_drivers_only_warn() -> None:
-    judgement = judge(world({"settings": {"NCCL_BUFFSIZE": "aa"}}, {"driver": 12040}))
-    assert judgement.refusals == ()
-    assert [text.split(":")[1] for text in judgement.warnings] == [
+    comparison = compare(world({"settings": {"NCCL_BUFFSIZE": "aa"}}, {"driver": 12040}))
+    assert comparison.refusals == ()
+    assert [text.split(":")[1] for text in comparison.warnings] == [
         " NCCL_BUFFSIZE",
         " cuda driver",
     ]
-    assert "12.8 (rank 0 on gpu0), 12.4 (rank 1 on gpu0)" in judgement.warnings[1]
+    assert "12.8 (rank 0 on gpu0), 12.4 (rank 1 on gpu0)" in comparison.warnings[1]
 
 
 def test_values_of_settings_stay_in_the_rank() -> None:
@@ -112,10 +112,10 @@ def test_two_hosts_of_one_name_are_told_apart() -> None:
 
 def test_gpus_that_the_launcher_knew_of_and_nobody_sees() -> None:
     cpu = {"gpu": None, "gpu_index": None, "driver": None}
-    (text,) = judge(world({**cpu, "expected": 8}, {**cpu, "expected": 8})).warnings
+    (text,) = compare(world({**cpu, "expected": 8}, {**cpu, "expected": 8})).warnings
     assert text.startswith("comm: gpu: no rank sees one, though gpu0 has 8: this job runs on the")
-    assert judge(world(cpu, cpu)).warnings == ()
-    assert judge(world({"expected": 8}, {"expected": 8})).warnings == ()
+    assert compare(world(cpu, cpu)).warnings == ()
+    assert compare(world({"expected": 8}, {"expected": 8})).warnings == ()
 
 
 @pytest.mark.parametrize(

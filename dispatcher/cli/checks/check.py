@@ -18,7 +18,7 @@ import click
 from dispatcher.api.request import allow_open_files, cwd_of, python_of
 from dispatcher.checks import report
 from dispatcher.checks.check import Asked, Check
-from dispatcher.checks.report import Ruling
+from dispatcher.checks.report import CheckReport
 from dispatcher.checks.xid import parse_table
 from dispatcher.cli import entry
 from dispatcher.cli.checks import check_table
@@ -57,22 +57,22 @@ def run(options: CheckOptions) -> int:
     asked = Asked(cwd_of(options.chdir), words[0] if words else "", options.iface)
     want = wanted(targets, asked, options.python, time_limit, options.site_checks, full=full)
     began = time.monotonic()
-    ruling = examined(
+    found = examined(
         targets, want, chosen, options, time_limit,
         count(options.master_port, "--master-port", None, 65535),
     )  # fmt: skip
     took = time.monotonic() - began
     if options.as_json:
-        sys.stdout.write(json.dumps(check_table.record(ruling, took), indent=2) + "\n")
+        sys.stdout.write(json.dumps(check_table.record(found, took), indent=2) + "\n")
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         shown = check_table.lines(
-            ruling, took, colour=colour, every=options.verbose, advise=Advice(options)
+            found, took, colour=colour, every=options.verbose, advise=Advice(options)
         )
         sys.stdout.write("".join(f"{line}\n" for line in shown))
-    if ruling.lost:
+    if found.lost:
         return errors.CLUSTER
-    return 0 if all(ruling.fit(host) for host in ruling.hosts) else UNFIT
+    return 0 if all(found.fit(host) for host in found.hosts) else UNFIT
 
 
 def limit(text: str | None, *, full: bool) -> float:
@@ -135,8 +135,8 @@ def examined(
     options: LoginOptions,
     time_limit: float,
     port: int | None,
-) -> Ruling:
-    """The ruling on ``hosts``, which are visited for it."""
+) -> CheckReport:
+    """The report on ``hosts``, which are visited for it."""
     from dispatcher.runner.surveys import examine
 
     allow_open_files(len(hosts))

@@ -1,4 +1,4 @@
-"""A ruling for people: hosts before checks, odd ones first; then what is wrong, and what to do.
+"""A report for people: hosts before checks, odd ones first; then what is wrong, and what to do.
 
 Hosts whose row is the same share one line, and checks that are fine everywhere share one too,
 so that a thousand healthy hosts are one line and a sick one is seen at once. Pure.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.checks.check import Finding, Level
-from dispatcher.checks.report import Ruling
+from dispatcher.checks.report import CheckReport
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
@@ -32,33 +32,33 @@ def plain(text: str, level: Level) -> str:
 
 
 def lines(
-    ruling: Ruling, seconds: float, *, colour: bool, every: bool, advise: Advise = no_advice
+    report: CheckReport, seconds: float, *, colour: bool, every: bool, advise: Advise = no_advice
 ) -> list[str]:
-    """The ruling in lines. every: also columns in which all is fine, and each host's own words.
+    """The report in lines. every: also columns in which all is fine, and each host's own words.
 
     advise: what our machine knows to do about a kind of failure.
     """
     paint = painted if colour else plain
     return [
-        _headline(ruling, seconds),
-        *_matrix(ruling, paint, every=every),
-        *_unseen(ruling, paint, advise, every=every),
-        *_details(ruling, paint),
+        _headline(report, seconds),
+        *_matrix(report, paint, every=every),
+        *_unseen(report, paint, advise, every=every),
+        *_details(report, paint),
     ]
 
 
-def _headline(ruling: Ruling, seconds: float) -> str:
-    hosts = ruling.hosts
-    unfit = [host for host in hosts if not ruling.fit(host)]
-    what = f"{len(hosts) - len(unfit)} of {len(hosts)} hosts fit, {len(ruling.checks)} checks"
+def _headline(report: CheckReport, seconds: float) -> str:
+    hosts = report.hosts
+    unfit = [host for host in hosts if not report.fit(host)]
+    what = f"{len(hosts) - len(unfit)} of {len(hosts)} hosts fit, {len(report.checks)} checks"
     return f"{what}, {seconds:.1f} s" + (f": not {fold(unfit)}" if unfit else "")
 
 
-def _matrix(ruling: Ruling, paint: Callable[[str, Level], str], *, every: bool) -> list[str]:
-    looked_at = {host: found for host, found in ruling.findings.items() if found}
+def _matrix(report: CheckReport, paint: Callable[[str, Level], str], *, every: bool) -> list[str]:
+    looked_at = {host: found for host, found in report.findings.items() if found}
     columns = [
         check
-        for check in ruling.checks
+        for check in report.checks
         if every or any(found[check].level > Level.OK for found in looked_at.values())
     ]
     if not columns or not looked_at:
@@ -85,20 +85,20 @@ def _matrix(ruling: Ruling, paint: Callable[[str, Level], str], *, every: bool) 
     if len(order) > MOST_ROWS:
         rest = [host for row in order[MOST_ROWS:] for host in groups[row]]
         out.append(f"and {fold(rest)}, which have something too")
-    fine = [check for check in ruling.checks if check not in columns]
+    fine = [check for check in report.checks if check not in columns]
     if fine:
         out.append(f"fine everywhere: {' '.join(fine)}")
     return out
 
 
 def _unseen(
-    ruling: Ruling, paint: Callable[[str, Level], str], advise: Advise, *, every: bool
+    report: CheckReport, paint: Callable[[str, Level], str], advise: Advise, *, every: bool
 ) -> list[str]:
     out = []
-    for level, about in ((Level.CRITICAL, ruling.lost), (Level.INCOMPLETE, ruling.unread)):
+    for level, about in ((Level.CRITICAL, report.lost), (Level.INCOMPLETE, report.unread)):
         what = "not reached" if level == Level.CRITICAL else "not read"
         found = [
-            Trouble(host, why.partition(": ")[0], why, ruling.remedies.get(host))
+            Trouble(host, why.partition(": ")[0], why, report.remedies.get(host))
             for host, why in about.items()
         ]
         groups = [group for one in found for group in grouped([one])] if every else grouped(found)
@@ -108,9 +108,9 @@ def _unseen(
     return out
 
 
-def _details(ruling: Ruling, paint: Callable[[str, Level], str]) -> list[str]:
+def _details(report: CheckReport, paint: Callable[[str, Level], str]) -> list[str]:
     out = []
-    for level, check, one, hosts in ruling.sections:
+    for level, check, one, hosts in report.sections:
         word = paint(level.name.lower(), level)
         out.append(f"{word}: {fold(hosts)}: {check}: {sanitize_text(one.text)}")
         if one.remedy:
@@ -118,21 +118,21 @@ def _details(ruling: Ruling, paint: Callable[[str, Level], str]) -> list[str]:
     return out
 
 
-def record(ruling: Ruling, seconds: float) -> dict[str, Any]:
-    """The ruling for programs; its form stays as it is, fields may be added."""
+def record(report: CheckReport, seconds: float) -> dict[str, Any]:
+    """The report for programs; its form stays as it is, fields may be added."""
     return {
         "format": 1,
-        "fit": all(ruling.fit(host) for host in ruling.hosts),
+        "fit": all(report.fit(host) for host in report.hosts),
         "seconds": round(seconds, 3),
-        "checks": list(ruling.checks),
+        "checks": list(report.checks),
         "hosts": {
             host: {
-                "level": ruling.level(host).name,
-                "problem": ruling.lost.get(host) or ruling.unread.get(host),
-                "lost": host in ruling.lost,
+                "level": report.level(host).name,
+                "problem": report.lost.get(host) or report.unread.get(host),
+                "lost": host in report.lost,
                 "checks": {name: _finding(one) for name, one in found.items()},
             }
-            for host, found in ruling.findings.items()
+            for host, found in report.findings.items()
         },
     }
 

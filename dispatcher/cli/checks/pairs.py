@@ -19,7 +19,14 @@ from html import escape
 from typing import Any
 
 from dispatcher.api.request import allow_open_files, python_of
-from dispatcher.checks.pair_ranking import Judgement, Pair, doubtful, judge, next_round, tournament
+from dispatcher.checks.pair_ranking import (
+    Pair,
+    PairRanking,
+    doubtful,
+    next_round,
+    rank_pairs,
+    tournament,
+)
 from dispatcher.cli.options.connect_options import Reach
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.cli.options.option_classes import CheckOptions, count, seconds
@@ -47,7 +54,7 @@ def rates(pairs: Sequence[Pair]) -> dict[tuple[int, int], float | None]:
     return found
 
 
-def text(names: Sequence[str], pairs: Sequence[Pair], judgement: Judgement) -> list[str]:
+def text(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> list[str]:
     """The map in lines; [] for too many hosts."""
     if len(names) > MOST_SHOWN:
         return []
@@ -55,8 +62,8 @@ def text(names: Sequence[str], pairs: Sequence[Pair], judgement: Judgement) -> l
     wide = max(map(len, names))
     lines = []
     for row, name in enumerate(names):
-        cells = [_shade(there, row, column, judgement.usual) for column in range(len(names))]
-        mark = " <" if row in judgement.culprits else ""
+        cells = [_shade(there, row, column, ranking.usual) for column in range(len(names))]
+        mark = " <" if row in ranking.culprits else ""
         lines.append(f"{name.rjust(wide)} {''.join(cells)}{mark}")
     return lines
 
@@ -73,7 +80,7 @@ def _shade(there: dict[tuple[int, int], float | None], row: int, column: int, us
     return SHADES[max(1, round(share * (len(SHADES) - 1)))]
 
 
-def svg(names: Sequence[str], pairs: Sequence[Pair], judgement: Judgement) -> str:
+def svg(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> str:
     """The map as a picture that needs nothing else; each cell tells its rate when pointed at."""
     there = rates(pairs)
     side = CELL * len(names)
@@ -82,11 +89,11 @@ def svg(names: Sequence[str], pairs: Sequence[Pair], judgement: Judgement) -> st
         f'height="{side + 2 * MARGIN}" font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{MARGIN}" y="16">rows send, columns receive; usual: '
-        f"{rate_words(judgement.usual)}</text>",
+        f"{rate_words(ranking.usual)}</text>",
     ]
     for at, name in enumerate(names):
         middle = MARGIN + CELL * at + CELL * 0.7
-        style, edge = _style(at in judgement.culprits), MARGIN - 6
+        style, edge = _style(at in ranking.culprits), MARGIN - 6
         parts.append(
             f'<text x="{edge}" y="{middle:.0f}" text-anchor="end"{style}>{escape(name)}</text>'
         )
@@ -98,7 +105,7 @@ def svg(names: Sequence[str], pairs: Sequence[Pair], judgement: Judgement) -> st
         told = "failed" if rate is None else rate_words(rate)
         parts.append(
             f'<rect x="{MARGIN + CELL * column}" y="{MARGIN + CELL * row}" width="{CELL - 1}" '
-            f'height="{CELL - 1}" fill="{_colour(rate, judgement.usual)}">'
+            f'height="{CELL - 1}" fill="{_colour(rate, ranking.usual)}">'
             f"<title>{escape(names[row])} to {escape(names[column])}: {told}</title></rect>"
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -159,23 +166,23 @@ def run(options: CheckOptions) -> int:
         met = {host for pair in pairs for host in (pair.a, pair.b)}
         for host in set(range(len(targets))) - met - problems.keys():
             problems[host] = "no partner was left for it"
-    judgement = judge(pairs, slow)
+    ranking = rank_pairs(pairs, slow)
     took = time.monotonic() - began
     if picture is not None:
         try:
             with open(picture, "w", encoding="utf-8") as file:
-                file.write(svg(names, pairs, judgement))
+                file.write(svg(names, pairs, ranking))
         except OSError as error:
             raise UsageError(f"--svg {picture}: {(error.strerror or '').lower()}") from None
     if options.as_json:
-        found = record(names, pairs, problems, judgement, played, took)
+        found = record(names, pairs, problems, ranking, played, took)
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     else:
-        shown = lines(names, pairs, problems, judgement, played, took)
+        shown = lines(names, pairs, problems, ranking, played, took)
         sys.stdout.write("".join(f"{line}\n" for line in shown))
     if problems:
         return errors.CLUSTER
-    return 1 if judgement.bad else 0
+    return 1 if ranking.bad else 0
 
 
 def _rounds(text: str | None) -> int | None:
@@ -207,7 +214,7 @@ def _measured(
             hosts = [host for host in hosts if host not in problems]
             if rounds is None:
                 chosen = tournament(hosts, nth)
-            elif nth > 1 and not doubtful(hosts, judge(pairs, slow)):
+            elif nth > 1 and not doubtful(hosts, rank_pairs(pairs, slow)):
                 return pairs, problems, nth
             else:
                 chosen = next_round(hosts, pairs, nth, slow)
@@ -249,29 +256,29 @@ def lines(
     names: Sequence[str],
     pairs: Sequence[Pair],
     problems: Mapping[int, str],
-    judgement: Judgement,
+    ranking: PairRanking,
     rounds: int,
     seconds: float,
 ) -> list[str]:
     """What was found, for people: the map, then who is to blame."""
-    usual = rate_words(judgement.usual)
+    usual = rate_words(ranking.usual)
     what = f"{len(names)} hosts, {len(pairs)} pairs in {rounds} rounds"
     out = [f"{what}, {seconds:.1f} s; usual: {usual}"]
-    out += text(names, pairs, judgement)
+    out += text(names, pairs, ranking)
     groups: dict[str, list[str]] = {}
     for host, why in problems.items():
         groups.setdefault(sanitize_text(why), []).append(names[host])
     out += [f"critical: {fold(hosts)}: not measured: {why}" for why, hosts in groups.items()]
-    for host in judgement.culprits:
+    for host in ranking.culprits:
         told = [_words(names, p) for p in pairs if host in (p.a, p.b)]
         more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
         shown = "; ".join(told[:MOST_TOLD])
         out.append(f"critical: {names[host]}: bad with most partners: {shown}{more}")
         out.append("  hint: look at its cable, port and routes; --exclude it meanwhile")
-    for a, b in judgement.links:
+    for a, b in ranking.links:
         pair = next(p for p in pairs if (p.a, p.b) == (a, b))
         out.append(f"critical: {names[a]} and {names[b]}: bad together: {_words(names, pair)}")
-    return out if len(out) > 1 or judgement.bad else [*out, "all pairs are alike"]
+    return out if len(out) > 1 or ranking.bad else [*out, "all pairs are alike"]
 
 
 def _words(names: Sequence[str], pair: Pair) -> str:
@@ -287,7 +294,7 @@ def record(
     names: Sequence[str],
     pairs: Sequence[Pair],
     problems: Mapping[int, str],
-    judgement: Judgement,
+    ranking: PairRanking,
     rounds: int,
     seconds: float,
 ) -> dict[str, Any]:
@@ -296,9 +303,9 @@ def record(
         "format": 1,
         "seconds": round(seconds, 3),
         "rounds": rounds,
-        "usual": judgement.usual,
-        "culprits": named(names, judgement.culprits),
-        "links": [[names[a], names[b]] for a, b in judgement.links],
+        "usual": ranking.usual,
+        "culprits": named(names, ranking.culprits),
+        "links": [[names[a], names[b]] for a, b in ranking.links],
         "problems": {names[host]: why for host, why in problems.items()},
         "pairs": [
             {
@@ -307,7 +314,7 @@ def record(
                 "there": pair.there,
                 "back": pair.back,
                 "why": pair.why,
-                "bad": (pair.a, pair.b) in judgement.bad,
+                "bad": (pair.a, pair.b) in ranking.bad,
             }
             for pair in pairs
         ],

@@ -21,37 +21,37 @@ from dispatcher.output.text.verdict_text import left_out
 from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
-    from dispatcher.checks.report import Ruling
+    from dispatcher.checks.report import CheckReport
     from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.plan.job.reassignment import Exclusion, Fitness
 
 
 @value
 class Decision(Value):
-    """plan: what will be run. verdict: why nothing is, else None. ruling: None without a check."""
+    """plan: what will be run. verdict: why nothing is, else None. report: None without a check."""
 
     plan: JobPlan
     excluded: tuple[Exclusion, ...] = ()
     verdict: verdicts.Verdict | None = None
-    ruling: Ruling | None = None
+    report: CheckReport | None = None
 
     @property
     def rdma(self) -> dict[str, str]:
         """Host -> its ACTIVE RDMA ports in words, as a full check saw them."""
-        found = {} if self.ruling is None else self.ruling.findings
+        found = {} if self.report is None else self.report.findings
         return {host: one["rdma"].value for host, one in found.items() if "rdma" in one}
 
     @property
     def notes(self) -> list[str]:
         """For the start: who is left out, and what is not quite right with the others."""
-        if self.ruling is None:
+        if self.report is None:
             return []
         from dispatcher.checks.check import Level
 
         lines = left_out(self.excluded) if self.verdict is None else []
         return lines + [
             f"note: {fold(hosts)}: {check}: {sanitize_text(one.text)}"
-            for level, check, one, hosts in self.ruling.sections
+            for level, check, one, hosts in self.report.sections
             if level == Level.WARN
         ]
 
@@ -75,19 +75,19 @@ def preflight(plan: JobPlan, options: RunOptions) -> Decision:
         return Decision(plan)
     from dispatcher.plan.job.reassignment import without
 
-    ruling = _examined(plan, options)
+    report = _examined(plan, options)
     places = (*plan.nodes, *plan.spares)
     unfit = {
-        place.index: ruling.why(name)
-        for place, name in zip(places, ruling.hosts, strict=True)
-        if not ruling.fit(name)
+        place.index: report.why(name)
+        for place, name in zip(places, report.hosts, strict=True)
+        if not report.fit(name)
     }
     fitness = without(plan, unfit, shrink=bool(options.exclude_unhealthy))
-    verdict = _rejected(plan, fitness, ruling) if fitness.vacant else None
-    return Decision(fitness.plan, fitness.excluded, verdict, ruling)
+    verdict = _rejected(plan, fitness, report) if fitness.vacant else None
+    return Decision(fitness.plan, fitness.excluded, verdict, report)
 
 
-def _examined(plan: JobPlan, options: RunOptions) -> Ruling:
+def _examined(plan: JobPlan, options: RunOptions) -> CheckReport:
     from dispatcher.checks.check import Asked
     from dispatcher.cli.checks import check as health
 
@@ -104,15 +104,15 @@ def _examined(plan: JobPlan, options: RunOptions) -> Ruling:
     return health.examined(hosts, want, chosen, options, seconds, plan.master_port)
 
 
-def _rejected(plan: JobPlan, fitness: Fitness, ruling: Ruling) -> verdicts.Verdict:
+def _rejected(plan: JobPlan, fitness: Fitness, report: CheckReport) -> verdicts.Verdict:
     """The verdict on a run that cannot be started."""
-    names = ruling.hosts
+    names = report.hosts
     failures = {}
     for node in fitness.vacant:
-        found = ruling.findings[names[node]]
+        found = report.findings[names[node]]
         worst = max(found.values(), key=lambda one: one.level, default=None)
         hint = worst.remedy if worst is not None else None
-        failures[node] = Failure(Kind.CHECK, ruling.why(names[node]), hint)
+        failures[node] = Failure(Kind.CHECK, report.why(names[node]), hint)
     return verdicts.Verdict(
         verdicts.Rejected(failures, errors.CLUSTER), errors.CLUSTER, plan.world_size
     )
