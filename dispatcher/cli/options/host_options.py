@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from dispatcher.cli.help import section
-from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.option_classes import (
     HostOptions,
     LoginOptions,
@@ -27,12 +26,10 @@ from dispatcher.cli.options.option_classes import (
     replace,
 )
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, setting_of, typed
-from dispatcher.model import hostset
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host import Host, Hostlist
-from dispatcher.model.names import BadName, check_user
-from dispatcher.plan.exec_plan import target_hosts
-from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
+
+if TYPE_CHECKING:
+    from dispatcher.model.host import Host, Hostlist
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 H = TypeVar("H", bound=HostOptions)
@@ -189,6 +186,8 @@ def find_hosts(
 
     Raises: UsageError when they name none, or a text is wrong.
     """
+    from dispatcher.plan.exec_plan import target_hosts
+
     options = only_typed(options, elsewhere=bool(more))
     lists = [*named_hosts(options, slots=slots), *more]
     if not lists and not hosts_typed():
@@ -214,6 +213,9 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
 
     Raises: UsageError for a file that cannot be read, HostfileError for a text that is wrong.
     """
+    from dispatcher.cli.options import config_trust
+    from dispatcher.plan.hosts.hostfile import parse_inline, read_hosts
+
     lists: list[Hostlist] = []
     if options.hostfile:
         said = said_by("hostfile", "-H")
@@ -238,6 +240,8 @@ def login(options: LoginOptions) -> tuple[str | None, int | None]:
     """User and port for hosts that name none of their own. Raises: UsageError."""
     user, port = options.user, options.ssh_port
     if user is not None:
+        from dispatcher.model.names import BadName, check_user
+
         try:
             check_user(user)
         except BadName as bad:
@@ -246,6 +250,12 @@ def login(options: LoginOptions) -> tuple[str | None, int | None]:
 
 
 def _excluded(texts: tuple[str, ...]) -> list[str]:
+    if not texts:
+        return []
+    from dispatcher.model import hostset
+    from dispatcher.model.names import BadName
+    from dispatcher.plan.hosts.hostfile import read_hostfile
+
     names: list[str] = []
     said = said_by("excluded", "-x")
     for text in texts:
