@@ -67,3 +67,12 @@ def test_nothing_is_installed_unasked(tmp_path: Path, words: list[str]) -> None:
     assert (done.returncode, done.stdout) == (0, "pytest -q -rs -k wire\n"), done.stderr
     assert "openssh-server openssh-client iproute2" in done.stderr
     assert told.exists() == bool(words)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = re.findall(r"`((?:dispatcher|tests|scripts|docs)/[\w./-]*)", text)
+    assert named
+    # the first word of a path is not that of a pattern, as in tests/x/y/
+    assert [name for name in named if "/x/" not in name and not (ROOT / name).exists()] == []

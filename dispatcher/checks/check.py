@@ -191,14 +191,17 @@ class Check:
 
 
 def ok(value: str = "", text: str = "") -> Finding:
+    """All is well. value: what was measured, for finding the odd one out."""
     return Finding(Level.OK, text, value=value)
 
 
 def warn(text: str, remedy: str | None = None, value: str = "") -> Finding:
+    """A finding that keeps nobody from using the host. remedy: what to do about it, if known."""
     return Finding(Level.WARN, text, remedy, value)
 
 
 def critical(text: str, remedy: str | None = None, value: str = "") -> Finding:
+    """A finding with which the host cannot be used. remedy: what to do about it, if known."""
     return Finding(Level.CRITICAL, text, remedy, value)
 
 

@@ -57,6 +57,7 @@ class Caller:
         return not self._queue and not self._missing
 
     def put(self, data: bytes) -> None:
+        """Queue whole frames, whatever there is room for: only output may be left out."""
         self._queue.append(data)
         self._size += len(data)
 
@@ -71,6 +72,7 @@ class Caller:
         self.put(frame(data, type="output", rank=rank, stream=stream, size=len(data)))
 
     def gap(self, missing: Counts) -> None:
+        """Add to the bytes that are missing here, by rank and stream."""
         for key, count in missing.items():
             self._missing[key] = self._missing.get(key, 0) + count
 
@@ -88,6 +90,7 @@ class Caller:
         return self._queue[0] if self._queue else None
 
     def written(self, count: int) -> None:
+        """``count`` bytes of what ``take`` gave were written."""
         first = self._queue.popleft()
         self._size -= count
         if count < len(first):

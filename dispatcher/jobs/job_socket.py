@@ -1,7 +1,5 @@
 """The socket of a job: where it lies, what passes through it, the caller's side.
 
-What passes through a job's socket; pure.
-
 A caller sends one line, its order::
 
     {"order": "attach", "output": true}    output and notes from now on, then the verdict;
@@ -27,11 +25,8 @@ The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it sa
     {"type": "verdict", "exit_code": 0, "lines": []}
 
 Both sides treat what they read as data: lines and sizes are bounded, unknown
-types are passed over.
-
-The socket of a job: where it lies, and who may call.
-
-The caller's side of a job's socket.
+types are passed over. An address holds 107 bytes and a home may be deep, so both sides
+go by ``/proc/self/fd``; the kernel says who calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What a running job is doing, and how far its output is, for who comes later.
 
-What a running job is doing, from the event stream: for ``dispatch jobs`` in another shell.
-
-::
+``Phase`` is for ``dispatch jobs`` in another shell, from the event stream::
 
     connecting --RanksPlaced--> starting --all ranks run--> running
                                    ^                           |
@@ -10,13 +8,12 @@ What a running job is doing, from the event stream: for ``dispatch jobs`` in ano
 
 A file of one word in the job's record, replaced whenever the word changes (four times in
 a run that goes well), so that a look at it asks nobody and cannot hang. That the launcher
-lives at all is not said here: see ``record``.
+lives at all is not said here: see ``registry``.
 
-How far the ranks' output is: what a caller who comes in the middle has to know.
-
-With that and the log files nothing is shown twice or left out: the files are read up to
-where each stream stood, the rest comes live. ``merged.log`` takes whole lines only, so
-for it the heads of lines that are not whole yet are kept here as well, the last
+``Standing`` is what a caller who comes in the middle has to know. With that and the log
+files nothing is shown twice or left out: the files are read up to where each stream stood,
+the rest comes live. ``merged.log`` takes whole lines only, so for it the heads of lines that
+are not whole yet are kept here as well, the last
 ``HEAD`` bytes of each; what went before in a longer one is told to a caller as missing.
 """
 
@@ -88,6 +85,7 @@ class Standing:
         self._rests: dict[tuple[int, int], bytes] = {}
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Count the bytes, and keep the head of a line that is not whole."""
         key = (rank, stream)
         self._passed[key] = self._passed.get(key, 0) + len(data)
         self._until = self._clock()
@@ -97,10 +95,12 @@ class Standing:
             self._rests[key] = rest[-HEAD:]
 
     def ended(self, rank: int, stream: int) -> None:
+        """The stream is at its end, so no line of it is waited for."""
         self._ended[rank, stream] = None
         self._rests.pop((rank, stream), None)
 
     def placed(self, world_size: int) -> None:
+        """An attempt begins: all streams are open again, and bytes are counted on."""
         self._world_size = world_size
         self._ended.clear()
 

@@ -5,7 +5,7 @@
     $XDG_STATE_HOME/dispatch/             mode 0700; else ~/.local/state/dispatch
         jobs/20260131-142501-k3f9x2/      mode 0700, one for each job
             job.json                      what it is, and which process is its launcher
-            control                       the launcher's socket: ``control``, or ``hatch``
+            control                       the launcher's socket; see ``job_socket``
             phase.json                    what it is doing; see ``phase``
             end.json                      how it ended: exit code and verdict
 

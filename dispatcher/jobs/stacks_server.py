@@ -27,7 +27,7 @@ PATIENCE, ANSWER = 5.0, 20.0
 Told = Callable[[int, list[str]], None]
 
 
-class Hatch(Sink):
+class StacksServer(Sink):
     """Listens at ``folder``/control. ask: has the hosts asked where the ranks are.
 
     listener: the sink that finds the answer among the events; made when somebody asks.
@@ -45,7 +45,7 @@ class Hatch(Sink):
         self._over = threading.Event()
         self._door = listen(folder)
         self._door.setblocking(True)
-        self._thread = threading.Thread(target=self._run, name="hatch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="stacks", daemon=True)
 
     def event(self, stamped: Stamped) -> None:
         if self._thread.ident is None:

@@ -16,7 +16,7 @@ from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.jobs import registry
 from dispatcher.jobs.control_server import Control
 from dispatcher.jobs.job_socket import Call, Frames
-from dispatcher.jobs.stacks_server import Hatch
+from dispatcher.jobs.stacks_server import StacksServer
 from dispatcher.model.errors import UsageError
 
 
@@ -84,14 +84,14 @@ def test_only_so_many_records_are_kept(state: Path, monkeypatch: pytest.MonkeyPa
 def test_who_waits_for_an_answer_is_told_that_the_run_has_ended() -> None:
     folder = enroll()
     asked = threading.Event()
-    hatch = Hatch(folder, asked.set, lambda told: Sink())
-    hatch.event(Stamped(1, 0.0, Event()))
+    server = StacksServer(folder, asked.set, lambda told: Sink())
+    server.event(Stamped(1, 0.0, Event()))
     with Call(registry.find(None)) as stranger, Call(registry.find(None)) as call:
         stranger.order("attach")
         assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on
         call.order("stacks")
         assert asked.wait(20)
-        hatch.finish(3)
+        server.finish(3)
         (told,) = (fields for fields, _ in call.frames() if fields)
     assert (told["type"], told["exit_code"]) == ("verdict", 3)
     assert not (folder / "control").exists()

@@ -44,6 +44,7 @@ class Filter:
     names: tuple[tuple[str, int], ...]
 
     def passes(self, name: str, port: int = -1) -> bool:
+        """Whether NCCL takes the device: no names mean all. port: of an RDMA device; -1: any."""
         if not self.names:
             return not self.negated
         return self.matches(name, port) != self.negated

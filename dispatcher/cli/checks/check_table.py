@@ -28,6 +28,7 @@ def painted(text: str, level: Level) -> str:
 
 
 def plain(text: str, level: Level) -> str:
+    """The ``Style`` of whatever is no terminal: no colours."""
     return text
 
 

@@ -132,6 +132,7 @@ def rate_words(rate: float) -> str:
 
 
 def named(names: Sequence[str], hosts: Collection[int]) -> list[str]:
+    """The names of hosts given by number, in the order of the list."""
     return [names[host] for host in sorted(hosts)]
 
 

@@ -146,6 +146,7 @@ class Fanout(Value):
         return ways
 
     def transport(self, direct: Transport, say: Callable[[str], None]) -> Transport:
+        """The way through other hosts. direct: how the first are reached; say: takes notes."""
         from dispatcher.bootstrap import payload
         from dispatcher.transport.tree.tree_transport import TreeTransport
 
@@ -162,6 +163,7 @@ class Fanout(Value):
 
 
 def target(host: Host) -> Target:
+    """What a transport is asked to open for ``host``, with the address and user that it names."""
     from dispatcher.transport.base import Target
 
     return Target(host.name, host.user, host.port)

@@ -105,6 +105,7 @@ class Asking:
         return typed.rstrip(b"\n")
 
     def close(self) -> None:
+        """Call it off, from another thread too: the terminal echoes again, ``ask`` gives None."""
         with self._lock:
             self._closed = True
             self._restore()

@@ -66,6 +66,7 @@ def wants(options: RunOptions) -> bool:
 
 
 def asks(options: RunOptions) -> bool:
+    """Whether the options want hosts looked at before the run: otherwise this costs nothing."""
     return options.check == "full" or bool(options.exclude_unhealthy)
 
 

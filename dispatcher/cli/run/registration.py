@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.cli.run.detach import Word
     from dispatcher.jobs.control_server import Control
-    from dispatcher.jobs.stacks_server import Hatch
+    from dispatcher.jobs.stacks_server import StacksServer
 
 #: the options that say how hosts are reached
 REACH = ("transport", "rsh", "ssh_config", "host_keys")
@@ -48,7 +48,7 @@ class Enrolled:
         elsewhere: Sequence[Host] = (),
     ) -> None:
         self.control: Control | None = None
-        self._hatch: Hatch | None = None
+        self._stacks_server: StacksServer | None = None
         self.sinks: list[Sink] = []
         self._folder = None
         try:
@@ -71,7 +71,7 @@ class Enrolled:
             )
             self.sinks = [Phase(self._folder)]
             if word is None:
-                self._open_hatch(plan, paths, tell)
+                self._serve_stacks(plan, paths, tell)
             else:
                 from dispatcher.cli.run.monitoring import open_table
                 from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
@@ -96,11 +96,11 @@ class Enrolled:
                 why = error.message if isinstance(error, DispatchError) else error.strerror
                 raise UsageError(f"--detach: the job cannot be written down: {why}") from None
 
-    def _open_hatch(
+    def _serve_stacks(
         self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]
     ) -> None:
         """Let other shells ask where the ranks of a run in the foreground are. Raises: OSError."""
-        from dispatcher.jobs.stacks_server import Hatch
+        from dispatcher.jobs.stacks_server import StacksServer
 
         assert self._folder is not None
 
@@ -109,8 +109,10 @@ class Enrolled:
 
             tell(StacksWanted())
 
-        self._hatch = Hatch(self._folder, ask, lambda told: _stacks(plan, paths, told, _nobody))
-        self.sinks.append(self._hatch)
+        self._stacks_server = StacksServer(
+            self._folder, ask, lambda told: _stacks(plan, paths, told, _nobody)
+        )
+        self.sinks.append(self._stacks_server)
 
     def also_told(self, say: Callable[[str], None]) -> Callable[[str], None]:
         """``say``, heard by attached callers as well."""
@@ -146,8 +148,8 @@ class Enrolled:
                 registry.conclude(self._folder, exit_code, lines)
         if self.control is not None:
             self.control.finish(exit_code, lines)
-        if self._hatch is not None:
-            self._hatch.finish(exit_code)
+        if self._stacks_server is not None:
+            self._stacks_server.finish(exit_code)
 
 
 def _nobody(line: str) -> None:

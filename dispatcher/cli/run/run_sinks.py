@@ -62,6 +62,7 @@ class RankLabels:
         self._runner = runner
 
     def of(self, rank: int) -> str:
+        """The label of one rank: ``[3]``, ``[n2:1]`` by host and local rank, or nothing."""
         if self._kind == "none":
             return ""
         if self._kind == "rank":

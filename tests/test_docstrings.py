@@ -1,0 +1,88 @@
+"""Public functions say what their names do not: units, errors raised, sources.
+
+Counted is every function of a module and every method of a public class, without a leading
+underscore. Left out, since their meaning stands elsewhere or in the name alone: methods that
+override one of another class, properties of one ``return``, click's commands (their help),
+overloads, and what a protocol only lists.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+HOUSE = Path(__file__).parents[1] / "dispatcher"
+
+#: room -> how many have none; whoever writes one lowers the number
+MOST = {
+    "comm": 1, "core": 12, "output": 4, "remote": 56, "runner": 21, "transfer": 7, "transport": 21,
+}  # fmt: skip
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def parsed() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(HOUSE.rglob("*.py")):
+        name = str(path.relative_to(HOUSE).with_suffix(""))
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+TREES = dict(parsed())
+CLASSES = {
+    node.name: node
+    for tree in TREES.values()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def overrides(cls: ast.ClassDef, name: str) -> bool:
+    """Whether a class above has the method; one that is not ours may well have it."""
+    for base in cls.bases:
+        above = CLASSES.get(ast.unparse(base).split("[")[0].split(".")[-1])
+        if above is None:
+            continue
+        if any(isinstance(n, Function) and n.name == name for n in above.body):
+            return True
+        if overrides(above, name):
+            return True
+    return False
+
+
+def says_all_by_its_name(function: Function) -> bool:
+    words = [ast.unparse(one) for one in function.decorator_list]
+    if any("command(" in word or word.endswith("overload") for word in words):
+        return True
+    if ast.unparse(function.body[0]) == "...":
+        return True
+    one_return = len(function.body) == 1 and isinstance(function.body[0], ast.Return)
+    return one_return and any(word.endswith("property") for word in words)
+
+
+def bare(tree: ast.Module) -> Iterator[str]:
+    """The public functions of a module that have no docstring and need one."""
+    for node in tree.body:
+        inside = node.body if isinstance(node, ast.ClassDef) else [node]
+        cls = node if isinstance(node, ast.ClassDef) else None
+        if cls is not None and cls.name.startswith("_"):
+            continue
+        for function in inside:
+            if not isinstance(function, Function) or function.name.startswith("_"):
+                continue
+            if ast.get_docstring(function) or says_all_by_its_name(function):
+                continue
+            if cls is None or not overrides(cls, function.name):
+                yield f"{cls.name}.{function.name}" if cls else function.name
+
+
+def test_no_room_has_more_without_a_docstring_than_it_had() -> None:
+    found = {name: list(bare(tree)) for name, tree in TREES.items()}
+    count: Counter[str] = Counter()
+    for name, functions in found.items():
+        count[name.split("/")[0]] += len(functions)
+    for room, number in count.items():
+        names = [f"{name}: {one}" for name, ones in found.items() for one in ones]
+        there = [name for name in names if name.split("/")[0].split(":")[0] == room]
+        assert number <= MOST.get(room, 0), "\n".join(there)
