@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dispatcher.api.request import Hosts, allow_open_files, hosts_of
-from dispatcher.api.run_session import Backstage
+from dispatcher.api.run_session import BackgroundRun
 from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
 from dispatcher.model.errors import UsageError
@@ -92,9 +92,9 @@ def exec(
         with reach:
             return runner.run(())
 
-    backstage: Backstage[tuple[Outcome, ...], None] = Backstage(work, runner.tell)
-    with backstage:
-        outcomes = backstage.start().wait()
+    background: BackgroundRun[tuple[Outcome, ...], None] = BackgroundRun(work, runner.tell)
+    with background:
+        outcomes = background.start().wait()
     return Answers(
         tuple(
             Answer(

@@ -19,7 +19,7 @@ from typing import Any
 
 from dispatcher.api.report import Report
 from dispatcher.api.request import plan_job, request
-from dispatcher.api.run_session import Course
+from dispatcher.api.run_session import RunSession
 from dispatcher.checks.pair_ranking import Pair
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.host import Host, Hostlist
@@ -108,8 +108,8 @@ class MpiPairs:
     def _measured(self, pair: tuple[int, int]) -> Pair:
         a, b = pair
         said = Said()
-        course = self._course(pair, said)
-        stop = Stop(course.tell)
+        session = self._session(pair, said)
+        stop = Stop(session.tell)
         with self._lock:
             if self._over:
                 return Pair(a, b, why="not measured")
@@ -119,7 +119,7 @@ class MpiPairs:
         late.daemon = True
         late.start()
         try:
-            report = course.run(())
+            report = session.run(())
         finally:
             late.cancel()
             with self._lock:
@@ -135,7 +135,7 @@ class MpiPairs:
             why = ""  # whatever came after it
         return Pair(a, b, ends[0]["latency"], there, back, why)
 
-    def _course(self, pair: tuple[int, int], said: Said) -> Course:
+    def _session(self, pair: tuple[int, int], said: Said) -> RunSession:
         hosts = [replace(self._hosts[one], slots=1, max_slots=None, gpus=None) for one in pair]
         figures = str(SECONDS), str(self._probe.limit)
         words = [self._python, "-c", self._program, *self._probe.words, *figures]
@@ -144,7 +144,7 @@ class MpiPairs:
             kind="command", cwd="/", nproc_per_node=1, devices="none", iface=self._iface,
             limits=Limits(connect_timeout=self._connect, grace=self._probe.grace),
         )  # fmt: skip
-        return Course(plan_job(job), self._transport_for, [said], say=lambda line: None)
+        return RunSession(plan_job(job), self._transport_for, [said], say=lambda line: None)
 
 
 class Said(Sink):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from dispatcher.api.report import Report
 from dispatcher.api.request import allow_open_files, plan_job
-from dispatcher.api.run_session import Backstage, Course, open_files
+from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
 from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced, SignalReceived
@@ -65,7 +65,7 @@ class Line:
         return f"[{self.rank}] {sanitize(self.data).decode()}"
 
 
-class Running(Backstage[Report, Line | Stamped]):
+class Running(BackgroundRun[Report, Line | Stamped]):
     """A run that has been started; iterating gives what it tells, ``wait()`` its report."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Running(Backstage[Report, Line | Stamped]):
             sinks += open_files(plan, paths, say)
         if lines or events:
             sinks.append(_Teller(self.put, say, lines=lines, events=events))
-        self._course = Course(
+        self._session = RunSession(
             plan, reach.transport_for, sinks, say=say, paths=paths, check=check,
             agent_python=agent_python,
         )  # fmt: skip
@@ -96,15 +96,15 @@ class Running(Backstage[Report, Line | Stamped]):
     @property
     def plan(self) -> JobPlan:
         """The plan as it stands: closed once the hosts' GPUs were counted."""
-        return self._course.plan
+        return self._session.plan
 
     def tell(self, event: SignalReceived) -> None:
         """Let the run know of a signal; from any thread or signal handler."""
-        self._course.tell(event)
+        self._session.tell(event)
 
     def _carry_out(self) -> Report:
         with self._reach:
-            return self._course.run(())
+            return self._session.run(())
 
 
 class _Teller(Sink):

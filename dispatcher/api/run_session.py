@@ -1,10 +1,10 @@
 """One run of a plan, from the first connection to its ``Report``: its files, its thread.
 
-``Course`` is the one path: the command line takes it with the sinks of its screen,
+``RunSession`` is the one path: the command line takes it with the sinks of its screen,
 ``dispatcher.run`` with those of a program. Whoever takes it says how hosts are reached, who is
 told, and which signals are the run's.
 
-``Backstage`` is for a program that looks on. It may be in any thread, and its signal handlers
+``BackgroundRun`` is for a program that looks on. It may be in any thread, and its signal handlers
 stay its own. So the loop of a run gets a thread here, and the caller reads a queue of bounded
 length: who reads slowly holds the ranks back, as behind a pipe, and nothing is lost. Whatever
 takes the caller out of its ``with`` block (``break``, its own error, Ctrl-C) ends the job on all
@@ -106,7 +106,7 @@ def _output(
     return files
 
 
-class Course:
+class RunSession:
     """The run of ``plan``; ``run`` carries it out, once.
 
     transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the
@@ -247,7 +247,7 @@ Told = TypeVar("Told")
 MOST_WAITING, MOST_BYTES = 256, 16 << 20
 
 
-class Backstage(Generic[T, Told]):
+class BackgroundRun(Generic[T, Told]):
     """``work`` on its own thread, once started; iterating gives what it ``put``.
 
     tell: lets the work know of a signal.

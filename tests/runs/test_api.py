@@ -19,7 +19,7 @@ from rig import wait_for
 
 import dispatcher
 from dispatcher.api.request import Fields
-from dispatcher.api.run_session import MOST_BYTES, Backstage
+from dispatcher.api.run_session import MOST_BYTES, BackgroundRun
 
 from .conftest import Desk
 
@@ -122,7 +122,7 @@ def test_who_reads_slowly_finds_few_bytes_waiting() -> None:
             stage.put(number, MOST_BYTES // 4)
             given.append(number)
 
-    stage: Backstage[None, int] = Backstage(work, lambda event: None)
+    stage: BackgroundRun[None, int] = BackgroundRun(work, lambda event: None)
     told = iter(stage.start())
     for number in range(20):
         assert next(told) == number
@@ -140,7 +140,7 @@ def test_what_is_larger_than_all_room_is_given_alone() -> None:
         for word in "abc":
             stage.put(word, 2 * MOST_BYTES)
 
-    stage: Backstage[None, str] = Backstage(work, lambda event: None)
+    stage: BackgroundRun[None, str] = BackgroundRun(work, lambda event: None)
     assert list(stage.start()) == ["a", "b", "c"]
 
 

@@ -143,7 +143,7 @@ def _run(
     """Carry out the plan; the exit code. word: to the foreground, if we are in the background."""
     import signal
 
-    from dispatcher.api.run_session import Course, open_files
+    from dispatcher.api.run_session import RunSession, open_files
     from dispatcher.cli.hints import Advice
     from dispatcher.cli.run import run_sinks as told
     from dispatcher.cli.run.monitoring import Seen
@@ -167,11 +167,11 @@ def _run(
 
     def nobody_reads() -> None:
         if paths is None:  # with files the run is worth going on
-            course.tell(SignalReceived(signal.SIGPIPE))
+            session.tell(SignalReceived(signal.SIGPIPE))
 
-    seen = Seen(plan, showing, hosts, lambda event: course.tell(event))
+    seen = Seen(plan, showing, hosts, lambda event: session.tell(event))
     screen, progress = told.open_screen(
-        showing, RankLabels(showing.label, lambda: course), hosts, on_broken=nobody_reads,
+        showing, RankLabels(showing.label, lambda: session), hosts, on_broken=nobody_reads,
         files_keep_all=told.files_keep_all(showing, paths), over=seen.over,
     )  # fmt: skip
     sinks: list[Sink] = [*seen.sinks]
@@ -181,7 +181,7 @@ def _run(
         from dispatcher.output.monitor.run_progress import StallDetector
 
         sinks.append(
-            StallDetector(showing.stall_after, lambda event: course.tell(event), time.monotonic)
+            StallDetector(showing.stall_after, lambda event: session.tell(event), time.monotonic)
         )
     if paths is not None:
         sinks += open_files(
@@ -200,7 +200,7 @@ def _run(
     sinks += seen.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
     enrolled = Enrolled(
-        plan, options, paths, word, lambda event: course.tell(event), seen.slow, handed.hosts
+        plan, options, paths, word, lambda event: session.tell(event), seen.slow, handed.hosts
     )
     if not showing.quiet:
         sinks.append(Notes(hosts, enrolled.also_told(screen.say), verbose=showing.verbose))
@@ -210,7 +210,7 @@ def _run(
     ask = None if word is None else word.ask
     heard = (lambda line: None) if showing.quiet else screen.say
     with enrolled, handed, seen, Reach(options, ask, tree=tree, say=heard) as reach:
-        course = Course(
+        session = RunSession(
             plan,
             handed.way(reach.transport_for),
             sinks,
@@ -232,7 +232,7 @@ def _run(
         )
         # whoever presses Ctrl-C again while the verdict is being told wants no traceback
         pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
-        report = course.run(HANDLED)
+        report = session.run(HANDLED)
     for words in () if showing.quiet else seen.slow():
         say(f"note: {words}")
     enrolled.conclude(report.exit_code, report.verdict)
