@@ -8,8 +8,11 @@ change are the same for all, and so are written once. ``scripts/bench/values.py`
 
 from __future__ import annotations
 
+import binascii
 import dataclasses
-from collections.abc import Callable
+import enum
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
@@ -91,3 +94,39 @@ def value(cls: type[T]) -> type[T]:
         field.name for field in fields if field.default is made[field.name] is dataclasses.MISSING
     )
     return cls
+
+
+def fields_of(value: Value) -> dict[str, Any]:
+    """The fields of ``value`` as plain values, ready for JSON; ``core.events.codec`` says how."""
+    return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, Value):
+        kind = {"kind": type(value).__name__} if isinstance(value, OneOf) else {}
+        return kind | fields_of(value)
+    if isinstance(value, Mapping):
+        if any(isinstance(key, tuple) for key in value):
+            return [[_plain(key), _plain(item)] for key, item in value.items()]
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value))
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__}: no event may hold such a thing")
+
+
+def _text(data: bytes) -> str | dict[str, str]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return {"b64": binascii.b2a_base64(data, newline=False).decode()}

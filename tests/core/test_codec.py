@@ -23,7 +23,7 @@ from dispatcher.core.events.sink import Stamped
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Rejected
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.model.frozen import Value
+from dispatcher.model.frozen import Value, fields_of
 
 #: what hosts may send as text holds surrogates for bytes that are none
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=8)
@@ -100,9 +100,9 @@ def test_a_reader_finds_what_it_found_before() -> None:
         },
     }  # fmt: skip
     stack = monitor_events.RankStack(0, 7, "S", "py-spy", b'Thread 1: "MainThread"\n')
-    assert codec.fields_of(stack)["text"] == 'Thread 1: "MainThread"\n'
+    assert fields_of(stack)["text"] == 'Thread 1: "MainThread"\n'
     cause = Rejected({4: Failure(Kind.AUTH, "no")}, problems={4: frozenset({"b", "a"})})
-    told = codec.fields_of(ev.RunRestarting(cause, 1, 2, float("inf")))
+    told = ev.RunRestarting(cause, 1, 2, float("inf")).context()
     assert told["seconds"] == "inf"
     assert told["cause"] == {
         "kind": "Rejected",

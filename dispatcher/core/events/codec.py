@@ -19,7 +19,6 @@ import binascii
 import dataclasses
 import enum
 import json
-import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -47,14 +46,8 @@ def encode(stamped: Stamped) -> bytes:
     t: seconds since the run began.
     """
     event = stamped.event
-    context = fields_of(event)
-    record = {"seq": stamped.seq, "t": stamped.t, "name": event.name, "context": context}
+    record = {"seq": stamped.seq, "t": stamped.t, "name": event.name, "context": event.context()}
     return (json.dumps(record) + "\n").encode()
-
-
-def fields_of(value: Value) -> dict[str, Any]:
-    """The fields of an event or another frozen value, ready for JSON."""
-    return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
 
 def decode(line: bytes) -> Stamped:
@@ -74,37 +67,6 @@ def decode(line: bytes) -> Stamped:
             assert isinstance(event, Event)
             return Stamped(seq, t, event)
     raise Malformed("not an event: seq, t, name and context are needed")
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int)):
-        return value.value if isinstance(value, enum.Enum) else value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, bytes):
-        return _text(value)
-    if isinstance(value, Value):
-        kind = {"kind": type(value).__name__} if isinstance(value, OneOf) else {}
-        return kind | fields_of(value)
-    if isinstance(value, Mapping):
-        if any(isinstance(key, tuple) for key in value):
-            return [[_plain(key), _plain(item)] for key, item in value.items()]
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(_plain, value))
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    raise TypeError(f"{type(value).__name__}: no event may hold such a thing")
-
-
-def _text(data: bytes) -> str | dict[str, str]:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    if text.replace("\n", "").replace("\t", "").isprintable():
-        return text
-    return {"b64": binascii.b2a_base64(data, newline=False).decode()}
 
 
 #: makes a value of what JSON had; the text names its place. Raises: Malformed

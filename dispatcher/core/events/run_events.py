@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dispatcher.core.events.verdicts import Cause, ErrorFile
 from dispatcher.model.failure import Ending, Failure
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import Value, fields_of, value
 
 
 @value
@@ -27,6 +27,10 @@ class Event(Value):
         # NodeConnected -> node.connected, RankFailedToStart -> rank.failed_to_start
         first, *rest = re.findall(r"[A-Z][a-z]*", cls.__name__)
         cls.name = f"{first.lower()}.{'_'.join(rest).lower()}"
+
+    def context(self) -> dict[str, Any]:
+        """The event's fields as plain values, as the journal has them."""
+        return fields_of(self)
 
 
 @value
