@@ -59,7 +59,8 @@ PARTS = (
 
 #: a host's end of a copy, and what passes files on where there is a tree
 COPY = (
-    "protocol.packing", "protocol.copy_frames", "copy.disk", "copy.receiver", "copy.copy_main",
+    "protocol.packing", "protocol.mux", "protocol.copy_frames", "copy.disk", "copy.receiver",
+    "copy.copy_main",
 )  # fmt: skip
 COPY_TREE = ("copy.copy_relay",)
 

@@ -1,17 +1,14 @@
-"""Our end of ``get``: what hosts have, and their files into their places.
+"""Our end of ``get``: what hosts have, and the files of it that we lack.
 
-The files of one host's list, as they come, into their places: compared before they are named.
-
-What goes wrong because of the host is ``BadArchive``; a disk of ours raises ``OSError``.
-A large file comes into a *part* that stays when the connection is lost, so the next
-``get`` goes on there; everything else comes into the stage of its place.
-
-Our end of ``get``: what hosts have, and the files of it that we lack.
-
-A host with Python is sent the program of ``there`` and paths; it answers with a list, is
+A host with Python is sent the program ``remote.copy`` and paths; it answers with a list, is
 told which files are needed, and sends just those. A host without sends a tar, which is
 kept in an unlinked file and taken apart when it is whole. One thread a host asks, judges
 and writes; the list, its sizes and every name are judged before anything is written.
+
+Files are compared before they get their names. A large one comes into a *part* that stays when
+the connection is lost, so the next ``get`` goes on there; everything else comes into the stage
+of its place. What goes wrong because of the host is ``BadArchive``; a disk of ours raises
+``OSError``.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.remote.copy.disk import PART, locked, same_time
 from dispatcher.remote.copy.receiver import WORTH
 from dispatcher.remote.protocol import copy_frames
+from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transfer.dest_dir import MOST_MEMBERS, BadArchive, Place
 from dispatcher.transfer.host_copy import CopyHandler, Ended, Told
 from dispatcher.transfer.tar import unpack
@@ -178,7 +176,7 @@ class Receiving:
 
     # -- what arrives -------------------------------------------------------------------
 
-    def take(self, kind: bytes, body: bytes) -> None:
+    def take(self, kind: int, body: bytes) -> None:
         """The next frame of the files."""
         index = self._needed[self._turn]
         entry, (place, _) = self._entries[index], self._where[index]
@@ -209,7 +207,7 @@ class Receiving:
         elif kind == copy_frames.BROKEN:
             raise OSError(0, body[:300].decode("utf-8", "backslashreplace"))
         else:
-            raise copy_frames.BadFrame(f"a frame of kind {kind!r}")
+            raise Malformed(f"a frame of kind {kind!r}")
 
     def _end(self, index: int, entry: copy_frames.Entry, told: bytes) -> None:
         place, parts = self._where[index]
@@ -327,7 +325,7 @@ class Fetching(CopyHandler):
     def _judged(self, listed: object) -> list[copy_frames.Entry]:
         """The entries of what a host lists; bounded before they are made."""
         if not isinstance(listed, dict) or not isinstance(listed.get("kinds"), str):
-            raise copy_frames.BadFrame("no list")
+            raise Malformed("no list")
         if len(listed["kinds"]) > MOST_MEMBERS:
             raise BadArchive(f"more than {MOST_MEMBERS} members")
         entries = copy_frames.rows(listed)

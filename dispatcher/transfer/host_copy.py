@@ -1,13 +1,8 @@
 """A copy to or from one host: its thread, what the host says, what is known of it.
 
-What is known of the copy to or from one host, while it goes on and at its end.
-
-What one host says, for the thread that talks with it: bounded, in frames, with its end.
-
-What both ends of a copy to many hosts share: one thread a host, which says how it copies.
-
-The first words of a host tell whether Python answers there or only a shell; ``put`` and
-``get`` differ in what comes then.
+What ``put`` and ``get`` share. Each host has one thread that talks with it (``CopyHandler``)
+and reads what it says, bounded and in frames (``FrameReader``). The first words of a host tell
+whether Python answers there or only a shell; the two differ in what comes then.
 """
 
 from __future__ import annotations
@@ -22,6 +17,7 @@ from typing import Any
 from dispatcher.bootstrap import payload
 from dispatcher.model.errors import UsageError
 from dispatcher.remote.protocol import copy_frames
+from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transport.base import Link, LinkClosed
 
@@ -67,8 +63,8 @@ class FrameReader:
 
     def __init__(self, largest: int) -> None:
         self._pieces: queue.Queue[bytes] = queue.Queue(_WAITING)
-        self._frames = copy_frames.Frames(largest)
-        self._come: list[tuple[bytes, bytes]] = []  # the next one last
+        self._frames = copy_frames.frames(largest)
+        self._come: list[tuple[int, bytes]] = []  # the next one last
         self._rest = b""  # what came behind the first line
         self._deaf = False
         self._thread: threading.Thread | None = None
@@ -105,14 +101,15 @@ class FrameReader:
         self._rest = first[size:]
         return first[:size]
 
-    def frame(self) -> tuple[bytes, bytes]:
-        """The next frame. Raises: Ended, BadFrame."""
+    def frame(self) -> tuple[int, bytes]:
+        """The next frame. Raises: Ended, Malformed."""
         while not self._come:
-            self._come += [*self._frames.feed(self.piece())][::-1]
+            come = self._frames.feed(self.piece())
+            self._come += [(kind, body) for _, kind, body in reversed(come)]
         return self._come.pop()
 
     def value(self) -> dict[str, Any]:
-        """The next frame, which must hold a value. Raises: Ended, BadFrame."""
+        """The next frame, which must hold a value. Raises: Ended, Malformed."""
         return copy_frames.value_of(*self.frame())
 
     def piece(self) -> bytes:
@@ -160,7 +157,7 @@ class CopyHandler(abc.ABC):
 
     @abc.abstractmethod
     def _by_python(self, node: int, link: Link) -> None:
-        """Copy with a host that has Python. Raises: Ended, BadFrame, BadArchive, UsageError,
+        """Copy with a host that has Python. Raises: Ended, Malformed, BadArchive, UsageError,
         OSError for what this side's disk refuses."""
 
     @abc.abstractmethod
@@ -182,7 +179,7 @@ class CopyHandler(abc.ABC):
             link.end_input()
         except (LinkClosed, Ended):
             pass  # the end of its command says more
-        except (copy_frames.BadFrame, BadArchive) as bad:
+        except (Malformed, BadArchive) as bad:
             told.error, told.hostile = str(bad), True
             link.close()
         except UsageError as error:

@@ -1,20 +1,15 @@
 """Our end of ``put``: what is sent, who passes it on, and at what pace.
 
-The files that ``put`` sends, listed before any host is touched, read as they are sent.
+What is sent (``Sources``) is listed before any host is touched, and read as it is sent. Small
+files are kept as one run of frames in an unlinked file, so sending many of them is sending one:
+no file is opened once a host. Large ones are read where they are.
 
-Small files are kept as one run of frames in an unlinked file, so sending many of them is
-sending one: no file is opened once a host. Large ones are read where they are.
-
-Who passes files on to whom, and what an inner host must know to reach those below it.
-
-The hosts are cut into as many runs as there are branches; the first of each run is its
-head, which we serve, and which does the same with the rest of its run. So bytes leave
+In a tree the hosts are cut into as many runs as there are branches; the first of each run is
+its head, which we serve, and which does the same with the rest of its run. So bytes leave
 this machine once a branch. Heads reach the others by their own ``ssh``, with their own
 configuration; what they cannot reach we serve ourselves afterwards.
 
-Our end of ``put``: what each host needs, sent at its own pace.
-
-A host with Python is sent the program of ``there`` and the list of files, says what it
+A host with Python is sent the program ``remote.copy`` and the list of files, says what it
 needs and gets just that; its report says what it did. A host without is sent a tar. One
 writer thread a host; what hosts say is parsed on their own threads, bounded and checked.
 """
@@ -35,6 +30,7 @@ from dispatcher.remote.copy.copy_relay import split
 from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
+from dispatcher.remote.protocol.mux import HEADER, Malformed
 from dispatcher.transfer.host_copy import CopyHandler, Told
 from dispatcher.transfer.tar import Packed, pack
 from dispatcher.transport.base import Link, LinkClosed
@@ -111,8 +107,8 @@ class Sources:
                 os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             elif entry.kind == copy_frames.FILE:
                 for piece in give(path, entry.size):
-                    if piece.startswith(copy_frames.BROKEN):
-                        raise NotGiven(os.fsdecode(piece[copy_frames.HEAD :]))
+                    if HEADER.unpack_from(piece)[1] == copy_frames.BROKEN:
+                        raise NotGiven(os.fsdecode(piece[HEADER.size :]))
                     self._run.write(piece)
                     at += len(piece)
             self._spans.append((start, at))
@@ -313,11 +309,11 @@ class Sending(CopyHandler):
         _, below = self._below.get(node, ({}, {}))
         nodes = answer.pop("of", None)
         if not isinstance(nodes, list):
-            raise copy_frames.BadFrame("a word of nobody")
+            raise Malformed("a word of nobody")
         for other in nodes:
             told = below.get(other) if isinstance(other, int) else None
             if told is None:
-                raise copy_frames.BadFrame("a word of a host that is not below it")
+                raise Malformed("a word of a host that is not below it")
             told.python = True
             if "failed" not in answer:
                 _take_report(told, answer)
@@ -360,18 +356,18 @@ def _number(value: object) -> int:
 def needs_of(
     answer: dict[str, Any], entries: Sequence[copy_frames.Entry]
 ) -> tuple[list[int], dict[int, tuple[int, str]]]:
-    """Which entries a host wants, and what it has of them already. Raises: BadFrame."""
+    """Which entries a host wants, and what it has of them already. Raises: Malformed."""
     try:
         needed = copy_frames.numbers_of(answer["need"])
     except (KeyError, ValueError, AttributeError):
-        raise copy_frames.BadFrame("a broken answer") from None
+        raise Malformed("a broken answer") from None
     last, wanted = -1, set(needed)
     for index in needed:
         if not last < index < len(entries) or entries[index].kind != copy_frames.FILE:
-            raise copy_frames.BadFrame("it wants what was not offered")
+            raise Malformed("it wants what was not offered")
         last = index
     starts = copy_frames.starts_of(answer)
     for index, (size, _) in starts.items():
         if index not in wanted or not 0 <= size <= entries[index].size:
-            raise copy_frames.BadFrame("it has more of a file than there is")
+            raise Malformed("it has more of a file than there is")
     return needed, starts

@@ -183,7 +183,7 @@ class TestPayload:
             for room in rooms
             for path in (HERE / "remote" / room).glob("[!_]*.py")
         }
-        there -= {"protocol.copy_frames", "protocol.mux"}  # of a copy, and of a tree
+        there -= {"protocol.copy_frames", "protocol.mux"}  # of copies and trees
         assert {*bootstrap.MODULES, *bootstrap.PARTS} == there
 
     def test_frames_right_behind_it_are_not_swallowed(self, newest: str) -> None:

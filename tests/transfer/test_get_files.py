@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
-from dispatcher.remote.protocol.copy_frames import Entry, frame
+from dispatcher.remote.protocol.copy_frames import Entry
+from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
 from dispatcher.transfer.host_copy import Told
 
@@ -44,7 +45,7 @@ def file(name: str, size: int = 1, kind: str = "f", more: str = "") -> Entry:
 def sent(data: bytes) -> bytes:
     known = copy_frames.sha256()
     known.update(data)
-    return frame(b"D", data) + frame(b"E", known.digest())
+    return frame(0, copy_frames.DATA, data) + frame(0, copy_frames.END, known.digest())
 
 
 def names(folder: Path) -> set[str]:
@@ -130,17 +131,20 @@ def test_the_place_may_be_no_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (frame(b"D", b"xx") + frame(b"E", b"?" * 32), "more bytes came"),
-        (frame(b"D", b"x") + frame(b"E", b"?" * 32), "damaged"),
-        (frame(b"E", b""), "damaged"),
-        (frame(b"J", b"N"), "a frame of kind"),
-        (frame(b"X", b"/x/a: changed\n\x1b[2J"), "changed"),
-        (b"D\xff\xff\xff\xff", "a frame of"),
-        (frame(b"S", b""), "damaged"),
+        (
+            frame(0, copy_frames.DATA, b"xx") + frame(0, copy_frames.END, b"?" * 32),
+            "more bytes came",
+        ),
+        (frame(0, copy_frames.DATA, b"x") + frame(0, copy_frames.END, b"?" * 32), "damaged"),
+        (frame(0, copy_frames.END, b""), "damaged"),
+        (frame(0, copy_frames.VALUE, b"N"), "a frame of kind"),
+        (frame(0, copy_frames.BROKEN, b"/x/a: changed\n\x1b[2J"), "changed"),
+        (HEADER.pack(0, copy_frames.DATA, 1 << 31), "a frame of"),
+        (frame(0, copy_frames.START, b""), "damaged"),
     ],
 )
 def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Path) -> None:
-    told, _ = fetch(tmp_path, listing(file("a")) + said + frame(b"E", b"?" * 32))
+    told, _ = fetch(tmp_path, listing(file("a")) + said + frame(0, copy_frames.END, b"?" * 32))
     assert why in (told.error or "")
     assert names(tmp_path) <= {"in", "in/n1"}
 
@@ -149,9 +153,9 @@ def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Pat
     "said",
     [
         b"HTTP/1.1 200",
-        payload.PYTHON + b"J\xff\xff\xff\xff",
-        payload.PYTHON + frame(b"J", b"i7;"),
-        payload.PYTHON + frame(b"J", b"{}"),
+        payload.PYTHON + HEADER.pack(0, copy_frames.VALUE, 0xFFFFFFFF),
+        payload.PYTHON + frame(0, copy_frames.VALUE, b"i7;"),
+        payload.PYTHON + frame(0, copy_frames.VALUE, b"{}"),
         payload.PYTHON + copy_frames.message({"list": 7}),
         payload.PYTHON + copy_frames.message({"list": {}}),
         payload.PYTHON
@@ -191,16 +195,16 @@ def test_a_file_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
     first = receiving()
     assert first.needs() == {"need": "0", "start": "", "seen": ""}
-    first.take(b"D", data[:300_000])
+    first.take(copy_frames.DATA, data[:300_000])
     first.close()
     (part,) = os.listdir(tmp_path / "n1")
     second = receiving()
     assert second.needs()["start"] == "0 300000"
-    second.take(b"S", (300_000).to_bytes(8, "big"))
-    second.take(b"D", data[300_000:])
+    second.take(copy_frames.START, (300_000).to_bytes(8, "big"))
+    second.take(copy_frames.DATA, data[300_000:])
     known = copy_frames.sha256()
     known.update(data)
-    second.take(b"E", known.digest())
+    second.take(copy_frames.END, known.digest())
     second.settle()
     second.close()
     assert (second.found, second.bytes) == (300_000, len(data) - 300_000)

@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
+from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.transfer.host_copy import Told
 from dispatcher.transfer.put_files import Sending, Sources
 
@@ -37,7 +38,7 @@ def send(tmp_path: Path, said: bytes) -> tuple[list[Told], Wire]:
 def test_what_is_needed_is_sent_and_the_report_believed(tmp_path: Path) -> None:
     told, wire = send(tmp_path, payload.PYTHON + NEED_ALL + DONE)
     assert (told[0].python, told[0].sent, told[0].bytes, told[0].error) == (True, 1, 5, None)
-    assert copy_frames.frame(b"D", b"hello") in wire.written
+    assert frame(0, copy_frames.DATA, b"hello") in wire.written
     assert told[1].sent is None
     told, wire = send(tmp_path, payload.PYTHON + copy_frames.message({"error": "no\x1b[2J" * 999}))
     assert told[0].error is not None
@@ -65,7 +66,7 @@ def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
     [
         b"HTTP/1.1 200",
         payload.PYTHON + copy_frames.message({"need": "1", "start": "", "seen": ""}),
-        payload.PYTHON + b"J\xff\xff\xff\xff",
+        payload.PYTHON + HEADER.pack(0, copy_frames.VALUE, 0xFFFFFFFF),
         payload.PYTHON + NEED_ALL + copy_frames.message({"of": [0], "sent": 1, "equal": 0}),
         payload.PYTHON + NEED_ALL + copy_frames.message({"of": [8], "sent": 1, "equal": 0}),
         payload.PYTHON + NEED_ALL + copy_frames.message({"of": 7, "sent": 1, "equal": 0}),

@@ -16,15 +16,15 @@ from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.protocol.copy_frames import (
     CHUNK,
     FILE,
-    BadFrame,
-    Frames,
     columns,
+    frames,
     message,
     numbers_of,
     rows,
     starts_of,
     value_of,
 )  # fmt: skip
+from dispatcher.remote.protocol.mux import Malformed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def main(program: bytes) -> int:
     try:
         order = value_of(*next(come))
         return _put(order, come, program) if order["do"] == "put" else _get(order, come)
-    except (BadFrame, NotGiven, NotTaken) as bad:
+    except (Malformed, NotGiven, NotTaken) as bad:
         return _fail(str(bad))
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
@@ -59,7 +59,7 @@ def main(program: bytes) -> int:
         return 1
 
 
-def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], program: bytes) -> int:
+def _put(order: dict[str, Any], come: Iterator[tuple[int, bytes]], program: bytes) -> int:
     entries = rows(order["list"])
     receiver = Receiver(entries, order["groups"], order["checksum"], order["resume"])
     keep, relay = False, None
@@ -87,7 +87,7 @@ def _put(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]], program: by
     return 0
 
 
-def _get(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
+def _get(order: dict[str, Any], come: Iterator[tuple[int, bytes]]) -> int:
     entries, places = [], []
     for path, name in order["paths"]:
         for entry, place in scan(at_home(path), name):
@@ -111,7 +111,7 @@ def _get(order: dict[str, Any], come: Iterator[tuple[bytes, bytes]]) -> int:
     return 0
 
 
-def _receive(receiver: Receiver, come: Iterator[tuple[bytes, bytes]], relay: Relay | None) -> None:
+def _receive(receiver: Receiver, come: Iterator[tuple[int, bytes]], relay: Relay | None) -> None:
     while not receiver.done:
         kind, body = next(come)
         try:
@@ -127,15 +127,16 @@ def _receive(receiver: Receiver, come: Iterator[tuple[bytes, bytes]], relay: Rel
             raise
 
 
-def _frames() -> Iterator[tuple[bytes, bytes]]:
+def _frames() -> Iterator[tuple[int, bytes]]:
     for fd in 0, 1:
         try:
             fcntl.fcntl(fd, _SET_PIPE_SIZE, _READ)  # fewer turns between sshd and us
         except OSError:
             pass  # no pipe, or not on Linux
-    frames = Frames(_MOST)
+    come = frames(_MOST)
     while data := os.read(0, _READ):
-        yield from frames.feed(data)
+        for _, kind, body in come.feed(data):
+            yield kind, body
     raise _Ended
 
 

@@ -18,7 +18,7 @@ import time
 
 from dispatcher.remote.copy.disk import give
 from dispatcher.remote.protocol.copy_frames import (  # fmt: skip
-    Frames,
+    frames,
     message,
     numbers_of,
     starts_of,
@@ -206,9 +206,9 @@ class _Child:
         return said.partition(marker)[2]
 
     def _values(self, rest: bytes) -> Iterator[dict[str, Any]]:
-        frames = Frames(_LARGEST)
+        come = frames(_LARGEST)
         while True:
-            for kind, body in frames.feed(rest):
+            for _, kind, body in come.feed(rest):
                 yield value_of(kind, body)
             rest = self._read()
 

@@ -27,9 +27,9 @@ from dispatcher.remote.protocol.copy_frames import (
     OTHER,
     START,
     Entry,
-    frame,
     sha256,
 )  # fmt: skip
+from dispatcher.remote.protocol.mux import frame
 
 TYPE_CHECKING = False
 
@@ -238,18 +238,18 @@ def give(
         if start and (at < start or known.hexdigest() != seen):
             known, at = sha256(), os.lseek(fd, 0, os.SEEK_SET)
         if start:
-            yield frame(START, at.to_bytes(8, "big"))
+            yield frame(0, START, at.to_bytes(8, "big"))
         while at < size and more(at) and (data := os.read(fd, min(CHUNK, size - at))):
             known.update(data)
             at += len(data)
-            yield frame(DATA, data)
+            yield frame(0, DATA, data)
         if at < size or os.read(fd, 1):
-            yield frame(BROKEN, os.fsencode(path) + b": changed while it was copied")
+            yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
         else:
-            yield frame(END, known.digest())
+            yield frame(0, END, known.digest())
     except OSError as error:
         why = f"{path}: {(error.strerror or str(error)).lower()}"
-        yield frame(BROKEN, os.fsencode(why))
+        yield frame(0, BROKEN, os.fsencode(why))
     finally:
         if fd >= 0:
             os.close(fd)

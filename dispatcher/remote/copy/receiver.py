@@ -206,7 +206,7 @@ class Receiver:
         """The file whose turn it is."""
         return self._entries[self._needed[self._turn]]
 
-    def take(self, kind: bytes, body: bytes) -> None:
+    def take(self, kind: int, body: bytes) -> None:
         """The next frame of the files. Raises: NotTaken, OSError."""
         if self.done:
             raise NotTaken("more files came than were asked for")

@@ -1,13 +1,12 @@
-"""What the two ends of a copy say to each other: frames, and lists of files.
+"""What the two ends of a copy say to each other, and lists of files.
 
-::
+Frames of ``remote.protocol.mux``, all on channel 0, since a copy needs no others::
 
-    frame  kind, one byte; length, four bytes; body
-    J      a packed value (``remote.protocol.packing``): an order, a list, an answer, a report
-    D      bytes of the file whose turn it is
-    S      eight bytes: these many bytes of the file are there already, and were compared
-    E      the file's end: the SHA-256 of all of it
-    X      the file cannot be given to its end: why
+    VALUE   a packed value (``remote.protocol.packing``): an order, a list, an answer, a report
+    DATA    bytes of the file whose turn it is
+    START   eight bytes: these many bytes of the file are there already, and were compared
+    END     the file's end: the SHA-256 of all of it
+    BROKEN  the file cannot be given to its end: why
 
 Files come in the order of the list that was sent first, so none is named again. Nothing
 here waits for an answer to one file: a copy has two round trips, however many files it has.
@@ -15,76 +14,44 @@ here waits for an answer to one file: a copy has two round trips, however many f
 
 from __future__ import annotations
 
+from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
 from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
-VALUE, DATA, START, END, BROKEN = b"J", b"D", b"S", b"E", b"X"
+VALUE, DATA, START, END, BROKEN = range(OWN, OWN + 5)
 
 #: bytes of a file in one frame, and most bytes of the body of any frame but a value's
 CHUNK = 256 << 10
 LARGEST = 1 << 20
-HEAD = 5
 
 #: kinds of entries; OTHER is a device or the like, which is not copied
 FILE, FOLDER, LINK, OTHER = "f", "d", "l", "o"
 
 
-class BadFrame(ValueError):
-    """What the other end says is not this protocol."""
-
-
-def frame(kind: bytes, body: bytes) -> bytes:
-    """One frame."""
-    return kind + len(body).to_bytes(4, "big") + body
-
-
 def message(value: Any) -> bytes:
     """The frame of a value."""
-    return frame(VALUE, pack(value))
+    return frame(0, VALUE, pack(value))
 
 
-class Frames:
-    """Frames out of bytes that come in any pieces.
-
-    largest: most bytes of a value's body.
-    """
-
-    def __init__(self, largest: int) -> None:
-        self._largest = largest
-        self._bytes = bytearray()
-        self._at = 0
-
-    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The frames, kind and body, that ``data`` completes. Raises: BadFrame."""
-        held = self._bytes
-        held += data
-        at, size = 0, len(held)
-        while size - at >= HEAD:
-            kind = bytes(held[at : at + 1])
-            length = int.from_bytes(held[at + 1 : at + HEAD], "big")
-            if length > (self._largest if kind == VALUE else LARGEST):
-                raise BadFrame(f"a frame of {length} bytes")
-            if size - at - HEAD < length:
-                break
-            at += HEAD + length
-            yield kind, bytes(held[at - length : at])
-        del held[:at]
+def frames(largest: int) -> Frames:
+    """What finds the frames in bytes that come in any pieces; a value has ``largest`` at most."""
+    return Frames(LARGEST, {VALUE: largest})
 
 
-def value_of(kind: bytes, body: bytes) -> dict[str, Any]:
-    """The dictionary in a frame. Raises: BadFrame."""
+def value_of(kind: int, body: bytes) -> dict[str, Any]:
+    """The dictionary in a frame. Raises: Malformed."""
     if kind != VALUE:
-        raise BadFrame(f"a {kind!r} instead of a value")
+        raise Malformed(f"a frame of kind {kind} instead of a value")
     try:
         value = unpack(body)
     except PackError as error:
-        raise BadFrame(str(error)) from None
+        raise Malformed(str(error)) from None
     if not isinstance(value, dict):
-        raise BadFrame("no dictionary")
+        raise Malformed("no dictionary")
     return value
 
 
@@ -120,7 +87,7 @@ def columns(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def rows(value: dict[str, Any]) -> list[Entry]:
-    """The entries in what ``columns`` made. Raises: BadFrame."""
+    """The entries in what ``columns`` made. Raises: Malformed."""
     try:
         paths = _split(value["paths"])
         table = (
@@ -132,9 +99,9 @@ def rows(value: dict[str, Any]) -> list[Entry]:
             _split(value["more"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError):
-        raise BadFrame("a broken list") from None
+        raise Malformed("a broken list") from None
     if any(len(column) != len(paths) for column in table):
-        raise BadFrame("a list of uneven columns")
+        raise Malformed("a list of uneven columns")
     return [Entry(*row) for row in zip(*table)]
 
 
@@ -149,13 +116,13 @@ def numbers_of(text: str) -> list[int]:
 
 
 def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:
-    """index -> bytes that are there already, and their SHA-256. Raises: BadFrame."""
+    """index -> bytes that are there already, and their SHA-256. Raises: Malformed."""
     try:
         pairs, seen = numbers_of(answer["start"]), answer["seen"].split()
     except (KeyError, ValueError, AttributeError):
-        raise BadFrame("a broken answer") from None
+        raise Malformed("a broken answer") from None
     if len(pairs) != 2 * len(seen):
-        raise BadFrame("an uneven answer")
+        raise Malformed("an uneven answer")
     rows = zip(pairs[::2], pairs[1::2], seen)
     return {index: (size, known) for index, size, known in rows}
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from dispatcher.remote.copy.disk import PART, STAGE, NotTaken, same_time
 from dispatcher.remote.copy.receiver import WORTH, Receiver
 from dispatcher.remote.protocol.copy_frames import (
-    BadFrame,
+    DATA,
     Entry,
-    Frames,
     columns,
-    frame,
+    frames,
     message,
     rows,
 )
+from dispatcher.remote.protocol.mux import Malformed, frame
 from dispatcher.transfer.put_files import Sources, needs_of
 
 BIG = random.Random(1).randbytes(3 * WORTH)
@@ -42,11 +42,12 @@ class Copy:
             checksum=how.get("checksum", False), resume=how.get("resume", True),
         )  # fmt: skip
 
-    def frames(self) -> Iterator[tuple[bytes, bytes]]:
+    def frames(self) -> Iterator[tuple[int, bytes]]:
         needed, starts = needs_of(self.receiver.needs(), self.sources.entries)
-        come = Frames(1 << 20)
+        come = frames(1 << 20)
         for piece in self.sources.pieces(needed, starts):
-            yield from come.feed(piece)
+            for _, kind, body in come.feed(piece):
+                yield kind, body
 
     def all(self) -> dict[str, Any]:
         try:
@@ -58,7 +59,7 @@ class Copy:
             self.close(keep=False)
         return self.receiver.report()
 
-    def some(self, come: Iterator[tuple[bytes, bytes]], count: int = 1 << 30) -> None:
+    def some(self, come: Iterator[tuple[int, bytes]], count: int = 1 << 30) -> None:
         for kind, body in itertools.islice(come, count):
             self.receiver.take(kind, body)
 
@@ -133,7 +134,7 @@ def test_two_at_once_do_not_share_a_part(big: Path, dest: Path) -> None:
 
 def test_a_damaged_file_never_gets_its_name(big: Path, dest: Path) -> None:
     copy = Copy([big], dest)
-    come = ((kind, body[:-1] + b"!" if kind == b"D" else body) for kind, body in copy.frames())
+    come = ((kind, body[:-1] + b"!" if kind == DATA else body) for kind, body in copy.frames())
     with pytest.raises(NotTaken, match="damaged"):
         copy.some(come)
     copy.close(keep=True)
@@ -144,9 +145,9 @@ def test_no_more_is_written_than_was_announced(big: Path, dest: Path) -> None:
     """Before its end, where the digest is judged: a sender must not fill the disk."""
     copy = Copy([big], dest)
     copy.receiver.needs()
-    copy.receiver.take(b"D", BIG)
+    copy.receiver.take(DATA, BIG)
     with pytest.raises(NotTaken, match="big: more bytes came than it has"):
-        copy.receiver.take(b"D", b"x")
+        copy.receiver.take(DATA, b"x")
     (part,) = dest.iterdir()
     assert part.read_bytes() == BIG
     copy.close(keep=False)
@@ -188,8 +189,8 @@ def test_a_folder_of_another_copy_that_just_came_is_merged_into(tmp_path: Path, 
     (tree / "a").write_text("a")
     one, two = Copy([tree], dest), Copy([tree], dest)
     come = iter(list(one.frames())), iter(list(two.frames()))
-    for copy, frames in zip((one, two), come, strict=True):
-        copy.some(frames)
+    for copy, its_frames in zip((one, two), come, strict=True):
+        copy.some(its_frames)
         copy.receiver.commit()
         copy.close(keep=True)
     assert os.listdir(dest) == ["tree"]
@@ -230,7 +231,7 @@ def test_times_kept_in_whole_seconds_are_the_same(there: int, here: int, same: b
     ],
 )
 def test_an_answer_that_makes_no_sense(answer: dict[str, object]) -> None:
-    with pytest.raises(BadFrame):
+    with pytest.raises(Malformed):
         needs_of(answer, [Entry("0/f", "f", 0o644, 7, 1), Entry("0/d", "d", 0o755, 0, 1)])
 
 
@@ -254,19 +255,19 @@ def test_lists_keep_every_name_and_number(wanted: list[Entry]) -> None:
 @settings(max_examples=50)
 @given(st.lists(st.binary(max_size=300), max_size=5), st.data())
 def test_frames_out_of_any_pieces(bodies: list[bytes], data: st.DataObject) -> None:
-    whole = b"".join(frame(b"D", body) for body in bodies) + message({"a": 1})
-    come, at = Frames(1 << 10), 0
-    got: list[tuple[bytes, bytes]] = []
+    whole = b"".join(frame(0, DATA, body) for body in bodies) + message({"a": 1})
+    come, at = frames(1 << 10), 0
+    got: list[tuple[int, int, bytes]] = []
     while at < len(whole):
         step = data.draw(st.integers(1, 400))
         got += come.feed(whole[at : at + step])
         at += step
-    assert [body for kind, body in got if kind == b"D"] == bodies
+    assert [body for _, kind, body in got if kind == DATA] == bodies
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_frames_or_an_error(noise: bytes) -> None:
     try:
-        list(Frames(100).feed(noise))
-    except BadFrame:
+        list(frames(100).feed(noise))
+    except Malformed:
         pass

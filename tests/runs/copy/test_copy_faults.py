@@ -14,7 +14,7 @@ from rig import Cluster, wait_for
 
 from dispatcher.remote.copy.disk import PART, STAGE
 from dispatcher.remote.copy.receiver import Receiver
-from dispatcher.remote.protocol.copy_frames import Frames
+from dispatcher.remote.protocol.copy_frames import frames
 from dispatcher.transfer.put_files import Sources
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
@@ -80,9 +80,10 @@ def test_an_interrupted_copy_goes_on(tmp_path: Path) -> None:
     sources = Sources([(f"{there}/", (str(source),))], checksum=False)
     receiver = Receiver(sources.entries, [[f"{there}/", ["big"]]], checksum=False, resume=True)
     receiver.needs()
-    come = (pair for piece in sources.pieces([0], {}) for pair in Frames(1).feed(piece))
+    found = (one for piece in sources.pieces([0], {}) for one in frames(1).feed(piece))
     for _ in range(8):
-        receiver.take(*next(come))
+        _, kind, body = next(found)
+        receiver.take(kind, body)
     receiver.close(keep=True)
     sources.close()
     done = subprocess.run(
