@@ -1,6 +1,11 @@
-"""Connections that outlive a command: one daemon of the user's holds them for the next one.
+"""Connections that outlive a launcher: a daemon of the user's keeps them open.
 
-As OpenSSH's ControlPersist does for one host. ``daemon`` is that process, ``pool_link`` the
-side of a command. Nobody is asked for a passphrase there; host keys are judged as always.
-Never here: which hosts a command is for.
+``daemon_socket``   where its socket is, who may call, and what passes through it
+``daemon``          the process itself; ``daemon_client``: one launcher that has called it
+``pool_link``       the launcher's side: the connection to the daemon, a link for each command
+``pool_transport``  one more way to reach hosts
+
+As OpenSSH's ControlPersist does for one host. Nobody is asked for a passphrase there:
+keys that need one must be in an SSH agent. Host keys and logins are judged as always,
+and by the files as they are when a connection is made. What runs on hosts is not here.
 """

@@ -1,11 +1,9 @@
-"""The process that holds connections, for every dispatch of the user that calls.
+"""The process that holds connections, for every launcher of the user that calls.
 
-The process that holds connections, for every dispatch of the user that calls.
-
-A client's dispatch says what to run where; the daemon opens a channel over a connection
-it has, or makes one if it was asked to keep it, and hands bytes on. Every dispatch
-has its own reading of ssh_config and known_hosts (``run``), so a change of these files
-holds from the next one on. While nobody calls, shells are started for the next commands
+A launcher says what to run where; the daemon opens a channel over a connection it has, or
+makes one if it was asked to keep it, and hands bytes on. Every launcher has its own reading
+of ssh_config and known_hosts (``run``), so a change of these files holds from the next one
+on. While nobody calls, shells are started for the next commands
 (``transport.ssh.shared_sessions``). It ends when it holds nothing any more.
 
 ``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.call`` alone.
@@ -38,7 +36,7 @@ MOST_READINGS = 16
 
 
 class Daemon:
-    """Serves clients until nothing is held. listener: as ``place.listen`` gives it."""
+    """Serves clients until nothing is held. listener: as ``daemon_socket.listen`` gives it."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener

@@ -1,6 +1,13 @@
 """Many hosts by way of a few: ``TreeTransport``, a transport like any other.
 
-``topology`` plans who opens whom, ``branch`` is the link to one inner host, ``stream`` one
-command behind it, ``trust`` what an inner host is told. Nobody but the launcher knows the
-tree; what inner hosts run is ``remote.tree_relay``.
+``topology``        who opens whom
+``tree_transport``  who is reached through whom, and from here when that fails
+``branch``          our end of the link to an inner host: the one thread that reads and writes it
+``stream``          a command on a host of the tree, as a ``Link``
+``trust``           what an inner host is told to reach one below it: words, and host keys
+
+On an inner host runs ``remote.tree_relay``, which joins the streams of commands into one link
+(``remote.protocol.mux``). An inner host that is reached through another is a stream whose bytes
+are themselves a link of streams: nobody but the root knows the tree, and an inner host passes on
+what it does not look into.
 """

@@ -1,15 +1,12 @@
 """``TreeTransport``: who is reached through whom, and from here when that fails.
 
-``TreeTransport``: who is reached through whom, and from here when that fails.
-
 A host without others below it is a stream of its parent's branch; an inner host is reached
 on its own branch, where its command runs beside the relay. Branches are opened by whoever
 needs them first. Of the time that a host has, half is for the inner host above it and a
 quarter is kept for a connection from here.
 
-Tells who had to be connected from here, each reason once, with the hosts folded.
-
-What happens to many hosts at once is told together: when no host is on its way any more.
+``FallbackReport`` tells who had to be connected from here: each reason once, with the hosts
+folded, and together, when no host is on its way any more.
 """
 
 from __future__ import annotations
