@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import string
 import time
 from collections.abc import Sequence
 
@@ -88,6 +87,8 @@ class CommandTransport(Transport):
 
 
 def _fields_of(word: str) -> list[str]:
+    import string  # a run on this machine has no template
+
     try:
         parts = list(string.Formatter().parse(word))
     except ValueError as error:
