@@ -25,7 +25,7 @@ from dispatcher.remote.copy.receiver import WORTH
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transfer.dest_dir import MOST_MEMBERS, BadArchive, Place
-from dispatcher.transfer.host_copy import CopyHandler, Ended, Told
+from dispatcher.transfer.host_copy import CopyHandler, Ended, HostCopy
 from dispatcher.transfer.tar import unpack
 from dispatcher.transport.base import Link
 
@@ -247,7 +247,7 @@ class Fetching(CopyHandler):
     def __init__(
         self, plans: Sequence[tuple[Group, ...]], *, limit: int, checksum: bool, resume: bool
     ) -> None:
-        super().__init__("get", _LARGEST, [Told() for _ in plans])
+        super().__init__("get", _LARGEST, [HostCopy() for _ in plans])
         self._plans = plans
         self._limit = limit
         self._checksum = checksum

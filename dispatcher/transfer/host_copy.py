@@ -23,7 +23,7 @@ from dispatcher.transport.base import Link, LinkClosed
 
 
 @dataclass
-class Told:
+class HostCopy:
     """Written by the thread that talks with the host, read by others.
 
     python: whether its Python does the work; None until it is known. bytes: copied, of
@@ -137,7 +137,7 @@ class CopyHandler(abc.ABC):
 
     hears = True
 
-    def __init__(self, verb: str, largest: int, told: Sequence[Told]) -> None:
+    def __init__(self, verb: str, largest: int, told: Sequence[HostCopy]) -> None:
         self._verb = verb
         self._readers = [FrameReader(largest) for _ in told]
         self.told = told

@@ -31,7 +31,7 @@ from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import HEADER, Malformed
-from dispatcher.transfer.host_copy import CopyHandler, Told
+from dispatcher.transfer.host_copy import CopyHandler, HostCopy
 from dispatcher.transfer.tar import Packed, pack
 from dispatcher.transport.base import Link, LinkClosed
 
@@ -260,8 +260,8 @@ class Sending(CopyHandler):
         *,
         checksum: bool,
         resume: bool,
-        told: Sequence[Told],
-        below: Mapping[int, tuple[dict[str, Any], dict[int, Told]]] | None = None,
+        told: Sequence[HostCopy],
+        below: Mapping[int, tuple[dict[str, Any], dict[int, HostCopy]]] | None = None,
     ) -> None:
         super().__init__("put", _LARGEST, told)
         self._plans = plans
@@ -334,7 +334,7 @@ class Sending(CopyHandler):
             return self._orders[key]
 
 
-def _take_report(told: Told, answer: dict[str, Any]) -> bool:
+def _take_report(told: HostCopy, answer: dict[str, Any]) -> bool:
     """Whether ``answer`` is the host's last word; what it says is kept."""
     error, sent, equal = answer.get("error"), answer.get("sent"), answer.get("equal")
     if isinstance(error, str):

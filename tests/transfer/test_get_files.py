@@ -14,14 +14,14 @@ from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry
 from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
-from dispatcher.transfer.host_copy import Told
+from dispatcher.transfer.host_copy import HostCopy
 
 from .wire import Wire
 
 LIMIT = 1 << 20
 
 
-def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[Told, Wire]:
+def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[HostCopy, Wire]:
     """What becomes of a host that says ``said``, asked for /x/a and /x/b."""
     group = Group(str(folder / "in" / "n1"), (("/x/a", "a"), ("/x/b", "b")))
     fetching = Fetching([(group,)], limit=LIMIT, checksum=False, resume=True)

@@ -9,7 +9,7 @@ import pytest
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import HEADER, frame
-from dispatcher.transfer.host_copy import Told
+from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.put_files import Sending, Sources
 
 from .wire import Wire
@@ -18,12 +18,12 @@ NEED_ALL = copy_frames.message({"need": "0", "start": "", "seen": ""})
 DONE = copy_frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0})
 
 
-def send(tmp_path: Path, said: bytes) -> tuple[list[Told], Wire]:
+def send(tmp_path: Path, said: bytes) -> tuple[list[HostCopy], Wire]:
     """What is known of hosts 0 and 7, below it, when 0 says ``said``."""
     (tmp_path / "f").write_text("hello")
     groups = (("/x/", (str(tmp_path / "f"),)),)
     sources = Sources(groups, checksum=False)
-    told = [Told(), Told()]
+    told = [HostCopy(), HostCopy()]
     below = {0: ({"below": [[7, [], []]]}, {7: told[1]})}
     sending = Sending([(sources, groups)], checksum=False, resume=True, told=told[:1], below=below)
     wire = Wire()

@@ -35,7 +35,7 @@ from dispatcher.model.paths import RANK
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files
-from dispatcher.transfer.host_copy import Told
+from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.put_files import Group, Sending, Sources, names_of
 
 
@@ -58,7 +58,7 @@ def put(options: PutOptions) -> int:
         if paths not in listed:
             listed[paths] = Sources(groups, checksum=options.checksum)
         plans.append((listed[paths], groups))
-    told = [Told(wanted=files.size) for files, _ in plans]
+    told = [HostCopy(wanted=files.size) for files, _ in plans]
     shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
     branches = _branches(options, len(hosts), plans[0][0].size if shared else None)
     job = Putting(options, hosts, plans, told)
@@ -108,7 +108,7 @@ class Putting:
         options: PutOptions,
         hosts: Sequence[Host],
         plans: Sequence[tuple[Sources, tuple[Group, ...]]],
-        told: Sequence[Told],
+        told: Sequence[HostCopy],
     ) -> None:
         self._options = options
         self._hosts = hosts
@@ -159,7 +159,7 @@ class Putting:
             say(f"note: {fold(names)}: served from here: {text}")
 
     def _serve(
-        self, nodes: Sequence[int], below: Mapping[int, tuple[dict[str, Any], dict[int, Told]]]
+        self, nodes: Sequence[int], below: Mapping[int, tuple[dict[str, Any], dict[int, HostCopy]]]
     ) -> dict[int, Outcome]:
         options = self._options
         plans = [self._plans[node] for node in nodes]

@@ -33,7 +33,7 @@ from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.remote.copy.disk import NotGiven, at_home
 from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
-from dispatcher.transfer.host_copy import Told
+from dispatcher.transfer.host_copy import HostCopy
 
 _HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
 
@@ -66,7 +66,7 @@ def run(
     exec_plan: ExecPlan,
     options: CopyOptions,
     talk: StdioHandler,
-    told: Sequence[Told],
+    told: Sequence[HostCopy],
 ) -> tuple[Outcome, ...]:
     """Carry out ``exec_plan``, whose hosts ``talk`` talks with; one outcome a host.
 
@@ -104,7 +104,7 @@ def run(
 def conclude(
     names: Sequence[str],
     outcomes: list[Outcome],
-    told: Sequence[Told],
+    told: Sequence[HostCopy],
     seconds: float,
     verb: str,
     options: CopyOptions,

@@ -8,7 +8,7 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events.sink import Stamped
 from dispatcher.output.exec.exec_notes import size, summary
 from dispatcher.output.exec.exec_progress import CopyProgress
-from dispatcher.transfer.host_copy import Told
+from dispatcher.transfer.host_copy import HostCopy
 
 MIB = 1 << 20
 
@@ -21,7 +21,7 @@ def shown(progress: CopyProgress, columns: int = 100) -> str:
 
 def test_hosts_bytes_rate_and_what_is_left() -> None:
     now = 100.0
-    told = [Told(wanted=30 * MIB), Told(wanted=30 * MIB)]
+    told = [HostCopy(wanted=30 * MIB), HostCopy(wanted=30 * MIB)]
     progress = CopyProgress(told, lambda: now)
     assert "0 of 2 hosts" in shown(progress)
     assert "0 B of 60.0 MiB" in shown(progress)
@@ -38,7 +38,7 @@ def test_hosts_bytes_rate_and_what_is_left() -> None:
 
 
 def test_a_narrow_terminal() -> None:
-    progress = CopyProgress([Told(wanted=1)])
+    progress = CopyProgress([HostCopy(wanted=1)])
     assert len(shown(progress, 24)) > 0
 
 
@@ -52,8 +52,8 @@ def test_hosts_served_alike_are_one_line() -> None:
     names = [f"n{i}" for i in range(1, 6)]
     good, bad = exec_events.Exited(0), exec_events.NotCopied("no space left on device")
     told = [
-        Told(True, 10, 10, 0, 1, 2), Told(True, 10, 10, 0, 1, 2), Told(True, 0, 0, 0, 0, 3),
-        Told(False, 10, 10), Told(True, 5, 10),
+        HostCopy(True, 10, 10, 0, 1, 2), HostCopy(True, 10, 10, 0, 1, 2),
+        HostCopy(True, 0, 0, 0, 0, 3), HostCopy(False, 10, 10), HostCopy(True, 5, 10),
     ]  # fmt: skip
     assert summary(names, [good, good, good, good, bad], told, 2.04, "sent") == [
         "n[1-2]: 1 file sent, 2 equal",
