@@ -1,13 +1,11 @@
-"""``request``: what a program asks for, completed from this machine and its surroundings.
+"""``request``: what a program asks for, completed from this machine as the command line would.
 
-``request``: what a program asks for, completed as the command line would.
+The folder, the environment and the Python of this process are those of the ranks unless
+something else is said; hosts that nobody names are those of the batch job we are in. Unlike
+the command line, no ``.deepspeed_env`` is read.
 
-The folder, the environment and the Python of this process are the ranks' ones unless
-something else is said. Unlike the command line, no ``.deepspeed_env`` is read.
-
-This machine: the folder we are in, the program named, the Python it would have, open files.
-
-``allocated()``: the hosts that the surroundings of this process speak of.
+Fan-out commands come here for the machine alone, so what plans runs is loaded where a run is
+planned.
 """
 
 from __future__ import annotations
@@ -21,14 +19,13 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Hostlist
-from dispatcher.plan.hosts.allocation import Surroundings, discover
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
-from dispatcher.plan.job import job_plan
-from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.request import Limits, Nproc, Program, Request, Restarts, Stdin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from dispatcher.plan.job.job_plan import JobPlan
 
 
 #: a hostfile, or a list as for -H; names; hosts that were read; None: those of the batch job
@@ -113,6 +110,7 @@ def plan_job(request: Request, run_id: str | None = None) -> JobPlan:
     Raises: UsageError; PlanError when these hosts cannot satisfy it.
     """
     from dispatcher.model.paths import new_run_id
+    from dispatcher.plan.job import job_plan
 
     return job_plan.plan_job(request, run_id or new_run_id())
 
@@ -182,6 +180,8 @@ _ANSWER = 10.0
 
 def allocated() -> Hostlist | None:
     """The hosts of the allocation we run in, None outside any. Raises: UsageError."""
+    from dispatcher.plan.hosts.allocation import Surroundings, discover
+
     return discover(Surroundings(os.environ, _read, _ask))
 
 

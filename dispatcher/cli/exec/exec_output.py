@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.option_classes import ExecOptions
@@ -17,7 +18,6 @@ from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.buffered import OnlyStreams
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, outcome_text
-from dispatcher.output.exec.exec_progress import ExecProgress
 from dispatcher.output.exec.host_blocks import (
     EarlyBlock,
     HostOutput,
@@ -26,10 +26,12 @@ from dispatcher.output.exec.host_blocks import (
     gathered,
     record,
 )
-from dispatcher.output.files.journal import Journal, write_all
-from dispatcher.output.files.rank_logs import HostFiles
+from dispatcher.output.files.journal import write_all
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
+
+if TYPE_CHECKING:
+    from dispatcher.output.exec.exec_progress import ExecProgress
 
 BOTH = frozenset({STDOUT, STDERR})
 
@@ -63,7 +65,11 @@ class Telling:
         kept = BOTH if both else frozenset({1}) if whole else frozenset()
         self._kept = HostOutput(kept)
         label = not options.no_label
-        self._progress = None if through or not _may_draw(options) else ExecProgress(names)
+        self._progress: ExecProgress | None = None
+        if not through and _may_draw(options):
+            from dispatcher.output.exec.exec_progress import ExecProgress
+
+            self._progress = ExecProgress(names)
         files = self._files(lambda line: screen.say(line))
         screen: Sink = (
             Passthrough(STDOUT, nobody_reads)
@@ -93,8 +99,12 @@ class Telling:
             raise UsageError("-o and -e: both name the same folder")
         folders = {n: Path(text) for n, text in ((1, out), (2, err)) if text is not None}
         if folders:
+            from dispatcher.output.files.rank_logs import HostFiles
+
             found.append(HostFiles(folders, self._names, say))
         if events is not None:
+            from dispatcher.output.files.journal import Journal
+
             try:
                 found.append(Journal(Path(events), say))
             except OSError as error:

@@ -128,10 +128,10 @@ class Spill:
 
     def words(self) -> list[str]:
         """What to say in the end of lines that are not whole."""
-        from tempfile import gettempdir
-
         found = []
         if self.broken:
+            from tempfile import gettempdir  # which takes its time, and few come here
+
             lines = "1 line" if self.broken == 1 else f"{self.broken:,} lines"
             found.append(
                 f"{lines} of more than {BLOCK >> 10} KiB came in pieces, as marked: "
