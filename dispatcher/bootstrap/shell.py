@@ -1,8 +1,7 @@
 """POSIX sh for hosts: a command that ends with us, a run's processes found, files without Python.
 
-A few lines of POSIX sh that go to a host with a command, so that it never outlives us.
-
-Theory. sshd kills nothing when a connection ends: a command without a terminal
+**A command that ends with us.** A few lines go to a host with a command, so that it never outlives
+us. Theory. sshd kills nothing when a connection ends: a command without a terminal
 runs on. So the shell that sshd starts (the leader of its own process group, as
 sshd makes it) leaves a watcher in the background and then *becomes* the command
 by ``exec``: exit codes and signals are the command's own, reported by sshd itself.
@@ -30,14 +29,12 @@ Not covered: processes that left the group (``setsid``); with ``stdin`` and the
 system's ``ssh``, a dispatch that is killed outright (ssh stays); and what a command
 leaves in the background when it has ended by itself; that is kept, as under ssh.
 
-Finding what a run left on a host by its id: a few lines of POSIX sh, and what they answer.
-
-Every process of a run carries ``DISPATCH_RUN_ID`` in the environment it was started
-with, and /proc shows that to its owner. So nothing is ever found by a name: only
-processes that are ours (the owner of /proc/PID is the uid we log in as) and
-whose run id is one of those asked for. Just before a kill both are looked at again,
-since a pid may have got a new owner. Who asks is spared: this script, its
-parents and what they start carry another run id, or none.
+**What a run left on a host**, found by its id. Every process of a run carries
+``DISPATCH_RUN_ID`` in the environment it was started with, and /proc shows that to its owner.
+So nothing is ever found by a name: only processes that are ours (the owner of /proc/PID is the
+uid we log in as) and whose run id is one of those asked for. Just before a kill both are looked
+at again, since a pid may have got a new owner. Who asks is spared: this script, its parents and
+what they start carry another run id, or none.
 
 An agent's private folder has the run id in its name, and goes with the processes where agent and
 guardian were killed at once: only folders of ours, in the places where agents make them.
@@ -48,7 +45,8 @@ NAME: ``found - RUN_ID NAME``, ``removed - ...``, ``kept - ...`` for one that co
 
 Not covered: processes that cleared their environment, or overwrote it.
 
-The far side of ``put`` and ``get``: shell text, run as ``sh -c TEXT dispatch ARGUMENT...``.
+**Files without Python.** The far side of ``put`` and ``get``, run as
+``sh -c TEXT dispatch ARGUMENT...``.
 """
 
 from __future__ import annotations

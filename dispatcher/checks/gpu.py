@@ -1,8 +1,4 @@
-"""GPUs: enough of them, free, and what ``nvidia-smi`` says of them.
-
-GPUs in short: are they as many as the ranks need, and is nobody on them; pure.
-
-What ``nvidia-smi`` says of the GPUs, and what is wrong with them; pure.
+"""GPUs: enough of them, free, and what ``nvidia-smi`` says of them; pure.
 
 Any value may be ``[N/A]``, ``[Not Supported]`` or ``[Unknown Error]``: the first two mean
 that this GPU has no such thing, the last that the driver could not ask it. An unknown field

@@ -1,12 +1,7 @@
-"""What any job needs of a host: memory, disk, clock, software, network file systems.
-
-Memory, room, limits, clock, names: what any job needs of a host; pure.
+"""What any job needs of a host: memory, disk, clock, software, network file systems; pure.
 
 Thresholds are where jobs begin to fail, not where an administrator would begin to worry.
-
-Python, script, versions: what the ranks would run, and is it the same everywhere; pure.
-
-File systems of the network: the same on all hosts, and writable where the job works; pure.
+Software and network file systems should be the same on all hosts.
 """
 
 from __future__ import annotations

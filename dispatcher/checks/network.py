@@ -1,12 +1,8 @@
-"""The network of a host: interfaces, routes, RDMA ports, NVSwitch.
+"""The network of a host: interfaces, routes, RDMA ports, NVSwitch; pure.
 
-Network interfaces of a host and the route out of it, from texts; pure.
-
-Three notations: lines of ``survey`` (``netdev NAME key=value ...``), and for texts
-pasted by hand ``ip -br addr`` and ``ip addr``. Order is the kernel's, which matters:
-NCCL and gloo take the first that fits.
-
-The fast network: RDMA ports and their error counters, NVSwitch's manager; pure.
+Interfaces and the route out of the host are read from texts in three notations: lines of
+``survey`` (``netdev NAME key=value ...``), and for texts pasted by hand ``ip -br addr`` and
+``ip addr``. Order is the kernel's, which matters: NCCL and gloo take the first that fits.
 """
 
 from __future__ import annotations

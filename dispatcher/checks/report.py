@@ -1,18 +1,15 @@
-"""All checks, a site's own too, over all hosts: the findings, who is fit, who is odd.
+"""All checks, a site's own too, over all hosts: the findings, who is fit, who is odd; pure.
 
-A site's own checks: executables on the hosts, each of which prints one JSON line; pure.
+Checks stand in the order of their columns, with what must be read for them. Cheap before dear:
+the quick ones take a fraction of a second a host, the full ones as long as ``nvidia-smi`` and the
+kernel's log take. A *reading* is described in ``remote.probe.survey``.
+
+A site's own checks are executables on the hosts, each of which prints one JSON line:
 
     {"level": "OK" | "WARN" | "CRITICAL", "text": "...", "remedy": "..."}
 
 Only ``level`` has to be there. One that prints anything else, or hangs, is INCOMPLETE: it has not
 said that the host is fit. An exit code other than 0 does not lift what the line says.
-
-All checks, in the order of their columns, and what must be read for them; pure.
-
-Cheap before dear: the quick ones take a fraction of a second a host, the full ones as long as
-``nvidia-smi`` and the kernel's log take. A *reading* is described in ``remote.probe.survey``.
-
-All hosts before all checks: the findings, who is fit, and who is odd; pure.
 """
 
 from __future__ import annotations

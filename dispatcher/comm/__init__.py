@@ -15,7 +15,7 @@ launcher, opens no port of its own, and is not needed by scripts written for
 torchrun: those run as they are.
 
 From the outside in: ``bootstrap`` (init), ``job`` (what a rank builds), ``start``
-and ``communicator`` (NCCL), ``torch_bridge``, ``groups`` over ``layout`` (pure), all
+and ``communicator`` (NCCL), ``torch_bridge``, ``groups``, all
 over ``exchange`` (messages with a deadline and one verdict) over ``mpi``.
 """
 

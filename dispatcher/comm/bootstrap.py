@@ -1,7 +1,5 @@
 """``init``: from N processes to one job, or N times the same reason why not.
 
-``init``: from N processes to one job, or N times the same reason why not.
-
 ::
 
     MPI_Init -> roll call, with a deadline -> facts, one allgather -> judged alike -> Job
@@ -9,8 +7,7 @@
 The roll call comes first because whatever follows (NCCL most of all) waits for a
 missing rank for ever.
 
-A rank that can be asked where it is: at a signal it writes its stacks to a file of dispatch's.
-
+A rank can be asked where it is: at a signal it writes its stacks to a file of dispatch's.
 ``dispatch stacks`` and ``--hang-timeout`` ask so where there is no py-spy. It is faulthandler that
 writes, in C, so it does even while a library holds the interpreter. Nothing happens outside
 of dispatch, or where the rank does so already.
@@ -25,13 +22,11 @@ import socket
 import warnings
 from collections.abc import Mapping, Sequence
 
-from dispatcher.comm import mpi as leaving
-from dispatcher.comm import rank_hosts
-from dispatcher.comm import roll_call as facts
+from dispatcher.comm import rank_hosts, roll_call
 from dispatcher.comm.errors import CommError, CommWarning, EnvironmentMissing, Refused
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.job import Job
-from dispatcher.comm.mpi import check_world, open_mpi
+from dispatcher.comm.mpi import arm, check_world, open_mpi, take_others_along
 from dispatcher.comm.nccl import cuda, library
 from dispatcher.comm.rank_hosts import Seat
 from dispatcher.comm.roll_call import Facts
@@ -61,19 +56,19 @@ def init(
     """
     name = os.environ.get("DISPATCH_HOST") or socket.gethostname()
     if abort_on_exception:
-        leaving.arm(f"a rank on {name}")
+        arm(f"a rank on {name}")
     listen(os.environ)
     mpi = open_mpi(thread_level)
     rank = int(mpi.COMM_WORLD.Get_rank())
     world = Exchange(mpi, mpi.COMM_WORLD, f"rank {rank} on {name}")
     check_world(world.size, os.environ, str(mpi.Get_library_version()).split("\n")[0].strip())
     if abort_on_exception:
-        leaving.take_others_along(mpi, world)
+        take_others_along(mpi, world)
     seat = _roll_call(world, name, timeout)
     exchange = world.duplicate(timeout)
     ranks = _facts(exchange, seat, device, timeout)
     exchange.places = {facts.rank: facts.host for facts in ranks}
-    comparison = facts.compare(ranks)
+    comparison = roll_call.compare(ranks)
     if comparison.refusals:
         text, hint = comparison.refusals[0]
         rest = [text for text, _ in comparison.refusals[1:]]
@@ -142,7 +137,7 @@ def _facts(
 ) -> Sequence[Facts]:
     def mine() -> bytes:
         gpu, wanted = _gpu(device, seat.local_rank or 0), device != "cpu"
-        return facts.gather(seat, os.environ, gpu, _nccl(), wanted=wanted).encode()
+        return roll_call.gather(seat, os.environ, gpu, _nccl(), wanted=wanted).encode()
 
     return [Facts.decode(text) for text in exchange.gather(mine, "comparing facts", timeout)]
 

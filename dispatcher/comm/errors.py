@@ -13,7 +13,7 @@
 ``message`` reads ``who: what: why`` in lower case; ``hint`` is one line to
 paste. ``shared`` is true when every rank raises the same reason, so all of them
 can leave in good order; otherwise the rank that raises must take the others
-down with it (``leaving`` does so).
+down with it (``mpi`` does so).
 """
 
 from __future__ import annotations

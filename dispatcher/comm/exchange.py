@@ -1,18 +1,16 @@
 """Messages between the ranks that always end, each a status and its payload.
 
-The one form in which anything important crosses MPI: a status and its payload.
-
-A record says ``ok`` and carries bytes, or says ``err`` and carries the reason, so a
-rank that fails ends all ranks with its words instead of leaving them in a
-broadcast for ever. Bytes and JSON only; what a rank reads is checked.
+A record, the one form in which anything important crosses MPI, says ``ok`` and carries bytes,
+or says ``err`` and carries the reason, so a rank that fails ends all ranks with its words
+instead of leaving them in a broadcast for ever. Bytes and JSON only; what a rank reads is
+checked.
 
 ::
 
     magic "dspc" | version u8 | status u8 | length u32 big-endian | payload
 
-Messages between the ranks that always end: by a deadline, and with the same verdict for all.
-
-Three primitives over an MPI communicator; nothing here waits without a limit.
+They end by a deadline, and with the same verdict for all. Three primitives over an MPI
+communicator; nothing here waits without a limit.
 
 ``assemble``  every rank works on a step of its own, reports once to rank 0, and
               rank 0 answers each once. It is the roll call (the step is nothing)

@@ -1,6 +1,4 @@
-"""Groups of ranks: which ranks form them, and a rank's use of them.
-
-Which ranks form which group: Megatron's order, as arithmetic.
+"""Groups of ranks: which ranks form them (Megatron's order), and a rank's use of them.
 
 The world is a box with one axis a kind of parallelism. In ``order``, as
 ``tp-cp-ep-dp-pp``, the leftmost axis has stride 1 (its ranks are neighbours), and
@@ -13,14 +11,13 @@ in one): tp' x ep x dp' x pp, whose pipeline groups are those of the first. So t
 axes are tp, cp, dp, pp of the first box and ``ep``, ``expert_tp``, ``expert_dp`` of
 the second; ``dp-cp`` and the like join axes of one box.
 
-Source: RankGenerator in megatron/core/parallel_state.py. Pure.
+Source: RankGenerator in megatron/core/parallel_state.py. ``plan`` is pure.
 
-The groups a rank is in, as it uses them: ``groups.tp``, ``groups['dp-cp']``.
-
-Each is a set of ranks, a torch process group if torch was started, and an NCCL
-communicator if one was built. All of them are made in one order that is the same
-on every rank: ranks that build groups in different orders wait for each other for
-ever. Axes with the same groups (dp and dp-cp when cp is 1) share them.
+A rank uses the groups it is in as ``groups.tp`` and ``groups['dp-cp']``. Each is a set of
+ranks, a torch process group if torch was started, and an NCCL communicator if one was built.
+All of them are made in one order that is the same on every rank: ranks that build groups in
+different orders wait for each other for ever. Axes with the same groups (dp and dp-cp when cp
+is 1) share them.
 """
 
 from __future__ import annotations

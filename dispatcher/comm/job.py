@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any
 
 from dispatcher.comm import groups, mpi
-from dispatcher.comm import groups as layout
 from dispatcher.comm.errors import CommWarning, GroupError
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.groups import Groups
@@ -152,10 +151,10 @@ class Job:
         cp: int = 1,
         ep: int = 1,
         expert_tp: int | None = None,
-        order: str = layout.ORDER,
+        order: str = groups.ORDER,
         also: Sequence[str] = (),
     ) -> Groups:
-        """The groups for these sizes, exactly as Megatron lays them out (see ``layout``).
+        """The groups for these sizes, exactly as Megatron lays them out (see ``groups``).
 
         dp None is what is left of the world. Each group is a torch process group if
         ``init_torch`` was called before, and an NCCL communicator if ``nccl_communicator``
@@ -165,10 +164,10 @@ class Job:
         """
         asked = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "expert_tp": expert_tp}
         self._agree({**asked, "order": order, "also": list(also)})
-        plan = layout.plan(
+        plan = groups.plan(
             self.size, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, expert_tp=expert_tp, order=order
         )
-        for text in layout.check_hosts(plan, labels(self.ranks)):
+        for text in groups.check_hosts(plan, labels(self.ranks)):
             self._warn(text)
         made = groups.build(
             plan,

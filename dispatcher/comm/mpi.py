@@ -1,14 +1,11 @@
 """MPI opened with a stated thread level, and left without hanging the others.
 
-MPI itself, opened with a stated thread level: ``open_mpi("multiple")`` gives mpi4py's ``MPI``.
-
-Importing ``mpi4py.MPI`` calls ``MPI_Init_thread``, so this is the only module that
-does so, and only when asked. A rank that never starts MPI holds all others inside
-that call, where nothing in this process can look: the process manager names it.
+``open_mpi("multiple")`` gives mpi4py's ``MPI``. Importing that calls ``MPI_Init_thread``, so
+this is the only module that does so, and only when asked. A rank that never starts MPI holds
+all others inside that call, where nothing in this process can look: the process manager names
+it.
 
 What is not here: any message. ``exchange`` sends those.
-
-How a rank that cannot go on leaves MPI without hanging itself or the others.
 
 A rank that dies of an exception still runs ``MPI_Finalize`` at its end, and that
 waits for all ranks: the others sit in a collective, so the job hangs and nobody

@@ -1,7 +1,5 @@
 """Who runs where, and where other ranks can reach this one.
 
-Who runs where: names for ranks, and the hosts of ranks that never spoke.
-
 Ranks are named ``rank 5 on gpu02``. A rank that is missing cannot tell its
 host, so it is taken from what is known: the launcher's list (``DISPATCH_HOSTS``,
 ``name:count,name:count`` in rank order) if there is one, else from a rank of the
@@ -9,12 +7,10 @@ same host that did speak: ranks fill a host before the next, so a rank with loca
 rank l of n on a host means that ranks r-l .. r-l+n-1 are there too.
 Pure: environments come as mappings.
 
-Where the other ranks can reach this one, found by trying and not by guessing.
-
-``candidates`` lists this host's addresses, best first. ``reach`` connects to the
-first that answers and says which interface of this host that took, so that gloo can
-be told to use the same: it goes by the host's name otherwise, and on many systems
-that is 127.0.1.1.
+Where others reach this rank is found by trying and not by guessing: ``candidates`` lists this
+host's addresses, best first. ``reach`` connects to the first that answers and says which
+interface of this host that took, so that gloo can be told to use the same: it goes by the
+host's name otherwise, and on many systems that is 127.0.1.1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What can go wrong by our caller's doing, and what ``dispatch`` exits with.
-
-What ``dispatch`` exits with, in one place.
+"""What ``dispatch`` exits with, and errors that our own caller can mend.
 
 ====  =====================================================================
 code  meaning
@@ -21,9 +19,7 @@ A rank may itself exit with 124-127; the verdict and ``report.json`` say whose
 code it is. Source of 124-127: timeout(1), env(1); of 128+n: sh(1); of 93: the
 launcher of NVIDIA's resiliency extension, which takes it for the same request.
 
-Errors that our own caller can mend; each owns its exit code and its hint.
-
-::
+Each error owns its exit code and its hint::
 
     DispatchError            125  dispatch or the cluster failed
     |- UsageError              2  bad input; no host was touched
@@ -32,7 +28,7 @@ Errors that our own caller can mend; each owns its exit code and its hint.
     `- InternalError         125  our bug; shown with a traceback
 
 What goes wrong on a remote host is not an exception: it is a value
-(``transport.base.Failure``) and then an event.
+(``model.failure``) and then an event.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""One place ranks may run, and the GPUs it names.
+"""``Host``: one place ranks may run, and all the user said about it, GPUs too. No behaviour.
 
-``Host``: one place ranks may run, and all the user said about it. Facts, no behaviour.
-
-The value of ``gpus=``: ``0,1``, ``4-7``, ``GPU-...`` and ``MIG-...`` names; and CUDA's variable.
-
-The names go to ``CUDA_VISIBLE_DEVICES`` as they are. Whether such a GPU exists
-is for the host to say.
+``gpus=`` takes ``0,1``, ``4-7``, and names like ``GPU-...`` and ``MIG-...``. They go to
+``CUDA_VISIBLE_DEVICES`` as they are. Whether such a GPU exists is for the host to say.
 """
 
 from __future__ import annotations

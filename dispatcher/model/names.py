@@ -1,17 +1,14 @@
 """Which texts may stand for a host, a user, a port, and how texts of the user are quoted back.
 
-Which texts may stand for a host, a user, a port: one rule for every way in.
-
-A name ends up in an ``ssh`` argument list, in a DNS query and in file names of
-the run directory. So the rule is an allow-list, stricter than OpenSSH's own
-``valid_hostname`` and ``valid_ruser`` (ssh.c), which refuse a leading ``-`` and
-shell metacharacters: everything accepted here is accepted there.
+One rule for every way in. A name ends up in an ``ssh`` argument list, in a DNS query and in
+file names of the run directory. So the rule is an allow-list, stricter than OpenSSH's own
+``valid_hostname`` and ``valid_ruser`` (ssh.c), which refuse a leading ``-`` and shell
+metacharacters: everything accepted here is accepted there.
 
 Does not ask whether a name resolves; that is the transport's answer to give.
 
-Texts the user wrote, taken apart into lines and made fit to be quoted back.
-
-Shared by the hostfile and the environment file. Does not know what a line means.
+Texts of the user are taken apart into lines, for hostfile and environment file alike, and made
+fit to be quoted back; what a line means is not known here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Every file name of a run in one place, and what ``{host}`` and ``{rank}`` mean in them.
 
-Every file name of a run in one place.
-
 ``--log-dir DIR`` gets one folder a run, mode 0700, and a link to the newest::
 
     DIR/latest -> 20260131-142501-k3f9
@@ -14,13 +12,10 @@ Every file name of a run in one place.
                              report.json             how it ended
                              launcher.log            with --detach: what it would have shown
 
-``{host}`` and ``{rank}`` in the names of files: what they mean, filled in before any host is
-touched.
-
-``{host}`` is the host's name as the user wrote it. ``{rank}`` stands for each rank of the host
-in turn, as a run would place them: in the hosts' order, as many as each has slots. In a
-source it names that many sources; in a destination each rank's sources go to a place of
-their own. ``{{host}}`` is the text ``{host}``.
+Both are filled in before any host is touched. ``{host}`` is the host's name as the user wrote
+it. ``{rank}`` stands for each rank of the host in turn, as a run would place them: in the
+hosts' order, as many as each has slots. In a source it names that many sources; in a
+destination each rank's sources go to a place of their own. ``{{host}}`` is the text ``{host}``.
 
 A host's name is checked where it is read (``model.names``), and once more here, where it
 becomes part of a path.

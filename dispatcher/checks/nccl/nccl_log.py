@@ -1,19 +1,16 @@
-"""What NCCL's own lines say it uses, in a check and while a run goes on.
-
-What NCCL's own INFO lines say it uses, and whether that was meant; pure.
+"""What NCCL's own INFO lines say it uses, and whether that was meant; pure.
 
 The lines (NCCL_DEBUG=INFO) begin with the host's name: ``b07:4242:4300 [0] NCCL INFO
 NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.0.0.7<0>``. Labels and times before it do not
 matter. NCCL prints ``Using [RO]; OOB`` with an empty list when it found no device.
 The network that is named last counts: a process that tries several ends with the one it uses.
 
-Which host's ranks use another network than was meant, by NCCL's own lines during a run; pure.
-
-Theory. What is meant stands in the settings that the ranks of a host are given, and so does the
-advice of ``dispatch check --nccl`` once it is applied: NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA.
-NCCL does not insist on most of them: a filter that fits no port leads to sockets without a word,
-one of whose ports half are down to half of the rate. Without such a setting what most hosts
-use is what a host should use. Told, one sentence for all hosts that it is true of:
+During a run they show which host's ranks use another network than was meant. Theory. What is
+meant stands in the settings that the ranks of a host are given, and so does the advice of
+``dispatch check --nccl`` once it is applied: NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA. NCCL does
+not insist on most of them: a filter that fits no port leads to sockets without a word, one of
+whose ports half are down to half of the rate. Without such a setting what most hosts use is
+what a host should use. Told, one sentence for all hosts that it is true of:
 
 * Socket, where another network was meant or another host uses one, or where a check has just
   seen ports that are ACTIVE: NCCL takes those unless it is told otherwise, or cannot

@@ -1,6 +1,4 @@
-"""What NCCL does with a host's devices and its settings; a small pure model.
-
-What NCCL does with a host's devices and its NCCL_* settings; a small pure model.
+"""What NCCL does with a host's devices and its NCCL_* settings; a small pure model.
 
 Theory, as NCCL's own source has it (net_ib, net_socket, bootstrap):
 
@@ -16,9 +14,7 @@ Theory, as NCCL's own source has it (net_ib, net_socket, bootstrap):
 
 Not modelled: which port serves which GPU, and everything that tunes.
 
-NCCL's settings: where they stand and which of them counts; pure.
-
-The environment goes before NCCL_CONF_FILE (or else ~/.nccl.conf), and that before
+Of its settings the environment goes before NCCL_CONF_FILE (or else ~/.nccl.conf), and that before
 /etc/nccl.conf. A file has NAME=VALUE lines; ``#`` begins a comment.
 """
 

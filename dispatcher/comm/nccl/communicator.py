@@ -1,7 +1,5 @@
 """NCCL communicators: how the world's starts, and collectives with a deadline on every call.
 
-An NCCL communicator: collectives on device memory, with a deadline on every call.
-
 All calls are made without blocking: NCCL answers "in progress", and ``finish`` asks
 for its state until it is done or the deadline passes. So a rank never sits inside
 NCCL: it can abort a communicator from the thread that uses it.
@@ -13,12 +11,11 @@ data is there, ``torch.cuda.synchronize()`` or the stream's order waits for it.
 
 Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
 
-How the world's NCCL communicator starts: ids over MPI, then all ranks or none.
-
-Rank 0 makes the id, so its address is that of a rank and not of a login node, and
-only when a communicator is wanted: an id that is never used keeps a thread and a
-port for the life of the process. Above ``RANKS_PER_ID`` ranks one listener is too
-few, and NCCL takes several ids, made by ranks spread over the world.
+The world's communicator starts by ids over MPI, then on all ranks or none. Rank 0 makes the id,
+so its address is that of a rank and not of a login node, and only when a communicator is
+wanted: an id that is never used keeps a thread and a port for the life of the process. Above
+``RANKS_PER_ID`` ranks one listener is too few, and NCCL takes several ids, made by ranks spread
+over the world.
 
 Each rank then starts its part without blocking and asks NCCL how it is doing, while
 it listens to the other ranks: NCCL itself waits for a missing rank for ever, here a

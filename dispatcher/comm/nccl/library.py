@@ -1,20 +1,16 @@
-"""NCCL's C library, and its unique id.
+"""NCCL's C library, and its unique id: the key to a communicator, which is never shown.
 
-NCCL's unique id: the key to a communicator, which is never shown.
-
-128 bytes made by ``ncclGetUniqueId``: an address of the process that made it and a
+An id is 128 bytes made by ``ncclGetUniqueId``: an address of the process that made it and a
 random number, the only thing that admits a rank. Whoever knows the bytes can join,
 so text of any kind has a hash of them only.
 
 Ids of other bindings work too: ``UniqueId.of`` takes nccl4py's (``as_bytes``),
 cupy's (a tuple of 128 ints) and plain bytes; ``bytes(id)`` gives them back.
 
-NCCL's C library: ``load()`` finds it and gives its calls with types.
-
-Searched in this order, so that a rank uses the very library torch has or will load
-(two ranks with two versions cannot talk): ``$DISPATCH_NCCL_LIB``; the libnccl this
-process has already mapped; ``nvidia/nccl/lib`` of the installed packages;
-``libnccl.so.2`` as the system's loader finds it.
+``load()`` finds the library and gives its calls with types. Searched in this order, so that a
+rank uses the very library torch has or will load (two ranks with two versions cannot talk):
+``$DISPATCH_NCCL_LIB``; the libnccl this process has already mapped; ``nvidia/nccl/lib`` of the
+installed packages; ``libnccl.so.2`` as the system's loader finds it.
 
 Only the stable part of the interface is declared, and the configuration struct is
 sent in its first form (2.14), which every later library fills up with its own

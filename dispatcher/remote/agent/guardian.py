@@ -1,9 +1,8 @@
-"""The guardian, the second process on a host, and the agent's side of it.
+"""The second process on a host: it watches the agent, and sweeps when the agent cannot.
 
-The second process on a host: it watches the agent, and sweeps when the agent cannot.
-
-The first process forks at once (``guarded``). The child becomes the agent; the
-parent stays as its *guardian* and does almost nothing::
+The first process forks at once (``fork_guardian``). The child becomes the agent; the
+parent stays as its *guardian* and does almost nothing; by ``GuardianPipe`` the agent gives it
+signs of life::
 
     sshd -- guardian (subreaper) -- agent (subreaper) -- ranks -- what they start
 
@@ -18,10 +17,6 @@ Both must be subreapers: an orphan goes to the nearest one above that lives. The
 agent has a session of its own, so that no signal to a group meets both. Not
 covered: both killed in the same instant while a rank's child has a session of
 its own; only a cgroup or a pid namespace would hold that.
-
-The agent's side of its guardian: the fork that makes two of one, and the signs of life.
-
-See ``guardian`` for what the other process does; only that process loads it.
 """
 
 from __future__ import annotations

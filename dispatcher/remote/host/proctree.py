@@ -110,7 +110,7 @@ def signal_group(pid: int, signum: int) -> bool:
 
 
 def stuck(pids: list[int]) -> list[str]:
-    """Where ``pids`` hang, as ``autopsy`` says it."""
+    """Where ``pids`` hang, as ``failure_info`` says it."""
     if not pids:
         return []
 
