@@ -1,11 +1,11 @@
-"""The launcher's side of the socket: attached callers hear the stream, orders become events.
+"""The launcher's side of the socket: attached clients hear the stream, orders become events.
 
 Theory. Nobody who looks on may hold the job back. So the sinks' thread only puts
-frames into a bounded queue of each caller, and a thread of its own (``control``)
-does all reading and writing, never blocking. A caller that is too slow (a paused
+frames into a bounded queue of each client, and a thread of its own (``control``)
+does all reading and writing, never blocking. A client that is too slow (a paused
 terminal, a stopped process) loses output, exactly counted and told where it is
 missing. Who may call: the socket lies in a folder of mode 0700, is itself 0600, and
-the kernel is asked for the caller's uid all the same.
+the kernel is asked for the client's uid all the same.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from typing import Any
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import Counts, Sink, Stamped
 from dispatcher.jobs import job_socket
-from dispatcher.jobs.job_socket import MOST_CALLERS, frame, is_ours, listen
-from dispatcher.jobs.phase import Standing
+from dispatcher.jobs.job_socket import MOST_CLIENTS, frame, is_ours, listen
 
-#: bytes that may wait for one caller; notes that a newcomer is told
+#: bytes that may wait for one client; notes that a newcomer is told
 LIMIT = 4 << 20
 MOST_NOTES = 20
-#: seconds that callers get to read the rest and the verdict
+#: seconds that clients get to read the rest and the verdict
 FLUSH = 5.0
-#: seconds between two pictures of the run, for callers that draw a footer
+#: seconds between two pictures of the run, for clients that draw a footer
 PICTURE = 0.25
 #: pictures to one table, which is larger
 TABLE = 2
 
 
-class Caller:
-    """One connection; all but ``fd`` is guarded by the lock of ``Control``."""
+class Client:
+    """One connection; all but ``fd`` is guarded by the lock of ``ControlServer``."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
-        self.heard = bytearray()
+        self.received = bytearray()
         self.wants_output = False
         self.wants_picture = False
         self.wants_table = False
@@ -97,13 +96,71 @@ class Caller:
             self._queue.appendleft(first[count:])
 
 
-class Control(Sink):
-    """Listens at ``folder``/control. stop: called with "stop" or "kill" when a caller orders it.
+#: bytes of a line without an end that are kept
+HEAD = 64 << 10
+
+
+class StreamPositions:
+    """How far the ranks' output is: what a client who comes in the middle has to know.
+
+    With that and the log files nothing is shown twice or left out: the files are read up to
+    where each stream stood, the rest comes live. ``merged.log`` takes whole lines only, so for
+    it the heads of lines that are not whole yet are kept here as well, the last ``HEAD`` bytes
+    of each; what went before in a longer one is told to a client as missing.
+
+    heads: whether to keep the heads of lines.
+    """
+
+    def __init__(self, heads: bool = False, clock: Callable[[], float] = time.time) -> None:
+        self._heads = heads
+        self._clock = clock
+        self._until = 0.0
+        self._world_size: int | None = None
+        self._passed: dict[tuple[int, int], int] = {}
+        self._ended: dict[tuple[int, int], None] = {}
+        self._rests: dict[tuple[int, int], bytes] = {}
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Count the bytes, and keep the head of a line that is not whole."""
+        key = (rank, stream)
+        self._passed[key] = self._passed.get(key, 0) + len(data)
+        self._until = self._clock()
+        if self._heads:
+            end = data.rfind(b"\n") + 1
+            rest = data[end:] if end else self._rests.get(key, b"") + data
+            self._rests[key] = rest[-HEAD:]
+
+    def ended(self, rank: int, stream: int) -> None:
+        """The stream is at its end, so no line of it is waited for."""
+        self._ended[rank, stream] = None
+        self._rests.pop((rank, stream), None)
+
+    def placed(self, world_size: int) -> None:
+        """An attempt begins: all streams are open again, and bytes are counted on."""
+        self._world_size = world_size
+        self._ended.clear()
+
+    def hello(self) -> dict[str, Any]:
+        """The fields of the first frame; see ``job_socket``."""
+        return {
+            "world_size": self._world_size,
+            "passed": [[rank, stream, count] for (rank, stream), count in self._passed.items()],
+            "ended": [[rank, stream] for rank, stream in self._ended],
+            "until": self._until,
+        }
+
+    def rests(self) -> list[tuple[int, int, bytes]]:
+        """(rank, stream, what has come of its line) where that is not whole yet."""
+        return [(rank, stream, rest) for (rank, stream), rest in self._rests.items() if rest]
+
+
+class ControlServer(Sink):
+    """Listens at ``folder``/control. stop: called with "stop" or "kill" when a client orders it.
 
     picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
     what each rank does. sample: called with seconds when somebody wants samples every so often.
     gather: called when somebody wants to know where the ranks are; ``stacks`` takes the answer.
-    heads: see ``Standing``.
+    heads: see ``StreamPositions``.
     Raises: OSError if the socket cannot be made.
     """
 
@@ -127,8 +184,8 @@ class Control(Sink):
         self._next_picture = 0.0
         self._turns = 0
         self._lock = threading.Lock()
-        self._callers: list[Caller] = []
-        self._standing = Standing(heads)
+        self._clients: list[Client] = []
+        self._positions = StreamPositions(heads)
         self._notes: deque[str] = deque(maxlen=MOST_NOTES)
         self._leave_at: float | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -140,21 +197,21 @@ class Control(Sink):
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         with self._lock:
-            self._standing.output(rank, stream, data)
-            for caller in self._callers:
-                if caller.wants_output:
-                    caller.output(rank, stream, data)
+            self._positions.output(rank, stream, data)
+            for client in self._clients:
+                if client.wants_output:
+                    client.output(rank, stream, data)
         self._wake()
 
     def event(self, stamped: Stamped) -> None:
         match stamped.event:
             case RanksPlaced(world_size, restart=restart):
                 with self._lock:
-                    self._standing.placed(world_size)
+                    self._positions.placed(world_size)
                     self._tell_all(frame(type="placed", world_size=world_size, restart=restart))
             case OutputEnded(_, rank, stream):
                 with self._lock:
-                    self._standing.ended(rank, stream)
+                    self._positions.ended(rank, stream)
                     self._tell_all(frame(type="ended", rank=rank, stream=stream))
             case _:
                 return
@@ -170,15 +227,15 @@ class Control(Sink):
     def stacks(self, number: int, lines: list[str]) -> None:
         """Where the ranks are, in words, for who has asked."""
         with self._lock:
-            asked = [caller for caller in self._callers if caller.wants_stacks]
-            for caller in asked:
-                caller.put(frame(type="stacks", number=number, lines=lines))
+            asked = [client for client in self._clients if client.wants_stacks]
+            for client in asked:
+                client.put(frame(type="stacks", number=number, lines=lines))
         self._wake()
 
     # -- on the main thread ----------------------------------------------------------------
 
     def finish(self, exit_code: int, lines: Sequence[str]) -> None:
-        """Tell the verdict to all callers, give them ``FLUSH`` seconds to read, and leave."""
+        """Tell the verdict to all clients, give them ``FLUSH`` seconds to read, and leave."""
         with self._lock:
             self._tell_all(frame(type="verdict", exit_code=exit_code, lines=list(lines)))
             self._leave_at = time.monotonic() + FLUSH
@@ -187,10 +244,10 @@ class Control(Sink):
         (self._folder / "control").unlink(missing_ok=True)
 
     def _tell_all(self, data: bytes) -> None:
-        for caller in self._callers:
-            if caller.attached:
-                caller.tell_gap()
-                caller.put(data)
+        for client in self._clients:
+            if client.attached:
+                client.tell_gap()
+                client.put(data)
 
     def _wake(self) -> None:
         try:
@@ -205,11 +262,11 @@ class Control(Sink):
             waiting.register(self._listener, selectors.EVENT_READ)
             waiting.register(self._wake_read, selectors.EVENT_READ)
             while not self._over():
-                for caller in self._callers:
+                for client in self._clients:
                     with self._lock:
-                        write = selectors.EVENT_WRITE if not caller.idle else 0
-                    waiting.modify(caller.link, selectors.EVENT_READ | write, caller)
-                for key, mask in waiting.select(self._patience()):
+                        write = selectors.EVENT_WRITE if not client.idle else 0
+                    waiting.modify(client.link, selectors.EVENT_READ | write, client)
+                for key, mask in waiting.select(self._timeout()):
                     if key.fileobj is self._listener:
                         self._accept(waiting)
                     elif key.data is None:
@@ -217,19 +274,19 @@ class Control(Sink):
                     elif not self._serve(key.data, mask):
                         waiting.unregister(key.data.link)
                         with self._lock:
-                            self._callers.remove(key.data)
+                            self._clients.remove(key.data)
                         key.data.link.close()
                 self._show()
         self._listener.close()
-        for caller in self._callers:
-            caller.link.close()
+        for client in self._clients:
+            client.link.close()
 
-    def _patience(self) -> float | None:
+    def _timeout(self) -> float | None:
         """Seconds for which nothing is to be done unless somebody calls; None for ever."""
         if self._leave_at is not None:
             return 0.1
         with self._lock:
-            looks = any(caller.wants_picture or caller.wants_table for caller in self._callers)
+            looks = any(client.wants_picture or client.wants_table for client in self._clients)
         return max(0.0, self._next_picture - time.monotonic()) if looks else None
 
     def _show(self) -> None:
@@ -240,23 +297,23 @@ class Control(Sink):
         self._next_picture = now + PICTURE
         self._turns += 1
         with self._lock:
-            pictures = [one for one in self._callers if one.wants_picture and one.idle]
-            tables = [one for one in self._callers if one.wants_table and one.idle]
+            pictures = [one for one in self._clients if one.wants_picture and one.idle]
+            tables = [one for one in self._clients if one.wants_table and one.idle]
         if pictures and (picture := self._picture()) is not None:
             self._put(pictures, frame(type="picture", picture=picture))
         if tables and self._turns % TABLE == 0 and (table := self._table()) is not None:
             self._put(tables, frame(type="table", table=table))
 
-    def _put(self, callers: Sequence[Caller], data: bytes) -> None:
+    def _put(self, clients: Sequence[Client], data: bytes) -> None:
         with self._lock:
-            for caller in callers:
-                caller.put(data)
+            for client in clients:
+                client.put(data)
 
     def _over(self) -> bool:
         if self._leave_at is None:
             return False
         with self._lock:
-            unread = any(not caller.idle for caller in self._callers)
+            unread = any(not client.idle for client in self._clients)
         return not unread or time.monotonic() > self._leave_at
 
     def _accept(self, waiting: selectors.BaseSelector) -> None:
@@ -264,64 +321,64 @@ class Control(Sink):
             link, _ = self._listener.accept()
         except OSError:
             return
-        if not is_ours(link) or len(self._callers) >= MOST_CALLERS:
+        if not is_ours(link) or len(self._clients) >= MOST_CLIENTS:
             link.close()
             return
         link.setblocking(False)
-        caller = Caller(link)
+        client = Client(link)
         with self._lock:
-            self._callers.append(caller)
-        waiting.register(link, selectors.EVENT_READ, caller)
+            self._clients.append(client)
+        waiting.register(link, selectors.EVENT_READ, client)
 
-    def _serve(self, caller: Caller, mask: int) -> bool:
-        """Read and write what can be; whether the caller is still there."""
+    def _serve(self, client: Client, mask: int) -> bool:
+        """Read and write what can be; whether the client is still there."""
         try:
-            if mask & selectors.EVENT_READ and not self._hear(caller):
+            if mask & selectors.EVENT_READ and not self._read_orders(client):
                 return False
             if mask & selectors.EVENT_WRITE:
                 with self._lock:
-                    data = caller.take()
+                    data = client.take()
                 if data is not None:
-                    count = caller.link.send(data)
+                    count = client.link.send(data)
                     with self._lock:
-                        caller.written(count)
+                        client.written(count)
         except BlockingIOError:
             pass
         except (OSError, job_socket.Malformed):
             return False
         return True
 
-    def _hear(self, caller: Caller) -> bool:
-        data = caller.link.recv(job_socket.LONGEST_ORDER)
+    def _read_orders(self, client: Client) -> bool:
+        data = client.link.recv(job_socket.LONGEST_ORDER)
         if not data:
             return False
-        caller.heard += data
-        if len(caller.heard) > job_socket.LONGEST_ORDER:
+        client.received += data
+        if len(client.received) > job_socket.LONGEST_ORDER:
             return False
-        while (end := caller.heard.find(b"\n")) >= 0:
-            order = job_socket.parse_order(bytes(caller.heard[:end]))
-            del caller.heard[: end + 1]
-            if not caller.attached:
-                self._greet(caller, order)
+        while (end := client.received.find(b"\n")) >= 0:
+            order = job_socket.parse_order(bytes(client.received[:end]))
+            del client.received[: end + 1]
+            if not client.attached:
+                self._greet(client, order)
             if order["order"] == "stacks":
                 with self._lock:
-                    caller.wants_stacks = True
+                    client.wants_stacks = True
                 self._gather()
             if order["order"] == "stop":
                 self._stop("kill" if order.get("now") is True else "stop")
         return True
 
-    def _greet(self, caller: Caller, order: Mapping[str, Any]) -> None:
+    def _greet(self, client: Client, order: Mapping[str, Any]) -> None:
         output, every = job_socket.wants_output(order), job_socket.wants_table(order)
         if every is not None:
             self._sample(every)
         with self._lock:
-            caller.attached, caller.wants_output = True, output
-            caller.wants_picture = order.get("picture") is True
-            caller.wants_table = every is not None
-            rests = self._standing.rests() if order.get("rests") is True else []
-            caller.put(frame(type="hello", **self._standing.hello(), rests=len(rests)))
+            client.attached, client.wants_output = True, output
+            client.wants_picture = order.get("picture") is True
+            client.wants_table = every is not None
+            rests = self._positions.rests() if order.get("rests") is True else []
+            client.put(frame(type="hello", **self._positions.hello(), rests=len(rests)))
             for rank, stream, data in rests:
-                caller.put(frame(data, type="rest", rank=rank, stream=stream, size=len(data)))
+                client.put(frame(data, type="rest", rank=rank, stream=stream, size=len(data)))
             for note in self._notes if output else ():
-                caller.put(frame(type="say", line=note))
+                client.put(frame(type="say", line=note))

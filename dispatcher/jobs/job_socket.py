@@ -1,6 +1,6 @@
-"""The socket of a job: where it lies, what passes through it, the caller's side.
+"""The socket of a job: where it lies, who may call, what passes through it, the client's side.
 
-A caller sends one line, its order::
+A client sends one line, its order::
 
     {"order": "attach", "output": true}    output and notes from now on, then the verdict;
                                        "rests": also lines begun before; "picture": pictures;
@@ -15,7 +15,7 @@ The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it sa
                                        last time, and how many frames of this type follow:
     {"type": "rest", "rank": 3, "stream": 1, "size": 9}  the head of a line that is not whole yet
     {"type": "output", "rank": 3, "stream": 1, "size": 512}
-    {"type": "gap", "missing": [[3, 1, 4096]]}     not sent: the caller was too slow
+    {"type": "gap", "missing": [[3, 1, 4096]]}     not sent: the client was too slow
     {"type": "ended", "rank": 3, "stream": 1}
     {"type": "placed", "world_size": 8, "restart": 0}    also when the ranks are started again
     {"type": "picture", "picture": {...}}       for a footer; see ``output.monitor.run_progress``
@@ -75,12 +75,12 @@ def parse_order(line: bytes) -> Mapping[str, Any]:
 
 
 def wants_output(order: Mapping[str, Any]) -> bool:
-    """Whether the caller wants to see what the ranks write."""
+    """Whether the client wants to see what the ranks write."""
     return order["order"] == "attach" and order.get("output") is not False
 
 
 def wants_table(order: Mapping[str, Any]) -> float | None:
-    """Seconds between the samples that the caller wants to see in a table; None for no table."""
+    """Seconds between the samples that the client wants to see in a table; None for no table."""
     seconds = order.get("table")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         return None
@@ -113,8 +113,8 @@ class Frames:
             raise Malformed("too long a line")
 
 
-#: callers at once
-MOST_CALLERS = 16
+#: clients at once
+MOST_CLIENTS = 16
 
 
 def listen(folder: Path) -> socket.socket:
@@ -127,7 +127,7 @@ def listen(folder: Path) -> socket.socket:
     try:
         listener.bind(f"/proc/self/fd/{at}/control")
         os.chmod("control", 0o600, dir_fd=at)
-        listener.listen(MOST_CALLERS)
+        listener.listen(MOST_CLIENTS)
         listener.setblocking(False)
     except OSError:
         listener.close()
@@ -144,7 +144,7 @@ def is_ours(link: socket.socket) -> bool:
     return int(uid) in (os.geteuid(), 0)
 
 
-class Call:
+class JobConnection:
     """A connection to the launcher of ``job``; ``frames`` is what it says.
 
     Raises: DispatchError when nobody answers.
@@ -183,7 +183,7 @@ class Call:
                 return
             yield from frames.feed(data)
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> JobConnection:
         return self
 
     def __exit__(

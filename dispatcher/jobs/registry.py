@@ -5,7 +5,7 @@
     $XDG_STATE_HOME/dispatch/             mode 0700; else ~/.local/state/dispatch
         jobs/20260131-142501-k3f9x2/      mode 0700, one for each job
             job.json                      what it is, and which process is its launcher
-            control                       the launcher's socket; see ``job_socket``
+            control                       the launcher's socket
             phase.json                    what it is doing; see ``phase``
             end.json                      how it ended: exit code and verdict
 
@@ -232,21 +232,21 @@ def find(name: str | None, *, foreground: bool = False) -> Job:
 def _read(folder: Path) -> Job | None:
     """The record in ``folder``; None while it is being written, or if it is no record."""
     try:
-        told = _load(folder / "job.json")
+        record = _load(folder / "job.json")
         end = _load(folder / "end.json") if (folder / "end.json").exists() else None
-        pid, started, boot = told["launcher"]
+        pid, started, boot = record["launcher"]
         return Job(
             folder=folder,
             run_id=folder.name,
-            node=told["node"],
+            node=record["node"],
             launcher=Process(pid, started, boot),
-            program=tuple(told["program"]),
-            hosts=tuple((name, user, port) for name, user, port in told["hosts"]),
-            ranks=told["ranks"],
-            began=float(told["began"]),
-            logs=None if told["logs"] is None else Path(told["logs"]),
-            detached=bool(told["detached"]),
-            reach=dict(told["reach"]),
+            program=tuple(record["program"]),
+            hosts=tuple((name, user, port) for name, user, port in record["hosts"]),
+            ranks=record["ranks"],
+            began=float(record["began"]),
+            logs=None if record["logs"] is None else Path(record["logs"]),
+            detached=bool(record["detached"]),
+            reach=dict(record["reach"]),
             end=end,
             doing=_doing(folder),
         )

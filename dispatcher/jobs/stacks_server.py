@@ -21,79 +21,79 @@ from dispatcher.jobs import job_socket
 from dispatcher.jobs.job_socket import frame, is_ours, listen
 
 #: seconds that a caller has to say what it wants, and to read the answer; and that the answer has
-PATIENCE, ANSWER = 5.0, 20.0
+CLIENT_TIMEOUT, ANSWER_TIMEOUT = 5.0, 20.0
 
-#: hears of an answer: its number and its words
-Told = Callable[[int, list[str]], None]
+#: is given an answer: its number and its words
+OnAnswer = Callable[[int, list[str]], None]
 
 
 class StacksServer(Sink):
     """Listens at ``folder``/control. ask: has the hosts asked where the ranks are.
 
-    listener: the sink that finds the answer among the events; made when somebody asks.
+    make_sink: makes the sink that finds the answer among the events, once somebody asks.
     Raises: OSError if the socket cannot be made.
     """
 
     def __init__(
-        self, folder: Path, ask: Callable[[], None], listener: Callable[[Told], Sink]
+        self, folder: Path, ask: Callable[[], None], make_sink: Callable[[OnAnswer], Sink]
     ) -> None:
         self._folder = folder
         self._ask = ask
-        self._listener = listener
-        self._hears: Sink | None = None
+        self._make_sink = make_sink
+        self._sink: Sink | None = None
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._over = threading.Event()
-        self._door = listen(folder)
-        self._door.setblocking(True)
+        self._socket = listen(folder)
+        self._socket.setblocking(True)
         self._thread = threading.Thread(target=self._run, name="stacks", daemon=True)
 
     def event(self, stamped: Stamped) -> None:
         if self._thread.ident is None:
             self._thread.start()  # the run has begun, so there is somebody to ask
-        if self._hears is not None:
-            self._hears.event(stamped)
+        if self._sink is not None:
+            self._sink.event(stamped)
 
     def finish(self, exit_code: int) -> None:
         """The run has ended: whoever still waits is told so, and nobody can ask any more."""
         self._over.set()
         self._answers.put(frame(type="verdict", exit_code=exit_code, lines=[]))
         with contextlib.suppress(OSError):
-            self._door.shutdown(socket.SHUT_RDWR)  # wakes accept
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
         if self._thread.ident is not None:
-            self._thread.join(timeout=PATIENCE)
+            self._thread.join(timeout=CLIENT_TIMEOUT)
         (self._folder / "control").unlink(missing_ok=True)
 
-    def _told(self, number: int, lines: list[str]) -> None:
+    def _answered(self, number: int, lines: list[str]) -> None:
         self._answers.put(frame(type="stacks", number=number, lines=lines))
 
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                link, _ = self._door.accept()
+                link, _ = self._socket.accept()
             except OSError:
                 break  # shut down
             with link, contextlib.suppress(OSError, job_socket.Malformed, queue.Empty):
-                link.settimeout(PATIENCE)
+                link.settimeout(CLIENT_TIMEOUT)
                 if is_ours(link) and _order(link) == "stacks":
                     link.sendall(self._answer())
-        self._door.close()
+        self._socket.close()
 
     def _answer(self) -> bytes:
         """Ask, and wait for the answer. Raises: queue.Empty if there is none."""
-        if self._hears is None:
-            self._hears = self._listener(self._told)
+        if self._sink is None:
+            self._sink = self._make_sink(self._answered)
         while not self._over.is_set() and not self._answers.empty():
             self._answers.get()  # it came too late for who had asked
         self._ask()
-        return self._answers.get(timeout=ANSWER)
+        return self._answers.get(timeout=ANSWER_TIMEOUT)
 
 
 def _order(link: socket.socket) -> str:
     """What the caller wants. Raises: OSError, Malformed."""
-    heard = b""
-    while b"\n" not in heard:
+    received = b""
+    while b"\n" not in received:
         data = link.recv(job_socket.LONGEST_ORDER)
-        heard += data
-        if not data or len(heard) > job_socket.LONGEST_ORDER:
+        received += data
+        if not data or len(received) > job_socket.LONGEST_ORDER:
             raise job_socket.Malformed("not an order")
-    return str(job_socket.parse_order(heard.partition(b"\n")[0])["order"])
+    return str(job_socket.parse_order(received.partition(b"\n")[0])["order"])

@@ -14,8 +14,8 @@ import pytest
 from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.jobs import registry
-from dispatcher.jobs.control_server import Control
-from dispatcher.jobs.job_socket import Call, Frames
+from dispatcher.jobs.control_server import ControlServer
+from dispatcher.jobs.job_socket import Frames, JobConnection
 from dispatcher.jobs.stacks_server import StacksServer
 from dispatcher.model.errors import UsageError
 
@@ -86,7 +86,7 @@ def test_who_waits_for_an_answer_is_told_that_the_run_has_ended() -> None:
     asked = threading.Event()
     server = StacksServer(folder, asked.set, lambda told: Sink())
     server.event(Stamped(1, 0.0, Event()))
-    with Call(registry.find(None)) as stranger, Call(registry.find(None)) as call:
+    with JobConnection(registry.find(None)) as stranger, JobConnection(registry.find(None)) as call:
         stranger.order("attach")
         assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on
         call.order("stacks")
@@ -100,7 +100,7 @@ def test_who_waits_for_an_answer_is_told_that_the_run_has_ended() -> None:
 def test_who_looks_on_and_reads_nothing_is_shown_little(tmp_path: Path) -> None:
     """Pictures do not pile up for a viewer that stands still, while others go on seeing them."""
     big = {"what": "x" * (1 << 20)}  # more than a socket holds
-    control = Control(tmp_path, lambda how: None, picture=lambda: big)
+    control = ControlServer(tmp_path, lambda how: None, picture=lambda: big)
     attach = b'{"order": "attach", "output": false, "picture": true}\n'
     with socket.socket(socket.AF_UNIX) as stuck, socket.socket(socket.AF_UNIX) as reads:
         for link in (stuck, reads):
@@ -123,7 +123,7 @@ def test_who_looks_on_and_reads_nothing_is_shown_little(tmp_path: Path) -> None:
 @pytest.mark.parametrize("uid", [0, 65534])
 def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
     orders: list[str] = []
-    control = Control(tmp_path, orders.append)
+    control = ControlServer(tmp_path, orders.append)
     at = os.open(tmp_path, os.O_DIRECTORY)
     tmp_path.chmod(0o755)  # as if the folder's mode did not keep strangers out
     (tmp_path / "control").chmod(0o666)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dispatcher.cli.jobs import job_screen
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Counts, Sink, Stamped
-from dispatcher.jobs.phase import Standing
+from dispatcher.jobs.control_server import StreamPositions
 from dispatcher.jobs.registry import Job, Process
 from dispatcher.output.files.rank_logs import MergedLog, RankFiles
 from dispatcher.output.files.rotation import Rotation
@@ -82,7 +82,7 @@ def small() -> object:
         for name in ("rank_logs.PART", "spool.BLOCK", "rotation.CHUNK"):
             patch.setattr(f"dispatcher.output.files.{name}", LONG)
         patch.setattr("dispatcher.output.files.log_reader.LONG", MERGED_HEAD)
-        patch.setattr("dispatcher.jobs.phase.HEAD", HEAD)
+        patch.setattr("dispatcher.jobs.control_server.HEAD", HEAD)
         patch.setattr(job_screen, "BEHIND", 0.0)
         yield
 
@@ -101,7 +101,7 @@ def run(
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
-        files, standing = make(folder, rotation), Standing(make is merged)
+        files, positions = make(folder, rotation), StreamPositions(make is merged)
         heard = Heard()
         wrote: dict[tuple[int, int], bytes] = defaultdict(bytes)
         hello: dict[str, Any] = {}
@@ -111,10 +111,10 @@ def run(
             if number in restarts:
                 placed = ev.RanksPlaced(2, "", 0, sorted(restarts).index(number) + 1)
                 files.event(Stamped(0, 0.0, placed))
-                standing.placed(2)
+                positions.placed(2)
             if number == called:
-                hello = standing.hello()
-                rests = {(rank, stream): rest for rank, stream, rest in standing.rests()}
+                hello = positions.hello()
+                rests = {(rank, stream): rest for rank, stream, rest in positions.rests()}
             if number == max(called, looked) and (chunks[:number] or make is merged):
                 job_screen.replay(job_of(folder), heard, hello, rests)
                 for chunk in live:
@@ -124,7 +124,7 @@ def run(
                 break
             rank, stream, data = chunks[number]
             files.output(rank, stream, data)
-            standing.output(rank, stream, data)
+            positions.output(rank, stream, data)
             wrote[rank, stream] += data
             if number >= called:
                 live.append((rank, stream, data))
@@ -179,7 +179,7 @@ def test_a_merged_log_without_its_beginning(monkeypatch: pytest.MonkeyPatch) -> 
     """Nobody can count from where it begins; the time of arrival makes the seam."""
     now = iter(float(n) for n in range(10_000))
     monkeypatch.setattr(time, "time", lambda: next(now))
-    monkeypatch.setattr(Standing.__init__, "__defaults__", (False, time.time))
+    monkeypatch.setattr(StreamPositions.__init__, "__defaults__", (False, time.time))
     monkeypatch.setattr(MergedLog.__init__, "__defaults__", (None, time.time))
     chunks = [(n % 2, 1, b"line %d\nhalf" % n) for n in range(40)]
     heard, wrote = run(merged, chunks, 30, 35, Rotation(400, keep=1))

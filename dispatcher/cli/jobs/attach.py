@@ -20,7 +20,7 @@ from dispatcher.cli.options.option_classes import AttachOptions
 from dispatcher.cli.options.output_options import line_options, settings
 from dispatcher.cli.say import say
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import Call
+from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 
@@ -58,7 +58,7 @@ def command(options: AttachOptions) -> int:
     try:
         if found.state == registry.ENDED:
             return _ended(watch, from_start)
-        with Call(found) as call:
+        with JobConnection(found) as call:
             if options.stop_on_interrupt:
                 signal.signal(signal.SIGINT, Stopping(call, watch))
             call.order(
@@ -73,7 +73,7 @@ def command(options: AttachOptions) -> int:
 class Stopping:
     """What Ctrl-C does with ``--stop-on-interrupt``."""
 
-    def __init__(self, call: Call, watch: Watch) -> None:
+    def __init__(self, call: JobConnection, watch: Watch) -> None:
         self._call = call
         self._watch = watch
         self._presses = 0

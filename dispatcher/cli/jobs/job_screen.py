@@ -20,7 +20,7 @@ from dispatcher.cli.say import say
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import Call, Malformed
+from dispatcher.jobs.job_socket import JobConnection, Malformed
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.log_reader import LogReader, MergedLogReader, RankLogReader, rest_of
@@ -82,7 +82,7 @@ class Watch:
         self.screen.tick(time.monotonic())
 
 
-def follow(watch: Watch, call: Call, *, from_start: bool = False) -> int:
+def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> int:
     """Show what the launcher says, to the end; the job's exit code.
 
     from_start: first what the files have of what went before.

@@ -49,14 +49,14 @@ def command(job: str | None, everything: bool) -> int:
 def _kill(job: registry.Job) -> int:
     from dispatcher.cli.jobs.sweep import look, tell
     from dispatcher.cli.options.option_classes import LoginOptions
-    from dispatcher.jobs.job_socket import Call
+    from dispatcher.jobs.job_socket import JobConnection
     from dispatcher.model.host import Host
 
     if job.state == registry.ELSEWHERE:
         raise registry.not_running(job)
     with contextlib.suppress(DispatchError, OSError):  # it may be dead, or hang
         if job.state == registry.RUNNING and job.detached:
-            with Call(job) as call:
+            with JobConnection(job) as call:
                 call.order("stop", now=True)  # so that it starts nothing again
     hosts = [Host(name, user=user, port=port) for name, user, port in job.hosts]
     way = LoginOptions(**job.reach)

@@ -19,7 +19,7 @@ from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.say import say
 from dispatcher.core.hang_monitor import GATHER
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import Call, Malformed
+from dispatcher.jobs.job_socket import JobConnection, Malformed
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 from dispatcher.output.text.sanitize import sanitize_text
@@ -104,7 +104,7 @@ def command(job: str | None) -> int:
         )
     until = time.monotonic() + GATHER + SLACK
     try:
-        with Call(found) as call:
+        with JobConnection(found) as call:
             call.order("stacks")
             for fields, _ in call.frames():
                 match fields:

@@ -12,7 +12,7 @@ from dispatcher.cli.options.option_classes import ShowOptions
 from dispatcher.cli.options.output_options import settings
 from dispatcher.cli.say import say
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import Call
+from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
 
 EPILOG = """\b
@@ -36,7 +36,7 @@ def command(job: str | None, now: bool) -> int:
         tell_end(found)
         return 0
     try:
-        with Call(found) as call:
+        with JobConnection(found) as call:
             call.order("stop", now=now)
             follow(Watch(found, settings(ShowOptions(quiet=True), None)), call)
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from dispatcher.cli.entry import MIXED, enter
 from dispatcher.cli.run.monitoring import is_screen
 from dispatcher.cli.say import say
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import LEAST_EVERY, Call, Malformed
+from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection, Malformed
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 from dispatcher.output.monitor.live_table import Snapshot
@@ -49,7 +49,7 @@ def command(job: str | None, sample: float) -> int:
             hint=f"dispatch logs {found.run_id}",
         )
     try:
-        with Call(found) as call:
+        with JobConnection(found) as call:
             call.order("attach", output=False, table=sample)
             once = _once(3 * sample + 2)
             ended = _live(found, call) if is_screen() else _follow(found, call, once)
@@ -60,7 +60,7 @@ def command(job: str | None, sample: float) -> int:
     return 0
 
 
-def _live(job: registry.Job, call: Call) -> int | None:
+def _live(job: registry.Job, call: JobConnection) -> int | None:
     """The table on the whole screen until q, or the end of the job: then its exit code."""
     latest: list[Snapshot] = []
     view = TableView(AltScreen(1), [name for name, _, _ in job.hosts], lambda: latest[-1])
@@ -105,7 +105,7 @@ def _once(patience: float) -> Shown:
     return show
 
 
-def _follow(job: registry.Job, call: Call, show: Shown) -> int | None:
+def _follow(job: registry.Job, call: JobConnection, show: Shown) -> int | None:
     """Give ``show`` each table, and None meanwhile, until it is content or the job has ended.
 
     Returns: None, or the ended job's exit code.

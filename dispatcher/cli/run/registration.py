@@ -20,7 +20,7 @@ from dispatcher.plan.job.job_plan import JobPlan
 if TYPE_CHECKING:
     from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.cli.run.detach import Word
-    from dispatcher.jobs.control_server import Control
+    from dispatcher.jobs.control_server import ControlServer
     from dispatcher.jobs.stacks_server import StacksServer
 
 #: the options that say how hosts are reached
@@ -47,7 +47,7 @@ class Enrolled:
         slow: Callable[[], tuple[str, ...]],
         elsewhere: Sequence[Host] = (),
     ) -> None:
-        self.control: Control | None = None
+        self.control: ControlServer | None = None
         self._stacks_server: StacksServer | None = None
         self.sinks: list[Sink] = []
         self._folder = None
@@ -75,13 +75,13 @@ class Enrolled:
             else:
                 from dispatcher.cli.run.monitoring import open_table
                 from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
-                from dispatcher.jobs.control_server import Control
+                from dispatcher.jobs.control_server import ControlServer
                 from dispatcher.output.monitor.run_progress import encode_picture
                 from dispatcher.runner.inbox import Stop
 
                 stop = Stop(tell)
                 table = open_table(plan, slow)
-                self.control = Control(
+                self.control = ControlServer(
                     self._folder, lambda how: stop(now=how == "kill"),
                     lambda: encode_picture(table.picture()),
                     heads=options.log_merge,
