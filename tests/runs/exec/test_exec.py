@@ -181,7 +181,7 @@ def test_a_reader_that_leaves_ends_it(started: Any) -> None:
     [
         (("--", "true"), "no hosts"),
         (("-w", "n1"), "no command"),
-        (("-w", "n1", "--shell", "x", "y"), "--shell has the whole command"),
+        (("-w", "n1", "--shell", "x", "y"), "--shell takes the whole command"),
         (("-w", "n[1-", "x"), "'[' without its ']'"),
         (("-w", "n1", "-x", "n1", "x"), "no host is left"),
         (("-w", "n1", "-t", "soon", "x"), "--connect-timeout: not a number"),
