@@ -16,9 +16,7 @@ from pathlib import Path
 HOUSE = Path(__file__).parents[1] / "dispatcher"
 
 #: room -> how many have none; whoever writes one lowers the number
-MOST = {
-    "comm": 1, "core": 12, "output": 4, "remote": 56, "runner": 21, "transfer": 7, "transport": 21,
-}  # fmt: skip
+MOST = {"remote": 56, "transfer": 7, "transport": 21}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

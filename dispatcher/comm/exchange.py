@@ -151,6 +151,7 @@ class Pause:
         self._seconds = 0.0
 
     def again(self) -> None:
+        """Begin with the shortest pause: something has come."""
         self._seconds = 0.0
 
     def __call__(self) -> None:

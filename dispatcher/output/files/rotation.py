@@ -87,6 +87,7 @@ class LogFile:
             self._fd = None
 
     def close(self) -> None:
+        """Let go of the file; writing opens it again."""
         self.release()
 
     def _append(self, data: bytes) -> None:

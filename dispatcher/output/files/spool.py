@@ -66,6 +66,7 @@ class Spool:
         return b"".join(parts)
 
     def close(self) -> None:
+        """Give up what waits, and its room on disk."""
         self._file.close()
 
 
@@ -122,6 +123,7 @@ class Spill:
             self._free.clear()
 
     def close(self) -> None:
+        """Give up what waits, and its room on disk."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -147,6 +147,7 @@ class AltScreen:
             self._rest = b""
 
     def close(self) -> None:
+        """Give back the terminal as it was, for good."""
         self.leave()
         os.close(self._fd)
 
