@@ -7,5 +7,6 @@
 
 As OpenSSH's ControlPersist does for one host. Nobody is asked for a passphrase there:
 keys that need one must be in an SSH agent. Host keys and logins are judged as always,
-and by the files as they are when a connection is made. What runs on hosts is not here.
+and by the files as they are when a connection is made. Never here:
+what runs on hosts.
 """
