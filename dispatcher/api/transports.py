@@ -49,11 +49,11 @@ class Ways(Value):
 
     def template(self) -> tuple[str, ...] | None:
         """The command that reaches hosts, if there is one. Raises: UsageError."""
-        from dispatcher.transport.process.command import SRUN, template
+        if self.rsh is None and self.transport != "slurm":
+            return None
+        from dispatcher.transport.process.command import SRUN, template  # loads subprocess
 
-        if self.rsh is None:
-            return SRUN if self.transport == "slurm" else None
-        return template(self.rsh)
+        return SRUN if self.rsh is None else template(self.rsh)
 
 
 class Reach:
