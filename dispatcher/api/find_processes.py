@@ -20,25 +20,24 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from signal import Signals
 
-from dispatcher.bootstrap import shell
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
-from dispatcher.core.events.exec_events import is_good
 from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.output.exec.exec_notes import describe
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
-from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
 from dispatcher.transport.base import Transport
 
-#: a host that does not even say who it is would hold everybody up
-LIMITS = ExecLimits(command=60.0)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.bootstrap import shell
+    from dispatcher.plan.exec_plan import ExecLimits
+
+#: seconds a look may take at a host: one that does not even say who it is would hold all up
+LONGEST = 60.0
 #: bytes of a host's answer that are kept
 MOST = 1 << 20
 
@@ -69,16 +68,27 @@ def look_by(
     run_ids: Sequence[str],
     *,
     kill: bool,
-    limits: ExecLimits = LIMITS,
-    handled: Sequence[Signals] = HANDLED,
+    limits: ExecLimits | None = None,
+    handled: Sequence[Signals] | None = None,
 ) -> Look:
     """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's.
 
-    handled: the signals that end the look; () outside the main thread.
+    limits: None for ``LONGEST`` seconds a host. handled: the signals that end the look, None
+    for those of any fan-out command; () outside the main thread.
     """
+    # a run imports this file before it starts, and most need none of these
+    from dispatcher.bootstrap import shell
+    from dispatcher.core.events.exec_events import is_good
+    from dispatcher.output.exec.exec_notes import describe
+    from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+    from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
+
+    limits = limits or ExecLimits(command=LONGEST)
     exec_plan = ExecPlan(tuple(hosts), shell.words(run_ids, kill=kill), limits=limits)
     answers = Answers()
-    outcomes = ExecRunner(exec_plan, transport_for, [answers]).run(handled)
+    outcomes = ExecRunner(exec_plan, transport_for, [answers]).run(
+        HANDLED if handled is None else handled
+    )
     found = {
         name: shell.parse(bytes(answers.text.get(node, b"")))
         for node, name in enumerate(exec_plan.names)
@@ -179,9 +189,10 @@ class Aftermath(Sink):
         thread.start()
 
     def _look(self, look: CheckOrphans) -> None:
+        from dispatcher.plan.exec_plan import ExecLimits
 
-        host = self._all[look.node]
-        limits = replace(LIMITS, connect=look.seconds, total=look.seconds + ROUNDS)
+        host, total = self._all[look.node], look.seconds + ROUNDS
+        limits = ExecLimits(connect=look.seconds, command=LONGEST, total=total)
         ids = [self._run_id]
         seen = look_by(self._transport_for, [host], ids, kill=True, limits=limits, handled=())
         found = [one.what for one in seen.found[host.name]]
