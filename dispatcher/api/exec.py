@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dispatcher.api.request import Hosts, allow_open_files, hosts_of
 from dispatcher.api.run_session import BackgroundRun
-from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
+from dispatcher.api.transports import Ask, TransportPool, Ways, judge, nobody
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
 from dispatcher.model.errors import UsageError
 from dispatcher.output.exec.exec_notes import describe, outcome_text
@@ -83,7 +83,7 @@ def exec(
     allow_open_files(len(places))
     kept, reach = (
         HostOutput(frozenset({STDOUT, STDERR})),
-        Reach(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL)),
+        TransportPool(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL)),
     )
     runner = ExecRunner(exec_plan, reach.transport_for, [kept])
     reach.typing = runner.typing

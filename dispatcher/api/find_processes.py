@@ -142,7 +142,7 @@ ROUNDS = 8.0
 PATIENCE = 2.0
 
 
-class Aftermath(Sink):
+class FinalCleanup(Sink):
     """Looks at ``hosts``, by number, and notes which were left with nobody to clean up.
 
     run_id: whose processes are ended. tell: takes what a look between two attempts has shown.

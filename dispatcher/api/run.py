@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from dispatcher.api.report import Report
 from dispatcher.api.request import allow_open_files, plan_job
 from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
-from dispatcher.api.transports import Ask, Reach, Ways, judge, nobody
+from dispatcher.api.transports import Ask, TransportPool, Ways, judge, nobody
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced, SignalReceived
 from dispatcher.core.events.sink import Sink, Stamped
@@ -71,7 +71,7 @@ class Running(BackgroundRun[Report, Line | Stamped]):
     def __init__(
         self,
         plan: JobPlan,
-        reach: Reach,
+        reach: TransportPool,
         *,
         lines: bool,
         events: bool,
@@ -234,7 +234,7 @@ def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Ru
         say(f"note: {notice}")
     return Running(
         plan,
-        Reach(ways, how.get("ask", nobody)),
+        TransportPool(ways, how.get("ask", nobody)),
         lines=lines,
         events=events,
         paths=None if log_dir is None else RunPaths.create(os.fspath(log_dir), plan.run_id),

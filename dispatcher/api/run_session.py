@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from dispatcher.api.find_processes import Aftermath
+from dispatcher.api.find_processes import FinalCleanup
 from dispatcher.api.report import Fold, Report, write_json
 from dispatcher.core.events.report_events import NcclNetwork, RunBegan, RunClosed, placed
 from dispatcher.core.events.run_events import Event, HostExcluded, SignalReceived
@@ -152,7 +152,7 @@ class RunSession:
         seen = {at: rdma[name] for at, name in enumerate(self._hosts) if rdma.get(name)}
         self._nccl = NcclListener(settings, self.tell, time.monotonic, seen)
         hosts = [node.host for node in places]
-        self._aftermath = Aftermath(hosts, plan.run_id, transport_for, self.tell)
+        self._cleanup = FinalCleanup(hosts, plan.run_id, transport_for, self.tell)
         self._runner = Runner(
             plan,
             transport_for,
@@ -160,11 +160,11 @@ class RunSession:
             [
                 self._tail,
                 self._fold,
-                self._aftermath,
+                self._cleanup,
                 *(() if elsewhere else [self._nccl]),
                 *sinks,
             ],
-            check_orphans=self._aftermath.check_orphans,
+            check_orphans=self._cleanup.check_orphans,
             check=check,
             agent_python=agent_python,
             sample_every=sample_every,
@@ -199,7 +199,7 @@ class RunSession:
         left_out = [] if self._verdict else self._excluded
         known = [began, *(HostExcluded(one.host, one.why, one.by) for one in left_out)]
         verdict = self._runner.run(self._verdict, handled, known)
-        cleaned = self._aftermath.clean(handled, () if verdict.ok else self._elsewhere)
+        cleaned = self._cleanup.clean(handled, () if verdict.ok else self._elsewhere)
         last = self._close(verdict, cleaned, time.monotonic() - at)
         self._fold.event(last)
         report, paths = self._fold.report(), self._paths

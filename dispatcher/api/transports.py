@@ -1,4 +1,4 @@
-"""How hosts are reached: ``Ways`` says it, ``Reach`` makes each transport once and shares it."""
+"""How hosts are reached: ``Ways`` says it, ``TransportPool`` has the transports, each made once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Ways(Value):
         return SRUN if self.rsh is None else template(self.rsh)
 
 
-class Reach:
+class TransportPool:
     """Transports by host; closes them all at the end of the context.
 
     ask: asks for a passphrase; called on the thread of a link. alive: when a silent host is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dispatcher.cli.jobs.stacks import ToldHomes
+from dispatcher.cli.jobs.stacks import JournalLocations
 
 
 def line(name: str, **context: object) -> str:
@@ -14,7 +14,7 @@ def line(name: str, **context: object) -> str:
 
 def test_ranks_are_counted_on_each_host_and_anew_after_a_restart(tmp_path: Path) -> None:
     journal = tmp_path / "dispatch.jsonl"
-    homes = ToldHomes(journal, ["n1", "n2", "n3"])
+    homes = JournalLocations(journal, ["n1", "n2", "n3"])
     assert (homes.home(0), homes.host_of(0)) == ((3, 0), "?")  # there is no journal yet
     first = line("ranks.placed") + line("rank.spawned", node=0, rank=0)
     second = line("rank.spawned", node=1, rank=2) + line("rank.spawned", node=0, rank=1)

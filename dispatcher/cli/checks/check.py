@@ -25,7 +25,7 @@ from dispatcher.cli.checks import check_table
 from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.help import section
 from dispatcher.cli.hints import Advice
-from dispatcher.cli.options.connect_options import Reach
+from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.host_options import find_hosts, how_options, where_options
 from dispatcher.cli.options.option_classes import CheckOptions, LoginOptions, count, seconds
 from dispatcher.cli.say import say
@@ -143,7 +143,7 @@ def examined(
     if not want.asked.script:
         chosen = tuple(check for check in chosen if check.name != "script")
     connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
-    with Reach(options) as reach:
+    with TransportPool(options) as reach:
         return examine(
             hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port
         )

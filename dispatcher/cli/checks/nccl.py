@@ -81,14 +81,14 @@ def _read(path: str, flag: str, most: int) -> str:
 
 def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]:
     """What the hosts themselves say."""
-    from dispatcher.cli.options.connect_options import Reach
+    from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.runner.surveys import survey
 
     targets = find_hosts(options, say)
     allow_open_files(len(targets))
     names = ExecPlan(targets, ("true",)).names
     connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
-    with Reach(options) as reach:
+    with TransportPool(options) as reach:
         answers = survey(targets, READINGS, reach.transport_for, seconds=PATIENCE, connect=connect)
     found = {}
     for host, name, answer in zip(targets, names, answers, strict=True):

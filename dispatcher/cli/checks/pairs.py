@@ -27,7 +27,7 @@ from dispatcher.checks.pair_ranking import (
     rank_pairs,
     tournament,
 )
-from dispatcher.cli.options.connect_options import Reach
+from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.cli.options.option_classes import CheckOptions, count, seconds
 from dispatcher.cli.say import say
@@ -204,7 +204,7 @@ def _measured(
     from dispatcher.runner.surveys import find_places, play_round
 
     pairs: list[Pair] = []
-    with Reach(options) as reach:
+    with TransportPool(options) as reach:
         places, problems = find_places(
             targets, options.iface, reach.transport_for, seconds=LIMIT, connect=connect
         )
@@ -230,7 +230,7 @@ def _measured(
 def _by_ranks(
     targets: Sequence[Host],
     options: CheckOptions,
-    reach: Reach,
+    reach: TransportPool,
     problems: dict[int, str],
     connect: float,
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:

@@ -49,7 +49,7 @@ def command(options: ConnectOptions) -> int:
         return _ask(options)
     from dispatcher.api.request import allow_open_files
     from dispatcher.cli.exec.run_exec import carry_out, limits
-    from dispatcher.cli.options.connect_options import Reach
+    from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.cli.options.host_options import find_hosts
     from dispatcher.cli.say import say
     from dispatcher.plan.exec_plan import ExecPlan
@@ -57,7 +57,7 @@ def command(options: ConnectOptions) -> int:
     hosts = find_hosts(options, say)
     allow_open_files(len(hosts))
     options = replace(options, gather=True)
-    with Reach(options) as reach:
+    with TransportPool(options) as reach:
         return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), options, reach)
 
 

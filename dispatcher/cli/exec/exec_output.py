@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BOTH = frozenset({STDOUT, STDERR})
 
 
-class Telling:
+class ExecOutput:
     """The sinks of one exec_plan. say: writes a line on standard error; nobody_reads: see Screen.
 
     through: the one host's bytes go to our terminal as they are.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dispatcher.api.request import allow_open_files
 from dispatcher.cli.hints import Advice
-from dispatcher.cli.options.connect_options import Reach
+from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.option_classes import CopyOptions
 from dispatcher.cli.run.run_sinks import may_draw, terminals
 from dispatcher.cli.say import say
@@ -89,7 +89,7 @@ def run(
     # standard output is the copy's own wire; standard error is for people
     view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals(), mark_errors=False)
     screen = Screen(view, writer)
-    with Reach(options) as reach:
+    with TransportPool(options) as reach:
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,

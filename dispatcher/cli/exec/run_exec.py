@@ -33,7 +33,7 @@ from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.hosts.hostfile import parse_hostfile
 
 if TYPE_CHECKING:
-    from dispatcher.cli.options.connect_options import Reach
+    from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.runner.exec.stdio import Keyboard, StdinSpool
 
 
@@ -109,9 +109,9 @@ def run(options: ExecOptions) -> int:
     )
     tree = fanout(options, exec_plan.hosts)
     allow_open_files(len(exec_plan.hosts))
-    from dispatcher.cli.options.connect_options import Reach
+    from dispatcher.cli.options.connect_options import TransportPool
 
-    with Reach(options, tree=tree) as reach:
+    with TransportPool(options, tree=tree) as reach:
         return carry_out(exec_plan, options, reach)
 
 
@@ -189,9 +189,9 @@ def is_our_terminal(options: ExecOptions, exec_plan: ExecPlan) -> bool:
     )
 
 
-def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: Reach) -> int:
+def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool) -> int:
     """Run ``exec_plan`` and show it as the options say; the exit code. Raises: UsageError."""
-    from dispatcher.cli.exec.exec_output import Telling
+    from dispatcher.cli.exec.exec_output import ExecOutput
     from dispatcher.core.events.exec_events import exit_code
     from dispatcher.core.events.run_events import SignalReceived
     from dispatcher.runner.exec.exec_loop import ExecRunner
@@ -200,7 +200,7 @@ def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: Reach) -> int:
         runner.tell(SignalReceived(signal.SIGPIPE))
 
     interactive = is_our_terminal(options, exec_plan)
-    telling = Telling(options, exec_plan.names, say, nobody_reads, through=interactive)
+    output = ExecOutput(options, exec_plan.names, say, nobody_reads, through=interactive)
     stdio: StdinSpool | Keyboard | None = None
     if exec_plan.stdin:
         from dispatcher.runner.exec.stdio import StdinSpool
@@ -214,14 +214,14 @@ def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: Reach) -> int:
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,
-            telling.sinks,
+            output.sinks,
             stdio=stdio,
             ask=ask,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
         reach.typing = runner.typing
         outcomes = runner.run()
-    telling.conclude(outcomes)
+    output.conclude(outcomes)
     code = exit_code(outcomes, largest=options.max_code)
     for path in filter(None, {options.failed_to, options.retry_failed}):
         try:

@@ -42,7 +42,7 @@ from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.exec.run_exec import carry_out, limits
 from dispatcher.cli.help import section
 from dispatcher.cli.options import sudo
-from dispatcher.cli.options.connect_options import Reach
+from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.host_options import (
     find_hosts,
     how_options,
@@ -163,7 +163,7 @@ def run(options: ShellOptions) -> int:
     sudo.user(options)
     limits(options)
     allow_open_files(len(hosts))
-    with Reach(options, keep=True) as reach:
+    with TransportPool(options, keep=True) as reach:
         shell = Shell(hosts, options, reach)
         if not os.isatty(0):
             for line in sys.stdin:
@@ -178,7 +178,7 @@ def run(options: ShellOptions) -> int:
 class Shell:
     """The state of one shell: its hosts, how it shows output, the last exit code."""
 
-    def __init__(self, hosts: Sequence[Host], options: ShellOptions, reach: Reach) -> None:
+    def __init__(self, hosts: Sequence[Host], options: ShellOptions, reach: TransportPool) -> None:
         self._first = self._hosts = tuple(hosts)
         self._options = options
         self._reach = reach

@@ -12,8 +12,8 @@ import time
 from collections import deque
 from typing import Any
 
-from dispatcher.cli.jobs.stacks import ToldHomes
-from dispatcher.cli.options.output_options import Showing
+from dispatcher.cli.jobs.stacks import JournalLocations
+from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.cli.run import run_sinks as told
 from dispatcher.cli.run.run_sinks import RankLabels
 from dispatcher.cli.say import say
@@ -37,16 +37,16 @@ LOOK = 0.1
 class Watch:
     """The screen that shows ``job``; ``notes`` are lines to be said when there is time."""
 
-    def __init__(self, job: registry.Job, showing: Showing) -> None:
+    def __init__(self, job: registry.Job, output: OutputSettings) -> None:
         hosts = [name for name, _, _ in job.hosts]
         self.job = job
         self.notes: deque[str] = deque()
         self.ranks = job.ranks
-        self.has_footer = not showing.quiet and told.may_draw(os.environ)
+        self.has_footer = not output.quiet and told.may_draw(os.environ)
         self.remote_progress = RemoteProgress(len(hosts), time.monotonic)
         logs = RunPaths(job.logs or job.folder)
-        self._homes = ToldHomes(logs.journal, hosts)
-        view = told.view_of(showing, RankLabels(showing.label, lambda: self._homes))
+        self._homes = JournalLocations(logs.journal, hosts)
+        view = told.view_of(output, RankLabels(output.label, lambda: self._homes))
         if self.has_footer:
             from dispatcher.output.terminal.live_terminal import Terminal
 
@@ -57,10 +57,10 @@ class Watch:
             )
         else:
             self.screen = Screen(view, Writer(on_broken=_nobody_reads))
-        if showing.only is not None:
+        if output.only is not None:
             from dispatcher.output.buffered import OnlyRanks
 
-            self.screen = OnlyRanks(self.screen, showing.only)
+            self.screen = OnlyRanks(self.screen, output.only)
 
     def placed(self, world_size: int, restart: int = 0) -> None:
         """The ranks are about to run, perhaps again."""

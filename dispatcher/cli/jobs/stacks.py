@@ -25,7 +25,7 @@ from dispatcher.model.errors import DispatchError
 from dispatcher.output.text.sanitize import sanitize_text
 
 
-class ToldHomes:
+class JournalLocations:
     """``home`` and ``host_of`` of each rank, read when somebody asks for one not yet known.
 
     hosts: their names by number. A journal that is gone, or not ours, tells of no rank.

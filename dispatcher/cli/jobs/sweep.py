@@ -15,7 +15,7 @@ import click
 from dispatcher.api.find_processes import Look, look_by, summary
 from dispatcher.cli import entry
 from dispatcher.cli.entry import MIXED, enter
-from dispatcher.cli.options.connect_options import Reach
+from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.host_options import find_hosts, how_options, where_options
 from dispatcher.cli.options.option_classes import LoginOptions, SweepOptions
 from dispatcher.cli.say import say
@@ -30,7 +30,7 @@ def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, 
     """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's."""
     # under a rank we would carry its run id to what we start here
     os.environ.pop("DISPATCH_RUN_ID", None)
-    with Reach(reach) as transports:
+    with TransportPool(reach) as transports:
         return look_by(transports.transport_for, hosts, run_ids, kill=kill)
 
 

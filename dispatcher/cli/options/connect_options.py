@@ -197,7 +197,7 @@ def fanout(options: KeepOptions, hosts: Sequence[Host], run_id: str | None = Non
     )
 
 
-class Reach(transports.Reach):
+class TransportPool(transports.TransportPool):
     """Transports by host; closes them all at the end of the context.
 
     ask: asks for a secret; by default at our terminal. keep: connections are used
@@ -242,7 +242,7 @@ class Reach(transports.Reach):
 
     def in_process(self, *, keep: bool = False) -> Transport:
         return transport(
-            self._options, lambda: super(Reach, self).in_process(keep=keep or self._keep)
+            self._options, lambda: super(TransportPool, self).in_process(keep=keep or self._keep)
         )
 
 

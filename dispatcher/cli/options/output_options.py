@@ -115,7 +115,7 @@ def options(command: Command) -> Command:
 
 
 @value
-class Showing(Value):
+class OutputSettings(Value):
     """The options, checked. partial_after: None for what suits the reader."""
 
     label: str
@@ -138,13 +138,13 @@ class Showing(Value):
     verbose: bool
 
 
-def settings(options: ShowOptions, world_size: int | None) -> Showing:
+def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
     """What the options say. world_size: None if it is not known yet. Raises: UsageError."""
     if options.quiet and options.verbose:
         raise UsageError("--quiet and --verbose exclude each other")
     if not options.log_dir:
         _alone(options)
-    return Showing(
+    return OutputSettings(
         label=options.label,
         timestamps=options.timestamps,
         only=_only(options, world_size),

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dispatcher.cli.options.option_classes import RunOptions, replace
-from dispatcher.cli.options.output_options import Showing, settings
+from dispatcher.cli.options.output_options import OutputSettings, settings
 from dispatcher.cli.say import say
 from dispatcher.core.events.run_events import RankSpawned, RanksPlaced
 from dispatcher.core.events.sink import Sink, Stamped
@@ -46,7 +46,7 @@ MOST_SHOWN = 64 << 10
 def detach(
     plan: JobPlan,
     options: RunOptions,
-    run: Callable[[JobPlan, RunOptions, Showing, RunPaths, Word], int],
+    run: Callable[[JobPlan, RunOptions, OutputSettings, RunPaths, ForegroundLink], int],
 ) -> int:
     """``run`` the plan in the background; the exit code of its start.
 
@@ -56,9 +56,9 @@ def detach(
     log_dir = options.log_dir or str(private(state_folder()))
     # what the ranks write is in the files; the launcher's own log needs no copy of it
     quiet = replace(options, log_dir=log_dir, only_ranks="none")
-    showing = settings(quiet, None if plan.is_open else plan.world_size)
+    output = settings(quiet, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(log_dir, plan.run_id)
-    return background(lambda word: run(plan, quiet, showing, paths, word), paths, plan.run_id)
+    return background(lambda word: run(plan, quiet, output, paths, word), paths, plan.run_id)
 
 
 def check(options: RunOptions) -> None:
@@ -78,7 +78,7 @@ def check(options: RunOptions) -> None:
             )
 
 
-def background(launcher: Callable[[Word], int], paths: RunPaths, run_id: str) -> int:
+def background(launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_id: str) -> int:
     """Run ``launcher`` in the background; in the foreground, the exit code of the start.
 
     launcher: is given the way to tell the foreground; returns the job's exit code.
@@ -95,7 +95,7 @@ def background(launcher: Callable[[Word], int], paths: RunPaths, run_id: str) ->
             if os.fork() == 0:
                 ours.close()
                 _become_background(paths)
-                _end(launcher, Word(theirs))
+                _end(launcher, ForegroundLink(theirs))
         finally:
             os._exit(0)
     theirs.close()
@@ -104,7 +104,7 @@ def background(launcher: Callable[[Word], int], paths: RunPaths, run_id: str) ->
         return _Foreground(ours, paths, run_id).wait()
 
 
-class Word(Sink):
+class ForegroundLink(Sink):
     """Tells the foreground: who we are, that the ranks run, or how it ended; and asks it."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -148,7 +148,7 @@ def _become_background(paths: RunPaths) -> None:
     os.close(log)
 
 
-def _end(launcher: Callable[[Word], int], word: Word) -> None:
+def _end(launcher: Callable[[ForegroundLink], int], word: ForegroundLink) -> None:
     """Run the job to its end and leave the process, whatever happens."""
     code = errors.CLUSTER
     try:

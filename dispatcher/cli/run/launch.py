@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dispatcher.api.request import allow_open_files
-from dispatcher.cli.options.connect_options import Reach, fanout, judge
+from dispatcher.cli.options.connect_options import TransportPool, fanout, judge
 from dispatcher.cli.options.run_options import request
-from dispatcher.cli.run.mpirun_launcher import Handing
+from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
 from dispatcher.cli.run.mpirun_launcher import check as check_launcher
 from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
@@ -29,8 +29,8 @@ from dispatcher.plan.job.job_plan import JobPlan, plan_job
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import Fanout
     from dispatcher.cli.options.option_classes import RunOptions
-    from dispatcher.cli.options.output_options import Showing
-    from dispatcher.cli.run.detach import Word
+    from dispatcher.cli.options.output_options import OutputSettings
+    from dispatcher.cli.run.detach import ForegroundLink
     from dispatcher.model.paths import RunPaths
 
 
@@ -101,7 +101,7 @@ def launch(options: RunOptions) -> int:
     for notice in plan.notices:
         say(f"note: {notice}")
     if options.dry_run:
-        show(Handing(plan, options).plan, tree, as_json=options.as_json)
+        show(MpirunLauncher(plan, options).plan, tree, as_json=options.as_json)
         return 0
     if options.as_json:
         raise UsageError("--json needs --dry-run")
@@ -122,9 +122,9 @@ def launch(options: RunOptions) -> int:
         from dispatcher.cli.run.detach import detach
 
         return detach(plan, options, _run)
-    showing = settings(options, None if plan.is_open else plan.world_size)
+    output = settings(options, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(options.log_dir, plan.run_id) if options.log_dir else None
-    return _run(plan, options, showing, paths)
+    return _run(plan, options, output, paths)
 
 
 def _run_id() -> str:
@@ -136,9 +136,9 @@ def _run_id() -> str:
 def _run(
     plan: JobPlan,
     options: RunOptions,
-    showing: Showing,
+    output: OutputSettings,
     paths: RunPaths | None,
-    word: Word | None = None,
+    word: ForegroundLink | None = None,
 ) -> int:
     """Carry out the plan; the exit code. word: to the foreground, if we are in the background."""
     import signal
@@ -146,9 +146,9 @@ def _run(
     from dispatcher.api.run_session import RunSession, open_files
     from dispatcher.cli.hints import Advice
     from dispatcher.cli.run import run_sinks as told
-    from dispatcher.cli.run.monitoring import Seen
+    from dispatcher.cli.run.monitoring import Monitoring
     from dispatcher.cli.run.preflight import preflight
-    from dispatcher.cli.run.registration import Enrolled
+    from dispatcher.cli.run.registration import JobRegistration
     from dispatcher.cli.run.run_sinks import RankLabels
     from dispatcher.core.events.run_events import SignalReceived
     from dispatcher.core.events.sink import Sink
@@ -157,11 +157,11 @@ def _run(
     from dispatcher.runner.run.run_loop import HANDLED
 
     decision = preflight(plan, options)
-    handed = Handing(decision.plan, options)
-    plan = handed.plan
-    if handed.hosts:
-        showing = replace(showing, label="none")  # lines have mpirun's labels
-    for text in () if showing.quiet else (*decision.notes, *handed.notes):
+    mpirun = MpirunLauncher(decision.plan, options)
+    plan = mpirun.plan
+    if mpirun.hosts:
+        output = replace(output, label="none")  # lines have mpirun's labels
+    for text in () if output.quiet else (*decision.notes, *mpirun.notes):
         say(text)
     hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
 
@@ -169,26 +169,26 @@ def _run(
         if paths is None:  # with files the run is worth going on
             session.tell(SignalReceived(signal.SIGPIPE))
 
-    seen = Seen(plan, showing, hosts, lambda event: session.tell(event))
+    monitoring = Monitoring(plan, output, hosts, lambda event: session.tell(event))
     screen, progress = told.open_screen(
-        showing, RankLabels(showing.label, lambda: session), hosts, on_broken=nobody_reads,
-        files_keep_all=told.files_keep_all(showing, paths), over=seen.over,
+        output, RankLabels(output.label, lambda: session), hosts, on_broken=nobody_reads,
+        files_keep_all=told.files_keep_all(output, paths), over=monitoring.over,
     )  # fmt: skip
-    sinks: list[Sink] = [*seen.sinks]
+    sinks: list[Sink] = [*monitoring.sinks]
     if progress is not None:
         sinks.append(progress)
-    if showing.stall_after is not None:
+    if output.stall_after is not None:
         from dispatcher.output.monitor.run_progress import StallDetector
 
         sinks.append(
-            StallDetector(showing.stall_after, lambda event: session.tell(event), time.monotonic)
+            StallDetector(output.stall_after, lambda event: session.tell(event), time.monotonic)
         )
     if paths is not None:
         sinks += open_files(
-            plan, paths, screen.say, merge=showing.log_merge, overflow=showing.log_overflow,
-            rotation=showing.rotation,
+            plan, paths, screen.say, merge=output.log_merge, overflow=output.log_overflow,
+            rotation=output.rotation,
         )  # fmt: skip
-        if not showing.quiet:
+        if not output.quiet:
             say(f"note: logs in {paths.folder}")
     if options.trace is not None:
         from dispatcher.output.files.trace import Trace
@@ -197,33 +197,38 @@ def _run(
             sinks.append(Trace(options.trace, hosts, _age(), screen.say))
         except OSError as error:
             raise UsageError(f"--trace {options.trace}: {error.strerror}") from None
-    sinks += seen.metrics(screen.say)
+    sinks += monitoring.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
-    enrolled = Enrolled(
-        plan, options, paths, word, lambda event: session.tell(event), seen.slow, handed.hosts
+    registration = JobRegistration(
+        plan, options, paths, word, lambda event: session.tell(event), monitoring.slow, mpirun.hosts
     )
-    if not showing.quiet:
-        sinks.append(Notes(hosts, enrolled.also_told(screen.say), verbose=showing.verbose))
-    sinks += [screen, *enrolled.sinks]
+    if not output.quiet:
+        sinks.append(Notes(hosts, registration.also_told(screen.say), verbose=output.verbose))
+    sinks += [screen, *registration.sinks]
 
     tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
     ask = None if word is None else word.ask
-    heard = (lambda line: None) if showing.quiet else screen.say
-    with enrolled, handed, seen, Reach(options, ask, tree=tree, say=heard) as reach:
+    heard = (lambda line: None) if output.quiet else screen.say
+    with (
+        registration,
+        mpirun,
+        monitoring,
+        TransportPool(options, ask, tree=tree, say=heard) as reach,
+    ):
         session = RunSession(
             plan,
-            handed.way(reach.transport_for),
+            mpirun.way(reach.transport_for),
             sinks,
             say=say,
-            elsewhere=handed.hosts,
+            elsewhere=mpirun.hosts,
             paths=paths,
             excluded=decision.excluded,
             rdma=decision.rdma,
             verdict=decision.verdict,
             check=options.check != "none",
             agent_python=options.agent_python,
-            sample_every=showing.sample,
-            lent=seen.lent,
+            sample_every=output.sample,
+            lent=monitoring.lent,
             above=None if tree is None else tree.above,
             advise=Advice(options),
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
@@ -233,9 +238,9 @@ def _run(
         # whoever presses Ctrl-C again while the verdict is being told wants no traceback
         pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
         report = session.run(HANDLED)
-    for words in () if showing.quiet else seen.slow():
+    for words in () if output.quiet else monitoring.slow():
         say(f"note: {words}")
-    enrolled.conclude(report.exit_code, report.verdict)
+    registration.conclude(report.exit_code, report.verdict)
     if progress is not None:
         told.close_panel(
             report.verdict, report.exit_code, len(plan.nodes), report.world_size, report.seconds

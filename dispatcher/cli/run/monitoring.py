@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from dispatcher.cli.options.output_options import Showing
+from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import BEAT, Sink
 from dispatcher.model.errors import UsageError
@@ -55,7 +55,7 @@ def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
     return Table([node.host.name for node in nodes], time.monotonic, slow)
 
 
-class Watched:
+class WatchTable:
     """The screen that ``--watch`` shows. Raises: UsageError if the terminal cannot be opened."""
 
     def __init__(self, hosts: Sequence[str], table: Table) -> None:
@@ -83,8 +83,8 @@ class Watched:
             self._sink.give_back()
 
 
-class Seen:
-    """Nothing, and nothing loaded, unless ``showing`` wants something.
+class Monitoring:
+    """Nothing, and nothing loaded, unless ``output`` wants something.
 
     sinks: who is to be told of the run. tell: takes what they find out. As a context: in the
     end the terminal is as it was.
@@ -93,31 +93,31 @@ class Seen:
     def __init__(
         self,
         plan: JobPlan,
-        showing: Showing,
+        output: OutputSettings,
         hosts: Sequence[str],
         tell: Callable[[Event], None],
     ) -> None:
         self.sinks: list[Sink] = []
-        self._watched: Watched | None = None
+        self._watched: WatchTable | None = None
         self._table: Table | None = None
-        self._showing = showing
+        self._output = output
         self._run_id = plan.run_id
         self._steps: StepLines | None = None
-        pattern = showing.step_line
+        pattern = output.step_line
         if pattern is not None:
             from dispatcher.output.monitor.outliers import StepLines
 
             self._steps = StepLines(pattern, hosts, time.monotonic)
             self.sinks.append(self._steps)
-        if showing.sample is not None:
+        if output.sample is not None:
             from dispatcher.output.monitor.outliers import SampleOutliers
 
             self.sinks.append(SampleOutliers(tell))
-        if showing.watch or showing.metrics is not None:
+        if output.watch or output.metrics is not None:
             self._table = open_table(plan, self.slow)
             self.sinks.append(self._table)
-            if showing.watch:
-                self._watched = Watched(hosts, self._table)
+            if output.watch:
+                self._watched = WatchTable(hosts, self._table)
 
     def slow(self) -> tuple[str, ...]:
         """Ranks that are slower than the others, in words."""
@@ -125,13 +125,13 @@ class Seen:
 
     def metrics(self, warn: Callable[[str], None]) -> list[Sink]:
         """What writes them down, if anything does. Raises: UsageError if that cannot be begun."""
-        table, path = self._table, self._showing.metrics
+        table, path = self._table, self._output.metrics
         if table is None or path is None:
             return []
         from dispatcher.output.buffered import BufferedSink
         from dispatcher.output.monitor.metrics import Metrics, exposition
 
-        every = self._showing.sample or BEAT
+        every = self._output.sample or BEAT
         try:
             sink = Metrics(lambda: exposition(table.snapshot(), self._run_id), warn, every, path)
         except OSError as error:
@@ -147,7 +147,7 @@ class Seen:
         """The terminal is the shell's for so long."""
         return nullcontext() if self._watched is None else self._watched.lent()
 
-    def __enter__(self) -> Seen:
+    def __enter__(self) -> Monitoring:
         return self
 
     def __exit__(

@@ -31,7 +31,7 @@ OURS = "dispatch"
 _ANSWER = 20.0
 
 
-class Handing:
+class MpirunLauncher:
     """plan: what dispatch itself carries out. hosts: those that are left to another launcher.
 
     notes: what the user should know of that. As a context: the script is there for so long.
@@ -71,7 +71,7 @@ class Handing:
         here, local = self.plan.nodes[0].host, LocalTransport()
         return lambda host: local if host is here else transport_for(host)
 
-    def __enter__(self) -> Handing:
+    def __enter__(self) -> MpirunLauncher:
         if self._script is not None:
             path, text = self._script
             try:

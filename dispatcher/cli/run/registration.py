@@ -19,15 +19,12 @@ from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.option_classes import RunOptions
-    from dispatcher.cli.run.detach import Word
+    from dispatcher.cli.run.detach import ForegroundLink
     from dispatcher.jobs.control_server import ControlServer
     from dispatcher.jobs.stacks_server import StacksServer
 
-#: the options that say how hosts are reached
-REACH = ("transport", "rsh", "ssh_config", "host_keys")
 
-
-class Enrolled:
+class JobRegistration:
     """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
 
     slow: tells of slow ranks, in words. elsewhere: hosts where ranks run that are not in the plan.
@@ -42,7 +39,7 @@ class Enrolled:
         plan: JobPlan,
         options: RunOptions,
         paths: RunPaths | None,
-        word: Word | None,
+        word: ForegroundLink | None,
         tell: Callable[[Event], None],
         slow: Callable[[], tuple[str, ...]],
         elsewhere: Sequence[Host] = (),
@@ -126,7 +123,7 @@ class Enrolled:
 
         return both
 
-    def __enter__(self) -> Enrolled:
+    def __enter__(self) -> JobRegistration:
         return self
 
     def __exit__(

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from dispatcher.cli.options.output_options import Showing
+from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.hostset import fold
 from dispatcher.output.files.journal import write_all
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dispatcher.output.terminal.footer import Footer
 
 
-class Homes(Protocol):
+class RankLocations(Protocol):
     """Where ranks run: ``home`` is the host's number and the rank's own there."""
 
     def home(self, rank: int) -> tuple[int, int]: ...
@@ -57,7 +57,7 @@ class Homes(Protocol):
 class RankLabels:
     """kind: ``rank``, ``host`` or ``none``. runner: gives the run, which is made later."""
 
-    def __init__(self, kind: str, runner: Callable[[], Homes]) -> None:
+    def __init__(self, kind: str, runner: Callable[[], RankLocations]) -> None:
         self._kind = kind
         self._runner = runner
 
@@ -91,7 +91,7 @@ PAUSED = 2.0
 
 
 def open_screen(
-    showing: Showing,
+    output: OutputSettings,
     labels: Labels,
     hosts: Sequence[str],
     *,
@@ -103,9 +103,9 @@ def open_screen(
 
     The first's ``say`` is the run's word to the user. hosts: node -> name.
     """
-    view = view_of(showing, labels)
+    view = view_of(output, labels)
     progress = None
-    if not showing.quiet and may_draw(os.environ):
+    if not output.quiet and may_draw(os.environ):
         from dispatcher.output.monitor.run_progress import Progress
         from dispatcher.output.terminal.live_terminal import Terminal
 
@@ -119,14 +119,14 @@ def open_screen(
         over(screen),
         writer,
         STDOUT,
-        showing.screen_overflow,
+        output.screen_overflow,
         kept=files_keep_all,
         draws=progress is not None,
     )
-    if showing.only is not None:
+    if output.only is not None:
         from dispatcher.output.buffered import OnlyRanks
 
-        sink = OnlyRanks(sink, showing.only)
+        sink = OnlyRanks(sink, output.only)
     return sink, progress
 
 
@@ -151,19 +151,19 @@ def unhurried(
     return BufferedSink(screen, "screen", drop=drop, patience=patience, pace=lambda: writer.pace)
 
 
-def view_of(showing: Showing, labels: Labels) -> LineFormat:
+def view_of(output: OutputSettings, labels: Labels) -> LineFormat:
     """How lines look, and which are shown, on the standard streams as they are."""
-    streams, after = terminals(), showing.partial_after
+    streams, after = terminals(), output.partial_after
     return LineFormat(
         labels.of,
         labels.hue,
         terminals=streams,
         coloured=frozenset() if os.environ.get("NO_COLOR") else streams,
-        timestamps=showing.timestamps,
-        grep=showing.grep,
+        timestamps=output.timestamps,
+        grep=output.grep,
         partial_after=PARTIAL if after is None else after,
         state_after=STATE if after is None else after,
-        fold=_folding(showing) if showing.fold else None,
+        fold=_folding(output) if output.fold else None,
         fold_label=labels.of_many,
     )
 
@@ -231,17 +231,17 @@ def footer_of(
     return draw
 
 
-def _folding(showing: Showing) -> Callable[[int], Folding[int]]:
+def _folding(output: OutputSettings) -> Callable[[int], Folding[int]]:
     def fold(world_size: int) -> Folding[int]:
-        shown = showing.only
+        shown = output.only
         ranks = range(world_size)
         speakers = world_size if shown is None else sum(rank in shown for rank in ranks)
-        return Folding(speakers, mask=showing.fold_numbers)
+        return Folding(speakers, mask=output.fold_numbers)
 
     return fold
 
 
-def files_keep_all(showing: Showing, paths: RunPaths | None) -> bool:
+def files_keep_all(output: OutputSettings, paths: RunPaths | None) -> bool:
     """Whether every byte of the ranks will be found in a file."""
-    bounded = showing.log_overflow == "drop" or showing.rotation.keep is not None
+    bounded = output.log_overflow == "drop" or output.rotation.keep is not None
     return paths is not None and not bounded
