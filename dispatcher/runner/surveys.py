@@ -290,7 +290,7 @@ def play_round(
     reading = ["pair", "call", ["pair", table, SECONDS, limit], limit + 1.0, 4096]
     answers = survey(
         [hosts[host] for host in playing], [reading], transport_for,
-        seconds=limit + 4.0, connect=connect, more=("pair",),
+        seconds=limit + 4.0, connect=connect, more=("probe.tcp_pair",),
     )  # fmt: skip
     said = {
         host: _said(answer.readings.get("pair"), answer.problem)
