@@ -105,7 +105,7 @@ def _grace(put: Put) -> None:
     """TERM is waited on for ever."""
     from dispatcher.core.run import policy
 
-    put(policy, "ladder", lambda cause, grace: (policy.KillStep(signal.SIGTERM, 1e6),))
+    put(policy, "kill_steps", lambda cause, grace: (policy.KillStep(signal.SIGTERM, 1e6),))
 
 
 def _continuing(put: Put) -> None:
@@ -191,7 +191,7 @@ def _final_failures(put: Put) -> None:
 def _host_keys(put: Put) -> None:
     from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 
-    put(HostKeyCheck, "judge", lambda self, blob, kind: None)
+    put(HostKeyCheck, "verify", lambda self, blob, kind: None)
 
 
 def _sync_marker(put: Put) -> None:
@@ -426,7 +426,13 @@ def _changed(text: str, old: str, new: str) -> str:
 FAULTS = {"both at the start", "whole output", "known events", "sound core"}
 
 
-def switch_off(names: str, put: Put = setattr) -> None:
+def _put(owner: Any, name: str, value: Any) -> None:
+    """As ``setattr``; what is not there cannot be switched off."""
+    getattr(owner, name)
+    setattr(owner, name, value)
+
+
+def switch_off(names: str, put: Put = _put) -> None:
     """Change this process so that ``dispatch`` has none of ``names``, told apart by commas."""
     patches: list[tuple[str, str, str]] = []
     for name in names.split(","):
