@@ -366,7 +366,7 @@ def test_a_folder_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("exec", "--keep=0", "-w", "n1", "true"), "for how long"),
+        (("exec", "--keep=0", "-w", "n1", "true"), "cannot be kept for 0 s"),
         (("exec", "--keep=soon", "-w", "n1", "true"), "--keep: not a number"),
         (("exec", "--keep", "--transport", "ssh", "-w", "n1", "true"), "ControlPersist"),
         (("connect", "--list", "--close"), "exclude each other"),
