@@ -96,10 +96,12 @@ def _filled() -> _Filled:
 
 def said_to(command: str) -> dict[str, Setting]:
     """What the files say to another command, by the names of options; not judged."""
-    from dispatcher.cli.options.config_file import chosen
-
     filled = _filled()
-    return chosen(filled.files, command, filled.profile) if filled.files else {}
+    if not filled.files:
+        return {}
+    from dispatcher.cli.options.config_file import chosen  # and with it a TOML parser
+
+    return chosen(filled.files, command, filled.profile)
 
 
 def as_said_to(command: str, names: Mapping[str, str]) -> dict[str, Any]:

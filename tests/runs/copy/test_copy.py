@@ -271,7 +271,7 @@ def test_ranks_and_hosts_in_names(tmp_path: Path) -> None:
         (("put", "-w", "n1", "x", "/{user}/"), "unknown placeholder: {user}"),
         (("put", "-w", "n1", "{host", "/x"), "no such file"),
         (("put", "-w", "n1", "{rank}", "/x"), "how many ranks has n1"),
-        (("put", "-w", "n1", "x"), "what, and where to"),
+        (("put", "-w", "n1", "x"), "needs what to send, and where to put it"),
         (("put", "-w", "n1", "/no/such", "/x"), "no such file"),
         (("put", "-w", "n1", "/etc/hosts", "/etc/../etc/hosts", "/x"), "two of that name"),
         (("put", "-w", "n1", "/dev/null", "/x"), "not a file"),
