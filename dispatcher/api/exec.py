@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatcher.api.request import Hosts, allow_open_files, hosts_of
+from dispatcher.api.request import Hosts, hosts_of
 from dispatcher.api.run_session import BackgroundRun
-from dispatcher.api.transports import Ask, TransportPool, Ways, judge, nobody
+from dispatcher.api.transports import Ask, TransportPool, Ways, allow_open_files, judge, nobody
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
 from dispatcher.model.errors import UsageError
 from dispatcher.output.exec.exec_notes import describe, outcome_text

@@ -37,7 +37,7 @@ from dispatcher.core.events.verdicts import (
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
-from dispatcher.output.files.journal import create, read, write_all
+from dispatcher.model.paths import create, write_all
 from dispatcher.output.text.failures import behind_lines, blamed
 from dispatcher.output.text.verdict_text import Last, alike, describe, history, left_out, record
 from dispatcher.plan.job import placement
@@ -295,6 +295,8 @@ def replay(journal: Path) -> Report:
     Raises: DispatchError, with the file and its line, for what is no journal of a run or ends
     before the run does.
     """
+    from dispatcher.output.files.journal import read  # a run that reports reads none
+
     fold = Fold(journal.parent)
     for stamped in read(journal):
         fold.event(stamped)

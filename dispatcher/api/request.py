@@ -115,10 +115,6 @@ def plan_job(request: Request, run_id: str | None = None) -> JobPlan:
     return job_plan.plan_job(request, run_id or new_run_id())
 
 
-#: descriptors that one host may take (--transport ssh: three pipes and a process)
-FILES_PER_HOST = 4
-
-
 def cwd_of(chdir: str | None) -> str:
     """The folder the ranks start in, by the name the user's shell gives it.
 
@@ -152,26 +148,6 @@ def python_of(environ: Mapping[str, str]) -> str:
         if folder and os.access(path := os.path.join(folder, "bin", "python"), os.X_OK):
             return path
     return sys.executable or "python3"
-
-
-def allow_open_files(n_hosts: int) -> None:
-    """Make room for the descriptors of ``n_hosts`` links, if the soft limit is too low.
-
-    Only then: the limit is inherited, and programs that use select(2) rely on
-    the usual one. Raises: UsageError if the hard limit is too low as well.
-    """
-    import resource
-
-    needed = FILES_PER_HOST * n_hosts + 64
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if needed <= soft or soft == resource.RLIM_INFINITY:
-        return
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        raise UsageError(
-            f"{n_hosts} hosts need {needed} open files, at most {hard} are allowed",
-            hint=f"ulimit -n {needed}  # or ask who set the limit",
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 #: seconds for a batch system's own program to answer

@@ -22,9 +22,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from dispatcher.api.report import Report
-from dispatcher.api.request import allow_open_files, plan_job
+from dispatcher.api.request import plan_job
 from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
-from dispatcher.api.transports import Ask, TransportPool, Ways, judge, nobody
+from dispatcher.api.transports import Ask, TransportPool, Ways, allow_open_files, judge, nobody
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced, SignalReceived
 from dispatcher.core.events.sink import Sink, Stamped

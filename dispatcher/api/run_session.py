@@ -34,13 +34,11 @@ from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
-from dispatcher.output.files.journal import Journal, append
 from dispatcher.output.files.rotation import Rotation
 from dispatcher.output.monitor.nccl_listener import NcclListener
 from dispatcher.output.text.failures import Advise, no_advice
 from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.verdict_text import advice_on, last_words
-from dispatcher.plan.job import plan_record
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
 from dispatcher.runner.inbox import LOOK, Stop
@@ -70,6 +68,9 @@ def open_files(
     """
     rotation = rotation or Rotation()
     try:
+        from dispatcher.output.files.journal import Journal  # a run without files needs neither
+        from dispatcher.plan.job import plan_record
+
         write_json(paths.plan, plan_record.describe(plan))
         found = [Journal(paths.journal, say), _output(paths, say, merge, overflow, rotation)]
     except OSError as error:
@@ -204,6 +205,8 @@ class RunSession:
         self._fold.event(last)
         report, paths = self._fold.report(), self._paths
         if paths is not None:  # the report itself is worth more than the files
+            from dispatcher.output.files.journal import append
+
             self._write(paths.journal, lambda: append(paths.journal, last))
             self._write(paths.report, lambda: write_json(paths.report, report.plain()))
         return report

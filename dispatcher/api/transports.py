@@ -157,3 +157,27 @@ def judge(ways: Ways, hosts: Iterable[Host]) -> None:
                     f"{host.name}: {field} {said} is asked for, which {flag} does not use",
                     hint=f"--rsh '... {{{field}}} ... {{host}}'",
                 )
+
+
+#: descriptors that one host may take (--transport ssh: three pipes and a process)
+FILES_PER_HOST = 4
+
+
+def allow_open_files(n_hosts: int) -> None:
+    """Make room for the descriptors of ``n_hosts`` links, if the soft limit is too low.
+
+    Only then: the limit is inherited, and programs that use select(2) rely on
+    the usual one. Raises: UsageError if the hard limit is too low as well.
+    """
+    import resource
+
+    needed = FILES_PER_HOST * n_hosts + 64
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed <= soft or soft == resource.RLIM_INFINITY:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise UsageError(
+            f"{n_hosts} hosts need {needed} open files, at most {hard} are allowed",
+            hint=f"ulimit -n {needed}  # or ask who set the limit",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -282,9 +282,9 @@ def _leaving_out(put: Put) -> None:
 
 def _open_files(put: Put) -> None:
     """Nobody asks how many files may be open."""
-    from dispatcher.api import request
+    from dispatcher.api import transports
 
-    put(request, "FILES_PER_HOST", 0)
+    put(transports, "FILES_PER_HOST", 0)
 
 
 def _attempt_numbers(put: Put) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from dispatcher.api.request import allow_open_files, cwd_of, python_of
+from dispatcher.api.request import cwd_of, python_of
+from dispatcher.api.transports import allow_open_files
 from dispatcher.checks import report
 from dispatcher.checks.check import Asked, Check
 from dispatcher.checks.report import CheckReport

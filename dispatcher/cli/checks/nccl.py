@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.api.request import allow_open_files
+from dispatcher.api.transports import allow_open_files
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl import nccl_log
 from dispatcher.checks.nccl.host_network import READINGS, from_text, text_of

@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from dispatcher.api.request import allow_open_files, python_of
+from dispatcher.api.request import python_of
+from dispatcher.api.transports import allow_open_files
 from dispatcher.checks.pair_ranking import (
     Pair,
     PairRanking,

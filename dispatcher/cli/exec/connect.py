@@ -47,7 +47,7 @@ def command(options: ConnectOptions) -> int:
     """Connect to all hosts, and keep the connections for the commands to come."""
     if options.listing or options.closing:
         return _ask(options)
-    from dispatcher.api.request import allow_open_files
+    from dispatcher.api.transports import allow_open_files
     from dispatcher.cli.exec.run_exec import carry_out, limits
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.cli.options.host_options import find_hosts

@@ -16,6 +16,7 @@ from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
+from dispatcher.model.paths import write_all
 from dispatcher.output.buffered import OnlyStreams
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, outcome_text
 from dispatcher.output.exec.host_blocks import (
@@ -26,7 +27,6 @@ from dispatcher.output.exec.host_blocks import (
     gathered,
     record,
 )
-from dispatcher.output.files.journal import write_all
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 

@@ -8,7 +8,7 @@ import shlex
 import signal
 from collections.abc import Sequence
 
-from dispatcher.api.request import allow_open_files
+from dispatcher.api.transports import allow_open_files
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.option_classes import CopyOptions

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dispatcher.api.request import allow_open_files
+from dispatcher.api.transports import allow_open_files
 from dispatcher.cli.options import mistakes, sudo
 from dispatcher.cli.options.connect_options import WINDOW, fanout
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed, only_typed

@@ -35,7 +35,7 @@ from types import ModuleType
 
 import click
 
-from dispatcher.api.request import allow_open_files
+from dispatcher.api.transports import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
 from dispatcher.cli import entry
 from dispatcher.cli.entry import CONTEXT, enter

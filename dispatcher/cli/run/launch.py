@@ -16,14 +16,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dispatcher.api.request import allow_open_files
+from dispatcher.api.transports import allow_open_files
 from dispatcher.cli.options.connect_options import TransportPool, fanout, judge
 from dispatcher.cli.options.run_options import request
 from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
 from dispatcher.cli.run.mpirun_launcher import check as check_launcher
 from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.job import plan_record
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     """Print the plan on standard output, secrets hidden. tree: who is reached through whom."""
     if as_json:
+        from dispatcher.plan.job import plan_record
+
         told = plan_record.describe(plan)
         if tree is not None:
             told["parents"] = tree.parents()
@@ -78,6 +79,8 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     console.print(f"folder      {escape(plan.cwd)}")
     if plan.ranks:
         console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")
+        from dispatcher.plan.job import plan_record
+
         environment = plan_record.describe(plan)["ranks"][0]["environment"]
         for name, value in sorted(environment.items()):
             console.print(f"            {escape(name)}={escape(value)}")

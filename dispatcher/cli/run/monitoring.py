@@ -18,8 +18,6 @@ from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.core.events.run_events import Event
 from dispatcher.core.events.sink import BEAT, Sink
 from dispatcher.model.errors import UsageError
-from dispatcher.output.monitor.live_table import Table
-from dispatcher.output.terminal.alt_screen import AltScreen, TableView, WatchScreen
 from dispatcher.output.terminal.screen import Screen, same_file
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.output.monitor.live_table import Table
     from dispatcher.output.monitor.outliers import StepLines
+    from dispatcher.output.terminal.alt_screen import WatchScreen
 
 
 def is_screen() -> bool:
@@ -51,6 +50,8 @@ def check(options: RunOptions) -> None:
 
 def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
     """The fold behind the table of ``plan``; slow: see there."""
+    from dispatcher.output.monitor.live_table import Table
+
     nodes = (*plan.nodes, *plan.spares)
     return Table([node.host.name for node in nodes], time.monotonic, slow)
 
@@ -59,6 +60,8 @@ class WatchTable:
     """The screen that ``--watch`` shows. Raises: UsageError if the terminal cannot be opened."""
 
     def __init__(self, hosts: Sequence[str], table: Table) -> None:
+        from dispatcher.output.terminal.alt_screen import AltScreen, TableView
+
         try:
             self._view = TableView(AltScreen(STDOUT), hosts, table.snapshot)
         except OSError as error:
@@ -67,6 +70,8 @@ class WatchTable:
 
     def over(self, screen: Screen) -> Sink:
         """``screen``, with the table before it."""
+        from dispatcher.output.terminal.alt_screen import WatchScreen
+
         self._sink = WatchScreen(self._view, screen)
         return self._sink
 

@@ -19,7 +19,7 @@ from dispatcher.cli.options.connect_options import ways
 from dispatcher.cli.options.option_classes import RunOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.output.files.journal import create, write_all
+from dispatcher.model.paths import create, write_all
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.transport.base import Transport
 

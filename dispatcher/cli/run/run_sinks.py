@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.hostset import fold
-from dispatcher.output.files.journal import write_all
+from dispatcher.model.paths import write_all
 from dispatcher.output.terminal.screen import (
     PARTIAL,
     STATE,

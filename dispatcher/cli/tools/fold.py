@@ -21,7 +21,7 @@ from dispatcher.cli.entry import CONTEXT, enter
 from dispatcher.cli.options.option_classes import seconds
 from dispatcher.cli.say import say
 from dispatcher.model.hostset import fold
-from dispatcher.output.files.journal import write_all
+from dispatcher.model.paths import write_all
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.fold import WINDOW, Folding, fold_numbers, gather
 from dispatcher.output.text.lines import LineAssembler

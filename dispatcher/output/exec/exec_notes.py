@@ -15,7 +15,7 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.hostset import fold
-from dispatcher.output.files.journal import write_all
+from dispatcher.model.paths import write_all
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.fold import plural
 from dispatcher.output.text.sanitize import sanitize_text

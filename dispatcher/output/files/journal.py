@@ -1,4 +1,4 @@
-"""The journal, and how files of a run are made: new, private to the user, written whole.
+"""The journal, written and read back.
 
 The journal has every event as one JSON line, in the order in which the run saw them (see
 ``core.events.codec``)::
@@ -18,22 +18,7 @@ from pathlib import Path
 from dispatcher.core.events import codec
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.model.errors import DispatchError
-
-
-def create(path: Path) -> int:
-    """A descriptor of the new file ``path``, mode 0600. Nothing that lies there is touched.
-
-    Raises: OSError, also when something of that name exists, be it a link.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o600)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of ``data``; one write(2) where the descriptor takes it whole."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+from dispatcher.model.paths import create, write_all
 
 
 class Journal(Sink):

@@ -36,7 +36,7 @@ from pathlib import Path
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import Counts, Sink, Stamped
 from dispatcher.model.errors import UsageError
-from dispatcher.output.files.journal import create, write_all
+from dispatcher.model.paths import create, write_all
 from dispatcher.output.files.rotation import LogFile, Rotation, mark
 from dispatcher.output.files.spool import LongLine, Spill
 from dispatcher.plan.job import placement

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dispatcher.model.frozen import Value, value
-from dispatcher.output.files.journal import create, write_all
+from dispatcher.model.paths import create, write_all
 
 
 def mark(count: int) -> bytes:

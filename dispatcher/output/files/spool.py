@@ -17,7 +17,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from dispatcher.output.files.journal import write_all
+from dispatcher.model.paths import write_all
 
 LIMIT = 4 << 30
 

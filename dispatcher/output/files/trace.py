@@ -22,7 +22,7 @@ from typing import Any
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.sink import Sink, Stamped
-from dispatcher.output.files.journal import write_all
+from dispatcher.model.paths import write_all
 from dispatcher.plan.job import placement
 
 #: the picture's process of the launcher itself; host n is n + 1

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.core.events.sink import Sink
-from dispatcher.output.files.journal import write_all
+from dispatcher.model.paths import write_all
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import STATES
 from dispatcher.plan.job.placement import name

@@ -19,7 +19,7 @@ from itertools import chain
 from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
 from dispatcher.core.events.sink import BEAT, Counts, Sink, Stamped
 from dispatcher.model.frozen import Value, value
-from dispatcher.output.files.journal import write_all
+from dispatcher.model.paths import write_all
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.fold import Folded, Folding
 from dispatcher.output.text.lines import LineAssembler

@@ -14,7 +14,7 @@ from dispatcher.core.events.monitor_events import NodeStacks, RankStack, StacksG
 from dispatcher.core.events.sink import Sink, Stamped
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.model.hostset import fold
-from dispatcher.output.files.journal import create, write_all
+from dispatcher.model.paths import create, write_all
 from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
