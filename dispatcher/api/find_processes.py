@@ -1,8 +1,6 @@
-"""What runs have left on many hosts, processes and folders: found, and looked for at a run's end.
+"""What runs have left on many hosts, processes and folders: found on request, and at a run's end.
 
-One look at what runs have left on many hosts, processes and folders, and its result in words.
-
-Last looks at hosts where nobody may be left to clean up: agent and guardian killed at once.
+At a run's end those hosts are looked at where agent and guardian were killed at once.
 
 Ranks die with their agent (the kernel sees to that), but a child in a session of its own
 does not, nor does the agent's private folder go, and both who would have ended these are dead.

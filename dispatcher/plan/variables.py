@@ -19,7 +19,7 @@ was started by somebody else (one stray ``SLURM_STEP_ID`` aborts Open MPI).
 named: a file that merely lies in the current folder may not set them. Whole families, since
 their members come and go. What programs make of variables of their own, nobody can list.
 
-Environment files (``--env-file``, DeepSpeed's ``.deepspeed_env``) to names and values.
+``parse_env_file`` reads environment files (``--env-file``, DeepSpeed's ``.deepspeed_env``).
 
 A line is ``NAME=VALUE``, ``export NAME=VALUE``, blank, or a ``#`` comment. The
 value is everything after the first ``=``::

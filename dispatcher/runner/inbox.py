@@ -1,8 +1,6 @@
-"""What has happened and the loop has not looked at yet; signals too.
+"""What has happened and the loop has not looked at yet.
 
-What has happened and the loop has not looked at yet.
-
-Signals to dispatch as events in somebody's inbox, and nothing else done in a handler.
+Signals to dispatch become events here, and nothing else is done in a handler.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Files as one tar, and a tar from a host into a folder where it can do no harm.
 
-Local files and trees as one tar, complete before any host is touched.
-
-A tar from a host into a folder, where it can do no harm.
-
-For hosts without Python; those with one send frames (``fetching``). tarfile only finds
-the members: names, links and files go by the rules of ``place``, devices and the like
-are left out, and what leads back or nowhere ends it.
+A tar to send is complete before any host is touched. For hosts without Python; those with one send
+frames (``get_files``). tarfile only finds the members: names, links and files go by the rules of
+``dest_dir``, devices and the like are left out, and what leads back or nowhere ends it.
 """
 
 from __future__ import annotations

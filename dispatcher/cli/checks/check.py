@@ -1,8 +1,6 @@
 """``dispatch check``: is the cluster fit for a job, and which host is not?
 
-``dispatch check``: all hosts before all checks, and which of them are fit for a job.
-
-``dispatch check``: is the cluster fit for a job, and which host is not?
+All hosts stand before all checks; what comes out is which of them are fit for a job.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """``dispatch check --pairs``: which host, or which link, makes the others wait.
 
-Host by host rates of ``dispatch check --pairs``: for the screen, and as SVG. Pure.
-
-A row sends, a column receives. A shade stands for the share of the usual rate: what is as
-fast as usual, or faster, is full; what was not measured is left empty; what failed is marked.
-
-``dispatch check --pairs``: which host, or which link, makes the others wait.
+The rates host by host are drawn on the screen, and as SVG. A row sends, a column receives. A shade
+stands for the share of the usual rate: what is as fast as usual, or faster, is full; what was not
+measured is left empty; what failed is marked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""``dispatch get``: files and trees from every host, each host's into a folder of its own.
-
-From the options of ``get`` to a fan-out command that asks every host for its files.
-
-``dispatch get``: files and trees from every host, each host's into a folder of its own.
-"""
+"""``dispatch get``: files and trees from every host, each host's into a folder of its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """``dispatch shell``: a prompt for many hosts, whose connections stay open.
 
-What a line typed into ``dispatch shell`` means; pure, but for looking up host groups.
-
-::
+What a typed line means::
 
     uptime -p         a command for the hosts, as shell text
     !ls               a command of this machine
@@ -12,13 +10,9 @@ What a line typed into ``dispatch shell`` means; pure, but for looking up host g
     :gather :no-gather    how output is shown
     quit              or Ctrl-D
 
-The prompt of ``dispatch shell``: read a line, do what it says, again.
-
 Every command is a fan-out command of its own, over connections that the shell keeps. The
 standard library's readline edits the line; the history is the user's alone (0600).
 Where standard input is no terminal its lines are commands all the same.
-
-``dispatch shell``: a prompt for many hosts, whose connections stay open.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """``dispatch stacks``: where in its program each rank of a job is.
 
-Where the ranks of another process's run are, from that run's journal.
-
-``dispatch stacks``: where in its program each rank of a job is.
+Where the ranks are is read from the run's journal; its launcher asks them.
 """
 
 from __future__ import annotations

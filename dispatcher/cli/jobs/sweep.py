@@ -1,8 +1,6 @@
 """``dispatch sweep``: what runs have left whose launcher is gone; listed, or ended.
 
-One look at what runs have left on many hosts, and its result in words; for kill and sweep.
-
-``dispatch sweep``: what runs have left whose launcher is gone; listed, or ended.
+``dispatch kill`` looks at the hosts in the same way.
 """
 
 from __future__ import annotations

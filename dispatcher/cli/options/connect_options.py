@@ -1,11 +1,4 @@
-"""Which transport reaches which host, through which others, and over which kept connections.
-
-Whether connections are shared with other runs of dispatch: ``--keep``, and what is kept.
-
-``--fanout-tree``: which hosts are reached through which, as the options say; and in words.
-
-Which transport reaches which host: as the options say it, over kept connections where it may.
-"""
+"""Which transport reaches which host, through which others, and over which kept connections."""
 
 from __future__ import annotations
 

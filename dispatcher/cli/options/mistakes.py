@@ -1,11 +1,9 @@
-"""Command lines that cannot be meant as they stand, and the line to paste instead.
-
-Command lines that cannot be meant as they stand: refused before any host is touched.
+"""Command lines that cannot be meant as they stand: refused before any host is touched.
 
 Only what is certain is refused. A script need not be on this machine, so a name that is not is
-no mistake by itself; what hosts say about it later is ``advice``'s to explain.
+no mistake by itself; what hosts say about it later is ``cli.hints``'s to explain.
 
-The command line as it was typed, for hints that give it back mended and can be pasted.
+Hints give the line back as it was typed, mended, so that it can be pasted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """``--sudo``: as whom, and the password that is asked for at the terminal.
 
-``--sudo``: as whom, and where the one password comes from.
-
-A secret from the person at the terminal, asked while the rest goes on.
-
-Not getpass: it cannot be called off from another thread, and a run that is
-ended meanwhile must not leave a terminal that echoes nothing.
+The rest goes on while it is typed. Not getpass: it cannot be called off from another thread,
+and a run that is ended meanwhile must not leave a terminal that echoes nothing.
 """
 
 from __future__ import annotations

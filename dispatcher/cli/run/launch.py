@@ -1,8 +1,6 @@
-"""From options to an exit code; with ``--dry-run``, to the plan and no further.
+"""From options to an exit code: plan, settings, transports, sinks, runner, verdict.
 
-``--dry-run``: the plan as a table for people, or as JSON for programs. No host is touched.
-
-From options to an exit code: plan, settings, transports, sinks, runner, verdict.
+With ``--dry-run`` to the plan and no further: a table for people, or JSON for programs.
 """
 
 from __future__ import annotations

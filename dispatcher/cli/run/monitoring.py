@@ -1,8 +1,7 @@
 """Whoever looks at the ranks of a run: the table, metrics, ``--watch``.
 
-``--watch``: the table of a run on the whole screen, opened and given back.
-
-Whoever looks at the ranks of a run: the table, and what shows it, where either is wanted.
+Nothing of it is loaded unless an option wants it. ``--watch`` takes the whole screen and gives it
+back as it was, however the run ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The sinks of a run, opened as its options say, and the ranks' labels.
-
-What the ranks of a run are called on the screen: ``[3]``, ``[gpu01:3]``, ``[0-63]``.
-
-The sinks of a run, opened as its options say.
+"""The sinks of a run, opened as its options say, and the ranks' labels: ``[3]``, ``[gpu01:3]``.
 
 Who may block the ranks? A rank that cannot write stops computing, so nobody
 should, but then bytes that find no room must be left out somewhere. The rule:

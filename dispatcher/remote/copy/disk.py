@@ -1,12 +1,8 @@
-"""The end that has the files, and what both ends do with a disk.
-
-What both ends do with a disk: stages, parts, locks, and the way to a final name.
+"""What both ends of a copy do with a disk, and the end that has the files: their bytes in frames.
 
 A *stage* is a folder beside the destination that a copy works in; a *part* is a large file
 under a name made of what it is. Both are locked by whoever fills them, so the next copy can
 tell the living from the dead. A file system without locks counts everything as living.
-
-The end that has the files: what there is, and its bytes in frames.
 """
 
 from __future__ import annotations

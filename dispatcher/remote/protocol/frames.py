@@ -1,7 +1,5 @@
 """Frames between the launcher and an agent, and the control messages in them.
 
-Frames: the unit of the link between the launcher and an agent, in both directions.
-
 A frame is a header of 12 bytes, big endian, and a body::
 
     kind:1  stream:1  node:2  rank:4  size:4   body:size

@@ -1,6 +1,6 @@
 """Whether a ``Host`` or ``Match`` line of an ``ssh_config`` applies.
 
-OpenSSH's patterns: ``*`` and ``?``, and comma lists with ``!`` exclusion.
+Patterns are OpenSSH's: ``*`` and ``?``, and comma lists with ``!`` exclusion.
 
 Every criterion of ``Match`` is either answered as ssh does or refused by name: an unknown one
 taken for true would silently change user, port or proxy. What is rare and the same for all
