@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 HOUSE, DESIGN = ROOT / "dispatcher", ROOT / "docs" / "design"
 README = (DESIGN / "README.md").read_text()
 #: rooms whose rule is no list of what belongs elsewhere
-SAID_OTHERWISE = {"comm", "plan/compat", "remote", "remote/protocol", "transport/tree"}
+SAID_OTHERWISE = {"comm", "remote", "remote/protocol", "transport/tree"}
 PAGES = [*DESIGN.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
 
 

@@ -188,7 +188,7 @@ def _behind(words: Sequence[str]) -> Sequence[str]:
 
 def _bare(words: Sequence[str]) -> str:
     """The line with ``words``, but for the Python that they may start with."""
-    from dispatcher.plan.compat.flag_table import program
+    from dispatcher.plan.compat import program
 
     before, rest = ([], list(words)) if words[0].endswith(".py") else program(words, words[0])
     if before[:1] == ["--python"] and before[1] in ("python", "python3"):

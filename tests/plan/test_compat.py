@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from dispatcher import cli
 from dispatcher.cli.run.run import command as run_command
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.compat import accelerate, deepspeed, mpirun, torchrun, translate
+from dispatcher.plan import compat
+from dispatcher.plan.compat import translate
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "migration.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "migration.md"
 ROWS = re.findall(r"^\| `(.+?)` \| `(dispatch .+?)` \|$", DOCUMENT.read_text(), re.M)
 TABLES = {
-    "torchrun": torchrun.TABLE,
-    "deepspeed": deepspeed.TABLE,
-    "accelerate launch": accelerate.TABLE,
-    "mpirun": mpirun.TABLE,
+    "torchrun": compat.TORCHRUN,
+    "deepspeed": compat.DEEPSPEED,
+    "accelerate launch": compat.ACCELERATE,
+    "mpirun": compat.MPIRUN,
 }
 
 

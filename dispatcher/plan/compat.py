@@ -1,0 +1,386 @@
+"""Other launchers' command lines as dispatch's: ``translate(["torchrun", ...])``.
+
+Pure: words in, words and reasons out. Each launcher is one table of its flags;
+a flag that is not in it is an error, never dropped in silence, because a job that
+ignores half of what it was asked looks as if it had run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from dispatcher.model.errors import UsageError
+
+#: the values of a flag to words for dispatch; None: it is not needed there
+Becomes = Callable[..., Sequence[str] | None]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What becomes of a flag: the words for dispatch, why, and how many values it takes."""
+
+    becomes: Becomes
+    why: str = ""
+    values: int = 1
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A flag as it was written, the words it became (none: left out), and why."""
+
+    written: tuple[str, ...]
+    words: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line of dispatch: ``options``, then ``program``; and how it came about."""
+
+    options: tuple[str, ...]
+    program: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The whole line, ``dispatch`` first."""
+        return ("dispatch", *self.options, *self.program)
+
+
+def translate(words: Sequence[str]) -> Line:
+    """The dispatch command line that does what ``words`` do.
+
+    Raises: UsageError for a launcher or a flag that is not known, or cannot be met.
+    """
+    name, rest = _launcher(words)
+    if name not in _LAUNCHERS:
+        known = ", ".join(key for key in _LAUNCHERS if "." not in key)
+        raise UsageError(f"not a launcher that is known here: {name!r}; known: {known}")
+    return _LAUNCHERS[name](rest)
+
+
+def is_known(words: Sequence[str]) -> bool:
+    """Whether ``words`` are the command line of a launcher that ``translate`` knows."""
+    return _launcher(words)[0] in _LAUNCHERS
+
+
+def _launcher(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The launcher's name, "" for none, and its words."""
+    rest = list(words)
+    name = os.path.basename(rest.pop(0)) if rest else ""
+    if name.startswith("python"):  # python [-u] -m torch.distributed.run ...
+        while rest and rest[0] in ("-u", "-B"):
+            rest.pop(0)
+        name = rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
+        rest = rest[2:]
+    return name, rest
+
+
+def program(words: Sequence[str], who: str) -> tuple[list[str], list[str]]:
+    """Options and words for a program written as for ``mpirun``: any command, Python included.
+
+    Raises: UsageError when there is none.
+    """
+    if not words:
+        raise UsageError(f"{who}: no program in it")
+    name = words[0].rpartition("/")[2]
+    rest = list(words[1:])
+    while rest[:1] == ["-u"]:  # dispatch starts Python so anyway
+        rest.pop(0)
+    if name == "python" or name.startswith("python3"):
+        if rest[:1] == ["-m"] and len(rest) > 1:
+            return ["--python", words[0], "-m"], rest[1:]
+        if rest and not rest[0].startswith("-"):
+            return ["--python", words[0]], rest
+    return ["--no-python"], list(words)
+
+
+def _read(
+    words: Sequence[str], table: Mapping[str, Flag], who: str
+) -> tuple[list[str], list[str], list[Reason]]:
+    """Options for dispatch, what comes after the flags, and the reasons. Raises: UsageError."""
+    options: list[str] = []
+    reasons: list[Reason] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        name, equals, value = rest[0].partition("=")
+        flag = table.get(name.replace("_", "-"))
+        if flag is None:
+            raise UsageError(f"{who}: {name}: not known here", hint="leave it out and ask again")
+        if equals and flag.values != 1:
+            raise UsageError(f"{who}: {name} takes no value after =")
+        count = 1 if equals else 1 + flag.values
+        if len(rest) < count:
+            raise UsageError(f"{who}: {name}: its value is missing")
+        written, rest = tuple(rest[:count]), rest[count:]
+        try:
+            became = flag.becomes(*([value] if equals else written[1:])) or ()
+        except UsageError as error:
+            message = f"{who}: {' '.join(written)}: {error.message}"
+            raise UsageError(message, hint=error.hint) from None
+        reasons.append(Reason(written, tuple(became), flag.why))
+        options += became
+    return options, rest[1:] if rest[:1] == ["--"] else rest, reasons
+
+
+def _script_line(
+    words: Sequence[str],
+    *,
+    who: str,
+    table: Mapping[str, Flag],
+    one_rank: bool = False,
+    local_rank: tuple[str, str] | None = None,
+) -> Line:
+    """The line for a launcher of scripts. Raises: UsageError.
+
+    one_rank: a host has one unless the line says how many. local_rank: what the launcher gives
+    scripts as their first argument, and the flag without which it does.
+    """
+    options, rest, reasons = _read(words, table, who)
+    if not rest:
+        raise UsageError(f"{who}: no script in it")
+    given = {reason.written[0].replace("_", "-") for reason in reasons}
+    added = []
+    if one_rank and "--nproc-per-node" not in options:
+        why = "torchrun's default; leave it out for a rank per GPU"
+        added.append(Reason((), ("--nproc-per-node", "1"), why))
+    if local_rank is not None and local_rank[1] not in given:
+        argument = local_rank[0]
+        why = f"{who} gives scripts {argument}=N; leave it out if yours does not want it"
+        added.append(Reason((), ("--local-rank-arg", argument), why))
+    options += [word for reason in added for word in reason.words]
+    return Line(tuple(options), tuple(rest), (*reasons, *added))
+
+
+def _accelerate_line(words: Sequence[str]) -> Line:
+    if not words or words[0] != "launch":
+        raise UsageError("accelerate: only its launch command starts ranks")
+    return _script_line(words[1:], who="accelerate launch", table=ACCELERATE)
+
+
+def _mpirun_line(words: Sequence[str]) -> Line:
+    if ":" in words:
+        raise UsageError("mpirun: more than one program (:): dispatch runs one", hint="two jobs")
+    options, rest, reasons = _read(words, MPIRUN, "mpirun")
+    how, what = program(rest, "mpirun")
+    return Line((*options, *how), tuple(what), tuple(reasons))
+
+
+# -- the tables: names with spaces between -> what becomes of the flag -------------------------
+
+
+def _by_name(table: Mapping[str, Flag]) -> dict[str, Flag]:
+    return {name: flag for names, flag in table.items() for name in names.split()}
+
+
+def _to(*words: str) -> Becomes:
+    """The flag's values follow ``words``."""
+    return lambda *values: (*words, *values)
+
+
+def _gone(*_: str) -> None:
+    """The flag has no counterpart and needs none."""
+
+
+def _refuse(hint: str) -> Becomes:
+    def becomes(*_: str) -> Sequence[str]:
+        raise UsageError("cannot be met by dispatch", hint=hint)
+
+    return becomes
+
+
+def _variable(name: str, fixed: str | None = None) -> Becomes:
+    return lambda *values: ("-x", f"{name}={fixed if fixed is not None else values[0]}")
+
+
+def _nnodes(value: str) -> Sequence[str]:
+    least, colon, most = value.partition(":")
+    if not colon:
+        return ("--nnodes", value)
+    return ("--nnodes", most, "--min-nodes", least, "--max-restarts", "3")
+
+
+def _endpoint(value: str) -> None:
+    if not value:
+        raise UsageError("an empty endpoint")
+
+
+def _map_by(value: str) -> Sequence[str] | None:
+    if match := re.match(r"ppr:([0-9]+):node", value):
+        return ("--nproc-per-node", match[1])
+    word = value.partition(":")[0]
+    return ("--map-by", word) if word in ("slot", "node") else None
+
+
+def _mca(name: str, value: str) -> Sequence[str] | None:
+    if name in ("plm_rsh_agent", "plm_ssh_agent"):
+        return ("--rsh", value)
+    port = re.match(r"-p\s*([0-9]+)\Z", value)
+    if name in ("plm_rsh_args", "plm_ssh_args") and port:
+        return ("--ssh-port", port[1])
+    if name in ("btl_tcp_if_include", "oob_tcp_if_include") and "/" not in value:
+        return ("--iface", value.partition(",")[0])
+    return ("-x", f"OMPI_MCA_{name}={value}")
+
+
+def _variables(value: str) -> Sequence[str]:
+    return [word for name in value.split(",") if name for word in ("-x", name)]
+
+
+_ALL = "dispatch starts every node from one command"
+_RENDEZVOUS = "dispatch proves an address of host 0 and keeps a port free there"
+_LAUNCHER = "dispatch is the launcher"
+_BINDING = "dispatch binds no cores"
+
+TORCHRUN = _by_name({
+    "--nnodes": Flag(_nnodes, "a range is the least and the most number of hosts"),
+    "--nproc-per-node": Flag(_to("--nproc-per-node")),
+    "--node-rank --group-rank": Flag(_gone, _ALL),
+    "--master-addr": Flag(_gone, _RENDEZVOUS),
+    "--master-port": Flag(_to("--master-port")),
+    "--rdzv-endpoint": Flag(_endpoint, _RENDEZVOUS),
+    "--rdzv-backend --rdzv-id --rdzv-conf --local-addr": Flag(_gone, _RENDEZVOUS),
+    "--standalone": Flag(_to("-H", "localhost"), "on this machine", 0),
+    "--max-restarts": Flag(_to("--max-restarts"), "all ranks of all hosts start again"),
+    "--log-dir": Flag(_to("--log-dir"), "one file a rank of the world, of all hosts, here"),
+    "-r --redirects -t --tee": Flag(_gone, "every line is shown; --log-dir keeps them all"),
+    "--role --monitor-interval --start-method --event-log-handler": Flag(_gone, _ALL),
+    "--local-ranks-filter": Flag(_gone, "see --only-ranks, which counts over all hosts"),
+    "--shutdown-timeout": Flag(_to("--grace")),
+    "--signals-to-handle": Flag(_gone, "INT, TERM, HUP, QUIT, USR1 and USR2 reach the ranks"),
+    "-m --module": Flag(_to("-m"), values=0),
+    "--no-python": Flag(_to("--no-python"), values=0),
+    "--run-path": Flag(_refuse("name the script itself"), values=0),
+    "--numa-binding": Flag(_refuse("bind in the script, or by --no-python numactl ...")),
+    "--virtual-local-rank": Flag(_to("--devices", "rank"), "each rank sees one GPU", 0),
+})  # fmt: skip
+
+LAUNCH = TORCHRUN | {"--use-env": Flag(_gone, "LOCAL_RANK is always in the environment", 0)}
+
+DEEPSPEED = _by_name({
+    "-H --hostfile": Flag(_to("-H")),
+    "-i --include": Flag(_to("--include")),
+    "-e --exclude": Flag(_to("--exclude")),
+    "--num-nodes": Flag(_to("--nnodes")),
+    "--num-gpus --num-accelerators": Flag(_to("--nproc-per-node")),
+    "--master-addr": Flag(_to("--master-addr")),
+    "--master-port": Flag(_to("--master-port")),
+    "--node-rank": Flag(_gone, _ALL),
+    "--launcher --launcher-args": Flag(_gone, _LAUNCHER),
+    "--module": Flag(_to("-m"), values=0),
+    "--no-python": Flag(_to("--no-python"), values=0),
+    "--no-local-rank": Flag(_gone, "no --local_rank is added to the script's words", 0),
+    "--no-ssh --no-ssh-check --force-multi": Flag(_gone, _ALL, 0),
+    "--save-pid": Flag(_gone, "dispatch jobs knows the job; dispatch kill ends it", 0),
+    "--enable-each-rank-log": Flag(_to("--log-dir")),
+    "--ssh-port": Flag(_to("--ssh-port")),
+    "--log-level": Flag(_gone),
+    "-q --quiet": Flag(_to("--quiet"), values=0),
+    "--bind-cores-to-rank": Flag(_gone, f"{_BINDING}; --omp sets threads", 0),
+    "--bind-core-list": Flag(_gone, _BINDING),
+    "--venv-script": Flag(_refuse("--python /path/to/venv/bin/python")),
+    "--autotuning": Flag(_refuse("run the tuner by deepspeed itself")),
+    "--elastic-training": Flag(_to("--max-restarts", "100"), values=0),
+    "--min-elastic-nodes": Flag(_to("--min-nodes")),
+    "--max-elastic-nodes": Flag(_to("--nnodes")),
+})  # fmt: skip
+
+#: what ``Accelerator()`` reads goes into the environment
+ACCELERATE = _by_name({
+    "--num-processes": Flag(_to("--np"), "the world's size, as there"),
+    "--num-machines": Flag(_to("--nnodes")),
+    "--machine-rank": Flag(_gone, _ALL),
+    "--main-process-ip": Flag(_gone, "dispatch proves an address of host 0"),
+    "--main-process-port": Flag(_to("--master-port")),
+    "--multi-gpu --same-network": Flag(_gone, "that is how dispatch runs", 0),
+    "--rdzv-backend --rdzv-conf --monitor-interval --role": Flag(_gone, _ALL),
+    "--max-restarts": Flag(_to("--max-restarts")),
+    "--mixed-precision": Flag(_variable("ACCELERATE_MIXED_PRECISION")),
+    "--dynamo-backend": Flag(lambda v: ("-x", f"ACCELERATE_DYNAMO_BACKEND={v.upper()}")),
+    "--gradient-accumulation-steps": Flag(_variable("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")),
+    "--cpu": Flag(_variable("ACCELERATE_USE_CPU", "true"), values=0),
+    "--use-deepspeed": Flag(_variable("ACCELERATE_USE_DEEPSPEED", "true"), values=0),
+    "--deepspeed-config-file": Flag(_variable("ACCELERATE_DEEPSPEED_CONFIG_FILE")),
+    "--deepspeed-hostfile": Flag(_to("-H")),
+    "--deepspeed-inclusion-filter": Flag(_to("--include")),
+    "--deepspeed-exclusion-filter": Flag(_to("--exclude")),
+    "--deepspeed-multinode-launcher": Flag(_gone, _LAUNCHER),
+    "--log-dir": Flag(_to("--log-dir")),
+    "-t --tee": Flag(_gone, "every line is shown"),
+    "-m --module": Flag(_to("-m"), values=0),
+    "--no-python": Flag(_to("--no-python"), values=0),
+    "-q --quiet": Flag(_to("--quiet"), values=0),
+    "--use-fsdp": Flag(_refuse("build FullyShardedDataParallelPlugin in the script, "
+                               "or give its FSDP_* with -x"), values=0),
+    "--config-file": Flag(_refuse("give what the file says as flags")),
+    "--gpu-ids": Flag(_refuse("--include host:0,2")),
+})  # fmt: skip
+
+#: Open MPI's (also PRRTE's) and Hydra's (MPICH, Intel MPI)
+MPIRUN = _by_name({
+    "-n -np --n --np -c": Flag(_to("--np")),
+    "-hostfile --hostfile -machinefile --machinefile -f": Flag(_to("-H")),
+    "-H -host --host -hosts --hosts": Flag(_to("-H")),
+    "-x": Flag(_to("-x")),
+    "-genv -env": Flag(lambda name, value: ("-x", f"{name}={value}"), values=2),
+    "-genvlist -envlist": Flag(_variables),
+    "-genvall -envall": Flag(_gone, "exports are named one by one", 0),
+    "-genvnone -envnone": Flag(_gone, "only what dispatch sets and -x names", 0),
+    "-npernode --npernode -N -ppn -perhost --ppn": Flag(_to("--nproc-per-node")),
+    "-pernode --pernode": Flag(_to("--nproc-per-node", "1"), values=0),
+    "-map-by --map-by": Flag(_map_by, "ppr:N:node, slot and node are known"),
+    "-bynode --bynode": Flag(_to("--map-by", "node"), values=0),
+    "-byslot --byslot": Flag(_to("--map-by", "slot"), values=0),
+    "-rank-by --rank-by": Flag(_gone, "ranks count along the hosts"),
+    "-bind-to --bind-to": Flag(_gone, _BINDING),
+    "-report-bindings --report-bindings": Flag(_gone, _BINDING, 0),
+    "-oversubscribe --oversubscribe": Flag(_to("--oversubscribe"), values=0),
+    "-mca --mca --gmca -gmca --prtemca": Flag(_mca, "a variable for the library", 2),
+    "--allow-run-as-root -allow-run-as-root": Flag(_gone, "nobody asks", 0),
+    "-tag-output --tag-output -l -prepend-rank": Flag(_gone, "as dispatch does", 0),
+    "-timestamp-output --timestamp-output": Flag(_to("--timestamps"), values=0),
+    "-output-filename --output-filename": Flag(_to("--log-dir")),
+    "-wdir --wdir -wd": Flag(_to("--chdir")),
+    "-iface": Flag(_to("--iface")),
+    "-launcher -bootstrap -rmk": Flag(_gone, _LAUNCHER),
+    "-launcher-exec -bootstrap-exec": Flag(_to("--rsh")),
+    "-q -quiet --quiet": Flag(_to("--quiet"), values=0),
+    "-v -verbose --verbose -d --debug-daemons": Flag(_to("--verbose"), values=0),
+    "--prefix -prefix -path": Flag(_gone, "the ranks' PATH is the login node's; see -x PATH"),
+    "-stdin --stdin -s": Flag(_to("--stdin")),
+    "-configfile --app -app": Flag(_refuse("one program a job; give it on the command line")),
+})  # fmt: skip
+
+_torchrun_line = partial(_script_line, who="torchrun", table=TORCHRUN, one_rank=True)
+_deepspeed_line = partial(
+    _script_line,
+    who="deepspeed",
+    table=DEEPSPEED,
+    local_rank=("--local_rank", "--no-local-rank"),
+)
+
+_LAUNCHERS: dict[str, Callable[[Sequence[str]], Line]] = {
+    "torchrun": _torchrun_line,
+    "torch.distributed.run": _torchrun_line,
+    "torch.distributed.launch": partial(
+        _script_line,
+        who="torch.distributed.launch",
+        table=LAUNCH,
+        one_rank=True,
+        local_rank=("--local-rank", "--use-env"),
+    ),
+    "deepspeed": _deepspeed_line,
+    "ds": _deepspeed_line,
+    "accelerate": _accelerate_line,
+    **dict.fromkeys(
+        (
+            "mpirun", "mpiexec", "orterun", "prterun", "mpirun.openmpi", "mpiexec.openmpi",
+            "mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra",
+        ),
+        _mpirun_line,
+    ),
+}  # fmt: skip
