@@ -69,9 +69,9 @@ def open_files(
     rotation = rotation or Rotation()
     try:
         from dispatcher.output.files.journal import Journal  # a run without files needs neither
-        from dispatcher.plan.job import plan_record
+        from dispatcher.plan.job.rank_environment import describe_plan
 
-        write_json(paths.plan, plan_record.describe(plan))
+        write_json(paths.plan, describe_plan(plan))
         found = [Journal(paths.journal, say), _output(paths, say, merge, overflow, rotation)]
     except OSError as error:
         raise UsageError(f"--log-dir {paths.folder.parent}: {error.strerror}") from None

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     """Print the plan on standard output, secrets hidden. tree: who is reached through whom."""
     if as_json:
-        from dispatcher.plan.job import plan_record
+        from dispatcher.plan.job.rank_environment import describe_plan
 
-        told = plan_record.describe(plan)
+        told = describe_plan(plan)
         if tree is not None:
             told["parents"] = tree.parents()
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
@@ -77,9 +77,9 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     console.print(f"folder      {escape(plan.cwd)}")
     if plan.ranks:
         console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")
-        from dispatcher.plan.job import plan_record
+        from dispatcher.plan.job.rank_environment import describe_plan
 
-        environment = plan_record.describe(plan)["ranks"][0]["environment"]
+        environment = describe_plan(plan)["ranks"][0]["environment"]
         for name, value in sorted(environment.items()):
             console.print(f"            {escape(name)}={escape(value)}")
 

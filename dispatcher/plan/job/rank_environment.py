@@ -22,14 +22,17 @@ should be reached. A spawned rank gets the same, without what would lie to it (s
 With ``--per-node``, one process a node, its words have placeholders: ``--node-rank {node_rank}``
 becomes ``--node-rank 3``, since such programs are launchers themselves and want their place as
 arguments. Only the names below are known; every other brace stands as it is, so JSON passes.
+
+``describe_plan`` shows a whole plan and what its ranks find, for ``--dry-run`` and ``plan.json``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import devices
@@ -189,6 +192,55 @@ def _threads(plan: JobPlan, bound: Bound | None) -> str | None:
     if bound is None:
         return "<cores / local ranks>"
     return None if bound.omp_threads is None else str(bound.omp_threads)
+
+
+def describe_plan(plan: JobPlan) -> dict[str, Any]:
+    """Hosts, ranks, commands and environments, JSON-ready, secrets hidden.
+
+    Environments hold placeholders ``<...>`` where only the hosts know. An open
+    plan has no ranks to show.
+    """
+    shared = dict(plan.exports)
+
+    def own(rank: int) -> Iterator[tuple[str, str]]:
+        every = rank_environment(plan, rank).items()
+        return ((name, value) for name, value in every if shared.get(name) != value)
+
+    return {
+        "run_id": plan.run_id,
+        "world_size": plan.world_size or None,
+        "cwd": plan.cwd,
+        "nodes": [
+            {
+                "index": node.index,
+                "host": node.host.name,
+                "user": node.host.user,
+                "port": node.host.port,
+                "origin": node.host.origin,
+                "slots": list(node.slots) or None,
+                "ranks": list(node.ranks),
+                "environment": redacted(dict(node.host.env)),
+            }
+            for node in plan.nodes
+        ],
+        "spares": [
+            {"host": spare.host.name, "slots": list(spare.slots) or None} for spare in plan.spares
+        ],
+        "exports": redacted(shared),
+        "ranks": [
+            {
+                "rank": place.rank,
+                "host": plan.nodes[place.node].host.name,
+                "local_rank": place.local_rank,
+                "argv": list(plan.argv(place.rank)),
+                "environment": redacted(dict(own(place.rank))),
+            }
+            for place in plan.ranks
+        ],
+        "limits": dataclasses.asdict(plan.limits),
+        "restarts": dataclasses.asdict(plan.restarts),
+        "notices": list(plan.notices),
+    }
 
 
 #: name -> what it stands for

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.hosts.hostfile import parse_inline
-from dispatcher.plan.job import plan_record
 from dispatcher.plan.job.job_plan import JobPlan, Program, Request, plan_job
 from dispatcher.plan.job.rank_environment import (
     Bound,
@@ -266,7 +265,7 @@ values = st.text(
 @given(st.dictionaries(st.from_regex(r"X_[A-Za-z0-9_.-]{0,9}", fullmatch=True), values))
 def test_any_value_survives_exactly(wanted: dict[str, str]) -> None:
     exports = tuple(f"{name}={value}" for name, value in wanted.items())
-    plan = plan_record.from_json(plan_record.to_json(planned(exports=exports)))
+    plan = planned(exports=exports)
     env = rank_environment(plan, 0, BOUND)
     assert {name: env[name] for name in wanted} == wanted
     assert {name: env[name].encode("utf-8", "surrogateescape") for name in wanted} == {
