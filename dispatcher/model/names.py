@@ -16,6 +16,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dispatcher.model.errors import Problem, UsageError
 
@@ -35,6 +36,15 @@ class BadName(ValueError):
         self.message = message
         self.offset = offset
         self.hint = hint
+
+
+@contextmanager
+def offset_by(offset: int) -> Iterator[None]:
+    """A BadName in this context is of a text that begins ``offset`` characters farther right."""
+    try:
+        yield
+    except BadName as bad:
+        raise BadName(bad.message, offset + bad.offset, bad.hint) from None
 
 
 def shown(text: str, limit: int = 60) -> str:

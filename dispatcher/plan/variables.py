@@ -41,7 +41,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dispatcher.model.errors import Problem, UsageError
-from dispatcher.model.names import MOST_PROBLEMS, BadName, decoded, lines, problem, shown
+from dispatcher.model.names import MOST_PROBLEMS, BadName, decoded, lines, offset_by, problem, shown
 
 #: names that cross when the login node has them
 CROSSING_NAMES = frozenset(
@@ -280,15 +280,11 @@ def _pair(line: str, check: Callable[[str], str]) -> tuple[str, str] | None:
     if equals < 0:
         raise BadName("no '=' in the line", start, "write NAME=VALUE")
     name = line[start:equals]
-    try:
+    with offset_by(start):
         check(name)
-    except BadName as bad:
-        raise BadName(bad.message, start + bad.offset, bad.hint) from None
     value, at = _value(line, equals + 1)
-    try:
+    with offset_by(at):
         return name, check_value(name, value)
-    except BadName as bad:
-        raise BadName(bad.message, at + bad.offset, bad.hint) from None
 
 
 def _value(line: str, start: int) -> tuple[str, int]:

@@ -23,17 +23,26 @@ Does not compare lines with each other: repeated hosts are ``hostfile``'s matter
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from dispatcher.model import hostset
 from dispatcher.model.host import Host, parse_gpus
-from dispatcher.model.names import LONGEST_LINE, BadName, check_host, check_user, digits, shown
+from dispatcher.model.names import (
+    LONGEST_LINE,
+    BadName,
+    check_host,
+    check_user,
+    digits,
+    offset_by,
+    shown,
+)
 from dispatcher.plan.variables import check_value, check_variable
 
 MOST_SLOTS = 4096
 MOST_MISTAKES = 10  # shown of one line
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*=[ \t]*")
 _COUNTS = ("slots", "count", "cpu", "cpus")
 _MEANING = {
     **dict.fromkeys(_COUNTS, "slots"),
@@ -75,48 +84,47 @@ class _Item:
 
 
 def parse_line(
-    text: str, room: int, resolve: hostset.Resolve | None = None, *, slots: bool = True
+    text: str, limit: int, resolve: hostset.Resolve | None = None, *, slots: bool = True
 ) -> Line:
     """What ``text`` says; mistakes are returned, not raised, so that all can be shown.
 
-    room: the most hosts the line may name. slots: False leaves their numbers out.
+    limit: the most hosts the line may name. slots: False leaves their numbers out.
     """
     line = Line(slots=slots)
-    if len(text) > LONGEST_LINE:
-        line.mistakes.append(BadName(f"a line of {len(text)} characters (at most {LONGEST_LINE})"))
-        return line
-    bad_char = _NOT_TEXT.search(text)
-    if bad_char:
-        line.mistakes.append(BadName(_not_text(bad_char[0]), bad_char.start()))
-        return line
-    start = _skip(text, 0)
-    if _ends(text, start):
-        return line
-    end = _end_of_hosts(text, start)
-    options = _options(text, end, line)
     try:
-        for item in _items(text[start:end], start, line):
-            names = _names(item, room - len(line.hosts), resolve)
-            for name in names:
-                host = Host(name, slots=item.slots, user=item.user, port=item.port)
-                host = _with(host, options)
-                if not slots:
-                    host = replace(host, slots=None, max_slots=None, gpus=None)
-                line.hosts.append(host)
-                line.offsets.append(item.offset)
+        _parse(text, limit, resolve, line)
     except BadName as bad:
         line.mistakes.append(bad)
     line.mistakes.sort(key=lambda bad: bad.offset)
     return line
 
 
-def _names(item: _Item, room: int, resolve: hostset.Resolve | None) -> list[str]:
-    try:
-        if item.is_address:
-            return [check_host(item.expression)]
-        return hostset.expand(item.expression, room, resolve)
-    except BadName as bad:
-        raise _moved(bad, item.offset) from None
+def _parse(text: str, limit: int, resolve: hostset.Resolve | None, line: Line) -> None:
+    if len(text) > LONGEST_LINE:
+        raise BadName(f"a line of {len(text)} characters (at most {LONGEST_LINE})")
+    bad_char = _NOT_TEXT.search(text)
+    if bad_char:
+        raise BadName(_not_text(bad_char[0]), bad_char.start())
+    start = _skip(text, 0)
+    if _ends(text, start):
+        return
+    end = _end_of_hosts(text, start)
+    options = _options(text, end, line)
+    for item in _items(text[start:end], start, line):
+        with offset_by(item.offset):
+            left = limit - len(line.hosts)
+            names = (
+                [check_host(item.expression)]
+                if item.is_address
+                else hostset.expand(item.expression, left, resolve)
+            )
+        for name in names:
+            host = Host(name, slots=item.slots, user=item.user, port=item.port)
+            host = _with(host, options)
+            if not line.slots:
+                host = replace(host, slots=None, max_slots=None, gpus=None)
+            line.hosts.append(host)
+            line.offsets.append(item.offset)
 
 
 def _not_text(char: str) -> str:
@@ -158,12 +166,10 @@ def _end_of_hosts(text: str, start: int) -> int:
 def _items(text: str, start: int, line: Line) -> list[_Item]:
     """The items of the host list; what ``:number`` means is decided here."""
     text = text.replace("\t", " ")
-    try:
+    with offset_by(start):
         if hostset.has_algebra(text):
             return [_Item(text, start)]
         split = hostset.split_list(text)
-    except BadName as bad:
-        raise _moved(bad, start) from None
     return [_item(item, start + offset, line) for item, offset in split]
 
 
@@ -171,10 +177,8 @@ def _item(text: str, offset: int, line: Line) -> _Item:
     user, rest, at = None, text, offset
     if "@" in text[1:]:
         user, _, rest = text.partition("@")
-        try:
+        with offset_by(offset):
             check_user(user)
-        except BadName as bad:
-            raise _moved(bad, offset) from None
         at = offset + len(user) + 1
     if not rest:
         raise BadName("a host is missing after '@'", at - 1)
@@ -185,26 +189,31 @@ def _item(text: str, offset: int, line: Line) -> _Item:
         except BadName as bad:
             hint = "an address goes in brackets; a range is written n[1-3]"
             raise BadName(bad.message, at + 1, hint) from None
+        behind = at + len(inside) + 2
         if tail and not tail.startswith(":"):
-            raise BadName("text after the bracketed address", at + len(inside) + 2)
-        port = _port(tail[1:], at + len(inside) + 3) if tail else None
+            raise BadName("text after the bracketed address", behind)
+        port = None
+        if tail:
+            with offset_by(behind + 1):
+                port = _port(tail[1:])
         return _Item(inside, at, user, port, is_address=True)
     bare = re.sub(r"\[[^\]]*\]", lambda match: "0" * len(match[0]), rest)
     if rest.startswith("@") or bare.count(":") != 1:
         return _Item(rest, at, user)
     colon = bare.index(":")
-    name, number, number_at = rest[:colon], rest[colon + 1 :], at + colon + 1
+    name, number = rest[:colon], rest[colon + 1 :]
     if not name:
         raise BadName("a host is missing before ':'", at)
-    if user is not None:
-        port = _port(number, number_at)
-        if port <= 16 and line.slots:
-            line.notices.append(
-                f"{shown(text)}: read as port {port}, because of user@;"
-                f" for slots write: {name} user={user} slots={port}"
-            )
-        return _Item(name, at, user, port)
-    slots = _slots(number, number_at, "slots")
+    with offset_by(at + colon + 1):
+        if user is not None:
+            port = _port(number)
+            if port <= 16 and line.slots:
+                line.notices.append(
+                    f"{shown(text)}: read as port {port}, because of user@;"
+                    f" for slots write: {name} user={user} slots={port}"
+                )
+            return _Item(name, at, user, port)
+        slots = _slots(number, "slots")
     if slots in (22, 2222) or slots > 256:
         meaning = f"read as {slots} slots" if line.slots else f"{slots} is no port here"
         line.notices.append(f"{shown(text)}: {meaning}; for a port write: {name} port={slots}")
@@ -215,38 +224,25 @@ def _options(text: str, at: int, line: Line) -> dict[str, tuple[int, object]]:
     """Values and offsets by meaning (``slots``, ``env`` ...); mistakes go to ``line``."""
     found: dict[str, tuple[int, object]] = {}
     while not _ends(text, at := _skip(text, at)) and len(line.mistakes) < MOST_MISTAKES:
-        word = _KEY.match(text, at)
-        equals = _skip(text, word.end()) if word else at
-        if not word or text[equals : equals + 1] != "=":
-            end = _end_of_word(text, at)
-            bare = text[at:end]
-            if bare == "spare" and "spare" not in found:
-                found["spare"] = at, True
-                at = end
+        start, key = at, _KEY.match(text, at)
+        try:
+            if key:
+                value, at = _value(text, key.end())
+                _add(found, key[1], start, value, key.end(), line)
                 continue
-            line.mistakes.append(
-                BadName(f"a second word without '=': {shown(bare)}", at, _bare_hint(bare))
-            )
-            at = end
+        except BadName as bad:
+            line.mistakes.append(bad)
+            if at == start:  # where the value ends nobody knows
+                break
             continue
-        key, key_at = word[0], at
-        try:
-            value_at = _skip(text, equals + 1)
-            value, at = _value(text, value_at)
-        except BadName as bad:
-            line.mistakes.append(bad)
-            return found
-        try:
-            _add(found, key, key_at, value, value_at, line)
-        except BadName as bad:
-            line.mistakes.append(bad)
+        bare = text[start:].split(" ", 1)[0].split("\t", 1)[0]
+        at += len(bare)
+        if bare == "spare" and "spare" not in found:
+            found["spare"] = start, True
+        else:
+            message = f"a second word without '=': {shown(bare)}"
+            line.mistakes.append(BadName(message, start, _bare_hint(bare)))
     return found
-
-
-def _end_of_word(text: str, at: int) -> int:
-    while at < len(text) and text[at] not in " \t":
-        at += 1
-    return at
 
 
 def _bare_hint(word: str) -> str:
@@ -284,8 +280,8 @@ def _add(
     found: dict[str, tuple[int, object]],
     key: str,
     key_at: int,
-    value: str,
-    value_at: int,
+    text: str,
+    text_at: int,
     line: Line,
 ) -> None:
     """Put one option into ``found`` under its meaning."""
@@ -303,72 +299,56 @@ def _add(
         )
     if meaning in found and meaning != "env":
         raise BadName(f"{key} is given twice", key_at)
-    if meaning in ("slots", "max_slots"):
-        found[meaning] = key_at, _slots(value, value_at, key)
-    elif meaning == "port":
-        found[meaning] = key_at, _port(value, value_at)
-    elif meaning == "user":
-        try:
-            found[meaning] = key_at, check_user(value)
-        except BadName as bad:
-            raise _moved(bad, value_at) from None
-    elif meaning == "python":
-        found[meaning] = key_at, _python(value, value_at)
-    elif meaning == "gpus":
-        gpus = _gpus(value, value_at)
-        if len(gpus) == 1 and value.isdigit() and value != "0" and line.slots:
-            line.notices.append(
-                f"gpus={value}: read as the one GPU number {value}; for a count write slots={value}"
-            )
-        found[meaning] = key_at, gpus
-    else:
-        _, given = found.setdefault(meaning, (key_at, []))
-        assert isinstance(given, list)
-        given.append(_variable(value, value_at))
+    with offset_by(text_at):
+        value = _READERS[meaning](text, key)
+    if meaning == "env":
+        key_at, before = found.get("env", (key_at, ()))
+        value = (*cast("tuple[object, ...]", before), value)
+    elif meaning == "gpus" and text.isdigit() and text != "0" and line.slots:
+        line.notices.append(
+            f"gpus={text}: read as the one GPU number {text}; for a count write slots={text}"
+        )
+    found[meaning] = key_at, value
 
 
-def _slots(text: str, at: int, what: str) -> int:
+def _slots(text: str, key: str) -> int:
     if not text:
-        raise BadName("a number is missing after ':'", at - 1)
+        raise BadName("a number is missing after ':'", -1)
     if text.isascii() and text.isdigit() and not text.strip("0"):
-        raise BadName(f"{what}=0: a host without slots takes no rank", at, "remove the host")
-    try:
-        hint = "a comment needs a blank before its '#'" if "#" in text else None
-        return digits(text, what, 1, MOST_SLOTS, hint)
-    except BadName as bad:
-        raise _moved(bad, at) from None
+        raise BadName(f"{key}=0: a host without slots takes no rank", hint="remove the host")
+    hint = "a comment needs a blank before its '#'" if "#" in text else None
+    return digits(text, key, 1, MOST_SLOTS, hint)
 
 
-def _port(text: str, at: int) -> int:
-    try:
-        return digits(text, "port", 1, 65535)
-    except BadName as bad:
-        raise _moved(bad, at) from None
+def _port(text: str, key: str = "port") -> int:
+    return digits(text, key, 1, 65535)
 
 
-def _python(value: str, at: int) -> str:
-    if not value or value.startswith("-"):
-        raise BadName(f"python: not a program: {shown(value)}", at)
-    if value.startswith("~"):
-        raise BadName("python: '~' is not expanded", at, "write the whole path")
-    return value
+def _python(text: str, key: str) -> str:
+    if not text or text.startswith("-"):
+        raise BadName(f"{key}: not a program: {shown(text)}")
+    if text.startswith("~"):
+        raise BadName(f"{key}: '~' is not expanded", hint="write the whole path")
+    return text
 
 
-def _gpus(value: str, at: int) -> tuple[str, ...]:
-    try:
-        return parse_gpus(value, MOST_SLOTS)
-    except BadName as bad:
-        raise _moved(bad, at) from None
-
-
-def _variable(text: str, at: int) -> tuple[str, str]:
+def _variable(text: str, key: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise BadName(f"env: no value for {shown(name)}", at, "write env=NAME=VALUE")
-    try:
-        return check_variable(name), check_value(name, value)
-    except BadName as bad:
-        raise _moved(bad, at) from None
+        raise BadName(f"{key}: no value for {shown(name)}", hint="write env=NAME=VALUE")
+    return check_variable(name), check_value(name, value)
+
+
+#: meaning of an option -> what reads its text, which raises BadName
+_READERS: dict[str, Callable[[str, str], object]] = {
+    "slots": _slots,
+    "max_slots": _slots,
+    "user": lambda text, _: check_user(text),
+    "port": _port,
+    "python": _python,
+    "env": _variable,
+    "gpus": lambda text, _: parse_gpus(text, MOST_SLOTS),
+}
 
 
 def _with(host: Host, options: dict[str, tuple[int, object]]) -> Host:
@@ -377,7 +357,6 @@ def _with(host: Host, options: dict[str, tuple[int, object]]) -> Host:
         if key in options and getattr(host, key) is not None:
             raise BadName(f"{key} is given twice: before the blank and as {key}=", options[key][0])
     values: dict[str, Any] = {key: value for key, (_, value) in options.items()}
-    values["env"] = tuple(values.get("env", ()))
     host = replace(host, **values)
     gpus = host.gpus
     if gpus is not None:
@@ -390,7 +369,3 @@ def _with(host: Host, options: dict[str, tuple[int, object]]) -> Host:
         message = f"max_slots={host.max_slots} is less than slots={host.slots}"
         raise BadName(message, options["max_slots"][0])
     return host
-
-
-def _moved(bad: BadName, by: int) -> BadName:
-    return BadName(bad.message, bad.offset + by, bad.hint)
