@@ -1,6 +1,4 @@
-"""Sinks that stand before another: they choose its output, or let it follow at its own pace.
-
-``OnlyRanks`` and ``OnlyStreams`` keep to a choice (``--only-ranks``).
+"""Sinks that stand before another: they filter its output, or let it follow at its own pace.
 
 The sinks' thread must go on, since the ranks get new credit only when every sink
 has taken their bytes. ``BufferedSink`` takes at once and lets ``sink`` follow at its own
@@ -21,8 +19,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.events.monitor_events import NodeSampled
-from dispatcher.core.events.run_events import NodeHeard
 from dispatcher.core.events.sink import BEAT, Counts, Sink, Stamped
 from dispatcher.model.errors import UsageError
 from dispatcher.output.files.spool import Spool
@@ -100,7 +96,7 @@ class BufferedSink(Sink):
                 self._gap[rank, stream] = self._gap.get((rank, stream), 0) + len(data)
 
     def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, (NodeHeard, NodeSampled)):
+        if stamped.event.is_frequent:
             return
         with self._cond:
             self._raise()
@@ -245,17 +241,24 @@ def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
     return Ranks(spans)
 
 
-class _Chosen(Sink):
-    """``sink``, to which all is passed on; subclasses choose the output."""
+class Filtered(Sink):
+    """``sink``, which gets of the output only what ``wanted(rank, stream)`` says."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, wanted: Callable[[int, int], bool]) -> None:
         self._sink = sink
+        self._wanted = wanted
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if self._wanted(rank, stream):
+            self._sink.output(rank, stream, data)
+
+    def gap(self, missing: Counts) -> None:
+        wanted = {key: count for key, count in missing.items() if self._wanted(*key)}
+        if wanted:
+            self._sink.gap(wanted)
 
     def event(self, stamped: Stamped) -> None:
         self._sink.event(stamped)
-
-    def gap(self, missing: Counts) -> None:
-        self._sink.gap(missing)
 
     def say(self, line: str) -> None:
         self._sink.say(line)
@@ -265,32 +268,3 @@ class _Chosen(Sink):
 
     def close(self) -> None:
         self._sink.close()
-
-
-class OnlyRanks(_Chosen):
-    """``sink``, which hears the output of ``ranks`` only."""
-
-    def __init__(self, sink: Sink, ranks: Ranks) -> None:
-        super().__init__(sink)
-        self._ranks = ranks
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        if rank in self._ranks:
-            self._sink.output(rank, stream, data)
-
-    def gap(self, missing: Counts) -> None:
-        chosen = {key: count for key, count in missing.items() if key[0] in self._ranks}
-        if chosen:
-            self._sink.gap(chosen)
-
-
-class OnlyStreams(_Chosen):
-    """``sink``, which hears these ``streams`` only."""
-
-    def __init__(self, sink: Sink, streams: frozenset[int]) -> None:
-        super().__init__(sink)
-        self._streams = streams
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        if stream in self._streams:
-            self._sink.output(rank, stream, data)

@@ -17,7 +17,7 @@ from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.sink import Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import write_all
-from dispatcher.output.buffered import OnlyStreams
+from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, outcome_text
 from dispatcher.output.exec.host_blocks import (
     EarlyBlock,
@@ -141,8 +141,9 @@ class ExecOutput:
         reader = STDOUT if STDOUT in streams else STDERR
         overflow = self._options.screen_overflow
         draws = self._progress is not None
-        return OnlyStreams(
-            unhurried(screen, writer, reader, overflow, kept=kept, draws=draws), streams
+        return Filtered(
+            unhurried(screen, writer, reader, overflow, kept=kept, draws=draws),
+            lambda _, stream: stream in streams,
         )
 
     def conclude(self, outcomes: Sequence[Outcome]) -> None:

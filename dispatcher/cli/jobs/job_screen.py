@@ -58,9 +58,10 @@ class Watch:
         else:
             self.screen = Screen(view, Writer(on_broken=_nobody_reads))
         if output.only is not None:
-            from dispatcher.output.buffered import OnlyRanks
+            from dispatcher.output.buffered import Filtered
 
-            self.screen = OnlyRanks(self.screen, output.only)
+            only = output.only
+            self.screen = Filtered(self.screen, lambda rank, _: rank in only)
 
     def placed(self, world_size: int, restart: int = 0) -> None:
         """The ranks are about to run, perhaps again."""

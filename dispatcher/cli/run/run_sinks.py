@@ -120,9 +120,10 @@ def open_screen(
         draws=progress is not None,
     )
     if output.only is not None:
-        from dispatcher.output.buffered import OnlyRanks
+        from dispatcher.output.buffered import Filtered
 
-        sink = OnlyRanks(sink, output.only)
+        only = output.only
+        sink = Filtered(sink, lambda rank, _: rank in only)
     return sink, progress
 
 

@@ -58,6 +58,7 @@ class NodeSampled(OfAttempt):
     changed, in ns; None where there is none.
     """
 
+    is_frequent = True
     node: int
     at: float
     ranks: tuple[RankSample, ...]

@@ -19,9 +19,13 @@ from dispatcher.model.frozen import Value, fields_of, value
 
 @value
 class Event(Value):
-    """Base of all events; ``name`` is what the journal writes: ``rank.exited``."""
+    """Base of all events; ``name`` is what the journal writes: ``rank.exited``.
+
+    is_frequent: there are so many that only who decides or counts gets them.
+    """
 
     name: ClassVar[str] = "event"
+    is_frequent: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         # NodeConnected -> node.connected, RankFailedToStart -> rank.failed_to_start
@@ -93,6 +97,7 @@ class NodeProbed(OfAttempt):
 class NodeHeard(Event):
     """The agent sent its heartbeat, and somebody waits for it."""
 
+    is_frequent = True
     node: int
 
 
