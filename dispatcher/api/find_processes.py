@@ -22,8 +22,7 @@ from signal import Signals
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
-from dispatcher.core.events.run_events import NodeCleared
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, NodeCleared, Sink
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
@@ -166,8 +165,8 @@ class FinalCleanup(Sink):
         """Where agent and guardian were killed, and nobody has looked since."""
         return [self._all[host] for host in sorted(self._left)]
 
-    def event(self, stamped: Stamped) -> None:
-        match stamped.event:
+    def event(self, entry: Entry) -> None:
+        match entry.event:
             case ev.NodeBooted(host):
                 self._busy.add(host)
             case ev.NodeDying(host):

@@ -21,7 +21,7 @@ from dispatcher.api.report import Report
 from dispatcher.api.request import plan_job, request
 from dispatcher.api.run_session import RunSession
 from dispatcher.checks.pair_ranking import Pair
-from dispatcher.core.events.sink import Sink
+from dispatcher.core.events.run_events import Sink
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.request import Limits
 from dispatcher.remote.rank import mpi_pair, torch_pair

@@ -24,8 +24,14 @@ from dispatcher.core.events.report_events import (
     RunBegan,
     RunClosed,
 )
-from dispatcher.core.events.run_events import HostExcluded, RankExited, RankSpawned, RanksPlaced
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import (
+    Entry,
+    HostExcluded,
+    RankExited,
+    RankSpawned,
+    RanksPlaced,
+    Sink,
+)
 from dispatcher.core.events.verdicts import (
     Hung,
     LeftMpi,
@@ -197,13 +203,13 @@ class Fold(Sink):
         self._spawned: list[WorldPlaced] = []
         self._mpi: dict[int, MpiFound] = {}
 
-    def event(self, stamped: Stamped) -> None:
-        self.seq = stamped.seq
-        match stamped.event:
+    def event(self, entry: Entry) -> None:
+        self.seq = entry.seq
+        match entry.event:
             case RunBegan():
-                self._began = stamped.event
+                self._began = entry.event
             case RunClosed():
-                self._closed = stamped.event
+                self._closed = entry.event
             case HostExcluded(host, why, by):
                 self._excluded.append(Exclusion(host, why, by))
             case RanksPlaced():  # of another attempt than what is known
@@ -212,13 +218,13 @@ class Fold(Sink):
                 self._spawned.clear()
             case RankSpawned(node, rank, pid):
                 self._pids[rank], self._nodes[rank] = pid, node
-                self._started[rank] = stamped.t
+                self._started[rank] = entry.t
             case RankExited(_, rank):
-                self._ended[rank] = stamped.t
+                self._ended[rank] = entry.t
             case WorldPlaced():
-                self._spawned.append(stamped.event)
+                self._spawned.append(entry.event)
             case MpiFound(node):
-                self._mpi[node] = stamped.event
+                self._mpi[node] = entry.event
 
     def report(self) -> Report:
         """How the run ended. Raises: DispatchError unless all of its events have been seen."""
@@ -298,10 +304,10 @@ def replay(journal: Path) -> Report:
     from dispatcher.output.files.journal import read  # a run that reports reads none
 
     fold = Fold(journal.parent)
-    for stamped in read(journal):
-        fold.event(stamped)
-        if isinstance(stamped.event, RunBegan) and stamped.event.version != VERSION:
-            raise DispatchError(f"{journal}: of version {stamped.event.version}, not {VERSION}")
+    for entry in read(journal):
+        fold.event(entry)
+        if isinstance(entry.event, RunBegan) and entry.event.version != VERSION:
+            raise DispatchError(f"{journal}: of version {entry.event.version}, not {VERSION}")
     try:
         return fold.report()
     except DispatchError as error:

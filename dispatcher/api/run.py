@@ -26,8 +26,13 @@ from dispatcher.api.request import plan_job
 from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
 from dispatcher.api.transports import Ask, TransportPool, Ways, allow_open_files, judge, nobody
 from dispatcher.bootstrap import payload
-from dispatcher.core.events.run_events import OutputEnded, RanksPlaced, SignalReceived
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import (
+    Entry,
+    OutputEnded,
+    RanksPlaced,
+    SignalReceived,
+    Sink,
+)
 from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.spool import Spill
@@ -65,7 +70,7 @@ class Line:
         return f"[{self.rank}] {sanitize(self.data).decode()}"
 
 
-class Running(BackgroundRun[Report, Line | Stamped]):
+class Running(BackgroundRun[Report, Line | Entry]):
     """A run that has been started; iterating gives what it tells, ``wait()`` its report."""
 
     def __init__(
@@ -111,7 +116,7 @@ class _Teller(Sink):
     """Puts lines and events where a program reads them."""
 
     def __init__(
-        self, put: Callable[[Line | Stamped, int], None], say: Say, *, lines: bool, events: bool
+        self, put: Callable[[Line | Entry, int], None], say: Say, *, lines: bool, events: bool
     ) -> None:
         self._put = put
         self._say = say
@@ -120,13 +125,13 @@ class _Teller(Sink):
         self._events = events
         self._assemblers: dict[tuple[int, int], LineAssembler] = {}
 
-    def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, OutputEnded):
-            self._end((stamped.event.rank, stamped.event.stream))
-        elif isinstance(stamped.event, RanksPlaced):
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, OutputEnded):
+            self._end((entry.event.rank, entry.event.stream))
+        elif isinstance(entry.event, RanksPlaced):
             self._end_all()  # of a host that was lost; the ranks are started again
         if self._events:
-            self._put(stamped, 0)
+            self._put(entry, 0)
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if self._lines:
@@ -193,7 +198,7 @@ def run(
     job: Request | JobPlan,
     *,
     on_line: Callable[[Line], None] | None = None,
-    on_event: Callable[[Stamped], None] | None = None,
+    on_event: Callable[[Entry], None] | None = None,
     signals: bool = False,
     **how: Unpack[How],
 ) -> Report:

@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from dispatcher.api.find_processes import FinalCleanup
 from dispatcher.api.report import Fold, Report, write_json
 from dispatcher.core.events.report_events import NcclNetwork, RunBegan, RunClosed, placed
-from dispatcher.core.events.run_events import Event, HostExcluded, SignalReceived
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Event, HostExcluded, SignalReceived, Sink
 from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
@@ -211,7 +210,7 @@ class RunSession:
             self._write(paths.report, lambda: write_json(paths.report, report.plain()))
         return report
 
-    def _close(self, verdict: Verdict, cleaned: Sequence[str], seconds: float) -> Stamped:
+    def _close(self, verdict: Verdict, cleaned: Sequence[str], seconds: float) -> Entry:
         """The journal's last event. cleaned: what was done about leftovers, in words."""
         above = None
         if self._above is not None and isinstance(verdict.cause, NodeFailed):
@@ -231,7 +230,7 @@ class RunSession:
                 for node, one in self._nccl.said().items()
             },
         )
-        return Stamped(self._fold.seq + 1, round(seconds, 6), closed)
+        return Entry(self._fold.seq + 1, round(seconds, 6), closed)
 
     def _write(self, path: Path, write: Callable[[], None]) -> None:
         try:

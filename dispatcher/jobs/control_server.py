@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
-from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.jobs import job_socket
 from dispatcher.jobs.job_socket import MOST_CLIENTS, frame, is_ours, listen
 
@@ -203,8 +202,8 @@ class ControlServer(Sink):
                     client.output(rank, stream, data)
         self._wake()
 
-    def event(self, stamped: Stamped) -> None:
-        match stamped.event:
+    def event(self, entry: Entry) -> None:
+        match entry.event:
             case RanksPlaced(world_size, restart=restart):
                 with self._lock:
                     self._positions.placed(world_size)

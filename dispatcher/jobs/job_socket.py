@@ -40,7 +40,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dispatcher.core.events.sink import BEAT
+from dispatcher.core.events.run_events import BEAT
 from dispatcher.jobs.registry import Job, not_running
 
 #: bytes of an order, and of a frame's line and payload, at most

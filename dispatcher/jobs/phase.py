@@ -17,7 +17,7 @@ import contextlib
 from pathlib import Path
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import registry
 
 CONNECTING, STARTING, RUNNING, STOPPING, RESTARTING = registry.PHASES
@@ -33,8 +33,8 @@ class Phase(Sink):
         self.word = ""
         self._become(CONNECTING)
 
-    def event(self, stamped: Stamped) -> None:
-        match event := stamped.event:
+    def event(self, entry: Entry) -> None:
+        match event := entry.event:
             case ev.RanksPlaced(world_size):
                 self._awaited = world_size
                 self._living.clear()

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import job_socket
 from dispatcher.jobs.job_socket import frame, is_ours, listen
 
@@ -47,11 +47,11 @@ class StacksServer(Sink):
         self._socket.setblocking(True)
         self._thread = threading.Thread(target=self._run, name="stacks", daemon=True)
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, entry: Entry) -> None:
         if self._thread.ident is None:
             self._thread.start()  # the run has begun, so there is somebody to ask
         if self._sink is not None:
-            self._sink.event(stamped)
+            self._sink.event(entry)
 
     def finish(self, exit_code: int) -> None:
         """The run has ended: whoever still waits is told so, and nobody can ask any more."""

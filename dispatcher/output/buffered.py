@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.events.sink import BEAT, Counts, Sink, Stamped
+from dispatcher.core.events.run_events import BEAT, Counts, Entry, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.files.spool import Spool
 
@@ -95,12 +95,12 @@ class BufferedSink(Sink):
                     self._put("gap", (self._gap,))
                 self._gap[rank, stream] = self._gap.get((rank, stream), 0) + len(data)
 
-    def event(self, stamped: Stamped) -> None:
-        if stamped.event.is_frequent:
+    def event(self, entry: Entry) -> None:
+        if entry.event.is_frequent:
             return
         with self._cond:
             self._raise()
-            self._put("event", (stamped,))
+            self._put("event", (entry,))
 
     def say(self, line: str) -> None:
         with self._cond:
@@ -257,8 +257,8 @@ class Filtered(Sink):
         if wanted:
             self._sink.gap(wanted)
 
-    def event(self, stamped: Stamped) -> None:
-        self._sink.event(stamped)
+    def event(self, entry: Entry) -> None:
+        self._sink.event(entry)
 
     def say(self, line: str) -> None:
         self._sink.say(line)

@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from dispatcher.core.events.sink import BEAT, Sink, Stamped
+from dispatcher.core.events.run_events import BEAT, Entry, Sink
 
-#: (node, rank, stream, data), a stamped event, or None for the end
-_Item = tuple[int, int, int, bytes] | Stamped | None
+#: (node, rank, stream, data), an entry, or None for the end
+_Item = tuple[int, int, int, bytes] | Entry | None
 
 #: bytes of the largest block that is kept for the next use when it is freed
 _KEPT = 1 << 20
@@ -58,9 +58,9 @@ class SinkThread:
                 return False
         return True
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, entry: Entry) -> None:
         """Queue an event for the sinks; from any thread."""
-        self._queue.put(stamped)
+        self._queue.put(entry)
 
     def output(self, node: int, rank: int, stream: int, data: bytes) -> None:
         """Queue output for the sinks; from any thread."""
@@ -79,7 +79,7 @@ class SinkThread:
             ticking = True
             if item is None:
                 break
-            if isinstance(item, Stamped):
+            if isinstance(item, Entry):
                 self._event(item)
             else:
                 node, rank, stream, data = item
@@ -98,10 +98,10 @@ class SinkThread:
             except Exception as error:  # noqa: BLE001 - one bad sink must not end the others
                 self._leave_out(sink, error)
 
-    def _event(self, stamped: Stamped) -> None:
+    def _event(self, entry: Entry) -> None:
         for sink in self._sinks:
             try:
-                sink.event(stamped)
+                sink.event(entry)
             except Exception as error:  # noqa: BLE001 - as in _output
                 self._leave_out(sink, error)
 

@@ -21,8 +21,7 @@ from dispatcher.checks.network import parse
 from dispatcher.checks.pair_ranking import Pair
 from dispatcher.checks.report import CheckReport, Want, first_readings, make_report, second_readings
 from dispatcher.core.events.exec_events import Exited, Failed, Interrupted, Outcome, TimedOut
-from dispatcher.core.events.run_events import NodeConnected
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, NodeConnected, Sink
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.host import Host
@@ -75,8 +74,8 @@ class _Answers(Sink):
         self.address: dict[int, str | None] = {}
         self._clock = clock
 
-    def event(self, stamped: Stamped) -> None:
-        event = stamped.event
+    def event(self, entry: Entry) -> None:
+        event = entry.event
         if isinstance(event, NodeConnected):
             self.reached[event.node] = self._clock()
             self.address[event.node] = event.address

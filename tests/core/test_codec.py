@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from dispatcher.core.events import codec, monitor_events, mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import Failed, HostDone, NotCopied, NotStarted
-from dispatcher.core.events.run_events import Event
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry, Event
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Rejected
 from dispatcher.model.failure import Failure, Kind
@@ -79,18 +78,18 @@ def test_names_are_unique() -> None:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_every_event_comes_back(cls: type[Event], data: st.DataObject) -> None:
-    stamped = Stamped(3, 0.25, data.draw(any_of(cls)))
-    line = codec.encode(stamped)
+    entry = Entry(3, 0.25, data.draw(any_of(cls)))
+    line = codec.encode(entry)
     assert line.count(b"\n") == 1
     json.loads(line, parse_constant=pytest.fail)  # strict JSON, without NaN
     found = codec.decode(line)
-    assert found == stamped
+    assert found == entry
     assert codec.encode(found) == line
 
 
 def test_a_reader_finds_what_it_found_before() -> None:
     committed = mpi_events.PmiCommitted(1, 0, "f", 2, b"\xff\0", attempt=1)
-    assert json.loads(codec.encode(Stamped(1, 0.5, committed))) == {
+    assert json.loads(codec.encode(Entry(1, 0.5, committed))) == {
         "seq": 1,
         "t": 0.5,
         "name": "pmi.committed",
@@ -116,13 +115,13 @@ def test_a_reader_finds_what_it_found_before() -> None:
 
 def test_values_of_one_shape_are_told_apart() -> None:
     for outcome in (NotCopied("x"), NotStarted("x"), Failed(Failure(Kind.DNS, "x"))):
-        told = Stamped(1, 0.0, HostDone(0, outcome))
+        told = Entry(1, 0.0, HostDone(0, outcome))
         assert codec.decode(codec.encode(told)) == told
 
 
 def test_what_an_earlier_release_did_not_write_has_its_default() -> None:
     line = b'{"seq": 1, "t": 0, "name": "node.connecting", "context": {"node": 3}}'
-    assert codec.decode(line) == Stamped(1, 0, ev.NodeConnecting(3))
+    assert codec.decode(line) == Entry(1, 0, ev.NodeConnecting(3))
 
 
 LINE = '{"seq": 1, "t": 0.5, "name": "rank.exited", "context": %s}'

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CloseLink
-from dispatcher.core.events.monitor_events import NetworksDiffer, RanksApart
+from dispatcher.core.events.monitor_events import NetworksDiffer, RanksApart, RanksStalled
 from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.plan.job.request import Limits
@@ -40,7 +40,7 @@ def test_beats_told_late_count_from_when_they_came(
 @pytest.mark.parametrize(
     "remark",
     [
-        ev.RanksStalled((0,), 60.0),
+        RanksStalled((0,), 60.0),
         NetworksDiffer((1,), "fell back to Socket"),
         RanksApart("CPU", (3,), (1,), 98.0, 12.0, 10.0),
     ],

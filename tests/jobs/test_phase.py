@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.core.events.verdicts import Interrupted
 from dispatcher.jobs import registry
 from dispatcher.jobs.phase import Phase
@@ -46,7 +46,7 @@ RESTART = ev.RunRestarting(Interrupted(2), 1, 1, 0.0)
 def test_what_it_is_doing(tmp_path: Path, events: list[ev.Event], word: str) -> None:
     phase = Phase(tmp_path)
     for number, event in enumerate(events):
-        phase.event(Stamped(number, 0.0, event))
+        phase.event(Entry(number, 0.0, event))
     assert phase.word == word
     assert registry._doing(tmp_path) == word
 
@@ -59,6 +59,6 @@ def test_a_file_that_says_nothing(tmp_path: Path, text: str) -> None:
 
 def test_a_folder_that_is_gone_costs_nothing(tmp_path: Path) -> None:
     phase = Phase(tmp_path / "gone")
-    phase.event(Stamped(1, 0.0, PLACED))
+    phase.event(Entry(1, 0.0, PLACED))
     assert phase.word == "starting"
     assert not os.path.exists(tmp_path / "gone")

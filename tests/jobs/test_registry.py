@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.core.events.run_events import Event
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Event, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection
@@ -85,7 +84,7 @@ def test_who_waits_for_an_answer_is_told_that_the_run_has_ended() -> None:
     folder = enroll()
     asked = threading.Event()
     server = StacksServer(folder, asked.set, lambda told: Sink())
-    server.event(Stamped(1, 0.0, Event()))
+    server.event(Entry(1, 0.0, Event()))
     with JobConnection(registry.find(None)) as stranger, JobConnection(registry.find(None)) as call:
         stranger.order("attach")
         assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on

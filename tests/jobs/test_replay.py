@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dispatcher.cli.jobs import job_screen
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.core.events.run_events import Counts, Entry, Sink
 from dispatcher.jobs.control_server import StreamPositions
 from dispatcher.jobs.registry import Job, Process
 from dispatcher.output.files.rank_logs import MergedLog, RankFiles
@@ -110,7 +110,7 @@ def run(
         for number in range(len(chunks) + 1):
             if number in restarts:
                 placed = ev.RanksPlaced(2, "", 0, sorted(restarts).index(number) + 1)
-                files.event(Stamped(0, 0.0, placed))
+                files.event(Entry(0, 0.0, placed))
                 positions.placed(2)
             if number == called:
                 hello = positions.hello()

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rig import wait_for
 
-from dispatcher.core.events.run_events import NodeHeard, OutputEnded
-from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.core.events.run_events import Counts, Entry, NodeHeard, OutputEnded, Sink
 from dispatcher.output.buffered import OVERHEAD, BufferedSink
 from dispatcher.output.files.spool import Spool
 
@@ -33,8 +32,8 @@ class Slow(Sink):
     def gap(self, missing: Counts) -> None:
         self.told.append(("gap", dict(missing)))
 
-    def event(self, stamped: Stamped) -> None:
-        self.told.append(("event", stamped.seq))
+    def event(self, entry: Entry) -> None:
+        self.told.append(("event", entry.seq))
 
     def say(self, line: str) -> None:
         self.told.append(("say", line))
@@ -61,8 +60,8 @@ def test_what_finds_no_room_is_left_out_and_counted_in_its_place(stuck: Slow) ->
         behind.output(rank, 1, CHUNK)  # the limit: one is being taken, three wait
     for rank in (1, 1, 2):
         behind.output(rank, 2, CHUNK)
-    behind.event(Stamped(7, 0.0, OutputEnded(0, 0, 1, 0, 0)))
-    behind.event(Stamped(8, 0.0, NodeHeard(0)))
+    behind.event(Entry(7, 0.0, OutputEnded(0, 0, 1, 0, 0)))
+    behind.event(Entry(8, 0.0, NodeHeard(0)))
     behind.say("note")
     stuck.go.set()
     behind.close()

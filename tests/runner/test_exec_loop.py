@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from dispatcher.core.events.sink import Sink
+from dispatcher.core.events.run_events import Sink
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.runner.exec.exec_loop import ExecRunner

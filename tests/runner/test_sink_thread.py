@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from dispatcher.core.events.run_events import NodeHeard
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, NodeHeard, Sink
 from dispatcher.runner.sink_thread import SinkThread
 
 
@@ -13,8 +12,8 @@ class Recorder(Sink):
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def event(self, stamped: Stamped) -> None:
-        self.told.append(stamped.seq)
+    def event(self, entry: Entry) -> None:
+        self.told.append(entry.seq)
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         self.told.append((rank, stream, data))
@@ -34,9 +33,9 @@ def test_everything_in_order_to_every_sink_and_credit_after() -> None:
     failed: list[Sink] = []
     feed = SinkThread(sinks, lambda *told: taken.append(told), lambda sink, _: failed.append(sink))
     feed.start()
-    feed.event(Stamped(1, 0.0, NodeHeard(0)))
+    feed.event(Entry(1, 0.0, NodeHeard(0)))
     feed.output(4, 9, 1, b"abc")
-    feed.event(Stamped(2, 0.0, NodeHeard(0)))
+    feed.event(Entry(2, 0.0, NodeHeard(0)))
     feed.output(5, 9, 2, b"de")
     assert feed.finish(lambda: False)
     assert sinks[0].told == sinks[2].told == [1, (9, 1, b"abc"), 2, (9, 2, b"de"), "closed"]

@@ -14,7 +14,7 @@ from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.option_classes import ExecOptions
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
-from dispatcher.core.events.sink import Sink
+from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import write_all
 from dispatcher.output.buffered import Filtered

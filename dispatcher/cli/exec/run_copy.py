@@ -23,8 +23,7 @@ from dispatcher.core.events.exec_events import (
     exit_code,
     is_good,
 )  # fmt: skip
-from dispatcher.core.events.run_events import SignalReceived
-from dispatcher.core.events.sink import Sink
+from dispatcher.core.events.run_events import SignalReceived, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec.exec_notes import ExecNotes, describe, summary

@@ -18,7 +18,7 @@ from dispatcher.cli.run import run_sinks as told
 from dispatcher.cli.run.run_sinks import RankLabels
 from dispatcher.cli.say import say
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection, Malformed
 from dispatcher.model.errors import DispatchError
@@ -74,7 +74,7 @@ class Watch:
         self._happened(ev.OutputEnded(0, rank, stream, 0, 0))
 
     def _happened(self, event: ev.Event) -> None:
-        self.screen.event(Stamped(0, 0.0, event))
+        self.screen.event(Entry(0, 0.0, event))
 
     def tick(self) -> None:
         """Time has passed."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from dispatcher.cli.entry import MIXED, enter
-from dispatcher.core.events.sink import Sink
+from dispatcher.core.events.run_events import Sink
 from dispatcher.jobs import registry
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError

@@ -32,8 +32,7 @@ from pathlib import Path
 from dispatcher.cli.options.option_classes import RunOptions, replace
 from dispatcher.cli.options.output_options import OutputSettings, settings
 from dispatcher.cli.say import say
-from dispatcher.core.events.run_events import RankSpawned, RanksPlaced
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced, Sink
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.paths import RunPaths, private, state_folder
@@ -114,10 +113,10 @@ class ForegroundLink(Sink):
         self._spawned = 0
         self.tell(pid=os.getpid())
 
-    def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, RanksPlaced):
-            self._world_size, self._spawned = stamped.event.world_size, 0
-        elif isinstance(stamped.event, RankSpawned):
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, RanksPlaced):
+            self._world_size, self._spawned = entry.event.world_size, 0
+        elif isinstance(entry.event, RankSpawned):
             self._spawned += 1
             if self._spawned == self._world_size:
                 self.tell(running=self._world_size)

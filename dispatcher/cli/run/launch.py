@@ -151,8 +151,7 @@ def _run(
     from dispatcher.cli.run.preflight import preflight
     from dispatcher.cli.run.registration import JobRegistration
     from dispatcher.cli.run.run_sinks import RankLabels
-    from dispatcher.core.events.run_events import SignalReceived
-    from dispatcher.core.events.sink import Sink
+    from dispatcher.core.events.run_events import SignalReceived, Sink
     from dispatcher.output.terminal.notes import Notes
     from dispatcher.runner.inbox import pass_over
     from dispatcher.runner.run.run_loop import HANDLED

@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.cli.options.output_options import OutputSettings
-from dispatcher.core.events.run_events import Event
-from dispatcher.core.events.sink import BEAT, Sink
+from dispatcher.core.events.run_events import BEAT, Event, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.terminal.screen import Screen, same_file
 from dispatcher.plan.job.job_plan import JobPlan

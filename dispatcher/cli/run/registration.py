@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from dispatcher.core.events.run_events import Event
-from dispatcher.core.events.sink import Sink
+from dispatcher.core.events.run_events import Event, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.phase import Phase
 from dispatcher.model import errors

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from dispatcher.cli.options.output_options import OutputSettings
-from dispatcher.core.events.sink import Sink
+from dispatcher.core.events.run_events import Sink
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import write_all
 from dispatcher.output.terminal.screen import (

@@ -26,8 +26,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from dispatcher.core.events import run_events
-from dispatcher.core.events.run_events import Event
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry, Event
 from dispatcher.model.frozen import OneOf, Value
 
 #: bytes of a line at most: a frame has 16 MiB, and JSON makes six bytes of one at worst
@@ -40,17 +39,17 @@ class Malformed(ValueError):
     """A line that is no event of ours; the text says why, in words."""
 
 
-def encode(stamped: Stamped) -> bytes:
-    """The line of ``stamped``, with its end: ``{"seq": 3, "t": 0.1, "name": ..., "context": ...}``.
+def encode(entry: Entry) -> bytes:
+    """The line of ``entry``, with its end: ``{"seq": 3, "t": 0.1, "name": ..., "context": ...}``.
 
     t: seconds since the run began.
     """
-    event = stamped.event
-    record = {"seq": stamped.seq, "t": stamped.t, "name": event.name, "context": event.context()}
+    event = entry.event
+    record = {"seq": entry.seq, "t": entry.t, "name": event.name, "context": event.context()}
     return (json.dumps(record) + "\n").encode()
 
 
-def decode(line: bytes) -> Stamped:
+def decode(line: bytes) -> Entry:
     """What ``encode`` made ``line`` of. Raises: Malformed."""
     if len(line) > LINE_LIMIT:
         raise Malformed(f"longer than {LINE_LIMIT >> 20} MiB")
@@ -65,7 +64,7 @@ def decode(line: bytes) -> Stamped:
                 raise Malformed(f"unknown event: {ascii(name)[:60]}")
             event = _reader(cls)(context, name)
             assert isinstance(event, Event)
-            return Stamped(seq, t, event)
+            return Entry(seq, t, event)
     raise Malformed("not an event: seq, t, name and context are needed")
 
 

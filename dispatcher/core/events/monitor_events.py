@@ -178,3 +178,11 @@ class NetworksDiffer(Remark):
 
     nodes: tuple[int, ...]
     what: str
+
+
+@value
+class RanksStalled(Remark):
+    """Running ranks have written nothing for ``seconds`` (``--stall-after``)."""
+
+    ranks: tuple[int, ...]
+    seconds: float

@@ -1,15 +1,17 @@
 """What can happen in a run: frozen facts in the past tense, the spine of everything.
 
-Edges (link threads, signal handlers) make events, the runner numbers and
-stamps them, the core decides on them, sinks tell about them. Output bytes do
+Edges (link threads, signal handlers) make events, the runner gives each a number and
+a time, the core decides on them, sinks tell about them. Output bytes do
 not pass here: only their end and their count do. ``Facts`` is what an agent says
-about its host before a start.
+about its host before a start, ``Entry`` an event as sinks get it, and ``Sink`` what they are.
+One file, since it is one list.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dispatcher.core.events.verdicts import Cause, ErrorFile
@@ -245,14 +247,6 @@ class Remark(Event):
 
 
 @value
-class RanksStalled(Remark):
-    """Running ranks have written nothing for ``seconds`` (``--stall-after``)."""
-
-    ranks: tuple[int, ...]
-    seconds: float
-
-
-@value
 class SignalReceived(Event):
     """dispatch itself got signal ``signum``."""
 
@@ -374,3 +368,44 @@ class NodeCleared(Event):
 
     node: int
     killed: int
+
+
+#: (rank, stream) -> bytes
+Counts = Mapping[tuple[int, int], int]
+#: seconds between two ticks
+BEAT = 0.05
+
+
+@value
+class Entry(Value):
+    """An event on the spine: ``seq`` counts from 1, ``t`` is seconds since the run began."""
+
+    seq: int
+    t: float
+    event: Event
+
+
+class Sink:
+    """Takes what happened, in order, on the sinks' thread. Subclasses override what they show."""
+
+    def event(self, entry: Entry) -> None:
+        """Something happened."""
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """``rank`` wrote ``data`` to ``stream`` (1 stdout, 2 stderr); any split, never empty."""
+
+    def gap(self, missing: Counts) -> None:
+        """Here these many bytes were left out, because this sink was too slow."""
+
+    def say(self, line: str) -> None:
+        """A line of dispatch itself for the user; only sinks that show something show it."""
+
+    def tick(self, now: float) -> bool:
+        """Time has passed; whether to be asked again in ``BEAT`` even if nothing happens.
+
+        now: seconds, monotonic. Called at most once a ``BEAT``.
+        """
+        return False
+
+    def close(self) -> None:
+        """Nothing comes after this; flush and release."""

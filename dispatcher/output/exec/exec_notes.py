@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import write_all
 from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
@@ -43,12 +43,12 @@ class ExecNotes(Sink):
                 "output open; what that process writes is not shown"
             )
 
-    def event(self, stamped: Stamped) -> None:
-        text = self._always(stamped.event)
+    def event(self, entry: Entry) -> None:
+        text = self._always(entry.event)
         if text is None and self._verbose:
-            text = self._detail(stamped.event)
+            text = self._detail(entry.event)
             if text is not None:
-                text = f"{stamped.t:.3f} s: {text}"
+                text = f"{entry.t:.3f} s: {text}"
         if text is not None:
             self._say(f"note: {text}")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.output.exec.exec_notes import CopyResult, size
 from dispatcher.output.terminal.live_terminal import Terminal
@@ -47,9 +47,9 @@ class ExecProgress(Sink):
         self._failed = 0
         self._reached = False
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, entry: Entry) -> None:
         with self._lock:
-            match stamped.event:
+            match entry.event:
                 case ev.NodeConnecting(node):
                     self._connecting.add(node)
                 case ev.NodeConnected():
@@ -112,10 +112,10 @@ class CopyProgress(Sink):
         self._failed = 0
         self._seen: deque[tuple[float, int]] = deque()
 
-    def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, exec_events.HostDone):
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, exec_events.HostDone):
             self._done += 1
-            self._failed += not exec_events.is_good(stamped.event.outcome)
+            self._failed += not exec_events.is_good(entry.event.outcome)
 
     def lines(self, columns: int) -> list[tuple[bytes, int]]:
         """The footer: one line, no wider than ``columns``."""

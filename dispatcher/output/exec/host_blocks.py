@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dispatcher.core.events import exec_events
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.fold import gather
 from dispatcher.output.text.lines import LineAssembler
@@ -50,9 +50,9 @@ class HostOutput(Sink):
             key = (rank, stream)
             self._dropped[key] = self._dropped.get(key, 0) + len(data) - room
 
-    def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, exec_events.HostDone):
-            self.seconds[stamped.event.node] = stamped.t
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, exec_events.HostDone):
+            self.seconds[entry.event.node] = entry.t
 
     def block(self, node: int, stream: int) -> bytes:
         """What the host wrote, and a line that says how much is missing, if any is."""
@@ -192,10 +192,10 @@ class EarlyBlock(Sink):
         self._thread: threading.Thread | None = None
         self.shown: tuple[bytes, frozenset[str]] | None = None
 
-    def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, exec_events.HostDone):
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, exec_events.HostDone):
             self._done += 1
-            node = stamped.event.node
+            node = entry.event.node
             block = self._kept.block(node, 1)
             if block:
                 self._nodes.setdefault(block, []).append(node)

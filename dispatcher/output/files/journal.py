@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dispatcher.core.events import codec
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.paths import create, write_all
 
@@ -33,10 +33,10 @@ class Journal(Sink):
         self._fd = create(path)
         self._broken = False
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, entry: Entry) -> None:
         try:
             if not self._broken:
-                write_all(self._fd, codec.encode(stamped))
+                write_all(self._fd, codec.encode(entry))
         except OSError as error:
             self._broken = True
             self._warn(f"{self._path}: journal cannot be written: {error.strerror}")
@@ -45,19 +45,19 @@ class Journal(Sink):
         os.close(self._fd)
 
 
-def append(path: Path, stamped: Stamped) -> None:
-    """Add ``stamped`` to the journal at ``path``, which its ``Journal`` has closed.
+def append(path: Path, entry: Entry) -> None:
+    """Add ``entry`` to the journal at ``path``, which its ``Journal`` has closed.
 
     Raises: OSError, also where ``path`` is a link or gone.
     """
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        write_all(fd, codec.encode(stamped))
+        write_all(fd, codec.encode(entry))
     finally:
         os.close(fd)
 
 
-def read(path: Path) -> Iterator[Stamped]:
+def read(path: Path) -> Iterator[Entry]:
     """The events of the journal at ``path``, in order.
 
     Raises: DispatchError, with file and line, for what cannot be read or is no event.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from dispatcher.core.events.sink import Counts, Sink
+from dispatcher.core.events.run_events import Counts, Sink
 from dispatcher.output.files.rank_logs import stamp
 from dispatcher.output.files.rotation import Names, RotatedReader, names_in
 from dispatcher.plan.job import placement

@@ -33,8 +33,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
-from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import create, write_all
 from dispatcher.output.files.rotation import LogFile, Rotation, mark
@@ -74,8 +73,8 @@ class RankFiles(Sink):
             self._write(key, mark(count), 0)
             self.missing += count
 
-    def event(self, stamped: Stamped) -> None:
-        event = stamped.event
+    def event(self, entry: Entry) -> None:
+        event = entry.event
         if isinstance(event, OutputEnded):
             self._close_file((event.rank, event.stream))
         elif isinstance(event, RanksPlaced) and event.restart:
@@ -161,8 +160,8 @@ class HostFiles(Sink):
                 self._warn(f"error: {folder / self._names[rank]}: {(error.strerror or '').lower()}")
             self.missing += len(data)
 
-    def event(self, stamped: Stamped) -> None:
-        event = stamped.event
+    def event(self, entry: Entry) -> None:
+        event = entry.event
         if isinstance(event, OutputEnded):
             fd = self._files.pop((event.rank, event.stream), None)
             if fd is not None:
@@ -220,10 +219,10 @@ class MergedLog(Sink):
         if rest:
             self._rest[key] = rest
 
-    def event(self, stamped: Stamped) -> None:
-        if isinstance(stamped.event, OutputEnded):
-            self._finish((stamped.event.rank, stamped.event.stream))
-        elif isinstance(stamped.event, RanksPlaced):
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, OutputEnded):
+            self._finish((entry.event.rank, entry.event.stream))
+        elif isinstance(entry.event, RanksPlaced):
             self._finish_all()  # of a host that was lost; the ranks are started again
 
     def gap(self, missing: Counts) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.paths import write_all
 from dispatcher.plan.job import placement
 
@@ -63,8 +63,8 @@ class Trace(Sink):
             self._name(node + 1, "link", LINK)
         self._complete((LAUNCHER, LINK), "load and plan", -before, 0.0)
 
-    def event(self, stamped: Stamped) -> None:
-        event, now = stamped.event, stamped.t
+    def event(self, entry: Entry) -> None:
+        event, now = entry.event, entry.t
         if self._began is None:
             self._began = self._clock() - now
         match event:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.output.monitor.run_progress import (
     CpuShares,
     Picture,
@@ -151,10 +151,10 @@ class Table(Sink):
             if rank in self._ranks:
                 self._ranks[rank].since = self._clock()
 
-    def event(self, stamped: Stamped) -> None:
-        self._progress.event(stamped)
+    def event(self, entry: Entry) -> None:
+        self._progress.event(entry)
         with self._lock:
-            self._fold(stamped.event)
+            self._fold(entry.event)
 
     def _fold(self, event: ev.Event) -> None:
         match event:

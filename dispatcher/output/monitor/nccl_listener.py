@@ -18,8 +18,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from dispatcher.core.events.monitor_events import NetworksDiffer
-from dispatcher.core.events.run_events import Event, RankSpawned, RanksPlaced
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Event, RankSpawned, RanksPlaced, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
 
@@ -97,8 +96,8 @@ class NcclListener(Sink):
                 self._asked = True
                 self._news = self._clock()
 
-    def event(self, stamped: Stamped) -> None:
-        match stamped.event:
+    def event(self, entry: Entry) -> None:
+        match entry.event:
             case RanksPlaced():  # also after a restart
                 self._begin()
             case RankSpawned(node, rank):  # what it said first may have come before

@@ -40,8 +40,15 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from dispatcher.core.events.monitor_events import NodeSampled, RanksApart
-from dispatcher.core.events.run_events import Event, NodeLost, RankExited, RankSpawned, RanksPlaced
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import (
+    Entry,
+    Event,
+    NodeLost,
+    RankExited,
+    RankSpawned,
+    RanksPlaced,
+    Sink,
+)
 from dispatcher.model.hostset import fold
 from dispatcher.output.monitor.run_progress import CpuShares
 from dispatcher.output.text.fold import fold_ranks
@@ -135,8 +142,8 @@ class SampleOutliers(Sink):
         self._apart = {"CPU": OutlierRounds(), "GPU": OutlierRounds()}
         self._told: set[tuple[str, int]] = set()
 
-    def event(self, stamped: Stamped) -> None:
-        match stamped.event:
+    def event(self, entry: Entry) -> None:
+        match entry.event:
             case RanksPlaced():  # also after a restart
                 self._begin()
             case RankSpawned(node, rank):
@@ -149,7 +156,7 @@ class SampleOutliers(Sink):
                 self._living.pop(node, None)
                 self._awaited.discard(node)
             case NodeSampled(node) if node in self._living:
-                self._take(stamped.event, stamped.t)
+                self._take(entry.event, entry.t)
 
     def _take(self, sample: NodeSampled, now: float) -> None:
         node = sample.node
@@ -306,9 +313,9 @@ class StepLines(Sink):
                 with self._lock:
                     self._steps.step(rank, now, _seconds(match))
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, entry: Entry) -> None:
         with self._lock:
-            match stamped.event:
+            match entry.event:
                 case RanksPlaced():  # also after a restart
                     self._steps = Steps()
                     self._nodes.clear()

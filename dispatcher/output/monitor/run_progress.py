@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import NodeSampled
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.monitor_events import NodeSampled, RanksStalled
+from dispatcher.core.events.run_events import Entry, Sink
 
 #: share (%) below which a rank computes nothing; a heartbeat or a poll costs that much
 NOTHING = 1.0
@@ -100,9 +100,9 @@ class Progress(Sink):
             self._run.last = self._clock()
             self._run.silent.pop(rank, None)
 
-    def event(self, stamped: Stamped) -> None:
+    def event(self, entry: Entry) -> None:
         with self._lock:
-            self._fold(stamped.event)
+            self._fold(entry.event)
 
     def _fold(self, event: ev.Event) -> None:
         run = self._run
@@ -128,7 +128,7 @@ class Progress(Sink):
             case ev.RankExited(_, rank, status):
                 run.ranks[rank] = "failed" if status else "done"
                 run.silent.pop(rank, None)
-            case ev.RanksStalled(ranks, seconds):
+            case RanksStalled(ranks, seconds):
                 run.silent.update(dict.fromkeys(ranks, seconds))
             case ev.RanksPlaced():  # also after a restart, with what there is then
                 run.stopping = None
@@ -175,8 +175,8 @@ class StallDetector(Sink):
         if rank in self._running:
             self._last[rank] = self._clock()
 
-    def event(self, stamped: Stamped) -> None:
-        match stamped.event:
+    def event(self, entry: Entry) -> None:
+        match entry.event:
             case ev.RankSpawned(_, rank):
                 self._running.add(rank)
                 self._last[rank] = self._clock()
@@ -190,7 +190,7 @@ class StallDetector(Sink):
         if silent:
             for rank in silent:
                 del self._last[rank]
-            self._tell(ev.RanksStalled(silent, self._after))
+            self._tell(RanksStalled(silent, self._after))
         return bool(self._last)
 
 

@@ -30,8 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.core.events.run_events import RanksPlaced
-from dispatcher.core.events.sink import Counts, Sink, Stamped
+from dispatcher.core.events.run_events import Counts, Entry, RanksPlaced, Sink
 from dispatcher.output.terminal.screen import Screen
 
 if TYPE_CHECKING:
@@ -264,9 +263,9 @@ class WatchScreen(Sink):
         else:
             self.gap({(rank, stream): len(data)})
 
-    def event(self, stamped: Stamped) -> None:
-        self._screen.event(stamped)
-        if isinstance(stamped.event, RanksPlaced) and not self._left:
+    def event(self, entry: Entry) -> None:
+        self._screen.event(entry)
+        if isinstance(entry.event, RanksPlaced) and not self._left:
             self._screen.hide()
             self._on = True
 

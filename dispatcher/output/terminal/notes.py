@@ -6,9 +6,15 @@ from collections.abc import Callable, Sequence
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import NetworksDiffer, RanksApart, RanksHung, RanksWait
+from dispatcher.core.events.monitor_events import (
+    NetworksDiffer,
+    RanksApart,
+    RanksHung,
+    RanksStalled,
+    RanksWait,
+)
 from dispatcher.core.events.mpi_events import MpiFound
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.fold import fold_ranks
@@ -28,18 +34,18 @@ class Notes(Sink):
         self._say = say
         self._verbose = verbose
 
-    def event(self, stamped: Stamped) -> None:
-        text = self._always(stamped.event)
+    def event(self, entry: Entry) -> None:
+        text = self._always(entry.event)
         if text is None and self._verbose:
-            text = self._detail(stamped.event)
+            text = self._detail(entry.event)
             if text is not None:
-                text = f"{stamped.t:.3f} s: {text}"
+                text = f"{entry.t:.3f} s: {text}"
         if text is not None:
             self._say(f"note: {text}")
-        if isinstance(stamped.event, NetworksDiffer):
+        if isinstance(entry.event, NetworksDiffer):
             from dispatcher.output.monitor.nccl_listener import network_text
 
-            note, hint = network_text(stamped.event, self._hosts)
+            note, hint = network_text(entry.event, self._hosts)
             self._say(f"note: {note}")
             self._say(f"  hint: {hint}")
 
@@ -65,7 +71,7 @@ class Notes(Sink):
                 these = "some of " if some else ""
                 parts += [f"{these}{fold_ranks(absent)} on {where}"] if absent else []
                 return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
-            case ev.RanksStalled(ranks, seconds):
+            case RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
             case RanksApart():
                 from dispatcher.output.monitor.outliers import outlier_text

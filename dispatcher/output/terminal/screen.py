@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
-from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
-from dispatcher.core.events.sink import BEAT, Counts, Sink, Stamped
+from dispatcher.core.events.run_events import BEAT, Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import write_all
 from dispatcher.output.files.spool import Spill
@@ -111,8 +110,8 @@ class Screen(Sink):
         else:
             self._unfinished.setdefault(key, self._quiet_clock)
 
-    def event(self, stamped: Stamped) -> None:
-        match stamped.event:
+    def event(self, entry: Entry) -> None:
+        match entry.event:
             case OutputEnded(_, rank, stream):
                 self._finish(rank, stream)
             case RanksPlaced(world_size):

@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.output.files.spool import LongLine, Spill
 from dispatcher.output.text.sanitize import character_edge, sanitize
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -229,8 +228,8 @@ class Tail(Sink):
         self.sizes[key] = self.sizes.get(key, 0) + len(data)
         self._keep(key, self._assemblers[key].feed(data[-CHUNK_BYTES:]))
 
-    def event(self, stamped: Stamped) -> None:
-        event = stamped.event
+    def event(self, entry: Entry) -> None:
+        event = entry.event
         if isinstance(event, RanksPlaced) and event.restart:
             self.sizes.clear()
             self._lines.clear()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dispatcher.core.events.monitor_events import NodeStacks, RankStack, StacksGathered
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import create, write_all
@@ -59,8 +59,8 @@ class Stacks(Sink):
         self._warn = warn
         self._seen: list[NodeStacks] = []
 
-    def event(self, stamped: Stamped) -> None:
-        match stamped.event:
+    def event(self, entry: Entry) -> None:
+        match entry.event:
             case NodeStacks() as stacks:
                 self._seen.append(stacks)
             case StacksGathered(number, groups, late):

@@ -24,7 +24,7 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
 from dispatcher.core.events.exec_events import Outcome, PasswordTold
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.exec_machine import (
     AskPassword,
     CloseHost,
@@ -132,7 +132,7 @@ class ExecRunner:
 
     def _record(self, event: ev.Event) -> None:
         self._seq += 1
-        self._feed.event(Stamped(self._seq, round(time.monotonic() - self._began, 6), event))
+        self._feed.event(Entry(self._seq, round(time.monotonic() - self._began, 6), event))
 
     def _taken(self, node: int, nbytes: int) -> None:
         self._commands[node].taken(nbytes)

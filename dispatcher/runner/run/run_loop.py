@@ -21,7 +21,7 @@ from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.monitor_events import SamplesWanted
-from dispatcher.core.events.sink import Sink, Stamped
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
@@ -242,7 +242,7 @@ class Runner:
 
     def _record(self, event: ev.Event) -> None:
         self._seq += 1
-        self._feed.event(Stamped(self._seq, round(time.monotonic() - self._began, 6), event))
+        self._feed.event(Entry(self._seq, round(time.monotonic() - self._began, 6), event))
 
     def _taken(self, node: int, nbytes: int) -> None:
         self._hosts[node].taken(nbytes)

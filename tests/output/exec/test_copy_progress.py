@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dispatcher.core.events import exec_events
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.output.exec.exec_notes import size, summary
 from dispatcher.output.exec.exec_progress import CopyProgress
 from dispatcher.transfer.host_copy import HostCopy
@@ -28,8 +28,8 @@ def test_hosts_bytes_rate_and_what_is_left() -> None:
     assert "left" not in shown(progress)
     now = 102.0
     told[0].bytes = 30 * MIB
-    progress.event(Stamped(1, 0.0, exec_events.HostDone(0, exec_events.Exited(0))))
-    progress.event(Stamped(2, 0.0, exec_events.HostDone(1, exec_events.NotCopied("no space"))))
+    progress.event(Entry(1, 0.0, exec_events.HostDone(0, exec_events.Exited(0))))
+    progress.event(Entry(2, 0.0, exec_events.HostDone(1, exec_events.NotCopied("no space"))))
     text = shown(progress)
     assert "2 of 2 hosts (1 failed)" in text
     assert "30.0 MiB of 60.0 MiB" in text

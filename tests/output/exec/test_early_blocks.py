@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.events.exec_events import Exited, HostDone
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.output.exec.host_blocks import WAIT, EarlyBlock, HostOutput, gathered
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
@@ -20,7 +20,7 @@ class Table:
     def done(self, node: int, text: bytes) -> None:
         self.kept.output(node, 1, text) if text else None
         for sink in (self.kept, self.early):
-            sink.event(Stamped(1, 0.0, HostDone(node, Exited(0))))
+            sink.event(Entry(1, 0.0, HostDone(node, Exited(0))))
 
     def rest(self) -> bytes:
         self.early.close()

@@ -6,7 +6,7 @@ import re
 
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec.exec_progress import SLOW, ExecProgress
 
@@ -27,7 +27,7 @@ def test_hosts_on_their_way() -> None:
 
     def tell(*events: ev.Event) -> None:
         for event in events:
-            progress.event(Stamped(1, 0.0, event))
+            progress.event(Entry(1, 0.0, event))
 
     tell(*(ev.NodeConnecting(node, 1) for node in range(5)))
     assert shown(progress) == ""  # a passphrase may be asked for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dispatcher.core.events import exec_events
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import host_blocks
 from dispatcher.output.exec.host_blocks import HostOutput, blocks_of, differences, gathered, record
@@ -58,7 +58,7 @@ def test_differences_are_told_from_the_block_of_most() -> None:
 
 def test_json_keeps_kinds_apart_and_bytes_whole() -> None:
     sink = kept(b"text\n", b"\xff\0")
-    sink.event(Stamped(1, 2.5, exec_events.HostDone(0, exec_events.Exited(3))))
+    sink.event(Entry(1, 2.5, exec_events.HostDone(0, exec_events.Exited(3))))
     first = record("n1", 0, exec_events.Exited(3), sink, "exit code 3")
     assert (first["outcome"], first["code"], first["stdout"], first["seconds"]) == (
         "exited", 3, "text\n", 2.5,

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced
 from dispatcher.output.files import rank_logs
 from dispatcher.output.files.rank_logs import PART, MergedLog, RankFiles
 from dispatcher.output.files.rotation import LogFile, Rotation, mark
@@ -110,7 +109,7 @@ def test_a_merged_file_can_be_taken_apart(
         merged.output(rank, stream, data)
         key = (b"%d" % rank, b"out" if stream == 1 else b"err")
         wrote[key] = wrote.get(key, b"") + data
-    merged.event(Stamped(1, 0.0, OutputEnded(0, 0, 1, 0, 0)))
+    merged.event(Entry(1, 0.0, OutputEnded(0, 0, 1, 0, 0)))
     merged.close()
     assert taken_apart(path) == wrote
 
@@ -137,7 +136,7 @@ def test_a_line_of_a_host_that_was_lost_is_a_part(tmp_path: Path) -> None:
     merged = MergedLog(tmp_path / "merged.log", silent)
     for text in (b"short", b"x" * 100_000):
         merged.output(0, 1, text)
-        merged.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
+        merged.event(Entry(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
     merged.output(0, 1, b"again\n")
     merged.close()
     lines = (tmp_path / "merged.log").read_bytes().splitlines()

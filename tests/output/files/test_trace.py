@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.files.trace import Trace
 
@@ -26,7 +26,7 @@ def traced(path: Path, *happened: tuple[float, object]) -> list[dict[str, Any]]:
             trace.output(what, 1, b"line")
         else:
             assert isinstance(what, ev.Event)
-            trace.event(Stamped(seq, when, what))
+            trace.event(Entry(seq, when, what))
     trace.close()
     assert said == []
     elements: list[dict[str, Any]] = json.loads(path.read_text())
@@ -98,6 +98,6 @@ def test_a_run_that_never_began_is_still_one_array(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_once() -> None:
     said: list[str] = []
     trace = Trace("/dev/full", ["n1"], 0.0, said.append)
-    trace.event(Stamped(1, 0.0, ev.NodeConnecting(0)))
+    trace.event(Entry(1, 0.0, ev.NodeConnecting(0)))
     trace.close()
     assert said == ["/dev/full: trace cannot be written: no space left on device"]

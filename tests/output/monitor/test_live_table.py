@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.live_table import LAST, Snapshot, Table
 from dispatcher.output.terminal.footer import drawn
@@ -34,7 +34,7 @@ class Run:
             self.happens(ev.RankSpawned(rank // 2, rank, 1000 + rank))
 
     def happens(self, event: ev.Event) -> None:
-        self.table.event(Stamped(1, 0.0, event))
+        self.table.event(Entry(1, 0.0, event))
 
     def sample(
         self, node: int, at: float, cpu: float, *gpus: GpuSample, late: bool = False

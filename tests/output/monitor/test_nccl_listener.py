@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.events.run_events import Event, RankSpawned, RanksPlaced
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry, Event, RankSpawned, RanksPlaced
 from dispatcher.output.monitor.nccl_listener import (
     FIRST,
     MOST_LINE,
@@ -29,10 +28,10 @@ class Ears:
         self.begin()
 
     def begin(self, early: bytes = b"") -> None:
-        self.sink.event(Stamped(1, 0.0, RanksPlaced(6, "a", 1)))
+        self.sink.event(Entry(1, 0.0, RanksPlaced(6, "a", 1)))
         for rank in range(6):
             self.hear(rank, early)
-            self.sink.event(Stamped(2, 0.0, RankSpawned(rank // 2, rank, 7)))
+            self.sink.event(Entry(2, 0.0, RankSpawned(rank // 2, rank, 7)))
 
     def hear(self, rank: int, data: bytes, piece: int = 1 << 20) -> None:
         for at in range(0, len(data), piece):
@@ -57,7 +56,7 @@ def test_told_once_when_all_hosts_have_spoken() -> None:
     said: list[str] = []
     notes = Notes(HOSTS, said.append, verbose=False)
     for event in ears.told:
-        notes.event(Stamped(3, 0.0, event))
+        notes.event(Entry(3, 0.0, event))
     assert said == [
         "note: NCCL: b03 fell back to Socket, 2 others use IB",
         "  hint: dispatch check --nccl -H b03",

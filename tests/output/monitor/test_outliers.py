@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample, RanksApart
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.outliers import (
     BEHIND,
@@ -78,7 +78,7 @@ class Job:
             self.happens(ev.RankSpawned(rank // 2, rank, 100 + rank))
 
     def happens(self, event: ev.Event) -> None:
-        self.sink.event(Stamped(1, self.at, event))
+        self.sink.event(Entry(1, self.at, event))
 
     def sample(self, node: int, gpus: tuple[float, ...] = ()) -> None:
         ranks = tuple(

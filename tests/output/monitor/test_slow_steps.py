@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from dispatcher.core.events.run_events import RankSpawned, RanksPlaced
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.output.monitor.outliers import StepLines, Steps
 
 
@@ -47,9 +46,9 @@ def test_what_tells_nothing(count: int, ranks: int, kind: str) -> None:
 
 def test_lines_in_any_pieces() -> None:
     lines = StepLines(re.compile(rb"step \d+ took ([\d.]+)"), ["n1", "n\x1b"], lambda: 1.0)
-    lines.event(Stamped(1, 0.0, RanksPlaced(4, "a", 1)))
+    lines.event(Entry(1, 0.0, RanksPlaced(4, "a", 1)))
     for rank in range(4):
-        lines.event(Stamped(2, 0.0, RankSpawned(rank // 2, rank, 7)))
+        lines.event(Entry(2, 0.0, RankSpawned(rank // 2, rank, 7)))
         took = b"2.5" if rank == 3 else b"1.25"
         text = b"".join(b"x\rstep %d took %s s\nnoise\n" % (n, took) for n in range(8))
         for at in range(0, len(text), 1 + rank):

@@ -13,7 +13,8 @@ import pytest
 from emulator import Emulator
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.monitor_events import RanksStalled
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.run_progress import Progress, StallDetector
 from dispatcher.output.terminal.alt_screen import TtyLock
@@ -73,8 +74,8 @@ def tty() -> Iterator[Tty]:
         os.close(fd)
 
 
-def stamped(event: ev.Event) -> Stamped:
-    return Stamped(1, 0.0, event)
+def entry(event: ev.Event) -> Entry:
+    return Entry(1, 0.0, event)
 
 
 def facts() -> ev.Facts:
@@ -98,8 +99,8 @@ def test_a_run_as_it_is_seen(tty: Tty) -> None:
 
     def happen(*events: ev.Event) -> None:
         for event in events:
-            progress.event(stamped(event))
-            screen.event(stamped(event))
+            progress.event(entry(event))
+            screen.event(entry(event))
 
     def seen(seconds: float = 1.0) -> list[str]:
         now.now += seconds
@@ -126,7 +127,7 @@ def test_a_run_as_it_is_seen(tty: Tty) -> None:
     assert [line.rstrip() for line in seen()][3:6] == [
         f"[{rank}] {rank}% of it" for rank in range(3)
     ]
-    happen(ev.RanksStalled((1, 2), 60.0), ev.RankExited(0, 0, 0), ev.RankExited(1, 1, 3))
+    happen(RanksStalled((1, 2), 60.0), ev.RankExited(0, 0, 0), ev.RankExited(1, 1, 3))
     text = "\n".join(seen())
     assert "no output for 60 s: rank 2" in text
     assert "1 running, 1 done, 1 failed" in text
@@ -255,20 +256,20 @@ def test_ranks_that_fall_silent_are_named_once_each_time() -> None:
     now, told = Now(), list[ev.Event]()
     silence = StallDetector(60.0, told.append, now)
     for rank in range(3):
-        silence.event(stamped(ev.RankSpawned(0, rank, 9)))
+        silence.event(entry(ev.RankSpawned(0, rank, 9)))
     now.now += 59
     silence.output(1, 1, b"x")
-    silence.event(stamped(ev.RankExited(0, 2, 0)))
+    silence.event(entry(ev.RankExited(0, 2, 0)))
     assert silence.tick(0)
     assert told == []
     now.now += 1
     silence.tick(0)
     silence.tick(0)
-    assert told == [ev.RanksStalled((0,), 60.0)]
+    assert told == [RanksStalled((0,), 60.0)]
     silence.output(0, 1, b"y")
     now.now += 60
     silence.tick(0)
-    assert told[1:] == [ev.RanksStalled((0, 1), 60.0)]
+    assert told[1:] == [RanksStalled((0, 1), 60.0)]
 
 
 def test_the_end_is_set_off_and_can_be_copied() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.core.events.run_events import OutputEnded, RanksPlaced
-from dispatcher.core.events.sink import BEAT, Stamped
+from dispatcher.core.events.run_events import BEAT, Entry, OutputEnded, RanksPlaced
 from dispatcher.output.files.spool import BLOCK, Spill
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.output.text.fold import Folding, fold_numbers
@@ -50,8 +49,8 @@ def seen_on_a_terminal(partial_after: float = 0.0) -> LineFormat:
     return LineFormat(lambda rank: "[0]", terminals=frozenset({1}), partial_after=partial_after)
 
 
-def ended(rank: int, stream: int) -> Stamped:
-    return Stamped(1, 0.0, OutputEnded(0, rank, stream, 0, 0))
+def ended(rank: int, stream: int) -> Entry:
+    return Entry(1, 0.0, OutputEnded(0, rank, stream, 0, 0))
 
 
 def test_labels_and_whole_lines(pipe: tuple[int, int], other: int) -> None:
@@ -247,7 +246,7 @@ def test_a_line_of_any_length_is_whole_in_a_log(log: int) -> None:
 
 def test_long_lines_keep_their_place_among_folded_ones(log: int) -> None:
     screen = Screen(FOLDED, Writer({1: log}))
-    screen.event(Stamped(1, 0.0, RanksPlaced(2, "a", 1)))
+    screen.event(Entry(1, 0.0, RanksPlaced(2, "a", 1)))
     screen.output(0, 1, b"before\n")
     say_long(screen)
     screen.close()
@@ -299,7 +298,7 @@ def test_a_line_of_a_host_that_was_lost_ends_before_the_next_attempt(
 ) -> None:
     screen = Screen(ZERO, Writer({1: pipe[1]}))
     screen.output(0, 1, b"half a li")
-    screen.event(Stamped(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
+    screen.event(Entry(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
     screen.output(0, 1, b"again\n")
     assert os.read(pipe[0], 4096) == b"[0] half a li\n[0] again\n"
 
@@ -327,7 +326,7 @@ def test_a_reader_that_leaves_is_told_once(pipe: tuple[int, int]) -> None:
 
 def test_equal_lines_of_many_ranks_are_shown_once(pipe: tuple[int, int]) -> None:
     screen = Screen(FOLDED, Writer({1: pipe[1]}))
-    screen.event(Stamped(1, 0.0, RanksPlaced(3, "a", 1)))
+    screen.event(Entry(1, 0.0, RanksPlaced(3, "a", 1)))
     for rank in (2, 0, 1):
         screen.output(rank, 1, b"same\nown %d\n" % (rank // 2))
     assert os.read(pipe[0], 4096) == b"[0-2] same\n"

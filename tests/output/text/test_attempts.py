@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.core.events import codec, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.sink import Stamped
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.text.verdict_text import headline, history, note, record
 
@@ -35,7 +35,7 @@ CAUSES: list[tuple[verdicts.Cause, str]] = [
 @pytest.mark.parametrize(("cause", "words"), CAUSES)
 def test_a_cause_in_one_line(cause: verdicts.Cause, words: str) -> None:
     assert headline(cause, HOSTS) == words
-    told = Stamped(1, 0.5, ev.RunRestarting(cause, 1, 2, 0.0))
+    told = Entry(1, 0.5, ev.RunRestarting(cause, 1, 2, 0.0))
     assert codec.decode(codec.encode(told)) == told  # the journal takes it
 
 
