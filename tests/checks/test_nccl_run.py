@@ -98,6 +98,7 @@ def test_any_text_is_bounded(parts: list[str], line: str) -> None:
     networks.take(1, IB[1])
     networks.place(0, 0)
     networks.place(1, 1)
+    assert networks.hosts()[1].net == "IB"
     for said in networks.hosts().values():
         assert len(said.net) <= 60
         assert len(said.devices) <= 32

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.cli.options.config_file import chosen, parse
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import UsageError
 
 COMMANDS = ("run", "exec")
 
@@ -86,13 +86,18 @@ def test_a_profile_that_is_not_there() -> None:
     assert (caught.value.hint or "") == "there are: night"
 
 
-@given(st.text())
+@given(
+    st.text()
+    | st.lists(st.sampled_from(["[exec]", "[all]", "a = 1", "[a]", "=", "[run]"])).map("\n".join)
+)
 def test_any_text_is_read_or_refused(text: str) -> None:
+    """With what stands above it, if it is read at all."""
     try:
-        file = parse(text, "f", COMMANDS)
-    except DispatchError:
-        return
-    chosen([file], "run", None)
+        file = parse(f"[run]\nuser = 'ml'\n{text}", "f", COMMANDS)
+    except UsageError as refused:
+        assert refused.message.startswith("f: ")  # noqa: PT017 - most are refused
+    else:
+        assert chosen([file], "run", None)["user"].value == "ml"
 
 
 @pytest.mark.parametrize(

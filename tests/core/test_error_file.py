@@ -57,8 +57,8 @@ def test_nothing() -> None:
 )).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 def test_anything_is_bounded(data: bytes) -> None:
     found = read_error_file(data)
-    assert found is None or (
-        len(found.message) <= MESSAGE_LIMIT
-        and len(found.traceback) <= TRACEBACK_LIMIT
-        and "\n" not in found.message
-    )
+    assert (found is None) == (not data.strip())
+    if found is not None:
+        assert len(found.message) <= MESSAGE_LIMIT
+        assert len(found.traceback) <= TRACEBACK_LIMIT
+        assert "\n" not in found.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -27,18 +28,34 @@ def test_frames_survive_any_split(payloads: list[bytes], step: int) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_stream_of_anything_is_frames_or_malformed(data: bytes) -> None:
+    """What stood before it is read first."""
+    heard = []
     try:
-        assert all(isinstance(fields, dict) for fields, _ in Frames().feed(data))
+        for fields, payload in Frames().feed(frame(b"ab", type="say", size=2) + data):
+            heard.append((fields, payload))
     except Malformed:
         pass
+    assert heard[0] == ({"type": "say", "size": 2}, b"ab")
+    assert all(isinstance(fields, dict) for fields, _ in heard)
 
 
 @given(st.binary(max_size=200))
-def test_anything_is_an_order_or_malformed(line: bytes) -> None:
-    try:
-        assert parse_order(line)["order"] in ("attach", "stop", "stacks")
-    except Malformed:
-        pass
+def test_no_noise_is_an_order(line: bytes) -> None:
+    with pytest.raises(Malformed):
+        parse_order(line)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["output", "now", "table"]), st.none() | st.text()),
+    st.sampled_from(["attach", "stop", "stacks", "kill", "", None]),
+)
+def test_any_fields_beside_an_order_are_its_own(fields: dict[str, Any], name: str | None) -> None:
+    line = json.dumps({**fields, "order": name}).encode()
+    if name in ("attach", "stop", "stacks"):
+        assert parse_order(line) == {**fields, "order": name}
+    else:
+        with pytest.raises(Malformed):
+            parse_order(line)
 
 
 @pytest.mark.parametrize(

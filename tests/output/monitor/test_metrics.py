@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,10 @@ def test_what_it_says() -> None:
 @given(st.text())
 def test_any_host_name_is_one_label(host: str) -> None:
     row = Row(0, host, 0, 1, "runs", alive=True)
-    for line in exposition(Snapshot(SHOT.picture, (row,)), "r").split("\n")[:-1]:
+    lines = exposition(Snapshot(SHOT.picture, (row,)), "r").split("\n")[:-1]
+    plain = exposition(Snapshot(SHOT.picture, (replace(row, host="n0"),)), "r").split("\n")[:-1]
+    assert len(lines) == len(plain) > 5
+    for line in lines:
         assert line.startswith("# ") or LINE.fullmatch(line)
 
 

@@ -114,6 +114,7 @@ class TestRanks:
         agent.finish()
         with socket.socket() as sock:
             sock.bind(("", port))
+            assert sock.getsockname()[1] == port
 
 
 class TestProbe:

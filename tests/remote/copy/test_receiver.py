@@ -267,7 +267,12 @@ def test_frames_out_of_any_pieces(bodies: list[bytes], data: st.DataObject) -> N
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_frames_or_an_error(noise: bytes) -> None:
+    """What stood before them has been read, and no piece is longer than was allowed."""
+    come = frames(100)
+    assert list(come.feed(frame(0, DATA, b"whole"))) == [(0, DATA, b"whole")]
     try:
-        list(frames(100).feed(noise))
+        heard = list(come.feed(noise))
     except Malformed:
-        pass
+        return
+    assert all(len(body) <= 100 for _, kind, body in heard if kind == DATA)
+    assert b"".join(frame(*one) for one in heard) == noise[: sum(len(frame(*o)) for o in heard)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from dispatcher.model.errors import UsageError
@@ -52,6 +54,7 @@ def test_no_template(text: str, said: str) -> None:
 
 
 def test_srun_is_a_template() -> None:
+    assert template(shlex.join(SRUN)) == SRUN
     CommandTransport(SRUN).close()
 
 
