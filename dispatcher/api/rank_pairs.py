@@ -25,7 +25,7 @@ from dispatcher.core.events.run_events import Sink
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.request import Limits
 from dispatcher.remote.rank import mpi_pair, torch_pair
-from dispatcher.runner.inbox import Stop
+from dispatcher.runner.loop import Stop
 from dispatcher.transport.base import Transport
 
 #: seconds that each direction of a pair is measured

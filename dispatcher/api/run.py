@@ -41,7 +41,7 @@ from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize
 from dispatcher.plan.job.job_plan import JobPlan, Request
 from dispatcher.plan.job.placement import name
-from dispatcher.runner import inbox as posts
+from dispatcher.runner import loop
 from dispatcher.runner.run.run_loop import HANDLED
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def run(
     if signals and threading.current_thread() is not threading.main_thread():
         raise UsageError("signals: only the main thread can take them")
     running = _prepared(job, on_line is not None, on_event is not None, how)
-    taken = posts.signals_to(lambda n: running.tell(SignalReceived(n)), HANDLED if signals else ())
+    taken = loop.signals_to(lambda n: running.tell(SignalReceived(n)), HANDLED if signals else ())
     with taken, running:
         for told in running.start():
             if isinstance(told, Line):

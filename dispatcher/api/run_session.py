@@ -40,7 +40,7 @@ from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.verdict_text import advice_on, last_words
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
-from dispatcher.runner.inbox import LOOK, Stop
+from dispatcher.runner.loop import LOOK, Stop
 from dispatcher.runner.run.run_loop import Runner
 from dispatcher.transport.base import Transport
 

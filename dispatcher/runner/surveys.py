@@ -17,7 +17,7 @@ from typing import Any
 
 from dispatcher.bootstrap import payload
 from dispatcher.checks.check import Asked, Check, Reading, Seen, Unread
-from dispatcher.checks.network import parse
+from dispatcher.checks.network import parse_netdevs
 from dispatcher.checks.pair_ranking import Pair
 from dispatcher.checks.report import CheckReport, Want, first_readings, make_report, second_readings
 from dispatcher.core.events.exec_events import Exited, Failed, Interrupted, Outcome, TimedOut
@@ -220,7 +220,7 @@ def examine(
 def meeting_place(head: Seen, reached: str | None) -> tuple[list[str], int]:
     """Host 0's addresses, best first, and a port that is free there."""
     try:
-        devices = parse(head.reading("netdevs").value())
+        devices = parse_netdevs(head.reading("netdevs").value())
         port = int(head.value("port"))
     except (Unread, TypeError):
         return ([reached] if reached else []), 0

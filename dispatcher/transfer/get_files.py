@@ -24,9 +24,8 @@ from dispatcher.remote.copy.disk import PART, locked, same_time
 from dispatcher.remote.copy.receiver import WORTH
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import Malformed
-from dispatcher.transfer.dest_dir import MOST_MEMBERS, BadArchive, Place
+from dispatcher.transfer.dest_dir import MOST_MEMBERS, BadArchive, Place, unpack
 from dispatcher.transfer.host_copy import CopyHandler, Ended, HostCopy
-from dispatcher.transfer.tar import unpack
 from dispatcher.transport.base import Link
 
 _CHUNK = 256 << 10

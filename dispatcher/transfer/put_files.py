@@ -31,8 +31,8 @@ from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import HEADER, Malformed
+from dispatcher.transfer.dest_dir import Packed, pack
 from dispatcher.transfer.host_copy import CopyHandler, HostCopy
-from dispatcher.transfer.tar import Packed, pack
 from dispatcher.transport.base import Link, LinkClosed
 
 #: a file of at most so many bytes is kept as frames

@@ -8,13 +8,18 @@ from dataclasses import replace
 import pytest
 
 from checks.test_nccl_rules import NETDEVS, PORTS
+from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
-from dispatcher.checks.nccl import nccl_log
-from dispatcher.checks.nccl.host_network import from_text, text_of
-from dispatcher.checks.nccl.nccl_advice import Advice, advise
-from dispatcher.checks.nccl.nccl_model import HostNet, effective, parse_conf, parse_environment
-from dispatcher.checks.network import Netdev
-from dispatcher.checks.rdma_ports import IB, ROCE, Port
+from dispatcher.checks.nccl_advice import Advice, advise
+from dispatcher.checks.nccl_model import (
+    HostNet,
+    effective,
+    from_text,
+    parse_conf,
+    parse_environment,
+    text_of,
+)
+from dispatcher.checks.network import IB, ROCE, Netdev, Port
 
 HOST = HostNet(PORTS, NETDEVS, login="10.0.0.5", route="eno1")
 

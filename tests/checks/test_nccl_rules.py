@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.checks.nccl.nccl_model import parse_filter, predict
-from dispatcher.checks.network import Netdev
-from dispatcher.checks.rdma_ports import IB, ROCE, Port
+from dispatcher.checks.nccl_model import parse_filter, predict
+from dispatcher.checks.network import IB, ROCE, Netdev, Port
 
 PORTS = (
     Port("mlx5_0", 1, "ACTIVE", "LINKUP", 100.0, ROCE, ("ens1f0",)),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.checks import network, rdma_ports
-from dispatcher.checks.rdma_ports import IB, ROCE, UNKNOWN, Port
+from dispatcher.checks import network
+from dispatcher.checks.network import IB, ROCE, UNKNOWN, Port
 
 IBSTATUS = """\
 Infiniband device 'mlx5_0' port 1 status:
@@ -91,27 +91,27 @@ TABLE = [
 
 @pytest.mark.parametrize(("text", "expected"), TABLE)
 def test_the_notations(text: str, expected: tuple[Port, ...]) -> None:
-    assert rdma_ports.parse(text) == expected
-    assert rdma_ports.parse("some banner\n" + text + "$ \n") == expected
+    assert network.parse_ports(text) == expected
+    assert network.parse_ports("some banner\n" + text + "$ \n") == expected
 
 
 def test_two_texts_of_the_same_ports_are_joined() -> None:
-    found = rdma_ports.parse(IBSTATUS + IBDEV)
+    found = network.parse_ports(IBSTATUS + IBDEV)
     assert found[0] == Port("mlx5_0", 1, "ACTIVE", "LINKUP", 100.0, ROCE, ("ens1f0",))
 
 
 @pytest.mark.parametrize("text", [SYSFS + RDMA, RDMA + SYSFS])
 def test_the_numa_node_is_of_the_text_that_knows_it(text: str) -> None:
-    found = {port.device: port.numa for port in rdma_ports.parse(text)}
+    found = {port.device: port.numa for port in network.parse_ports(text)}
     assert (found["mlx5_0"], found["mlx5_1"], found["mlx5_9"]) == (1, -1, 0)
 
 
 @pytest.mark.parametrize("text", [IBSTATUS, RDMA, RDMA_JSON, IBDEV, SYSFS])
 def test_a_text_that_breaks_off_tells_of_whole_ports_only(text: str) -> None:
-    whole = {port.device: port.state for port in rdma_ports.parse(text)}
+    whole = {port.device: port.state for port in network.parse_ports(text)}
     told = 0
     for end in range(len(text) + 1):
-        found = rdma_ports.parse(text[:end])
+        found = network.parse_ports(text[:end])
         for port in found:
             assert whole[port.device].startswith(port.state)
             assert port.state
@@ -124,10 +124,13 @@ def test_a_text_that_breaks_off_tells_of_whole_ports_only(text: str) -> None:
 @given(st.text(max_size=200))
 def test_any_text_can_be_read(text: str) -> None:
     """And what is right after it, on a line of its own, is read as well."""
-    assert {port.device for port in rdma_ports.parse(f"{text}\n{RDMA}")} >= {"mlx5_0", "mlx5_2"}
-    rdma_ports.parse("Infiniband device 'a' port 1 status:\n" + text)
-    network.parse("netdev a " + text)
-    assert network.parse(f"netdev a {text}\n{OWN}")[-1].name == "ib0"
+    assert {port.device for port in network.parse_ports(f"{text}\n{RDMA}")} >= {
+        "mlx5_0",
+        "mlx5_2",
+    }
+    network.parse_ports("Infiniband device 'a' port 1 status:\n" + text)
+    network.parse_netdevs("netdev a " + text)
+    assert network.parse_netdevs(f"netdev a {text}\n{OWN}")[-1].name == "ib0"
     assert network.default_route("default via 10.0.0.1 dev eth0\n" + text) == "eth0"
 
 
@@ -154,7 +157,7 @@ netdev ib0 flags=1003 mtu=4092 speed=-1 type=32 addresses=
 
 
 def test_interfaces_in_three_notations() -> None:
-    brief, long, own = map(network.parse, (BRIEF, LONG, OWN))
+    brief, long, own = map(network.parse_netdevs, (BRIEF, LONG, OWN))
     assert [(d.name, d.usable) for d in brief] == [
         ("lo", True), ("eno1", True), ("ib0", False), ("docker0", True),
     ]  # fmt: skip

@@ -158,7 +158,7 @@ def _end_of_link(put: Put) -> None:
 
 
 def _connect_limit(put: Put) -> None:
-    from dispatcher.runner.connect_gate import ConnectGate
+    from dispatcher.runner.loop import ConnectGate
 
     begin: Any = ConnectGate.__init__
     put(ConnectGate, "__init__", lambda self, most, seconds: begin(self, most, 1e6))

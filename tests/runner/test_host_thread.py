@@ -28,7 +28,7 @@ from dispatcher.remote.protocol.frames import (
     encode,
 )
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.runner.connect_gate import ConnectGate
+from dispatcher.runner.loop import ConnectGate
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.output_intake import alike
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.transfer.dest_dir import BadArchive
-from dispatcher.transfer.tar import Unpacked, unpack
+from dispatcher.transfer.dest_dir import BadArchive, Unpacked, unpack
 
 
 def member(name: str, data: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.api.transports import allow_open_files
+from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
-from dispatcher.checks.nccl import nccl_log
-from dispatcher.checks.nccl.host_network import READINGS, from_text, text_of
-from dispatcher.checks.nccl.nccl_advice import Advice, advise
-from dispatcher.checks.nccl.nccl_model import HostNet, Message
+from dispatcher.checks.nccl_advice import Advice, advise
+from dispatcher.checks.nccl_model import READINGS, HostNet, Message, from_text, text_of
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
 from dispatcher.cli.options.option_classes import CheckOptions, seconds
 from dispatcher.cli.say import say

@@ -153,7 +153,7 @@ def _run(
     from dispatcher.cli.run.run_sinks import RankLabels
     from dispatcher.core.events.run_events import SignalReceived, Sink
     from dispatcher.output.terminal.notes import Notes
-    from dispatcher.runner.inbox import pass_over
+    from dispatcher.runner.loop import pass_over
     from dispatcher.runner.run.run_loop import HANDLED
 
     decision = preflight(plan, options)

@@ -73,7 +73,7 @@ class JobRegistration:
                 from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
                 from dispatcher.jobs.control_server import ControlServer
                 from dispatcher.output.monitor.run_progress import encode_picture
-                from dispatcher.runner.inbox import Stop
+                from dispatcher.runner.loop import Stop
 
                 stop = Stop(tell)
                 table = open_table(plan, slow)

@@ -7,7 +7,7 @@ Who does ask is searched for four letters, a block at a time, until every host h
 network and ``SETTLED`` seconds brought nothing new. Where some hosts stay silent, what the others
 said is judged after ``PATIENCE`` seconds.
 
-What is judged is ``checks.nccl.nccl_log``; it is loaded when the first such line comes. With
+What is judged is ``checks.nccl_log``; it is loaded when the first such line comes. With
 NCCL_DEBUG_FILE nothing is heard here, and nothing is said.
 """
 
@@ -23,7 +23,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
 
 if TYPE_CHECKING:
-    from dispatcher.checks.nccl.nccl_log import Networks, Said
+    from dispatcher.checks.nccl_log import Networks, Said
 
 NEEDLE = b"NCCL "
 #: bytes of a rank that are searched where nobody asked NCCL to speak; of an unfinished line
@@ -84,7 +84,7 @@ class NcclListener(Sink):
 
     def _hear(self, rank: int, block: bytes) -> None:
         if self._networks is None:
-            from dispatcher.checks.nccl.nccl_log import Networks
+            from dispatcher.checks.nccl_log import Networks
 
             self._networks = Networks(self._settings, self._active)
             for known, node in self._nodes.items():

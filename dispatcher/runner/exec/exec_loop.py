@@ -36,11 +36,10 @@ from dispatcher.core.exec_machine import (
 )
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.runner import inbox
-from dispatcher.runner.connect_gate import chance
+from dispatcher.runner import loop
 from dispatcher.runner.exec.host_command import STDOUT, HostCommand
 from dispatcher.runner.exec.stdio import PromptTimer, StdioHandler
-from dispatcher.runner.inbox import Inbox
+from dispatcher.runner.loop import Inbox, chance
 from dispatcher.runner.sink_thread import SinkThread
 from dispatcher.transport.base import Target, Transport, Window
 
@@ -107,7 +106,7 @@ class ExecRunner:
     def run(self, handled: Sequence[signal.Signals] = HANDLED) -> tuple[Outcome, ...]:
         """Run to the end; one outcome a host, in the hosts' order. handled: see ``Runner``."""
         self._feed.start()
-        with inbox.signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
+        with loop.signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
                 self._do(self._machine.begin(time.monotonic()))
                 while self._outcomes is None:

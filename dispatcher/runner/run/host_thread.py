@@ -36,7 +36,7 @@ from dispatcher.remote.protocol.frames import (
     WireError,
     control,
 )
-from dispatcher.runner.connect_gate import ConnectGate
+from dispatcher.runner.loop import ConnectGate
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.output_intake import Body, Credit, literal
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport

@@ -28,9 +28,8 @@ from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.host import Host
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import control
-from dispatcher.runner import inbox
-from dispatcher.runner.connect_gate import ConnectGate
-from dispatcher.runner.inbox import Inbox
+from dispatcher.runner import loop
+from dispatcher.runner.loop import ConnectGate, Inbox
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.liveness import Heartbeats, Sampling
 from dispatcher.runner.run.orders import prepare_order, release_order, start_order
@@ -167,7 +166,7 @@ class Runner:
         """
         self._began = time.monotonic()
         self._feed.start()
-        with inbox.signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
+        with loop.signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
                 for event in known:
                     self._record(event)
@@ -386,7 +385,7 @@ class Runner:
         self._master_addr = action.master_addr
 
     def _spawn(self, action: act.SpawnRanks) -> None:
-        from dispatcher.runner.run.spawn_orders import spawn_order  # most jobs never spawn
+        from dispatcher.runner.run.orders import spawn_order  # most jobs never spawn
 
         node, world = action.node, action.world
         number = self._run.host_at(node)

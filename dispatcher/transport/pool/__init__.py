@@ -2,8 +2,7 @@
 
 ``daemon_socket``   where its socket is, who may call, and what passes through it
 ``daemon``          the process itself; ``daemon_client``: one launcher that has called it
-``pool_link``       the launcher's side: the connection to the daemon, a link for each command
-``pool_transport``  one more way to reach hosts
+``pool_transport``  the launcher's side: one more way to reach hosts
 
 As OpenSSH's ControlPersist does for one host. Nobody is asked for a passphrase there:
 keys that need one must be in an SSH agent. Host keys and logins are judged as always,

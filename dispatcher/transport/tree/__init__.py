@@ -4,7 +4,6 @@
 ``tree_transport``  who is reached through whom, and from here when that fails
 ``branch``          our end of the link to an inner host: the one thread that reads and writes it
 ``stream``          a command on a host of the tree, as a ``Link``
-``trust``           what an inner host is told to reach one below it: words, and host keys
 
 On an inner host runs ``remote.tree_relay``, which joins the streams of commands into one link
 (``remote.protocol.mux``). An inner host that is reached through another is a stream whose bytes

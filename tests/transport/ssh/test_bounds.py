@@ -16,8 +16,8 @@ import pytest
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Link, Target
-from dispatcher.transport.ssh.algorithms import CIPHERS, KEX, MACS, narrow
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
+from dispatcher.transport.ssh.session import CIPHERS, KEX, MACS, narrow
 
 from .. import hostile
 from ..conftest import gather

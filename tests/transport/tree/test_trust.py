@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 
 from dispatcher.transport.base import Target
-from dispatcher.transport.tree.trust import Trust, Trusted
+from dispatcher.transport.tree.tree_transport import Trust, Trusted
 
 
 def key(number: int) -> str:

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dispatcher.checks.nccl.nccl_model import Filter, is_on, parse_filter
+from dispatcher.checks.nccl_model import Filter, is_on, parse_filter
 
 #: characters of a line that are looked at, and devices of it that are kept (NCCL takes no more)
 MOST_LINE, MOST_DEVICES = 4096, 32
