@@ -21,6 +21,8 @@ Silence (``Keepalive``, ``questions_due``): a host is asked whether it lives as 
 ``ServerAliveInterval``, by a request that it has to answer, be it with a refusal. One without
 an answer would tell nothing, as what is sent to a host that has vanished waits in a buffer.
 
+``RecvBuffer``: what has arrived for a link and was not read yet, whoever reads the connection.
+
 ``Steps``: how long each step of reaching a host took, for traces and for the names of late steps.
 """
 
@@ -28,7 +30,9 @@ from __future__ import annotations
 
 import abc
 import re
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -163,6 +167,89 @@ class Link(abc.ABC):
         host was reached, or the program still runs, or its words say nothing.
         """
         return None
+
+
+class RecvBuffer:
+    """What has arrived on one stream and was not taken yet; until then pieces stay as they came.
+
+    Filled by one thread and emptied by the link's owner; bounded by whoever fills it.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+        self._ready: Callable[[], None] = lambda: None
+        self._cond = threading.Condition()  # reentrant: ``wait`` takes
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def spent(self) -> bool:
+        """Whether all was taken and no more can come."""
+        return self._ended and not self._size
+
+    def ended(self, seconds: float = 0.0) -> bool:
+        """Whether no more can come, be it only after so many seconds."""
+        with self._cond:
+            return self._cond.wait_for(lambda: self._ended, max(0.0, seconds))
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        """Call ``ready()`` for all that comes, and for the end; at once if there is something."""
+        with self._cond:
+            self._ready = ready
+            if self._size or self._ended:
+                ready()
+
+    def take(self, limit: int) -> bytes | None:
+        """Up to ``limit`` bytes; ``None``: none now; ``b""``: the end."""
+        with self._cond:
+            if not self._size:
+                return b"" if self._ended else None
+            taken: list[bytes] = []
+            while limit and self._pieces:
+                piece = self._pieces.popleft()
+                if len(piece) > limit:
+                    self._pieces.appendleft(piece[limit:])
+                    piece = piece[:limit]
+                taken.append(piece)
+                limit -= len(piece)
+            data = b"".join(taken)
+            self._size -= len(data)
+            return data
+
+    def wait(self, limit: int, seconds: float | None) -> bytes:
+        """As ``take``, but waits. Raises: TimeoutError."""
+        with self._cond:
+            if not self._cond.wait_for(lambda: self._size or self._ended, seconds):
+                raise TimeoutError
+            return self.take(limit) or b""
+
+    def feed(self, data: bytes) -> None:
+        """``data`` has arrived."""
+        with self._cond:
+            if data:
+                self._pieces.append(data)
+                self._size += len(data)
+                self._tell()
+
+    def close(self) -> None:
+        """No more can come."""
+        with self._cond:
+            self._ended = True
+            self._tell()
+
+    def discard(self) -> None:
+        """Nobody reads any more: forget what is here, and take no more."""
+        with self._cond:
+            self._pieces.clear()
+            self._size = 0
+            self.close()
+
+    def _tell(self) -> None:
+        self._ready()
+        self._cond.notify_all()
 
 
 class Call(abc.ABC):

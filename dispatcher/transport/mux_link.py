@@ -14,7 +14,7 @@ from typing import Protocol
 
 from dispatcher.model.failure import Ending, Failure
 from dispatcher.remote.protocol import mux
-from dispatcher.transport.base import Link, LinkClosed
+from dispatcher.transport.base import Link, LinkClosed, RecvBuffer
 
 _PIECE = 32 << 10
 _MORE = {mux.OUTPUT: mux.MORE_OUTPUT, mux.ERRORS: mux.MORE_ERRORS}
@@ -40,8 +40,7 @@ class MuxLink(Link):
         self._connection = connection
         self._channel = channel
         self._changed = threading.Condition(threading.Lock())
-        self._held = {mux.OUTPUT: bytearray(), mux.ERRORS: bytearray()}
-        self._ended = {mux.OUTPUT: False, mux.ERRORS: False}
+        self._held = {mux.OUTPUT: RecvBuffer(), mux.ERRORS: RecvBuffer()}
         self._credit = {
             mux.OUTPUT: mux.Credit(mux.OUTPUT_WINDOW),
             mux.ERRORS: mux.Credit(mux.ERRORS_WINDOW),
@@ -52,7 +51,7 @@ class MuxLink(Link):
         self._over = False
         self._closed = False
         self._input_open = True
-        self._ready: Callable[[], None] | None = None
+        self._ready: Callable[[], None] = lambda: None
 
     # -- the connection's thread ----------------------------------------------------------------
 
@@ -60,13 +59,13 @@ class MuxLink(Link):
         """A frame of our channel. Raises: Malformed for what the far end must not say."""
         with self._changed:
             if kind in self._held:
-                if self._ended[kind]:
+                if self._held[kind].ended():
                     raise mux.Malformed("output after its end")
                 self._credit[kind].use(len(body))
-                self._held[kind] += self._arriving(kind, body)
+                self._held[kind].feed(self._arriving(kind, body))
             elif kind in _END_OF:
-                self._ended[_END_OF[kind]] = True
-                self._held[_END_OF[kind]] += self._left_over(_END_OF[kind])
+                self._held[_END_OF[kind]].feed(self._left_over(_END_OF[kind]))
+                self._held[_END_OF[kind]].close()
             elif kind == mux.MORE_INPUT:
                 self._room.grant(body)
             elif kind == mux.ENDED:
@@ -75,20 +74,18 @@ class MuxLink(Link):
             else:
                 self._answered(kind, body)
             self._changed.notify_all()
-        self._tell()
+        self._ready()
 
     def lose(self, failure: Failure | None) -> None:
         """The connection is gone, and the command with it. failure: why, if that is known."""
         with self._changed:
             if not self._over:
                 self._lost = failure
-            self._end()
-        self._tell()
-
-    def _end(self) -> None:
-        self._over = True
-        self._ended = dict.fromkeys(self._ended, True)
-        self._changed.notify_all()
+            self._over = True
+            for held in self._held.values():
+                held.close()
+            self._changed.notify_all()
+        self._ready()
 
     def _arriving(self, kind: int, body: bytes) -> bytes:
         """What of ``body`` is for the owner. Raises: Malformed."""
@@ -106,11 +103,6 @@ class MuxLink(Link):
         """A frame of the protocol's own. Raises: Malformed."""
         raise mux.Malformed(f"a frame of kind {kind}, {len(body)} bytes")
 
-    def _tell(self) -> None:
-        ready = self._ready
-        if ready is not None:
-            ready()
-
     # -- the owner --------------------------------------------------------------------------------
 
     def watch(self, ready: Callable[[], None]) -> None:
@@ -118,23 +110,16 @@ class MuxLink(Link):
         ready()
 
     def read(self, limit: int) -> bytes | None:
-        data = self._drain(mux.OUTPUT, limit)
-        if data:
-            return data
-        with self._changed:
-            return b"" if self._ended[mux.OUTPUT] and not self._held[mux.OUTPUT] else None
+        return self._take(mux.OUTPUT, limit)
 
     def read_errors(self, limit: int) -> bytes:
-        return self._drain(mux.ERRORS, limit)
+        return self._take(mux.ERRORS, limit) or b""
 
-    def _drain(self, kind: int, limit: int) -> bytes:
+    def _take(self, kind: int, limit: int) -> bytes | None:
         with self._changed:
-            held = self._held[kind]
-            if not held:
-                return b""
-            data = bytes(held[:limit])
-            del held[:limit]
-            more = b"" if self._ended[kind] else self._credit[kind].taken(len(data))
+            data = self._held[kind].take(limit)
+            grants = data and not self._held[kind].ended()
+            more = self._credit[kind].taken(len(data or b"")) if grants else b""
         if more:
             self._say(_MORE[kind], more)
         return data
@@ -177,22 +162,23 @@ class MuxLink(Link):
         return self._over
 
     def errors_ended(self) -> bool:
-        with self._changed:
-            return self._ended[mux.ERRORS] and not self._held[mux.ERRORS]
+        return self._held[mux.ERRORS].spent
 
     def close(self) -> None:
         with self._changed:
             if self._closed:
                 return
             self._closed = True
-            known = self._over and all(self._ended.values())  # the far end has closed it as well
-            self._end()
+            # the far end has closed it as well
+            known = self._over and all(held.ended() for held in self._held.values())
+            self._over = True
             for held in self._held.values():
-                held.clear()
+                held.discard()
+            self._changed.notify_all()
         if not known:
             self._say(mux.CLOSE)
         self._connection.forget(self._channel)
-        self._tell()
+        self._ready()
 
     def ending(self, timeout: float) -> Ending:
         with self._changed:

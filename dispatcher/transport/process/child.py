@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.transport.base import Link, LinkClosed, Window
+from dispatcher.transport.base import Link, LinkClosed, RecvBuffer, Window
 from dispatcher.transport.process.pump import Pump
 
 #: Bytes held for the owner before the child's writes block.
@@ -33,65 +33,40 @@ BUFFER_LIMIT = 1 << 20
 _KEPT_ERRORS = 8192  # enough of the first error bytes to tell why a connection failed
 
 
-class _Buffer:
+class _Buffer(RecvBuffer):
     """Bytes of one pipe on their way from the pump to the owner."""
 
-    def __init__(self, pump: Pump, fd: int, changed: Callable[[], None]) -> None:
+    def __init__(self, pump: Pump, fd: int) -> None:
+        super().__init__()
         self._pump = pump
         self._fd = fd
-        self._changed = changed
-        self._lock = threading.Lock()
-        self._held = bytearray()
         self._paused = False
         self.first = b""  # what came first, kept after it was taken
-        self.end = threading.Event()
-        pump.add(fd, self._feed)
+        pump.add(fd, self._fill)
 
-    def _feed(self, data: bytes) -> bool:
-        with self._lock:
-            if not data:
-                self.end.set()
-            else:
-                self._held += data
-                if len(self.first) < _KEPT_ERRORS:
-                    self.first += data[: _KEPT_ERRORS - len(self.first)]
-            self._paused = len(self._held) >= BUFFER_LIMIT
-            wants_more = not self._paused
-        self._changed()
-        return wants_more
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self._held) or self.end.is_set()
-
-    @property
-    def spent(self) -> bool:
-        """Whether the pipe has ended and all it held was taken."""
-        with self._lock:
-            return self.end.is_set() and not self._held
+    def _fill(self, data: bytes) -> bool:
+        self.first += data[: _KEPT_ERRORS - len(self.first)]
+        self.feed(data)
+        if not data:
+            self.close()
+        with self._cond:
+            self._paused = self._size >= BUFFER_LIMIT
+            return not self._paused
 
     def take(self, limit: int) -> bytes | None:
-        """Up to ``limit`` bytes, ``None`` when none are here yet, ``b""`` at the end."""
-        with self._lock:
-            if not self._held:
-                return b"" if self.end.is_set() else None
-            data = bytes(self._held[:limit])
-            del self._held[:limit]
-            resume = self._paused and len(self._held) < BUFFER_LIMIT // 2
-            if resume:
-                self._paused = False
+        data = super().take(limit)
+        with self._cond:
+            resume = self._paused and self._size < BUFFER_LIMIT // 2
+            self._paused = self._paused and not resume
         if resume:
-            self._pump.resume(self._fd, self._feed)
+            self._pump.resume(self._fd, self._fill)
         return data
 
     def drop(self) -> None:
         """Forget the pipe; nothing more is read."""
-        with self._lock:
-            if self.end.is_set():
-                return
-            self.end.set()
-            self._held.clear()
-        self._pump.drop(self._fd)
+        if not self.ended():
+            self.discard()
+            self._pump.drop(self._fd)
 
 
 class ChildLink(Link):
@@ -108,23 +83,17 @@ class ChildLink(Link):
         fds: tuple[int, int, int] | None = None,
     ) -> None:
         self._process = process
-        self._ready: Callable[[], None] | None = None
+        self._ready: Callable[[], None] = lambda: None
         self._closed = False
         self._input, output, errors = fds or _pipes_of(process)
         os.set_blocking(self._input, False)
         self._input_lock = threading.Lock()  # a writer must not meet a closed, reused number
-        self._output = _Buffer(pump, output, self._changed)
-        self._errors = _Buffer(pump, errors, self._changed)
-
-    def _changed(self) -> None:
-        ready = self._ready
-        if ready is not None:
-            ready()
+        self._output, self._errors = _Buffer(pump, output), _Buffer(pump, errors)
 
     def watch(self, ready: Callable[[], None]) -> None:
         self._ready = ready
-        if self._output.waiting or self._errors.waiting:
-            ready()
+        self._output.watch(ready)
+        self._errors.watch(ready)
 
     def read(self, limit: int) -> bytes | None:
         return self._output.take(limit)
@@ -179,7 +148,7 @@ class ChildLink(Link):
             self._process.wait(0.5)
         except subprocess.TimeoutExpired:
             pass  # in an uninterruptible system call: nothing more can be done
-        self._changed()
+        self._ready()
 
     def _kill(self) -> None:
         if self._process.poll() is None or self._group_lives():
@@ -213,7 +182,7 @@ class ChildLink(Link):
 
     def _first_errors(self, timeout: float) -> bytes:
         """The first error bytes, after the pipe's end or ``timeout`` seconds."""
-        self._errors.end.wait(max(0.0, timeout))  # a grandchild may hold the pipe open
+        self._errors.ended(timeout)  # a grandchild may hold the pipe open
         return self._errors.first
 
 

@@ -46,8 +46,8 @@ from paramiko.message import Message
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
+from dispatcher.transport.base import RecvBuffer
 from dispatcher.transport.ssh.byte_stream import ByteStream, read_identification
-from dispatcher.transport.ssh.recv_buffer import RecvBuffer
 from dispatcher.transport.ssh_auth.identities import methods
 
 #: seconds of silence after which we look after a host: more than between two heartbeats
@@ -111,6 +111,7 @@ class SshChannel(Channel):  # type: ignore[misc]
 
     def __init__(self, chanid: int, window: int) -> None:
         super().__init__(chanid)
+        # paramiko's own copies every byte into an array and out again
         self.in_buffer, self.in_stderr_buffer = RecvBuffer(), RecvBuffer()
         self.refusal = ""
         self.exit_code: int | None = None

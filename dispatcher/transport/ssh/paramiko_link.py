@@ -14,7 +14,6 @@ from paramiko.ssh_exception import SSHException
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.ssh.paramiko_internals import SshChannel
-from dispatcher.transport.ssh.recv_buffer import EventAdapter
 from dispatcher.transport.ssh.session import Session
 
 _CHUNK = 32000  # a packet's worth
@@ -42,9 +41,8 @@ class ParamikoLink(Link):
         self.address = session.stream.address
 
     def watch(self, ready: Callable[[], None]) -> None:
-        event = EventAdapter(ready)
-        self._channel.in_buffer.set_event(event)
-        self._channel.in_stderr_buffer.set_event(event)
+        self._channel.in_buffer.watch(ready)
+        self._channel.in_stderr_buffer.watch(ready)
         self._channel.on_status = ready
         if self._channel.status_event.is_set():
             ready()

@@ -98,11 +98,9 @@ class Stream(MuxLink):
     def arrived(self, deadline: float) -> Failure | None:
         """None once the host's shell runs the command; else why it does not."""
         with self._changed:
-            while not self._arrived and not self._over:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return Failure(Kind.TIMEOUT, f"{self._branch.name} did not reach it in time")
-                self._changed.wait(left)
+            left = max(0.0, deadline - time.monotonic())
+            if not self._changed.wait_for(lambda: self._arrived or self._over, left):
+                return Failure(Kind.TIMEOUT, f"{self._branch.name} did not reach it in time")
             if self._arrived or self._lost is not None:
                 return None if self._arrived else self._lost
         if self._ending.code == SSH_FAILED:
@@ -111,9 +109,8 @@ class Stream(MuxLink):
 
     def _words(self, seconds: float) -> str:
         """What came first on standard error, once all of it or ``seconds`` are over."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended[ERRORS], seconds)
-            return self._first_errors.decode("utf-8", "replace")
+        self._held[ERRORS].ended(seconds)
+        return self._first_errors.decode("utf-8", "replace")
 
     def pulse(self, ping: bytes, every: float, heard: Callable[[], None]) -> bool:
         self._branch.pulse(self._channel, ping, every, heard)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.transport.base import RecvBuffer
 from dispatcher.transport.ssh.byte_stream import ByteStream, over_socket
-from dispatcher.transport.ssh.recv_buffer import RecvBuffer
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 30), min_size=1))
@@ -33,7 +33,7 @@ def test_all_comes_out_in_order(pieces: list[bytes], limits: list[int]) -> None:
 
 def test_the_owner_is_told() -> None:
     buffer, told = RecvBuffer(), threading.Event()
-    buffer.set_event(told)
+    buffer.watch(told.set)
     assert not told.is_set()
     buffer.feed(b"")
     assert not told.is_set()
@@ -43,7 +43,7 @@ def test_the_owner_is_told() -> None:
     buffer.close()
     assert told.is_set()
     late = threading.Event()
-    buffer.set_event(late)
+    buffer.watch(late.set)
     assert late.is_set()
 
 
