@@ -17,7 +17,6 @@ import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,7 @@ from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh.dial import dial
 from dispatcher.transport.ssh.shared_sessions import JumpHost, Route, SessionPool
 from dispatcher.transport.ssh_auth import identities
-from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck, certificate_problem
+from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Ask, Candidate, Identities
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles
 from dispatcher.transport.ssh_config.host_config import HostConfig
@@ -120,10 +119,7 @@ class ParamikoTransport(Transport):
         self, target: Target, command: str, deadline: float, window: Window | None = None
     ) -> Link | Failure:
         steps = Steps("ssh configuration")
-        config = self._config.resolve(target)
-        if isinstance(config, Failure):
-            return config
-        route = self._route(config)
+        route = self._route(target)
         if isinstance(route, Failure):
             return route
         link = self._reuse(route, command, deadline, window)
@@ -135,8 +131,7 @@ class ParamikoTransport(Transport):
         session = self.connect(route, deadline, steps)
         if isinstance(session, Failure):
             return session
-        deadline += session.typed
-        started = self._start(route, session, command, deadline, window)
+        started = self._start(route, session, command, deadline + session.typed, window)
         if isinstance(started, Failure):
             session.end()
         else:
@@ -147,32 +142,32 @@ class ParamikoTransport(Transport):
         self, target: Target, command: str, deadline: float, window: Window | None = None
     ) -> Link | None:
         """As ``open``, but only over a connection that is there; else None."""
-        config = self._config.resolve(target)
-        route = config if isinstance(config, Failure) else self._route(config)
-        if isinstance(route, Failure):
-            return None
-        return self._reuse(route, command, deadline, window)
+        route = self._route(target)
+        return None if isinstance(route, Failure) else self._reuse(route, command, deadline, window)
 
     def open_started(self, target: Target, command: str) -> Link | None:
         """As ``open_pooled``, but only where ``command`` has started already: without waiting."""
-        config = self._config.resolve(target)
-        route = config if isinstance(config, Failure) else self._route(config)
-        if isinstance(route, Failure) or self.session_pool is None:
+        route = self._route(target)
+        if isinstance(route, Failure):
             return None
-        session = self.session_pool.take(route, command)
-        if session is None:
-            return None
-        link = self._start(route, session, command, time.monotonic(), None)
-        if isinstance(link, Link):
-            return link
-        session.end()  # it died this very moment
-        return None
+        return self._reuse(route, command, 0.0, None, started=True)
 
     def _reuse(
-        self, route: Route, command: str, deadline: float, window: Window | None
+        self,
+        route: Route,
+        command: str,
+        deadline: float,
+        window: Window | None,
+        *,
+        started: bool = False,
     ) -> Link | None:
-        """A link over a connection that is there; None where it must be made anew."""
-        session = self.session_pool.take(route) if self.session_pool is not None else None
+        """A link over a connection that is there; None where it must be made anew.
+
+        started: only where ``command`` has started already.
+        """
+        if self.session_pool is None:
+            return None
+        session = self.session_pool.take(route, command if started else None)
         if session is None:
             return None
         soon = min(deadline, time.monotonic() + _PROOF)
@@ -190,11 +185,28 @@ class ParamikoTransport(Transport):
         deadline: float,
         window: Window | None,
     ) -> Link | Failure:
-        config = route[-1]
+        from dispatcher.transport.ssh.paramiko_link import ParamikoLink
+
+        config, pool, steps = route[-1], self.session_pool, session.steps
         session.set_keepalive(*self._alive.limits(config.alive_interval, config.alive_count))
-        pool = self.session_pool
         release = None if pool is None else lambda ended: pool.give(route, ended)
-        return _start(session, command, deadline, window, release)
+        steps.enter("channel")
+        if window is None and (ready := session.take_standby(command, deadline)) is not None:
+            return ParamikoLink(session, ready, release)
+        channel, problem = session.open_ssh_channel(deadline)
+        refused = Failure(Kind.DROPPED, f"the host opens no channel: {problem}")
+        if channel is not None and window is not None:
+            steps.enter("terminal")
+            problem = session.request_pty(channel, window, deadline)
+            refused = Failure(Kind.BOOT, "the host refuses to give a terminal")
+        if channel is not None and not problem:
+            steps.enter("command start")
+            problem = session.execute(channel, command, deadline)
+            refused = Failure(Kind.BOOT, "the host refuses to run a command")
+        if channel is None or problem:
+            return why_broken(session, deadline) if problem in ("late", "gone") else refused
+        session.stream.acknowledge = None  # from now on sshd holds back nothing
+        return ParamikoLink(session, channel, release)
 
     def prepare(self, command: str) -> None:
         if self.session_pool is not None:
@@ -224,7 +236,7 @@ class ParamikoTransport(Transport):
                 )
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys
-        check = HostKeyCheck(config, index, policy, certificate_problem)
+        check = HostKeyCheck(config, index, policy)
         asked = self._identities.load_first(config)
         deadline += asked  # the user's typing is not the host's delay
         stream = self._reach(route, deadline, steps)
@@ -241,8 +253,11 @@ class ParamikoTransport(Transport):
             return failure
         return session
 
-    def _route(self, config: HostConfig) -> Route | Failure:
+    def _route(self, target: Target) -> Route | Failure:
         """All hosts on the way to one, itself last; by config alone, nothing is contacted."""
+        config = self._config.resolve(target)
+        if isinstance(config, Failure):
+            return config
         route = [config]
         while route[0].jumps:
             if len(route) > _MAX_HOPS:
@@ -315,40 +330,6 @@ class ParamikoTransport(Transport):
             return why_broken(session, deadline)
         more = outcome == "partial"
         return identities.refused(config, self._identities, tried, session.offered, more=more)
-
-
-def _start(
-    session: Session,
-    command: str,
-    deadline: float,
-    window: Window | None,
-    release: Callable[[Session], None] | None,
-) -> Link | Failure:
-    from dispatcher.transport.ssh.paramiko_link import ParamikoLink
-
-    session.steps.enter("channel")
-    if window is None and (ready := session.take_standby(command, deadline)) is not None:
-        return ParamikoLink(session, ready, release)
-    channel, problem = session.open_ssh_channel(deadline)
-    if channel is None:
-        if problem in ("late", "gone"):
-            return why_broken(session, deadline)
-        return Failure(Kind.DROPPED, f"the host opens no channel: {problem}")
-    if window is not None:
-        session.steps.enter("terminal")
-        problem = session.request_pty(channel, window, deadline)
-        if problem in ("late", "gone"):
-            return why_broken(session, deadline)
-        if problem:
-            return Failure(Kind.BOOT, "the host refuses to give a terminal")
-    session.steps.enter("command start")
-    problem = session.execute(channel, command, deadline)
-    if problem in ("late", "gone"):
-        return why_broken(session, deadline)
-    if problem:
-        return Failure(Kind.BOOT, "the host refuses to run a command")
-    session.stream.acknowledge = None  # from now on sshd holds back nothing
-    return ParamikoLink(session, channel, release)
 
 
 def why_broken(session: Session, deadline: float) -> Failure:

@@ -47,7 +47,7 @@ from dispatcher.transport.ssh.paramiko_internals import (
     request,
 )
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
-from dispatcher.transport.ssh_config.config_match import matches
+from dispatcher.transport.ssh_config.config_lines import matches
 
 CIPHERS = (
     "aes128-gcm@openssh.com",

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh_auth.known_hosts import (
@@ -38,7 +37,7 @@ from dispatcher.transport.ssh_auth.known_hosts import (
     lookup_name,
     plain_key,
 )
-from dispatcher.transport.ssh_config.config_match import matches
+from dispatcher.transport.ssh_config.config_lines import matches
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 _HOST = 2
@@ -50,29 +49,21 @@ def certificate_problem(
 ) -> str | None:
     """Why the certificate does not vouch for ``host``, or ``None`` when it does."""
     try:
-        return _certificate_problem(
-            certificate, authorities, host, time.time() if now is None else now
-        )
+        reader = Reader(certificate)
+        certified_key(reader)
+        reader.number(8)  # serial
+        role = reader.number(4)
+        reader.string()  # key id
+        names = _strings(reader.string())
+        after, before = reader.number(8), reader.number(8)
+        options = reader.string()
+        reader.string()  # extensions
+        reader.string()  # reserved
+        authority = reader.string()
+        signed = certificate[: reader.at]
+        signature = reader.string()
     except ValueError as error:
         return f"it cannot be read: {error}"
-
-
-def _certificate_problem(
-    certificate: bytes, authorities: tuple[bytes, ...], host: str, now: float
-) -> str | None:
-    reader = Reader(certificate)
-    certified_key(reader)
-    reader.number(8)  # serial
-    role = reader.number(4)
-    reader.string()  # key id
-    names = _strings(reader.string())
-    after, before = reader.number(8), reader.number(8)
-    options = reader.string()
-    reader.string()  # extensions
-    reader.string()  # reserved
-    authority = reader.string()
-    signed = certificate[: reader.at]
-    signature = reader.string()
     if not reader.ended:
         return "bytes follow its end"
     if role != _HOST:
@@ -84,7 +75,7 @@ def _certificate_problem(
     # Before the names: until it is proved, whatever they say comes from a stranger.
     if not _verify(authority, signed, signature):
         return "its signature is wrong"
-    if not after <= now < min(before, _KEPT_TIME):
+    if not after <= (time.time() if now is None else now) < min(before, _KEPT_TIME):
         return "it is not valid at this time"
     # A certificate without names would vouch for every host there is.
     if not any(matches(host, name.decode("utf-8", "replace").lower()) for name in names):
@@ -117,23 +108,12 @@ _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
 class HostKeyCheck:
-    """The judgement of one host's key.
+    """The judgement of one host's key. policy: ``strict`` or ``accept-new``."""
 
-    verify_certificate: called with (certificate, authority keys, host name);
-    returns why the certificate is not good, or ``None``.
-    """
-
-    def __init__(
-        self,
-        config: HostConfig,
-        index: KnownHosts,
-        policy: str,
-        verify_certificate: Callable[[bytes, tuple[bytes, ...], str], str | None],
-    ) -> None:
+    def __init__(self, config: HostConfig, index: KnownHosts, policy: str) -> None:
         self._config = config
         self._index = index
         self._policy = policy
-        self._verify_certificate = verify_certificate
         self._name = lookup_name(config.host, config.port, config.known_as)
         self._known = index.keys_of(self._name)
         self._portless = KeysOf()
@@ -167,9 +147,13 @@ class HostKeyCheck:
         for entry in (*self._known.revoked, *self._portless.revoked):
             if plain_key(entry.blob) in (key, authority):
                 return self._revoked(entry, certified, key)
-        why = self._certificate_problem(blob) if certified else None
-        if certified and why is None:
-            return None
+        why = None
+        if certified:
+            authorities = tuple(one.blob for one in (self._known or self._portless).authorities)
+            host = self._config.known_as or self._config.host
+            why = certificate_problem(blob, authorities, host)
+            if why is None:
+                return None
         if any(entry.blob == key for entry in (*self._known.keys, *self._portless.keys)):
             return None
         if why is not None:
@@ -179,11 +163,6 @@ class HostKeyCheck:
         if self._policy == "accept-new" and not self._known:
             return self._learn(blob, kind)
         return self._unknown(blob, kind)
-
-    def _certificate_problem(self, certificate: bytes) -> str | None:
-        authorities = tuple(entry.blob for entry in (self._known or self._portless).authorities)
-        name = self._config.known_as or self._config.host
-        return self._verify_certificate(certificate, authorities, name)
 
     def _bad_certificate(self, why: str) -> Failure:
         return Failure(

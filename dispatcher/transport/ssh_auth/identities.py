@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.ssh_auth.known_hosts import fingerprint
+from dispatcher.transport.ssh_auth.known_hosts import Reader, fingerprint, kind_of, plain_key
 from dispatcher.transport.ssh_auth.ssh_agent import AgentKey, SshAgent
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
@@ -188,12 +188,8 @@ class _KeyFile:
         kind = _stored_kind(self._path)
         if kind.startswith("sk-"):
             raise ValueError("a security key: only an ssh-agent or --transport ssh can use it")
-        classes = {
-            "ssh-ed25519": paramiko.Ed25519Key,
-            "ssh-rsa": paramiko.RSAKey,
-        }
-        key_class = classes.get(kind, paramiko.ECDSAKey)
-        key = key_class.from_private_key_file(self._path, passphrase)
+        classes = {"ssh-ed25519": paramiko.Ed25519Key, "ssh-rsa": paramiko.RSAKey}
+        key = classes.get(kind, paramiko.ECDSAKey).from_private_key_file(self._path, passphrase)
         if self._certificate:
             key.load_certificate(self._certificate)
         return key
@@ -217,13 +213,12 @@ def _stored_kind(path: str) -> str:
             raise ValueError("not a private key")
         return "ecdsa"
     body = "".join(line for line in text.splitlines() if "-----" not in line)
-    data = base64.b64decode(body[:2048] + "=" * (-len(body[:2048]) % 4))
-    at = len(b"openssh-key-v1\0")
-    for _ in range(3):  # cipher, key derivation, its options
-        at += 4 + int.from_bytes(data[at : at + 4], "big")
-    at += 4 + 4  # how many keys; size of the first public one
-    size = int.from_bytes(data[at : at + 4], "big")
-    return data[at + 4 : at + 4 + size].decode("ascii", "replace")
+    data = base64.b64decode(body + "=" * (-len(body) % 4))
+    reader = Reader(data.removeprefix(b"openssh-key-v1\0"))
+    for _ in range(3):
+        reader.string()  # cipher, key derivation, its options
+    reader.number(4)  # how many keys
+    return kind_of(reader.string())
 
 
 def _public_blob(path: str) -> bytes | None:
@@ -242,9 +237,10 @@ def _is_for(certificate: str, path: str) -> bool:
         return False
     if public is None:
         return certificate == path + "-cert.pub"
-    # nonce first, then the same fields as in the plain key
-    kind_size = int.from_bytes(public[:4], "big")
-    return public[4 + kind_size :] in certified
+    try:
+        return plain_key(certified) == public
+    except ValueError:
+        return False
 
 
 #: a login by these needs somebody who types

@@ -26,7 +26,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dispatcher.transport.ssh_config.config_match import matches_list
+from dispatcher.transport.ssh_config.config_lines import matches_list
 
 CERT = "-cert-v01@openssh.com"
 
@@ -51,6 +51,7 @@ class Reader:
         self.at = 0
 
     def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
         if self.at + size > len(self._blob):
             raise ValueError("cut short")
         data = self._blob[self.at : self.at + size]
@@ -58,14 +59,21 @@ class Reader:
         return data
 
     def number(self, size: int) -> int:
+        """The next ``size`` bytes as a number, big endian."""
         return int.from_bytes(self.take(size), "big")
 
     def string(self) -> bytes:
+        """The next field with its length before it (RFC 4251, section 5)."""
         return self.take(self.number(4))
 
     @property
     def ended(self) -> bool:
         return self.at == len(self._blob)
+
+
+def ssh_string(data: bytes) -> bytes:
+    """``data`` with its length before it, as ``Reader.string`` reads it."""
+    return len(data).to_bytes(4, "big") + data
 
 
 def kind_of(blob: bytes) -> str:
@@ -83,7 +91,7 @@ def certified_key(reader: Reader) -> bytes:
     if kind not in _FIELDS:
         raise ValueError("a type nobody knows")
     fields = [kind.encode(), *(reader.string() for _ in range(_FIELDS[kind]))]
-    return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+    return b"".join(map(ssh_string, fields))
 
 
 def plain_key(blob: bytes) -> bytes:
@@ -195,7 +203,7 @@ class KnownHosts:
         """The keys, authorities and revoked keys on the lines that name this host."""
         with self._lock:
             found = list(self._plain.get(name, ()))
-        found += [entry for pattern, entry in self._patterns if _fits(name, pattern)]
+        found += [e for pattern, e in self._patterns if matches_list(name, pattern, lower=True)]
         found += self._unhashed(name.encode())
         damaged = {entry: why for entry in found if (why := entry.key_problem())}
         told = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
@@ -288,15 +296,11 @@ class KnownHosts:
         return None
 
 
-def _fits(name: str, hosts: str) -> bool:
-    return matches_list(name, hosts, lower=True)
-
-
 def _hash_name(name: str) -> str:
+    import hmac  # few have us write names hashed
+
     salt = os.urandom(20)
-    padded = salt.ljust(64, b"\0")
-    inner = _sha1(padded.translate(_INNER) + name.encode()).digest()
-    digest = _sha1(padded.translate(_OUTER) + inner).digest()
+    digest = hmac.digest(salt, name.encode(), "sha1")
     return "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, digest))
 
 

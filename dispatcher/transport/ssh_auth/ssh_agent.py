@@ -12,11 +12,12 @@ import struct
 import threading
 from dataclasses import dataclass
 
+from dispatcher.transport.ssh_auth.known_hosts import CERT, Reader, kind_of, ssh_string
+
 _REQUEST_IDENTITIES, _IDENTITIES = 11, 12
 _SIGN_REQUEST, _SIGN_RESPONSE = 13, 14
 _FLAGS = {"rsa-sha2-256": 2, "rsa-sha2-512": 4}
 _MAX_REPLY = 1 << 20
-_CERT = "-cert-v01@openssh.com"
 
 
 class AgentError(Exception):
@@ -33,15 +34,12 @@ class AgentKey:
 
     public_blob = None  # paramiko: no certificate beside the key
 
-    @property
-    def kind(self) -> str:
-        size = int.from_bytes(self.blob[:4], "big")
-        return self.blob[4 : 4 + size].decode("ascii", "replace")
-
     def get_name(self) -> str:
-        return self.kind
+        """The key's type, ``ssh-ed25519``."""
+        return kind_of(self.blob)
 
     def asbytes(self) -> bytes:
+        """Its public half, as SSH sends it."""
         return self.blob
 
     def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> bytes:
@@ -49,7 +47,7 @@ class AgentKey:
 
         Raises: AgentError.
         """
-        return self.agent.sign(self.blob, data, (algorithm or "").removesuffix(_CERT))
+        return self.agent.sign(self.blob, data, (algorithm or "").removesuffix(CERT))
 
 
 class SshAgent:
@@ -69,7 +67,7 @@ class SshAgent:
             if self._keys is None:
                 try:
                     self._keys = self._list()
-                except (AgentError, OSError):
+                except (AgentError, OSError, ValueError):
                     self._keys, self.silent = (), True
             return self._keys
 
@@ -78,7 +76,7 @@ class SshAgent:
 
         Raises: AgentError when the agent refuses, is gone or does not answer.
         """
-        body = _string(blob) + _string(data) + struct.pack(">I", _FLAGS.get(algorithm, 0))
+        body = ssh_string(blob) + ssh_string(data) + struct.pack(">I", _FLAGS.get(algorithm, 0))
         with self._lock:
             try:
                 kind, reply = self._ask(_SIGN_REQUEST, body)
@@ -87,7 +85,10 @@ class SshAgent:
                 raise AgentError(f"ssh-agent: {error}") from None
         if kind != _SIGN_RESPONSE:
             raise AgentError("ssh-agent refuses to sign")
-        return _take_string(reply, 0)[0]
+        try:
+            return Reader(reply).string()
+        except ValueError as error:
+            raise AgentError(f"ssh-agent: answer {error}") from None
 
     def close(self) -> None:
         """Close the connection; idempotent."""
@@ -96,14 +97,13 @@ class SshAgent:
 
     def _list(self) -> tuple[AgentKey, ...]:
         kind, reply = self._ask(_REQUEST_IDENTITIES, b"")
-        if kind != _IDENTITIES or len(reply) < 4:
+        if kind != _IDENTITIES:
             raise AgentError("ssh-agent: unexpected answer")
-        keys, at = [], 4
-        for _ in range(int.from_bytes(reply[:4], "big")):
-            blob, at = _take_string(reply, at)
-            comment, at = _take_string(reply, at)
-            keys.append(AgentKey(self, blob, comment.decode("utf-8", "replace")))
-        return tuple(keys)
+        reader = Reader(reply)
+        return tuple(
+            AgentKey(self, reader.string(), reader.string().decode("utf-8", "replace"))
+            for _ in range(reader.number(4))
+        )
 
     def _ask(self, kind: int, body: bytes) -> tuple[int, bytes]:
         if self._socket is None:
@@ -136,14 +136,3 @@ class SshAgent:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-
-def _string(data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + data
-
-
-def _take_string(data: bytes, at: int) -> tuple[bytes, int]:
-    end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-    if at + 4 > len(data) or end > len(data):
-        raise AgentError("ssh-agent: answer cut short")
-    return data[at + 4 : end], end

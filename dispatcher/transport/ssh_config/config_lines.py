@@ -19,10 +19,13 @@ Refused
 
 Values: ``%`` tokens, ``${VARIABLES}`` and ``~``. Each option allows its own set of tokens; any
 other is an error, as in ssh. What the values mean is no business of this file.
+
+Patterns: ``*`` and ``?``, and comma lists with ``!`` exclusion.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import pwd
@@ -252,25 +255,14 @@ def token_values(
     }
 
 
-def expand(text: str, values: Mapping[str, str], allowed: str, place: str) -> str:
-    """The text with its tokens replaced.
-
-    Raises: ConfigProblem for a token that is unknown or not allowed here.
-    """
-    return _expand(text, values, allowed, place, for_shell=False)
-
-
-def expand_for_shell(text: str, values: Mapping[str, str], allowed: str, place: str) -> str:
-    """As ``expand``, for a line that a shell will read.
-
-    Raises: ConfigProblem also when a value would not stay one plain word there.
-    """
-    return _expand(text, values, allowed, place, for_shell=True)
-
-
-def _expand(
-    text: str, values: Mapping[str, str], allowed: str, place: str, *, for_shell: bool
+def expand(
+    text: str, values: Mapping[str, str], allowed: str, place: str, *, for_shell: bool = False
 ) -> str:
+    """The text with its tokens replaced. for_shell: it is a line that a shell will read.
+
+    Raises: ConfigProblem for a token that is unknown or not allowed here, and for a shell
+    when a value would not stay one plain word there.
+    """
     parts = []
     at = 0
     while (found := text.find("%", at)) >= 0:
@@ -321,3 +313,38 @@ def expand_home(path: str, local: Local, place: str) -> str:
         return pwd.getpwnam(user).pw_dir.rstrip("/") + slash + rest
     except KeyError:
         raise ConfigProblem(f"{place}: ~{user}: no such user") from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # What stands between two stars is taken where it is first found and never tried
+    # elsewhere (a lookahead does not go back), so that no pattern can make the match slow.
+    first, *rest = (_literal(part) for part in re.split(r"\*+", pattern))
+    between = (f"(?=(?P<p{n}>.*?{part}))(?P=p{n})" for n, part in enumerate(rest[:-1]))
+    last = [f".*{rest[-1]}"] if rest else []
+    return re.compile("".join([first, *between, *last]), re.DOTALL)
+
+
+def _literal(text: str) -> str:
+    return ".".join(re.escape(part) for part in text.split("?"))
+
+
+def matches(text: str, pattern: str) -> bool:
+    """True when the whole text fits one pattern."""
+    return _compiled(pattern).fullmatch(text) is not None
+
+
+def matches_list(text: str, patterns: str, *, lower: bool = False) -> bool:
+    """True when the text fits a pattern of the comma list and no ``!pattern`` of it.
+
+    lower: fold the patterns to lower case (OpenSSH does so for host names).
+    """
+    found = False
+    for pattern in patterns.split(","):
+        negated = pattern.startswith("!")
+        bare = pattern[1:] if negated else pattern
+        if matches(text, bare.lower() if lower else bare):
+            if negated:
+                return False
+            found = True
+    return found

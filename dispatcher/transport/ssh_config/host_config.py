@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dispatcher.transport.base import Target, valid_host, valid_user
 from dispatcher.transport.ssh_config import config_lines
@@ -18,8 +19,17 @@ _HINT = "--transport ssh  # the system's ssh follows its own configuration"
 _HINT_LOGIN = "--transport ssh  # for Kerberos; passwords are typed for neither"
 _TRUE = ("yes", "true")
 _FALSE = ("no", "false")
+# "no" means "add new keys unasked" as well as "go on when a key changed"; the
+# second is never done here. "ask" has nobody to ask in a fan-out.
+_POLICIES = {(*_TRUE, "ask"): "strict", (*_FALSE, "off", "accept-new"): "accept-new"}
+_FAMILIES: dict[tuple[str, ...], socket.AddressFamily] = {
+    ("any",): socket.AF_UNSPEC, ("inet",): socket.AF_INET, ("inet6",): socket.AF_INET6,
+}  # fmt: skip
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _ALGORITHMS = ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms", "pubkeyacceptedalgorithms")
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,6 @@ class HostConfig:
 
     name: what the user called it; host: what is looked up and dialled.
     known_as: the name in known_hosts where it is another (HostKeyAlias).
-    identity_files: in order; ``explicit_identities`` when the config names them.
     identity_agent: socket path; ``None`` for the usual one, ``""`` for none.
     jumps: hosts to go through, first hop first.
     host_keys: ``strict`` or ``accept-new``.
@@ -42,7 +51,6 @@ class HostConfig:
     port: int = 22
     known_as: str | None = None
     identity_files: tuple[str, ...] = ()
-    explicit_identities: bool = False
     certificate_files: tuple[str, ...] = ()
     identities_only: bool = False
     identity_agent: str | None = None
@@ -80,11 +88,9 @@ class _Values:
         return None if value is None or value.lower() == "none" else value
 
     def flag(self, keyword: str, default: bool) -> bool:
-        return bool(self.choice(keyword, {_TRUE: True, _FALSE: False}, default))
+        return self.choice(keyword, {_TRUE: True, _FALSE: False}, default)
 
-    def choice(
-        self, keyword: str, choices: Mapping[tuple[str, ...], object], default: object
-    ) -> object:
+    def choice(self, keyword: str, choices: Mapping[tuple[str, ...], T], default: T) -> T:
         value = self.text(keyword)
         if value is None:
             return default
@@ -142,16 +148,16 @@ def check(
     command = values.optional("proxycommand")
     if command is not None:
         place = values.place("proxycommand")
-        command = config_lines.expand_for_shell(command, tokens, config_lines.PROXY, place)
-    identities = raw.get("identityfile", ())
+        command = config_lines.expand(command, tokens, config_lines.PROXY, place, for_shell=True)
     return HostConfig(
         name=name,
         host=host,
         user=user,
         port=port,
         known_as=known_as.lower() if known_as else None,
-        identity_files=_paths(identities or DEFAULT_IDENTITIES, "identityfile", file_name),
-        explicit_identities=bool(identities),
+        identity_files=_paths(
+            raw.get("identityfile") or DEFAULT_IDENTITIES, "identityfile", file_name
+        ),
         certificate_files=_paths(raw.get("certificatefile", ()), "certificatefile", file_name),
         identities_only=values.flag("identitiesonly", False),
         identity_agent=_agent(values, environ, file_name),
@@ -165,12 +171,12 @@ def check(
             for path in raw.get("globalknownhostsfile", _GLOBAL_KNOWN_HOSTS)
             if path.lower() != "none"
         ),
-        host_keys=_host_key_policy(values),
+        host_keys=values.choice("stricthostkeychecking", _POLICIES, "strict"),
         hash_known_hosts=values.flag("hashknownhosts", False),
         connect_timeout=_seconds(values, "connecttimeout") or None,
         alive_interval=_seconds(values, "serveraliveinterval"),
         alive_count=_count(values, "serveralivecountmax"),
-        family=_family(values),
+        family=values.choice("addressfamily", _FAMILIES, socket.AF_UNSPEC),
         bind_address=values.text("bindaddress"),
         algorithms=tuple((key, raw[key][0]) for key in _ALGORITHMS if key in raw),
     )
@@ -228,24 +234,6 @@ def _agent(
     if written.startswith("$") and not written.startswith("${"):
         return environ.get(written[1:], "")
     return file_name(written, "identityagent")
-
-
-def _host_key_policy(values: _Values) -> str:
-    # "no" means "add new keys unasked" as well as "go on when a key changed"; the
-    # second is never done here. "ask" has nobody to ask in a fan-out.
-    choices = {
-        ("yes", "true", "ask"): "strict",
-        ("no", "false", "off", "accept-new"): "accept-new",
-    }
-    return str(values.choice("stricthostkeychecking", choices, "strict"))
-
-
-def _family(values: _Values) -> socket.AddressFamily:
-    choices: dict[tuple[str, ...], object]
-    choices = {("any",): socket.AF_UNSPEC, ("inet",): socket.AF_INET, ("inet6",): socket.AF_INET6}
-    family = values.choice("addressfamily", choices, socket.AF_UNSPEC)
-    assert isinstance(family, socket.AddressFamily)
-    return family
 
 
 def _seconds(values: _Values, keyword: str) -> float | None:

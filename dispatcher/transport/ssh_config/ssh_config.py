@@ -5,6 +5,10 @@ Read as OpenSSH reads it: the command line first, then ``~/.ssh/config``, then
 wins; ``Include`` and ``Match`` are evaluated in place; ``Match final`` asks for
 a second reading. Files are read once and shared by all hosts.
 
+Every criterion of ``Match`` is either answered as ssh does or refused by name: an unknown one
+taken for true would silently change user, port or proxy. What is rare and the same for all
+hosts is asked of ssh itself, once (``localnetwork``).
+
 What we cannot follow is a ``Failure(Kind.CONFIG)``, never a silent guess: see
 ``config_lines`` for which options are followed, skipped and refused. Values
 made from tokens are checked once more after expansion.
@@ -15,13 +19,14 @@ from __future__ import annotations
 import glob
 import os
 import stat
+import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import Target, bad_target
-from dispatcher.transport.ssh_config import config_lines, config_match
+from dispatcher.transport.base import Target, bad_target, shell_safe
+from dispatcher.transport.ssh_config import config_lines
 from dispatcher.transport.ssh_config.config_lines import (
     ALIASES,
     KNOWN,
@@ -31,12 +36,15 @@ from dispatcher.transport.ssh_config.config_lines import (
     SINGLE,
     ConfigProblem,
     Line,
+    matches,
+    matches_list,
     parse,
 )
-from dispatcher.transport.ssh_config.config_match import matches, matches_list
 from dispatcher.transport.ssh_config.host_config import HostConfig, check, jump_list
 
 _MAX_DEPTH = 16  # of Include, as in ssh
+_EXEC_SECONDS = 10.0  # of a program that a Match line asks
+_HOLDS = "criterion-holds"  # a user's name that ssh is to show where a criterion holds
 _HINT = "--transport ssh  # the system's ssh follows its own configuration"
 
 #: Values of one host before they are checked: option -> words.
@@ -78,7 +86,7 @@ class SshConfig:
         self._path = path
         self._lock = threading.Lock()
         self._parsed: dict[str, tuple[Line, ...]] = {}
-        self._answers = config_match.ProgramAnswers()
+        self._answers = ProgramAnswers()
 
     def resolve(self, target: Target) -> HostConfig | Failure:
         """Where and how to connect for ``target``, or why its config cannot be followed."""
@@ -106,7 +114,7 @@ class SshConfig:
             raw["port"] = [str(target.port)]
         lookup = _Lookup(target.host, target.host, raw)
         self._read_all(lookup)
-        lookup.host = self._connect_name(lookup)
+        lookup.host = _host_name(lookup, lookup.places.get("hostname", "hostname")).lower()
         if lookup.wants_final:
             lookup.final = True
             raw["hostname"] = [lookup.host.replace("%", "%%")]
@@ -150,11 +158,9 @@ class SshConfig:
         if keyword == "host":
             lookup.active = _host_applies(line, lookup.host) and not never
         elif keyword == "match":
-            if config_match.wants_final_pass(line.words) and not never:
+            if any(word.lstrip("!").lower() == "final" for word in line.words) and not never:
                 lookup.wants_final = True
-            lookup.active = not never and config_match.applies(
-                line, self._context(lookup, line), self._answers
-            )
+            lookup.active = not never and self._match_applies(line, lookup)
         elif keyword == "include":
             self._include(line, lookup, user=user, depth=depth)
         elif keyword == "ignoreunknown":
@@ -179,48 +185,131 @@ class SshConfig:
                 self._read_file(path, lookup, user=user, depth=depth + 1, never=not was_active)
                 lookup.active = was_active
 
-    def _connect_name(self, lookup: _Lookup) -> str:
-        """HostName with its token replaced; addresses and names in lower case as ssh does."""
-        written = lookup.raw.get("hostname")
-        name = lookup.original
-        if written is not None:
-            place = lookup.places.get("hostname", "hostname")
-            name = config_lines.expand(
-                written[0], {"h": lookup.original}, config_lines.HOSTNAME, place
-            )
-        return name.lower()
+    def _match_applies(self, line: Line, lookup: _Lookup) -> bool:
+        """True when all criteria of the ``Match`` line hold.
 
-    def _context(self, lookup: _Lookup, line: Line) -> config_match.MatchContext:
+        Raises: ConfigProblem for an unknown criterion or a missing value.
+        """
+        result = True
+        count = 0
+        words = iter(line.words)
+        for word in words:
+            negated = word.startswith("!")
+            criterion = word.lstrip("!").lower()
+            if criterion == "all":
+                if count > 1 or next(words, None) is not None:
+                    raise ConfigProblem(f"{line.place}: Match all cannot be combined")
+                return result and not negated
+            count += 1
+            if criterion in ("canonical", "final"):
+                holds = lookup.final
+            else:
+                value = next(words, "")
+                if not value:
+                    raise ConfigProblem(f"{line.place}: Match {criterion}: no value")
+                if criterion in ("exec", "localnetwork") and not result:
+                    continue  # no program is run whose answer cannot matter
+                holds = self._holds(criterion, value, line, lookup)
+            if holds == negated:
+                result = False
+        if count == 0:
+            raise ConfigProblem(f"{line.place}: Match: no criterion")
+        return result
+
+    def _holds(self, criterion: str, value: str, line: Line, lookup: _Lookup) -> bool:
         raw = lookup.raw
+        host = lookup.host if lookup.final else _host_name(lookup, line.place)
         user = raw.get("user", [self._local.user])[0]
-        host = lookup.host if lookup.final else lookup.original
-        if not lookup.final and "hostname" in raw:
-            host = config_lines.expand(
-                raw["hostname"][0],
-                {"h": lookup.original},
-                config_lines.HOSTNAME,
-                line.place,
+        if criterion == "localnetwork":
+            return self._answers.ssh_holds(criterion, value, line.place)
+        if criterion == "exec":
+            tokens = config_lines.token_values(
+                self._local,
+                original=lookup.original,
+                host=host,
+                port=raw.get("port", ["22"])[0],
+                user=user,
+                alias=raw.get("hostkeyalias", [None])[0],
+                jump=raw.get("proxyjump", [""])[0],
             )
-        values = config_lines.token_values(
-            self._local,
-            original=lookup.original,
-            host=host,
-            port=raw.get("port", ["22"])[0],
-            user=user,
-            alias=raw.get("hostkeyalias", [None])[0],
-            jump=raw.get("proxyjump", [""])[0],
+            command = config_lines.expand(
+                value, tokens, config_lines.FILES, line.place, for_shell=True
+            )
+            return self._answers.succeeds(command, line.place)
+        compared = {
+            "host": host.lower(),
+            "originalhost": lookup.original.lower(),
+            "user": user,
+            "localuser": self._local.user,
+            "tagged": raw.get("tag", [""])[0],
+        }
+        if criterion not in compared:
+            raise ConfigProblem(f"{line.place}: Match {criterion}: not understood", hint=_HINT)
+        return matches_list(compared[criterion], value, lower=criterion.endswith("host"))
+
+
+class ProgramAnswers:
+    """Answers of programs to ``Match`` lines, each run once and shared by all hosts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[tuple[str, ...], bytes], tuple[int, bytes]] = {}
+
+    def succeeds(self, command: str, place: str) -> bool:
+        """True when the shell command of a ``Match exec`` exits 0.
+
+        Raises: ConfigProblem when it takes too long or cannot run.
+        """
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        return self._answer((shell, "-c", command), b"", f"{place}: Match exec")[0] == 0
+
+    def ssh_holds(self, criterion: str, value: str, place: str) -> bool:
+        """What the system's ssh says of a criterion that is the same for all hosts.
+
+        Raises: ConfigProblem when there is no ssh here, or none that knows the criterion.
+        """
+        what = f"{place}: Match {criterion}"
+        if not shell_safe(value.replace("!", "")):  # it becomes a word in a config for ssh
+            raise ConfigProblem(f"{what}: bad value {value[:40]!r}")
+        config = f"Match {criterion} {value}\nUser {_HOLDS}\n"
+        argv = ("ssh", "-G", "-F", "/dev/stdin", "--", "host")
+        code, said = self._answer(argv, config.encode(), what)
+        if code:
+            raise ConfigProblem(f"{what}: not understood by the ssh of this machine", hint=_HINT)
+        return f"user {_HOLDS}".encode() in said.splitlines()
+
+    def _answer(self, argv: tuple[str, ...], text: bytes, what: str) -> tuple[int, bytes]:
+        with self._lock:
+            if (argv, text) not in self._answers:
+                self._answers[argv, text] = _run(argv, text, what)
+            return self._answers[argv, text]
+
+
+def _run(argv: tuple[str, ...], text: bytes, what: str) -> tuple[int, bytes]:
+    """Exit code and output; without ``text`` as input there is no output that counts."""
+    try:
+        done = subprocess.run(
+            argv,
+            input=text,
+            # what a command of the user's leaves running may hold its output open
+            stdout=subprocess.PIPE if text else subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_EXEC_SECONDS,
+            check=False,
         )
-        return config_match.MatchContext(
-            host=host,
-            original=lookup.original,
-            user=user,
-            local_user=self._local.user,
-            tag=raw.get("tag", [""])[0],
-            final=lookup.final,
-            expand_command=lambda text: config_lines.expand_for_shell(
-                text, values, config_lines.FILES, line.place
-            ),
-        )
+    except subprocess.TimeoutExpired:
+        raise ConfigProblem(f"{what}: no answer in {_EXEC_SECONDS:.0f} s") from None
+    except OSError as error:
+        raise ConfigProblem(f"{what}: {argv[0]}: {error.strerror}", hint=_HINT) from None
+    return done.returncode, done.stdout or b""
+
+
+def _host_name(lookup: _Lookup, place: str) -> str:
+    """HostName as it stands so far, its token replaced."""
+    written = lookup.raw.get("hostname")
+    if written is None:
+        return lookup.original
+    return config_lines.expand(written[0], {"h": lookup.original}, config_lines.HOSTNAME, place)
 
 
 def _host_applies(line: Line, host: str) -> bool:

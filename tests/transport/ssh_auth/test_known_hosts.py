@@ -288,9 +288,7 @@ def test_two_machines_under_one_name(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     found = KnownHosts([str(path)])
     config = HostConfig("n1", "n1", "me", user_known_hosts=(str(path),))
-    first, second, same = (
-        HostKeyCheck(config, found, "accept-new", lambda *_: "no certificate") for _ in range(3)
-    )
+    first, second, same = (HostKeyCheck(config, found, "accept-new") for _ in range(3))
     assert first.verify(blob(1), "ssh-ed25519") is None
     refused = second.verify(blob(2), "ssh-ed25519")
     assert refused is not None

@@ -8,7 +8,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.transport.ssh_config.config_match import matches
+from dispatcher.transport.ssh_config.config_lines import matches
 
 
 @given(text=st.text("ab.\n", max_size=9), pattern=st.text("ab.*?", max_size=9))

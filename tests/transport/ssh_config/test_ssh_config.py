@@ -451,7 +451,6 @@ def test_no_files_at_all(tmp_path: Path) -> None:
     found = good(SshConfig(local=local, system_dir="/nonexistent").resolve(Target("Node")))
     assert (found.host, found.port, found.user) == ("node", 22, local.user)
     assert found.identity_files[0] == f"{tmp_path}/.ssh/id_ed25519"
-    assert not found.explicit_identities
 
 
 def test_missing_file_is_told(tmp_path: Path) -> None:
