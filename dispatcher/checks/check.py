@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -203,6 +203,12 @@ def warn(text: str, remedy: str | None = None, value: str = "") -> Finding:
 def critical(text: str, remedy: str | None = None, value: str = "") -> Finding:
     """A finding with which the host cannot be used. remedy: what to do about it, if known."""
     return Finding(Level.CRITICAL, text, remedy, value)
+
+
+def a_few(texts: Sequence[str], most: int = 3, between: str = ", ") -> str:
+    """The first ``most`` of ``texts`` in one line, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
 
 
 def checked(check: CheckHost, seen: Seen) -> Finding:

@@ -12,7 +12,19 @@ import csv
 import re
 from collections.abc import Callable, Mapping
 
-from dispatcher.checks.check import Finding, Level, Seen, Unread, critical, each, mode, ok, warn
+from dispatcher.checks.check import (
+    NOT_FOUND,
+    Finding,
+    Level,
+    Seen,
+    Unread,
+    a_few,
+    critical,
+    each,
+    mode,
+    ok,
+    warn,
+)
 from dispatcher.checks.health import has_gpus
 
 #: programs that watch GPUs, or keep them awake, and take next to nothing
@@ -55,21 +67,18 @@ def users(seen: Seen) -> Finding:
     """Processes on its GPUs that no job of ours has put there yet."""
     if not has_gpus(seen):
         return ok(text="no GPU")
-    there: dict[int, str] = {}
-    for pid, _, name in seen.value("gpu users"):
-        there[int(pid)] = str(name)
+    there = {int(pid): str(name) for pid, _, name in seen.value("gpu users")}
     reading = seen.reading("gpu apps")
     if reading.hung:
         return HANG
-    if reading.status != 127:
+    if reading.status != NOT_FOUND:
         for row in rows(seen.output("gpu apps"), 3):
             there.setdefault(int(row[0]), row[1].rsplit("/", 1)[-1])
     foreign = {pid: name for pid, name in there.items() if name not in WATCHERS}
     if not foreign:
         return ok()
-    shown = ", ".join(f"{name} ({pid})" for pid, name in sorted(foreign.items())[:4])
-    more = f" and {len(foreign) - 4} more" if len(foreign) > 4 else ""
-    return critical(f"on its GPUs: {shown}{more}", "dispatch sweep -H hostfile, or kill them there")
+    shown = a_few([f"{name} ({pid})" for pid, name in sorted(foreign.items())], 4)
+    return critical(f"on its GPUs: {shown}", "dispatch sweep -H hostfile, or kill them there")
 
 
 #: asked of every driver
@@ -139,7 +148,7 @@ def of_gpus(check: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen]
 
     def one(seen: Seen) -> Finding:
         readings = [seen.reading(name) for name in ("smi", "smi core")]
-        if all(reading.status == 127 for reading in readings):
+        if all(reading.status == NOT_FOUND for reading in readings):
             if "/sys/module/nvidia/version" in seen.files("kernel"):
                 raise Unread("nvidia-smi is not installed")
             return ok(text="no GPU")
@@ -150,8 +159,15 @@ def of_gpus(check: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen]
     return one
 
 
-def _worst(found: list[Finding], fine: Finding) -> Finding:
-    return max(found, key=lambda finding: finding.level, default=fine)
+def each_gpu(judge: Callable[[dict[str, str]], Finding | None]) -> Callable[[Seen], Finding]:
+    """As ``of_gpus``, out of a check of one GPU (None: it is well): the gravest that it finds."""
+
+    @of_gpus
+    def all_of_them(there: list[dict[str, str]]) -> Finding:
+        found = [one for gpu in there if (one := judge(gpu)) is not None]
+        return max(found, key=lambda one: one.level, default=ok())
+
+    return all_of_them
 
 
 @of_gpus
@@ -165,40 +181,34 @@ def inventory(there: list[dict[str, str]]) -> Finding:
     return ok("; ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())))
 
 
-@of_gpus
-def ecc(there: list[dict[str, str]]) -> Finding:
+@each_gpu
+def ecc(gpu: dict[str, str]) -> Finding | None:
     """Memory errors that could not be corrected; ECC switched on."""
-    found = []
-    for gpu in there:
-        bad = number(gpu["ecc.errors.uncorrected.volatile.total"])
-        now, then = gpu["ecc.mode.current"], gpu["ecc.mode.pending"]
-        if bad:
-            text = f"gpu {gpu['index']}: {bad:.0f} uncorrected memory errors since the last reset"
-            found.append(critical(text, "drain the host; nvidia-smi --gpu-reset -i INDEX"))
-        elif now == "Disabled":
-            found.append(warn(f"gpu {gpu['index']}: ECC is off", "nvidia-smi -e 1, and reboot"))
-        elif now != then:
-            found.append(warn(f"gpu {gpu['index']}: ECC will be {then} after a reset"))
-    return _worst(found, ok())
+    bad = number(gpu["ecc.errors.uncorrected.volatile.total"])
+    now, then = gpu["ecc.mode.current"], gpu["ecc.mode.pending"]
+    if bad:
+        text = f"gpu {gpu['index']}: {bad:.0f} uncorrected memory errors since the last reset"
+        return critical(text, "drain the host; nvidia-smi --gpu-reset -i INDEX")
+    if now == "Disabled":
+        return warn(f"gpu {gpu['index']}: ECC is off", "nvidia-smi -e 1, and reboot")
+    return None if now == then else warn(f"gpu {gpu['index']}: ECC will be {then} after a reset")
 
 
-@of_gpus
-def clocks(there: list[dict[str, str]]) -> Finding:
+@each_gpu
+def clocks(gpu: dict[str, str]) -> Finding | None:
     """What holds the clocks down: heat, power supply, hardware."""
-    found = []
-    for gpu in there:
-        mask = int(number(gpu.get("clocks_event_reasons.active", "")) or 0)
-        hard = [why for bit, why in HARD_SLOW.items() if mask & bit]
-        soft = [why for bit, why in SOFT_SLOW.items() if mask & bit]
-        heat = number(gpu["temperature.gpu"])
-        who = f"gpu {gpu['index']}: "
-        if hard:
-            found.append(critical(who + f"slowed down: {', '.join(hard)}", "cooling, power supply"))
-        elif soft:
-            found.append(warn(who + f"slowed down: {', '.join(soft)}", "look at its cooling"))
-        elif heat is not None and heat >= HOT:
-            found.append(warn(who + f"{heat:.0f} °C", "look at its cooling"))
-    return _worst(found, ok())
+    mask = int(number(gpu.get("clocks_event_reasons.active", "")) or 0)
+    hard = [why for bit, why in HARD_SLOW.items() if mask & bit]
+    soft = [why for bit, why in SOFT_SLOW.items() if mask & bit]
+    heat = number(gpu["temperature.gpu"])
+    who = f"gpu {gpu['index']}: "
+    if hard:
+        return critical(who + f"slowed down: {', '.join(hard)}", "cooling, power supply")
+    if soft:
+        return warn(who + f"slowed down: {', '.join(soft)}", "look at its cooling")
+    if heat is not None and heat >= HOT:
+        return warn(who + f"{heat:.0f} °C", "look at its cooling")
+    return None
 
 
 @of_gpus
@@ -214,42 +224,35 @@ def power(there: list[dict[str, str]]) -> Finding:
     return ok(f"{most:.0f} W" if known else "")
 
 
-@of_gpus
-def pcie(there: list[dict[str, str]]) -> Finding:
+@each_gpu
+def pcie(gpu: dict[str, str]) -> Finding | None:
     """PCIe lanes: fewer than the card has are a bad slot, riser or card."""
-    found = []
-    for gpu in there:
-        now, most = number(gpu["pcie.link.width.current"]), number(gpu["pcie.link.width.max"])
-        if now is not None and most is not None and now < most:
-            text = f"gpu {gpu['index']}: PCIe x{now:.0f} of x{most:.0f}"
-            found.append(critical(text, "reseat the card; look at dmesg for AER"))
-    return _worst(found, ok())
+    now, most = number(gpu["pcie.link.width.current"]), number(gpu["pcie.link.width.max"])
+    if now is None or most is None or now >= most:
+        return None
+    text = f"gpu {gpu['index']}: PCIe x{now:.0f} of x{most:.0f}"
+    return critical(text, "reseat the card; look at dmesg for AER")
 
 
-@of_gpus
-def used(there: list[dict[str, str]]) -> Finding:
+@each_gpu
+def used(gpu: dict[str, str]) -> Finding | None:
     """Memory that somebody holds, also where we may not see who."""
-    found = []
-    for gpu in there:
-        held = number(gpu["memory.used"])
-        if held is not None and held > OWN_MEMORY and gpu["mig.mode.current"] != "Enabled":
-            text = f"gpu {gpu['index']}: {held:.0f} MiB in use"
-            found.append(critical(text, "dispatch sweep -H hostfile; nvidia-smi shows who"))
-    return _worst(found, ok())
+    held = number(gpu["memory.used"])
+    if held is None or held <= OWN_MEMORY or gpu["mig.mode.current"] == "Enabled":
+        return None
+    text = f"gpu {gpu['index']}: {held:.0f} MiB in use"
+    return critical(text, "dispatch sweep -H hostfile; nvidia-smi shows who")
 
 
-@of_gpus
-def fabric(there: list[dict[str, str]]) -> Finding:
+@each_gpu
+def fabric(gpu: dict[str, str]) -> Finding | None:
     """NVSwitch systems: each GPU must have joined the fabric."""
-    found = []
-    for gpu in there:
-        state, status = gpu.get("fabric.state", ""), gpu.get("fabric.status", "")
-        if state.lower() in ABSENT:
-            continue
-        if state != "Completed" or status.lower() not in ("success", *ABSENT):
-            text = f"gpu {gpu['index']}: fabric {state}, {status}"
-            found.append(critical(text, "systemctl restart nvidia-fabricmanager, then reset"))
-    return _worst(found, ok())
+    state, status = gpu.get("fabric.state", ""), gpu.get("fabric.status", "")
+    joined = state == "Completed" and status.lower() in ("success", *ABSENT)
+    if joined or state.lower() in ABSENT:
+        return None
+    text = f"gpu {gpu['index']}: fabric {state}, {status}"
+    return critical(text, "systemctl restart nvidia-fabricmanager, then reset")
 
 
 def remapped(seen: Seen) -> Finding:
@@ -257,24 +260,21 @@ def remapped(seen: Seen) -> Finding:
     reading = seen.reading("smi remap")
     if reading.hung:
         return HANG
-    if reading.status == 127:
+    if reading.status == NOT_FOUND:
         return ok(text="no GPU")
     if "not supported" in reading.text.lower():
         return ok(text="this GPU has none")
-    found = []
+    found = [ok()]
     for row in rows(seen.output("smi remap"), len(REMAP_FIELDS)):
-        gpu: Mapping[str, str] = dict(zip(REMAP_FIELDS, row, strict=True))
-        pending, failure = gpu["remapped_rows.pending"], gpu["remapped_rows.failure"]
+        uuid, _, _, pending, failure = row
         if failure.lower() in ("yes", "1"):
-            text = f"{gpu['gpu_uuid']}: no spare rows left"
-            found.append(critical(text, "the GPU has to be replaced"))
+            found.append(critical(f"{uuid}: no spare rows left", "the GPU has to be replaced"))
         elif pending.lower() in ("yes", "1"):
-            found.append(
-                critical(f"{gpu['gpu_uuid']}: a row waits to be remapped", "nvidia-smi --gpu-reset")
-            )
+            text = f"{uuid}: a row waits to be remapped"
+            found.append(critical(text, "nvidia-smi --gpu-reset"))
         elif pending.lower() not in ("no", "0", *ABSENT):
             raise Unread(f"nvidia-smi says {pending[:40]!r}")
-    return _worst(found, ok())
+    return max(found, key=lambda one: one.level)
 
 
 def nvlink(seen: Seen) -> Finding:
@@ -282,7 +282,7 @@ def nvlink(seen: Seen) -> Finding:
     reading = seen.reading("smi nvlink")
     if reading.hung:
         return HANG
-    if reading.status == 127:
+    if reading.status == NOT_FOUND:
         return ok(text="no GPU")
     inactive, active, gpu = [], 0, ""
     for line in seen.output("smi nvlink").splitlines():
@@ -296,6 +296,5 @@ def nvlink(seen: Seen) -> Finding:
     if not gpu:
         raise Unread("nvidia-smi nvlink names no GPU")
     if inactive and active:
-        more = f" and {len(inactive) - 3} more" if len(inactive) > 3 else ""
-        return critical(f"inactive: {', '.join(inactive[:3])}{more}", "drain the host; reset GPUs")
+        return critical(f"inactive: {a_few(inactive)}", "drain the host; reset GPUs")
     return ok(str(active))

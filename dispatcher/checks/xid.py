@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dispatcher.checks.check import CheckHost, Finding, Seen, Unread, critical, ok, warn
+from dispatcher.checks.check import CheckHost, Finding, Seen, Unread, a_few, critical, ok, warn
 from dispatcher.model.errors import UsageError
 
 CRITICAL, WARN, IGNORE = _RANKING = ("critical", "warn", "ignore")
@@ -140,13 +140,12 @@ def _finding(
             texts = [
                 f"{name} of {where}"
                 + (f", {counts[name, where]} times" if counts[name, where] > 1 else "")
-                for name, where in those[:3]
+                for name, where in those
             ]
-            more = f" and {len(those) - 3} more" if len(those) > 3 else ""
             remedy = (
                 "drain the host; reset the GPU or reboot"
                 if level == CRITICAL
                 else "most often the program's own fault; the host may stay"
             )
-            return make("; ".join(texts) + more, remedy)
+            return make(a_few(texts, between="; "), remedy)
     return ok()
