@@ -1,6 +1,11 @@
-"""What the loops of a run and of a fan-out command share: their inbox, signals, the way to connect.
+"""What the loops of a run and of a fan-out command share: inbox, sinks, signals, the connect gate.
 
-Signals to dispatch become events in the inbox, and nothing else is done in a handler.
+``EventLoop``: what has happened waits in its inbox, is numbered and stamped, and goes to the sinks
+on a thread of theirs. Signals to dispatch become events, and nothing else is done in a handler.
+
+Output waits for the sinks in a queue whose size the credit of the hosts bounds: a host gets new
+credit only for bytes that every sink has taken. A sink that must not hold the others back takes
+at once and follows on a thread of its own (``output.buffered``).
 
 The gate that the threads of a run's hosts pass to connect is ``core.connect`` for many threads. A
 host is past it once its link is open: what sshd's MaxStartups counts are connections that
@@ -18,43 +23,161 @@ from contextlib import contextmanager
 from types import FrameType
 
 from dispatcher.core.connect import Attempt, ConnectPolicy
-from dispatcher.core.events.run_events import Event, SignalReceived
+from dispatcher.core.events.run_events import BEAT, Entry, Event, SignalReceived, Sink
 from dispatcher.model.failure import Failure
 
+#: output bytes that may wait for the sinks: of all hosts, and of one at most and at least
+CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
 
-class Inbox:
-    """Events in the order they came; ``put`` from any thread or signal handler."""
-
-    def __init__(self) -> None:
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-
-    def put(self, event: Event) -> None:
-        """Something happened."""
-        self._events.put(event)
-
-    def wait(self, due: float | None) -> list[Event]:
-        """All there is, once there is something; [] when ``due`` or ``LOOK`` came before.
-
-        due: a time of the monotonic clock.
-        """
-        wait = LOOK if due is None else min(max(0.0, due - time.monotonic()), LOOK)
-        try:
-            first = self._events.get(timeout=wait)
-        except queue.Empty:
-            return []
-        return [first, *(self._events.get() for _ in range(self._events.qsize()))]
-
-    def asks_to_leave(self) -> bool:
-        """Whether a signal is in what nobody will look at any more; empties it."""
-        asked = False
-        while not self._events.empty():
-            asked = isinstance(self._events.get(), SignalReceived) or asked
-        return asked
-
+#: seconds the threads of all hosts together may take to end
+JOIN_LIMIT = 2.0
 
 #: longest wait (s) of a loop that is told of signals: the kernel may give one to any thread,
 #: while its Python handler runs in the main one, and only when that wakes
 LOOK = 0.25
+
+#: (node, rank, stream, data)
+_Output = tuple[int, int, int, bytes]
+
+#: bytes of the largest block that is kept for the next use when it is freed
+_KEPT = 1 << 20
+
+
+class SinkThread:
+    """A queue to ``sinks``, drained by a thread of its own from ``start`` to ``finish``.
+
+    taken: called with (node, number of bytes) after all sinks have taken them.
+    failed: called once with the exception of a sink; that sink is then left out.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        taken: Callable[[int, int], None],
+        failed: Callable[[Sink, Exception], None],
+    ) -> None:
+        self._sinks = list(sinks)
+        self._taken = taken
+        self._failed = failed
+        self._queue: queue.SimpleQueue[_Output | Entry | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sinks", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        keep_freed_memory()
+        self._thread.start()
+
+    def finish(self, give_up: Callable[[], bool]) -> bool:
+        """Let the sinks take what is queued and close; False if given up before.
+
+        give_up: asked ten times a second; a terminal that is paused takes nothing,
+        and whoever waits for it must be able to leave.
+        """
+        self._queue.put(None)
+        while self._thread.is_alive():
+            self._thread.join(timeout=0.1)
+            if self._thread.is_alive() and give_up():
+                return False
+        return True
+
+    def event(self, entry: Entry) -> None:
+        """Queue an event for the sinks; from any thread."""
+        self._queue.put(entry)
+
+    def output(self, node: int, rank: int, stream: int, data: bytes) -> None:
+        """Queue output for the sinks; from any thread."""
+        self._queue.put((node, rank, stream, data))
+
+    def _run(self) -> None:
+        beat, ticking = 0.0, False
+        while True:
+            now = time.monotonic()
+            if ticking and now >= beat:
+                ticking, beat = self._tell_all(lambda sink: sink.tick(now)), now + BEAT  # noqa: B023
+            try:
+                item = self._queue.get(timeout=max(0.0, beat - now) if ticking else None)
+            except queue.Empty:
+                continue
+            ticking = True
+            if item is None:
+                break
+            self._take(item)
+        self._tell_all(lambda sink: sink.close())
+
+    def _take(self, item: _Output | Entry) -> None:
+        if isinstance(item, Entry):
+            self._tell_all(lambda sink: sink.event(item))
+        else:
+            node, rank, stream, data = item
+            self._tell_all(lambda sink: sink.output(rank, stream, data))
+            self._taken(node, len(data))
+
+    def _tell_all(self, tell: Callable[[Sink], object]) -> bool:
+        """``tell`` each sink; whether one of them said True."""
+        again = False
+        for sink in self._sinks:
+            try:
+                again = tell(sink) is True or again
+            except Exception as error:  # noqa: BLE001 - one bad sink must not end the others
+                self._leave_out(sink, error)
+        return again
+
+    def _leave_out(self, sink: Sink, error: Exception) -> None:
+        self._sinks = [other for other in self._sinks if other is not sink]
+        self._failed(sink, error)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed buffers of up to 1 MiB, and 2 MiB in all of each thread.
+
+    Left alone, glibc gives each buffer of 128 KiB back to the kernel, whose pages cost more than
+    all we do with the bytes in them. It learns by seeing a larger block freed (mallopt(3)).
+    """
+    bytes(_KEPT)
+
+
+class EventLoop:
+    """The base of both loops. sinks: who is told; sink_failed: see ``SinkThread``."""
+
+    def __init__(
+        self, sinks: Sequence[Sink], sink_failed: Callable[[Sink, Exception], None], n_hosts: int
+    ) -> None:
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._feed = SinkThread(sinks, self._taken, sink_failed)
+        self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
+        self._seq = 0
+        self._began = time.monotonic()
+
+    def tell(self, event: Event) -> None:
+        """Put ``event`` into the inbox; from any thread or signal handler."""
+        self._inbox.put(event)
+
+    def _wait(self, due: float | None) -> list[Event]:
+        """All that is in the inbox, once there is something; [] when ``due`` or ``LOOK`` came
+        before. due: a time of the monotonic clock.
+        """
+        wait = LOOK if due is None else min(max(0.0, due - time.monotonic()), LOOK)
+        try:
+            first = self._inbox.get(timeout=wait)
+        except queue.Empty:
+            return []
+        return [first, *(self._inbox.get() for _ in range(self._inbox.qsize()))]
+
+    def _record(self, event: Event) -> None:
+        """Number and stamp ``event``, and tell the sinks."""
+        self._seq += 1
+        self._feed.event(Entry(self._seq, round(time.monotonic() - self._began, 6), event))
+
+    def _taken(self, node: int, nbytes: int) -> None:
+        """All sinks have taken ``nbytes`` of ``node``; from their thread."""
+        raise NotImplementedError
+
+    def _asks_to_leave(self) -> bool:
+        """Whether a signal is in what nobody will look at any more; empties the inbox."""
+        asked = False
+        while not self._inbox.empty():
+            asked = isinstance(self._inbox.get(), SignalReceived) or asked
+        return asked
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from dispatcher.core.events.run_events import Entry, NodeHeard, Sink
-from dispatcher.runner.sink_thread import SinkThread
+from dispatcher.runner.loop import SinkThread
 
 
 class Recorder(Sink):

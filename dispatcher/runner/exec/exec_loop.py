@@ -24,7 +24,7 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
 from dispatcher.core.events.exec_events import Outcome, PasswordTold
-from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.core.events.run_events import Sink
 from dispatcher.core.exec_machine import (
     AskPassword,
     CloseHost,
@@ -36,21 +36,15 @@ from dispatcher.core.exec_machine import (
 )
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.runner import loop
 from dispatcher.runner.exec.host_command import STDOUT, HostCommand
 from dispatcher.runner.exec.stdio import PromptTimer, StdioHandler
-from dispatcher.runner.loop import Inbox, chance
-from dispatcher.runner.sink_thread import SinkThread
+from dispatcher.runner.loop import JOIN_LIMIT, EventLoop, chance, signals_to
 from dispatcher.transport.base import Target, Transport, Window
 
-#: output bytes that may wait for the sinks: of all hosts, and of one at most and at least
-CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
-#: seconds the threads of all hosts together may take to end
-JOIN_LIMIT = 2.0
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class ExecRunner:
+class ExecRunner(EventLoop):
     """Carries out one ``ExecPlan``. transport_for: host -> the way to reach it; sinks: who is told.
 
     stdio: who talks with the commands, or None. ask: asks the user for the password
@@ -68,6 +62,7 @@ class ExecRunner:
         ask: Callable[[], bytes | None] = lambda: None,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
+        super().__init__(sinks, sink_failed, len(exec_plan.hosts))
         self._plan = exec_plan
         self._transport_for = transport_for
         self._stdio = stdio
@@ -83,20 +78,11 @@ class ExecRunner:
             if special
             else None
         )
-        self._feed = SinkThread(sinks, self._taken, sink_failed)
         self._machine = ExecMachine(exec_plan, chance)
-        self._inbox = Inbox()
         self._commands: dict[int, HostCommand] = {}
         self._executor = HostExecutor()
         self._typing = PromptTimer()
-        self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // len(exec_plan.hosts)))
-        self._seq = 0
-        self._began = time.monotonic()
         self._outcomes: tuple[Outcome, ...] | None = None
-
-    def tell(self, event: ev.Event) -> None:
-        """Put ``event`` into the inbox; from any thread or signal handler."""
-        self._inbox.put(event)
 
     def typing(self, began: bool) -> None:
         """The user begins, or ends, to type a secret; from any thread."""
@@ -106,7 +92,7 @@ class ExecRunner:
     def run(self, handled: Sequence[signal.Signals] = HANDLED) -> tuple[Outcome, ...]:
         """Run to the end; one outcome a host, in the hosts' order. handled: see ``Runner``."""
         self._feed.start()
-        with loop.signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
+        with signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
                 self._do(self._machine.begin(time.monotonic()))
                 while self._outcomes is None:
@@ -116,7 +102,7 @@ class ExecRunner:
                     for command in self._commands.values():
                         command.close()
                     self._executor.join(JOIN_LIMIT)
-                    self._feed.finish(self._inbox.asks_to_leave)
+                    self._feed.finish(self._asks_to_leave)
                 finally:
                     if self._stdio is not None:  # the terminal is the command's to its last byte
                         self._stdio.close()
@@ -124,14 +110,10 @@ class ExecRunner:
 
     def _step(self) -> None:
         # what has arrived goes before what is due, so that nobody is late for our own delay
-        for event in self._inbox.wait(self._machine.next_deadline()):
+        for event in self._wait(self._machine.next_deadline()):
             self._record(event)
             self._do(self._machine.handle(event, time.monotonic()))
         self._do(self._machine.tick(time.monotonic()))
-
-    def _record(self, event: ev.Event) -> None:
-        self._seq += 1
-        self._feed.event(Entry(self._seq, round(time.monotonic() - self._began, 6), event))
 
     def _taken(self, node: int, nbytes: int) -> None:
         self._commands[node].taken(nbytes)

@@ -25,16 +25,18 @@ class StdioHandler(Protocol):
     """Talks with every host's command. Methods are called from the hosts' own threads."""
 
     #: whether ``heard`` takes the standard output, in the place of the sinks
-    hears: bool
+    hears: bool = False
 
     def start(self, node: int, link: Link) -> None:
         """The command of ``node`` has started; returns at once, may write to ``link`` later."""
 
     def heard(self, node: int, data: bytes) -> None:
         """Standard output of ``node``; may block, which holds back that host only."""
+        return
 
     def finish(self, node: int) -> None:
         """All output of ``node`` was heard; returns when what it calls for is done."""
+        return
 
     def close(self) -> None:
         """Nothing is to be written any more."""
@@ -87,7 +89,7 @@ CHUNK = 64 << 10
 _LINK_LOOK = 0.5  # seconds between two looks whether a link has ended
 
 
-class StdinSpool:
+class StdinSpool(StdioHandler):
     """Copies of descriptor ``fd`` for any number of links; one thread reads, one a link writes.
 
     A host that reads slowly must neither hold back the others nor make us keep its
@@ -96,8 +98,6 @@ class StdinSpool:
     file is not copied at all. Memory is one chunk a host. ``problem`` says why not all of it
     could be read, if so.
     """
-
-    hears = False
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -123,12 +123,6 @@ class StdinSpool:
     def start(self, node: int, link: Link) -> None:
         """Write all of it to ``link`` and end its input, in a thread that ends with the link."""
         threading.Thread(target=self._feed, args=(link,), name="stdin:link", daemon=True).start()
-
-    def heard(self, node: int, data: bytes) -> None:
-        """Nothing is expected: output goes to the sinks."""
-
-    def finish(self, node: int) -> None:
-        """Nothing is left to do."""
 
     def close(self) -> None:
         """Let the writers end."""
@@ -175,7 +169,7 @@ _CHUNK = 4096
 _ESCAPE, _LEAVE = b"~", b"."
 
 
-class Keyboard:
+class Keyboard(StdioHandler):
     """Terminal ``fd`` for the command of one link: keys there, sizes too.
 
     From the start of the command to its end our terminal passes every key unchanged, so
@@ -185,7 +179,6 @@ class Keyboard:
     """
 
     problem: str | None = None
-    hears = False
 
     def __init__(self, fd: int, leave: Callable[[], None]) -> None:
         self._fd = fd
@@ -205,12 +198,6 @@ class Keyboard:
             target=self._run, args=(link,), name="keyboard", daemon=True
         )
         self._thread.start()
-
-    def heard(self, node: int, data: bytes) -> None:
-        """Nothing is expected: output goes to the sinks."""
-
-    def finish(self, node: int) -> None:
-        """Nothing is left to do."""
 
     def close(self) -> None:
         """Leave the terminal as it was found."""

@@ -21,32 +21,24 @@ from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.monitor_events import SamplesWanted
-from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.core.events.run_events import Sink
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.host import Host
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import control
-from dispatcher.runner import loop
-from dispatcher.runner.loop import ConnectGate, Inbox
+from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, signals_to
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.liveness import Heartbeats, Sampling
 from dispatcher.runner.run.orders import prepare_order, release_order, start_order
 from dispatcher.runner.run.output_intake import bodies, window_of
 from dispatcher.runner.run.stdin_reader import StdinReader
-from dispatcher.runner.sink_thread import SinkThread
 from dispatcher.transport.base import Target, Transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.runner.run.liveness import Flow
-
-#: output bytes all agents together may have under way, and one of them at most and at least
-CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
-
-#: seconds the threads of all hosts together may take to end
-JOIN_LIMIT = 2.0
 
 #: takes (node, rank, stream, data)
 Output = Callable[[int, int, int, bytes], None]
@@ -68,7 +60,7 @@ HANDLED = (
 )
 
 
-class Runner:
+class Runner(EventLoop):
     """Carries out one run of ``plan``.
 
     transports: host -> the way to reach it. sinks: who is told. check: see ``AttemptMachine``.
@@ -91,12 +83,13 @@ class Runner:
         lent: Callable[[], AbstractContextManager[None]] = nullcontext,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
-        self._plan = plan
         self._run = RunMachine(plan, check=check)
+        n_hosts = len(self._run.hosts.planned)
+        super().__init__(sinks, sink_failed, n_hosts)
+        self._plan = plan
         self._machine = MonitoredRun(self._run)
         self._transport_for = transport_for
         self._look_again = check_orphans
-        self._feed = SinkThread(sinks, self._taken, sink_failed)
         self._output: Output = self._feed.output
         if plan.restarts.progress_line is not None:
             from dispatcher.runner.run.liveness import ProgressLine
@@ -115,21 +108,16 @@ class Runner:
         self._agent_python = agent_python
         self._lent = lent
         self._sampling = Sampling(sample_every)
-        self._inbox = Inbox()
         self._beats = Heartbeats()
         self._hosts: dict[int, HostThread] = {}
         self._facts: dict[int, ev.Facts] = {}
         self._gate = ConnectGate(plan.limits.connect_window, plan.limits.connect_timeout)
-        n_hosts = len(self._run.hosts.planned)
-        self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
         self._equal = window_of(plan, n_hosts)
         self._token = os.urandom(16)
         self._kvs_name = f"kvs_{os.urandom(8).hex()}"
         self._stdin = None if plan.stdin == "none" else StdinReader(self._send_input, self.tell)
         self._master_addr = ""
         self._seen_in = -1  # the attempt in which progress was last seen
-        self._seq = 0
-        self._began = 0.0
         self._verdict: Verdict | None = None
 
     @property
@@ -144,10 +132,6 @@ class Runner:
     def host_of(self, rank: int) -> str:
         """The name of that host."""
         return self._run.hosts.name(self._run.home(rank)[0])
-
-    def tell(self, event: ev.Event) -> None:
-        """Put ``event`` into the inbox; from any thread or signal handler."""
-        self._inbox.put(event)
 
     def run(
         self,
@@ -166,7 +150,7 @@ class Runner:
         """
         self._began = time.monotonic()
         self._feed.start()
-        with loop.signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
+        with signals_to(lambda signum: self.tell(ev.SignalReceived(signum)), handled):
             try:
                 for event in known:
                     self._record(event)
@@ -187,14 +171,14 @@ class Runner:
                     host.join(timeout=max(0.0, end - time.monotonic()))
                 # after a bug of ours nobody may be there to be waited for, or to ask us to leave
                 late = end + FAILED_LIMIT if self._verdict is None else math.inf
-                self._feed.finish(lambda: self._inbox.asks_to_leave() or time.monotonic() > late)
+                self._feed.finish(lambda: self._asks_to_leave() or time.monotonic() > late)
         return self._verdict
 
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
         self._tell_flow()
         due = self._machine.next_deadline()
-        arrived = self._inbox.wait(due)
+        arrived = self._wait(due)
         woke = time.monotonic()
         if not arrived and due is not None and woke - due > OVERSLEPT:
             self._machine.extend_deadlines(woke - due)
@@ -238,10 +222,6 @@ class Runner:
         if self._stdin is not None:
             self._stdin.observe(event, self.plan, self._run.host_at)
         self._do(self._machine.handle(event, time.monotonic()))
-
-    def _record(self, event: ev.Event) -> None:
-        self._seq += 1
-        self._feed.event(Entry(self._seq, round(time.monotonic() - self._began, 6), event))
 
     def _taken(self, node: int, nbytes: int) -> None:
         self._hosts[node].taken(nbytes)
