@@ -205,40 +205,36 @@ def _why(error: OSError) -> str:
     return (error.strerror or "").lower()
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A tar of ``names`` in ``file``, an unlinked temporary file at its start; ``size`` bytes."""
+def names_of(paths: Sequence[str]) -> list[str]:
+    """What the files and trees at ``paths`` are called there: their last parts.
 
-    file: BinaryIO
-    names: tuple[str, ...]
-    size: int
+    Raises: UsageError for one that has none, or two that are the same.
+    """
+    names: list[str] = []
+    for path in paths:
+        name = os.path.basename(os.path.abspath(path))
+        if not name:
+            raise UsageError(f"{path}: cannot be sent as a whole")
+        if name in names:
+            raise UsageError(f"{path}: there are two of that name: {name}")
+        names.append(name)
+    return names
 
-    def read(self, at: int, size: int) -> bytes:
-        """Up to ``size`` bytes of the tar from byte ``at``; from any thread."""
-        return os.pread(self.file.fileno(), size, at)
 
+def pack(paths: Sequence[str]) -> BinaryIO:
+    """A tar of the files and trees at ``paths``, each under its last part, in an unlinked file.
 
-def pack(paths: Sequence[str]) -> Packed:
-    """The files and trees at ``paths``, each under its last part; links stay links.
-
-    Modes and times (whole seconds) are kept, owners are not.
+    Links stay links; modes and times (whole seconds) are kept, owners are not.
     Raises: UsageError when one cannot be read, is no file, folder or link, or
     when two have the same name.
     """
-    names: list[str] = []
+    names = names_of(paths)
     file = tempfile.TemporaryFile(prefix="dispatch-put-")  # noqa: SIM115 - it is our result
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path in paths:
-            name = os.path.basename(os.path.abspath(path))
-            if not name:
-                raise UsageError(f"{path}: cannot be sent as a whole")
-            if name in names:
-                raise UsageError(f"{path}: there are two of that name: {name}")
-            names.append(name)
+        for path, name in zip(paths, names, strict=True):
             _add(archive, path, name)
-    size = file.tell()
-    file.seek(0)
-    return Packed(file, tuple(names), size)
+    file.flush()
+    return file
 
 
 def _add(archive: tarfile.TarFile, path: str, name: str) -> None:

@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload, shell
 from dispatcher.model.errors import UsageError
@@ -31,7 +31,7 @@ from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import HEADER, Malformed
-from dispatcher.transfer.dest_dir import Packed, pack
+from dispatcher.transfer.dest_dir import names_of, pack
 from dispatcher.transfer.host_copy import CopyHandler, HostCopy
 from dispatcher.transport.base import Link, LinkClosed
 
@@ -57,7 +57,7 @@ class Sources:
         self._paths: list[str] = []
         self._spans: list[tuple[int, int]] = []  # in the run of small files: from, to
         self._run = tempfile.TemporaryFile(prefix="dispatch-put-")  # noqa: SIM115 - ours
-        self._tar: Packed | None = None
+        self._tar: BinaryIO | None = None
         try:
             self._list(checksum)
         except BaseException:
@@ -69,7 +69,7 @@ class Sources:
             for number, (_, paths) in enumerate(self.groups):
                 self._add_group(number, paths)
             if checksum:
-                self._add_digests()
+                self.add_digests()
             self._read_all()
         except NotGiven as error:
             raise UsageError(str(error)) from None
@@ -88,15 +88,12 @@ class Sources:
     def add_digests(self) -> None:
         """Put every file's SHA-256 into the list. Raises: UsageError."""
         try:
-            self._add_digests()
+            for entry, path in zip(self.entries, self._paths, strict=True):
+                if entry.kind == copy_frames.FILE:
+                    entry.more = digest(path)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise UsageError(f"{error.filename}: {why}") from None
-
-    def _add_digests(self) -> None:
-        for entry, path in zip(self.entries, self._paths, strict=True):
-            if entry.kind == copy_frames.FILE:
-                entry.more = digest(path)
 
     def _read_all(self) -> None:
         """Keep the small files; see that the others can be read."""
@@ -118,7 +115,7 @@ class Sources:
         """Give back the temporary files."""
         self._run.close()
         if self._tar is not None:
-            self._tar.file.close()
+            self._tar.close()
 
     @property
     def size(self) -> int:
@@ -168,27 +165,11 @@ class Sources:
         for at in range(start, end, _CHUNK):
             yield os.pread(self._run.fileno(), min(_CHUNK, end - at), at)
 
-    def tar(self) -> Packed:
+    def tar(self) -> BinaryIO:
         """All of the first group as a tar, for hosts without Python; made when first wanted."""
         if self._tar is None:
             self._tar = pack(self.groups[0][1])
         return self._tar
-
-
-def names_of(paths: Sequence[str]) -> list[str]:
-    """What the files and trees at ``paths`` are called there: their last parts.
-
-    Raises: UsageError for one that has none, or two that are the same.
-    """
-    names: list[str] = []
-    for path in paths:
-        name = os.path.basename(os.path.abspath(path))
-        if not name:
-            raise UsageError(f"{path}: cannot be sent as a whole")
-        if name in names:
-            raise UsageError(f"{path}: there are two of that name: {name}")
-        names.append(name)
-    return names
 
 
 #: branches when the user does not say
@@ -278,9 +259,9 @@ class Sending(CopyHandler):
         if len(groups) > 1:
             raise UsageError("{rank} in a destination needs a python3 there")
         with self._lock:
-            packed = sources.tar()
+            tar = sources.tar().fileno()
         at = 0
-        while data := packed.read(at, _PACKED):
+        while data := os.pread(tar, _PACKED, at):
             link.write(data)
             at += len(data)
             self.told[node].bytes = min(at, self.told[node].wanted)

@@ -35,8 +35,9 @@ from dispatcher.model.paths import RANK
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files
+from dispatcher.transfer.dest_dir import names_of
 from dispatcher.transfer.host_copy import HostCopy
-from dispatcher.transfer.put_files import Group, Sending, Sources, names_of
+from dispatcher.transfer.put_files import Group, Sending, Sources
 
 
 def put(options: PutOptions) -> int:
