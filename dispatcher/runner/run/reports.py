@@ -32,6 +32,8 @@ LIST_LIMIT = 4096
 MOST_GPU = 1 << 10
 #: bytes of a rank's error file
 ERROR_LIMIT = 64 << 10
+#: bytes of one stack or dump
+STACK_LIMIT = 256 << 10
 
 
 class ReportError(ValueError):
@@ -112,6 +114,13 @@ class Fields:
             raise ReportError(f"{name}: not a list of at most {LIST_LIMIT}")
         return value
 
+    def rows(self, name: str, size: int) -> list[list[Any]]:
+        """The field, a list of lists of ``size`` values each."""
+        found = self.items(name)
+        if any(not isinstance(row, list) or len(row) != size for row in found):
+            raise ReportError(f"{name}: not rows of {size}")
+        return found
+
     def rank(self) -> int:
         """The field ``rank``, one of this node's."""
         return self.own(self._fields.get("rank"))
@@ -145,11 +154,7 @@ def _text(value: Any, name: str) -> str:
 
 def _ready(fields: Fields, node: int) -> list[ev.Event]:
     facts = fields.fields("facts")
-    problems = []
-    for item in fields.items("problems"):
-        if not isinstance(item, list) or len(item) != 2:
-            raise ReportError("problems: not pairs")
-        problems.append((_text(item[0], "problem"), _text(item[1], "problem")))
+    problems = [(_text(a, "problem"), _text(b, "problem")) for a, b in fields.rows("problems", 2)]
     return [
         ev.NodeReady(
             node,
@@ -182,14 +187,10 @@ def _probed(fields: Fields, node: int) -> list[ev.Event]:
 
 
 def _spawned(fields: Fields, node: int) -> list[ev.Event]:
-    events: list[ev.Event] = []
-    for item in fields.items("pids"):
-        if not isinstance(item, list) or len(item) != 2:
-            raise ReportError("pids: not pairs")
-        events.append(
-            ev.RankSpawned(node, fields.own(item[0]), _integer(item[1], "pid", 1, 1 << 32))
-        )
-    return events
+    return [
+        ev.RankSpawned(node, fields.own(rank), _integer(pid, "pid", 1, 1 << 32))
+        for rank, pid in fields.rows("pids", 2)
+    ]
 
 
 def _failed(fields: Fields, node: int) -> list[ev.Event]:
@@ -208,11 +209,9 @@ def _exited(fields: Fields, node: int) -> list[ev.Event]:
 
 
 def _error(fields: Fields) -> verdicts.ErrorFile | None:
-    return (
-        verdicts.read_error_file(fields.bytes("error", ERROR_LIMIT))
-        if fields.has("error")
-        else None
-    )
+    if not fields.has("error"):
+        return None
+    return verdicts.read_error_file(fields.bytes("error", ERROR_LIMIT))
 
 
 def _swept(fields: Fields, node: int) -> list[ev.Event]:
@@ -225,10 +224,7 @@ def _swept(fields: Fields, node: int) -> list[ev.Event]:
 
 def _sample(fields: Fields, node: int) -> list[ev.Event]:
     ranks, gpus = [], []
-    for item in fields.items("ranks"):
-        if not isinstance(item, list) or len(item) != 8:
-            raise ReportError("ranks: not samples")
-        rank, state, cpu, *counts, mine, every = item
+    for rank, state, cpu, *counts, mine, every in fields.rows("ranks", 8):
         if not isinstance(state, str) or len(state) != 1 or not state.isalpha():
             raise ReportError("state: not a letter")
         rss, threads, processes = (_integer(n, "count", 0, 1 << 62) for n in counts)
@@ -236,10 +232,7 @@ def _sample(fields: Fields, node: int) -> list[ev.Event]:
         ranks.append(
             RankSample(own, state, used, rss, threads, processes, _indices(mine), _indices(every))
         )
-    for item in fields.items("gpus"):
-        if not isinstance(item, list) or len(item) != 8:
-            raise ReportError("gpus: not samples")
-        index, *rest = item
+    for index, *rest in fields.rows("gpus", 8):
         figures = (None if n is None else _number(n, "gpu") for n in rest)
         gpus.append(GpuSample(_integer(index, "gpu", 0, MOST_GPU), *figures))
     at, late = fields.number("at"), fields.flag("late")
@@ -256,8 +249,29 @@ def _indices(value: Any) -> tuple[int, ...] | None:
 
 
 def _stacks(fields: Fields, node: int) -> list[ev.Event]:
+    ranks, flights = [], []
+    for item in fields.items("ranks"):
+        rank, pid, state, how, text = _row(item, (int, int, str, str, bytes))
+        if how not in HOW or len(state) != 1 or not (state.isalpha() or state == "-"):
+            raise ReportError("ranks: not stacks")
+        ranks.append(RankStack(fields.own(rank), pid, state, how, text))
+    for item in fields.items("flights"):
+        rank, path, size, data = _row(item, (int, str, int, bytes))
+        flights.append(Flight(fields.own(rank), path[:TEXT_LIMIT], size, data))
+    number, ras = fields.integer("number"), fields.bytes("ras", STACK_LIMIT)
+    return [NodeStacks(node, number, tuple(ranks), ras, tuple(flights))]
 
-    return [read_stacks(fields, node)]
+
+def _row(item: Any, kinds: tuple[type, ...]) -> list[Any]:
+    """``item``, a list of values of ``kinds``: no number below 0, at most ``STACK_LIMIT`` bytes."""
+    if not isinstance(item, list) or [type(value) for value in item] != list(kinds):
+        raise ReportError("stacks: not a row of them")
+    for value in item:
+        if (type(value) is int and value < 0) or (
+            type(value) is bytes and len(value) > STACK_LIMIT
+        ):
+            raise ReportError("stacks: out of bounds")
+    return item
 
 
 def _number(value: Any, name: str) -> float:
@@ -289,10 +303,7 @@ def _pmi_name(fields: Fields, node: int) -> list[ev.Event]:
 
 def _pmi_spawn(fields: Fields, node: int) -> list[ev.Event]:
     segments = []
-    for item in fields.items("segments"):
-        if not isinstance(item, list) or len(item) != 3:
-            raise ReportError("segments: not triples")
-        count, argv, info = item
+    for count, argv, info in fields.rows("segments", 3):
         words = tuple(_all_bytes(argv, "argv"))
         if any(b"\0" in word for word in words):
             raise ReportError("argv: a NUL byte")
@@ -335,18 +346,14 @@ def _mpi(fields: Fields, node: int) -> list[ev.Event]:
 
 
 def _mpi_inside(fields: Fields, node: int) -> list[ev.Event]:
-    libraries = []
-    for item in fields.items("libraries"):
-        if not isinstance(item, list) or len(item) != 3:
-            raise ReportError("libraries: not triples")
-        served, path, version = (_text(word, "library") for word in item)
-        libraries.append((served, path, version))
+    libraries = [
+        (_text(served, "library"), _text(path, "library"), _text(version, "library"))
+        for served, path, version in fields.rows("libraries", 3)
+    ]
     inside = {}
-    for item in fields.items("inside"):
-        if not isinstance(item, list) or len(item) != 2:
-            raise ReportError("inside: not pairs")
-        which = _integer(item[1], "library", 0, len(libraries) - 1)
-        inside[fields.own(item[0])] = libraries[which][:2]
+    for rank, number in fields.rows("inside", 2):
+        which = _integer(number, "library", 0, len(libraries) - 1)
+        inside[fields.own(rank)] = libraries[which][:2]
     over = tuple(fields.own(rank) for rank in fields.items("over"))
     versions = {(served, path): version for served, path, version in libraries if version}
     return [mpi_events.MpiInside(node, inside, over, versions)]
@@ -381,32 +388,3 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "swept": _swept,
     "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
 }
-
-
-#: bytes of one text or dump
-MOST = 256 << 10
-
-
-def read_stacks(fields: Fields, node: int) -> NodeStacks:
-    """The event that the report tells. Raises: ReportError."""
-    ranks, flights = [], []
-    for item in fields.items("ranks"):
-        rank, pid, state, how, text = _row(item, (int, int, str, str, bytes))
-        if how not in HOW or len(state) != 1 or not (state.isalpha() or state == "-"):
-            raise ReportError("ranks: not stacks")
-        ranks.append(RankStack(fields.own(rank), pid, state, how, text))
-    for item in fields.items("flights"):
-        rank, path, size, data = _row(item, (int, str, int, bytes))
-        flights.append(Flight(fields.own(rank), path[:4096], size, data))
-    number, ras = fields.integer("number"), fields.bytes("ras", MOST)
-    return NodeStacks(node, number, tuple(ranks), ras, tuple(flights))
-
-
-def _row(item: Any, kinds: tuple[type, ...]) -> list[Any]:
-    """``item``, a list of values of ``kinds``: no number below 0, no bytes beyond ``MOST``."""
-    if not isinstance(item, list) or [type(value) for value in item] != list(kinds):
-        raise ReportError("stacks: not a row of them")
-    for value in item:
-        if (type(value) is int and value < 0) or (type(value) is bytes and len(value) > MOST):
-            raise ReportError("stacks: out of bounds")
-    return item
