@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from dispatcher.bootstrap import payload
@@ -189,8 +189,8 @@ def start_order(
 ) -> bytes:
     """The order to spawn the node's ranks; what their environments share is sent once."""
     members = plan.nodes[node].ranks
-    environments = {}
-    words = {}
+    environments = []
+    words = []
     for rank in members:
         folder = facts.error_folder
         bound = Bound(
@@ -204,30 +204,19 @@ def start_order(
         environment = rank_environment(plan, rank, bound, restart=restart)
         if is_offered(plan):
             environment = variables(plan, rank, kvs_name, folder) | environment
-        words[rank] = plan.argv(rank)
+        argv = plan.argv(rank)
         if plan.per_node:
             values = _place(plan, rank, facts, addr, port, restart)
-            words[rank] = filled(words[rank], values)
+            argv = filled(argv, values)
             environment = {name: str(values[name.lower()]) for name in PER_NODE} | environment
-        environments[rank] = environment
-    first = environments[members[0]]
-    common = {
-        name: value
-        for name, value in first.items()
-        if all(env.get(name) == value for env in environments.values())
-    }
+        words.append([raw(word) for word in argv])
+        environments.append(environment)
+    common, own = _common(environments)
     return control(
         "start",
-        ranks=[
-            [
-                rank,
-                [raw(word) for word in words[rank]],
-                pairs((n, v) for n, v in environments[rank].items() if n not in common),
-            ]
-            for rank in members
-        ],
-        common=pairs(common.items()),
-        scrub=[raw(name) for name in SCRUB_NAMES] + [raw(p) + b"*" for p in SCRUB_PREFIXES],
+        ranks=list(zip(members, words, own, strict=True)),
+        common=common,
+        scrub=SCRUB,
         stdin=[rank for rank in members if plan.reads_stdin(rank)],
         pmi=None if plan.mpi == "none" else pmi_job(plan, kvs_name),
     )
@@ -303,6 +292,19 @@ def hook() -> bytes:
         return file.read()
 
 
+def _common(
+    environments: Sequence[Mapping[str, str]],
+) -> tuple[list[list[bytes]], list[list[list[bytes]]]]:
+    """What all ``environments`` share, and what each has of its own, as ``pairs``."""
+    alike = {
+        name: value
+        for name, value in environments[0].items()
+        if all(env.get(name) == value for env in environments)
+    }
+    own = [pairs((n, v) for n, v in env.items() if n not in alike) for env in environments]
+    return pairs(alike.items()), own
+
+
 def pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:
     """``items`` as bytes, for a frame."""
     return [[raw(name), raw(value)] for name, value in items]
@@ -330,29 +332,20 @@ def spawn_order(
     environments = [
         spawned_environment(plan, node, local, len(members), bound) for local in range(len(members))
     ]
-    common = {
-        name: value
-        for name, value in environments[0].items()
-        if all(env.get(name) == value for env in environments)
-    }
+    common, own = _common(environments)
     ranks = []
-    for rank, env in zip(members, environments, strict=True):
+    for rank, env in zip(members, own, strict=True):
         segment = world.segment(rank)
         info = dict(segment.info)
-        own = pairs((n, v) for n, v in env.items() if n not in common)
         ranks.append(
-            [world.number(rank), segment.argv, own, info.get(b"wdir", b""), info.get(b"path", b"")]
+            [world.number(rank), segment.argv, env, info.get(b"wdir", b""), info.get(b"path", b"")]
         )
     return control(
-        "spawn",
-        ranks=ranks,
-        common=pairs(common.items()),
-        scrub=[raw(name) for name in SCRUB_NAMES] + [raw(p) + b"*" for p in SCRUB_PREFIXES],
-        pmi=_pmi(plan, world, kvs_name),
+        "spawn", ranks=ranks, common=common, scrub=SCRUB, pmi=_spawned_job(plan, world, kvs_name)
     )
 
 
-def _pmi(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object]:
+def _spawned_job(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object]:
     """What the agents' PMI servers must know of the world.
 
     Its nodes are numbered from 0 in order of appearance: MPICH takes a 0 in the
@@ -376,3 +369,7 @@ def _pmi(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object]:
 
 def _is_python(program: bytes) -> bool:
     return os.path.basename(program).startswith((b"python", b"pypy"))
+
+
+#: what no rank gets of its host's environment: names, and beginnings of names
+SCRUB = [raw(name) for name in SCRUB_NAMES] + [raw(prefix) + b"*" for prefix in SCRUB_PREFIXES]
