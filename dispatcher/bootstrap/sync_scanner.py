@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.bootstrap.payload import NO_PYTHON_MARK, NO_PYTHON_STATUS, OLDEST_PYTHON
-from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import SYNC
 
 #: bytes of noise kept for the error message
@@ -59,6 +59,21 @@ def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> 
                 "the PATH of non-interactive logins there, or name one with --agent-python",
             )
     how = "the link ended" if status is None else f"exit status {status}"
-    last = "; ".join(said.splitlines()[-3:])[-400:]
-    why = f"{how} before the agent answered" + (f"; remote said: {last}" if last else "")
+    why = f"{how} before the agent answered{remote_said(errors or noise)}"
     return Failure(Kind.BOOT, why, hint=f"try: ssh {host} python3 -V")
+
+
+def remote_said(data: bytes) -> str:
+    """The last three lines of what a host said, to end a message with; "" for nothing."""
+    lines = data.decode("utf-8", "backslashreplace").strip().splitlines()
+    last = "; ".join(lines[-3:])[-400:]
+    return f"; remote said: {last}" if last else ""
+
+
+def link_ended(program: str, ending: Ending, errors: bytes) -> Failure:
+    """The loss of a link over which ``program`` spoke, with its last line of ``errors``."""
+    how = "the link ended" if ending.code is None else f"{program} ended with {ending.code}"
+    if ending.signal is not None:
+        how = f"{program} was killed by SIG{ending.signal}"
+    said = errors.decode("utf-8", "backslashreplace").strip().splitlines()
+    return Failure(Kind.LOST, how + (f"; it said: {said[-1][-400:]}" if said else ""))

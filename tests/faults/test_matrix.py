@@ -183,7 +183,7 @@ class TestAgents:
         run.began = time.monotonic()
         kill_at_once(*run.agents("n2"))
         said = run.ends(125, 2 + SLACK)
-        assert "error: n2 (ranks 2-3): host lost: agent killed by SIGKILL" in said
+        assert "error: n2 (ranks 2-3): host lost: the agent was killed by SIGKILL" in said
         assert re.search(r"note: n2: killed \d process", said), said  # by a new connection
         run.clean(2.0)
 

@@ -52,7 +52,10 @@ def test_both_killed(job: Start) -> None:
     kill_at_once(*run.agents("n2"))
     said = goes_on(run, 5 + 2 * SLACK)
     assert re.search(r"note: n2: looked at again: .* left there, \d were killed\n", said), said
-    assert "note: n4 takes the place of n2 with ranks 2-3 (host lost: agent killed by SIG" in said
+    assert (
+        "note: n4 takes the place of n2 with ranks 2-3 (host lost: the agent was killed by SIG"
+        in said
+    )
 
 
 def test_both_stopped(job: Start) -> None:

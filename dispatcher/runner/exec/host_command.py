@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from dispatcher.bootstrap import shell
 from dispatcher.bootstrap.shell import Wrapper
-from dispatcher.bootstrap.sync_scanner import SyncScanner
+from dispatcher.bootstrap.sync_scanner import SyncScanner, remote_said
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
 from dispatcher.model.failure import Failure, Kind
@@ -381,6 +381,4 @@ class HostCommand:
         noise = self._scanner.finish() if self._scanner is not None else b""
         if self._prompts is not None:
             noise = b"\n".join(self._prompts.said.values())
-        words = (self._errors or noise).decode("utf-8", "backslashreplace").strip()
-        last = "; ".join(words.splitlines()[-3:])[-400:]
-        return f"; remote said: {last}" if last else ""
+        return remote_said(self._errors or noise)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import payload
-from dispatcher.bootstrap.sync_scanner import SyncScanner, boot_failure
+from dispatcher.bootstrap.sync_scanner import SyncScanner, boot_failure, link_ended, remote_said
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import (
@@ -388,20 +388,14 @@ class HostThread(threading.Thread):
         if not self._synced:
             noise = self._scanner.finish()
             return boot_failure(self._target.host, noise, bytes(self._errors), status.code)
-        how = "the link ended" if status.code is None else f"agent ended with {status.code}"
-        if status.signal is not None:
-            how = f"agent killed by SIG{status.signal}"
-        said = bytes(self._errors).decode("utf-8", "backslashreplace").strip().splitlines()
-        return Failure(Kind.LOST, how + (f"; it said: {said[-1][-400:]}" if said else ""))
+        return link_ended("the agent", status, bytes(self._errors))
 
     def _late(self, link: Link) -> Failure:
         """The agent did not answer in time; quote what the host said instead."""
         self._take_errors(link)
-        said = (bytes(self._errors) or self._scanner.finish()).decode("utf-8", "backslashreplace")
-        last = "; ".join(said.strip().splitlines()[-3:])[-400:]
+        said = remote_said(bytes(self._errors) or self._scanner.finish())
         return Failure(
             Kind.TIMEOUT,
-            f"no answer from the agent within {self._boot_timeout:.0f} s"
-            + (f"; remote said: {last}" if last else ""),
+            f"no answer from the agent within {self._boot_timeout:.0f} s{said}",
             hint=f"slow login files on that host? try: time ssh {self._target.host} true",
         )

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from dispatcher.bootstrap.sync_scanner import SyncScanner, boot_failure
+from dispatcher.bootstrap.sync_scanner import SyncScanner, boot_failure, link_ended
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.tree_relay import KEEP, KEPT, PULSE
@@ -280,11 +280,14 @@ class Branch:
             if heard is not None:  # else it was closed meanwhile
                 heard()
 
+    def _read_errors(self, link: Link) -> None:
+        while errors := link.read_errors(_READ_SIZE):
+            self._errors = (self._errors + errors)[-_ERRORS_LIMIT:]
+
     def _read(self, link: Link) -> Failure | None:
         """Take what is there; a Failure when the link ended or broke the protocol."""
         for _ in range(_READS):
-            while errors := link.read_errors(_READ_SIZE):
-                self._errors = (self._errors + errors)[-_ERRORS_LIMIT:]
+            self._read_errors(link)
             data = link.read(_READ_SIZE)
             if data is None:
                 return None
@@ -325,19 +328,14 @@ class Branch:
     def _end_of(self, link: Link) -> Failure:
         """Why the stream of frames ended."""
         status = link.ending(1.0)
-        while errors := link.read_errors(_READ_SIZE):
-            self._errors = (self._errors + errors)[-_ERRORS_LIMIT:]
+        self._read_errors(link)
         known = link.failure(0.0)
         if known is not None:
             self.unreached = self._scanner is not None
             return known
         if self._scanner is not None:
             return boot_failure(self.name, self._scanner.finish(), self._errors, status.code)
-        how = "the link ended" if status.code is None else f"its relay ended with {status.code}"
-        if status.signal is not None:
-            how = f"its relay was killed by SIG{status.signal}"
-        said = self._errors.decode("utf-8", "backslashreplace").strip().splitlines()
-        return Failure(Kind.LOST, how + (f"; it said: {said[-1][-400:]}" if said else ""))
+        return link_ended("its relay", status, self._errors)
 
 
 def _writes(parts: Sequence[bytes]) -> Iterator[bytes]:
