@@ -16,7 +16,7 @@ from pathlib import Path
 HOUSE = Path(__file__).parents[1] / "dispatcher"
 
 #: room -> how many have none; whoever writes one lowers the number
-MOST = {"remote": 56, "transfer": 7, "transport": 21}
+MOST = {"remote": 56}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

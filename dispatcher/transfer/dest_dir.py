@@ -54,6 +54,7 @@ class Place:
         self.left_out: list[str] = []
 
     def close(self) -> None:
+        """Remove the stage with what is left in it; the files that have their names stay."""
         if self._staged >= 0:
             for name in os.listdir(self._staged):
                 os.unlink(name, dir_fd=self._staged)
@@ -163,6 +164,7 @@ class Place:
             raise BadArchive(f"{parts[-1][:80]!r}: {_why(error)}") from None
 
     def leave_out(self, name: str, why: str) -> None:
+        """Remember that ``name`` is not taken, and why; only the first five of them."""
         if len(self.left_out) < 5:
             self.left_out.append(f"{name[:80]!r}: {why}")
 
@@ -181,6 +183,7 @@ class Place:
         return os.open(name, flags, 0o600, dir_fd=self._root)
 
     def drop_part(self, name: str) -> None:
+        """Remove the part ``name``, if it is there."""
         try:
             os.unlink(name, dir_fd=self._root)
         except FileNotFoundError:

@@ -143,15 +143,19 @@ class CopyHandler(abc.ABC):
         self.told = told
 
     def start(self, node: int, link: Link) -> None:
+        """The program of ``node`` runs; talk with it in a thread of its own."""
         self._readers[node].talk(f"{self._verb}:{node}", lambda: self._talk(node, link))
 
     def heard(self, node: int, data: bytes) -> None:
+        """``data`` came from ``node``; waits while much is not yet read."""
         self._readers[node].put(data)
 
     def finish(self, node: int) -> None:
+        """All of ``node`` has come; returns when it is dealt with."""
         self._readers[node].finish()
 
     def close(self) -> None:
+        """Stop talking with anybody."""
         for reader in self._readers:
             reader.stop()
 

@@ -49,6 +49,7 @@ class Daemon:
         self._idle = 600.0
 
     def run(self) -> None:
+        """Serve whoever of this user calls; returns after ``LINGER`` seconds with nothing held."""
         self._listener.settimeout(LOOK)
         while not self._over():
             try:
@@ -71,6 +72,7 @@ class Daemon:
             return time.monotonic() - self._last > LINGER
 
     def close(self) -> None:
+        """Close all connections that are held."""
         self._pool.close()
 
     def _serve(self, link: socket.socket) -> None:

@@ -1,6 +1,6 @@
 """All that reaches into paramiko: its packets, channels and connections, made fit for thousands.
 
-Private names of paramiko may stand in this file alone. Every one is in the list of
+Private names of paramiko may stand in this file alone, long as it is. Every one is in the list of
 ``tests/transport/ssh/test_paramiko_internals.py``, which fails where a release of paramiko has
 moved one; the upper bound of the dependency is the last minor release that passed.
 
@@ -82,6 +82,7 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
     silent: Callable[[float], None]  # told the seconds for which nothing came
 
     def read_all(self, n: int, check_rekey: bool = False) -> Any:
+        """As paramiko's: the next ``n`` bytes. Raises: Misbehaved where no packet has so many."""
         if n > _MAX_READ:
             raise Misbehaved(f"it announces a packet of {n} bytes")
         found = super().read_all(n, check_rekey)
@@ -138,6 +139,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         return True
 
     def shutdown_write(self) -> None:
+        """As paramiko's: end the input there; what was written before goes first."""
         with self.lock:
             end = None if self.closed else self._send_eof()
             if end is not None:
@@ -145,6 +147,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         self._send_in_turn()
 
     def close(self) -> None:
+        """As paramiko's: close both directions; what was written before goes first."""
         with self.lock:
             self._unsent.extend(last for last in self._close_internal() if last is not None)
         self._send_in_turn()
@@ -214,17 +217,20 @@ class SshChannel(Channel):  # type: ignore[misc]
             raise Misbehaved("it sends more than its window allows")
 
     def on_data(self, m: Any) -> None:
+        """Standard output has come. Raises: Misbehaved for more than was granted."""
         data = m.get_binary()
         self._count(len(data))
         self.in_buffer.feed(data)
 
     def on_extended_data(self, m: Any) -> None:
+        """As ``on_data``, of standard error (kind 1; others are dropped, RFC 4254, 5.2)."""
         code, data = m.get_int(), m.get_binary()
         self._count(len(data))
         if code == 1:
             self.in_stderr_buffer.feed(data)
 
     def on_request(self, m: Any) -> None:
+        """The host says how the command ended (RFC 4254, 6.10), or asks what we refuse."""
         kind, wants_reply = m.get_text(), m.get_boolean()
         if kind == "exit-status":
             self.exit_code = min(m.get_int(), 255)
@@ -359,6 +365,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     # -- what paramiko calls -------------------------------------------------------
 
     def start(self) -> None:
+        """Start the thread, with a small stack: there may be thousands."""
         with _stack_lock:
             before = threading.stack_size(_STACK)
             try:
@@ -367,6 +374,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
                 threading.stack_size(before)
 
     def run(self) -> None:
+        """Be the connection's thread; its end frees the descriptor."""
         try:
             super().run()
         finally:

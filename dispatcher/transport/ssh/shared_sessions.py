@@ -173,6 +173,7 @@ class JumpHost:
         return Failure(Kind.UNREACHABLE, f"{via}: {problem}")
 
     def close(self) -> None:
+        """End the connection, and with it all that run through it; idempotent."""
         session, self._session = self._session, None
         if session is not None:
             session.end()
