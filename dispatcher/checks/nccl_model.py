@@ -248,7 +248,7 @@ READINGS: tuple[tuple[Any, ...], ...] = (
             b"/sys/class/infiniband/*/ports/*/" + name
             for name in (b"state", b"phys_state", b"rate", b"link_layer")
         ]
-        + [b"/sys/class/infiniband/*/device/net/", b"/sys/class/infiniband/*/device/numa_node"],
+        + [b"/sys/class/infiniband/*/device/net/"],
         5.0, 256 << 10,
     ),
     ("netdevs", "call", ["netdevs"], 5.0, 64 << 10),

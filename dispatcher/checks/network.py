@@ -3,7 +3,7 @@
 RDMA ports are read from five notations of the same facts, from the fullest to the poorest::
 
     sysfs         mlx5_0/ports/1|4: ACTIVE|5: LinkUp|400 Gb/sec (4X NDR)|InfiniBand|ib0,|0
-                  one line a port, as ``survey`` sends it and ``SYSFS_SCRIPT`` prints it
+                  one line a port; ``docs/design/checks.md`` has what prints it by hand
     ibstatus      a block a port, of infiniband-diags
     rdma link     link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth1
     rdma -j link  the same as JSON
@@ -29,14 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.checks.check import Finding, Seen, Unread, critical, ok, warn
-from dispatcher.checks.gpu import HANG
-
-#: what prints the first notation by hand, to be pasted into a file
-SYSFS_SCRIPT = (
-    "cd /sys/class/infiniband && for p in */ports/*; do d=${p%%/*}; "
-    'echo "$p|$(cat $p/state)|$(cat $p/phys_state)|$(cat $p/rate)|$(cat $p/link_layer)|'
-    "$(ls $d/device/net 2>/dev/null | tr '\\n' ,)|$(cat $d/device/numa_node 2>/dev/null)\"; done"
-)
 
 IB, ROCE, UNKNOWN = "IB", "RoCE", "?"
 
@@ -47,8 +39,7 @@ class Port:
 
     state: ACTIVE, DOWN, INIT, ARMED ..., upper case. physical: LINKUP, POLLING,
     DISABLED ...; "" when not said. gbps: rate in Gb/s, None when not said.
-    layer: IB, RoCE, or ? where the notation does not tell. netdevs: its network
-    devices. numa: its NUMA node, -1 for none.
+    layer: IB, RoCE, or ? where the notation does not tell. netdevs: its network devices.
     """
 
     device: str
@@ -58,7 +49,6 @@ class Port:
     gbps: float | None = None
     layer: str = UNKNOWN
     netdevs: tuple[str, ...] = ()
-    numa: int = -1
 
     @property
     def active(self) -> bool:
@@ -99,7 +89,6 @@ def _joined(first: Port, second: Port) -> Port:
         gbps=first.gbps if first.gbps is not None else second.gbps,
         layer=first.layer if first.layer != UNKNOWN else second.layer,
         netdevs=tuple(dict.fromkeys((*first.netdevs, *second.netdevs))),
-        numa=max(first.numa, second.numa),
     )
 
 
@@ -107,7 +96,8 @@ def _lines(text: str) -> Iterable[Port]:
     for line in text.splitlines():
         line = line.strip()
         if match := _SYSFS.fullmatch(line):
-            port = _sysfs(match[1], int(match[2]), match[3].split("|"))
+            fields = match[3].split("|")
+            port = _port(match[1], match[2], *fields[:5]) if len(fields) > 3 else None
         elif match := _RDMA.match(line):
             port = _rdma(match[1], int(match[2]), match[3].split())
         elif match := _IBDEV.match(line):
@@ -119,20 +109,15 @@ def _lines(text: str) -> Iterable[Port]:
             yield port
 
 
-def _sysfs(device: str, number: int, fields: list[str]) -> Port | None:
-    if len(fields) < 4 or not _word(fields[0]):
-        return None  # the line breaks off
-    netdevs = fields[4] if len(fields) > 4 else ""
-    numa = fields[5].strip() if len(fields) > 5 else ""
+def _port(
+    device: str, number: str, state: str, physical: str, rate: str, layer: str, netdevs: str = ""
+) -> Port | None:
+    """A port in the kernel's words, as sysfs and ibstatus have them; None: the text breaks off."""
+    if not _word(state):
+        return None
+    names = tuple(filter(None, re.split(r"[,\s]+", netdevs)))
     return Port(
-        device,
-        number,
-        _word(fields[0]),
-        _word(fields[1]),
-        _gbps(fields[2]),
-        _layer(fields[3]),
-        tuple(name for name in re.split(r"[,\s]+", netdevs) if name),
-        int(numa) if re.fullmatch(r"[0-9]{1,4}", numa) else -1,
+        device, int(number), _word(state), _word(physical), _gbps(rate), _layer(layer), names
     )
 
 
@@ -146,16 +131,10 @@ def _blocks(text: str) -> Iterable[Port]:
             name, colon, value = line.strip().partition(":")
             if colon:
                 fields[name.strip()] = value.strip()
-        if "link_layer" not in fields or not _word(fields.get("state", "")):
-            continue  # the text breaks off within this block
-        yield Port(
-            head[1],
-            int(head[2]),
-            _word(fields["state"]),
-            _word(fields.get("phys state", "")),
-            _gbps(fields.get("rate", "")),
-            _layer(fields["link_layer"]),
-        )
+        words = [fields.get(name, "") for name in ("state", "phys state", "rate", "link_layer")]
+        port = _port(head[1], head[2], *words) if "link_layer" in fields else None
+        if port is not None:
+            yield port
 
 
 def _rdma(device: str, number: int, words: list[str]) -> Port | None:
@@ -212,36 +191,33 @@ def _layer(text: str) -> str:
 
 def sysfs_lines(files: Sequence[Sequence[str]]) -> Iterable[str]:
     """Lines of ``ports``' first notation from [path, content] of single files."""
-    about: dict[str, dict[str, str]] = {}
+    netdevs: dict[str, str] = {}
     ports: dict[tuple[str, str], dict[str, str]] = {}
     for path, content in files:
         parts = path.strip("/").split("/")[3:]  # mlx5_0 ports 1 state | mlx5_0 device net
         if len(parts) == 4 and parts[1] == "ports":
             ports.setdefault((parts[0], parts[2]), {})[parts[3]] = content.strip()
-        elif len(parts) == 3 and parts[1] == "device":
-            about.setdefault(parts[0], {})[parts[2]] = content.strip()
+        elif parts[1:] == ["device", "net"]:
+            netdevs[parts[0]] = ",".join(content.split())
     for (device, port), fields in ports.items():
-        more = about.get(device, {})
         words = [fields.get(name, "") for name in ("state", "phys_state", "rate", "link_layer")]
-        netdevs = ",".join(more.get("net", "").split())
-        yield "|".join([f"{device}/ports/{port}", *words, netdevs, more.get("numa_node", "")])
+        yield "|".join([f"{device}/ports/{port}", *words, netdevs.get(device, "")])
 
 
 #: IFF_ flags of netdevice(7)
-UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
+UP, RUNNING = 0x1, 0x40
 #: ARPHRD_INFINIBAND of if_arp.h: IP over InfiniBand
 INFINIBAND = 32
 
 
 @dataclass(frozen=True)
 class Netdev:
-    """One interface. addresses: numeric, IPv4 first; mbps: speed, None when not told."""
+    """One interface. addresses: numeric, IPv4 first."""
 
     name: str
     running: bool
     addresses: tuple[str, ...] = ()
     mtu: int | None = None
-    mbps: int | None = None
     ipoib: bool = False
 
     @property
@@ -298,7 +274,6 @@ def _own(words: list[str]) -> Netdev | None:
         flags & RUNNING != 0 and flags & UP != 0,
         _sorted([value for value in fields.get("addresses", "").split(",") if value]),
         _number(fields.get("mtu", "")),
-        _number(fields.get("speed", "")),
         _number(fields.get("type", "")) == INFINIBAND,
     )
 
@@ -414,6 +389,3 @@ def manager(seen: Seen) -> Finding:
     return critical(
         f"the fabric manager is {state or 'not there'}", "systemctl start nvidia-fabricmanager"
     )
-
-
-__all__ = ["HANG", "counters", "manager", "ports"]

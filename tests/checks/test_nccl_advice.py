@@ -193,7 +193,7 @@ def test_a_survey_is_read_as_a_pasted_text() -> None:
             [folder + "ports/1/phys_state", "5: LinkUp\n"],
             [folder + "ports/1/rate", "400 Gb/sec (4X NDR)\n"],
             [folder + "ports/1/link_layer", "InfiniBand\n"],
-            [folder + "device/net/", "ib0"], [folder + "device/numa_node", "1\n"],
+            [folder + "device/net/", "ib0"],
         ],
         "netdevs": "netdev eno1 flags=1043 mtu=1500 type=1 addresses=10.0.0.7",
         "route": [["/proc/net/route", "eno1\t00000000\t0100000A\t3\t0\t0\t0\t00000000\t0\t0\t0\n"]],
@@ -202,7 +202,7 @@ def test_a_survey_is_read_as_a_pasted_text() -> None:
         "libnccl": "\tlibnccl-net.so (libc6,x86-64) => /opt/amazon/ofi-nccl/lib/libnccl-net.so\n",
     }  # fmt: skip
     host = from_text(text_of(readings))
-    assert host.ports == (Port("mlx5_0", 1, "ACTIVE", "LINKUP", 400.0, IB, ("ib0",), 1),)
+    assert host.ports == (Port("mlx5_0", 1, "ACTIVE", "LINKUP", 400.0, IB, ("ib0",)),)
     assert host.netdevs == (Netdev("eno1", True, ("10.0.0.7",), 1500),)
     assert host.settings == {"NCCL_DEBUG": "INFO", "NCCL_NET": "IB"}
     assert (host.route, host.plugin) == ("eno1", "AWS Libfabric")

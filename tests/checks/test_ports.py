@@ -78,9 +78,9 @@ TABLE = [
     (
         SYSFS,
         (
-            Port("mlx5_0", 1, "ACTIVE", "LINKUP", 400.0, IB, ("ib0",), 1),
+            Port("mlx5_0", 1, "ACTIVE", "LINKUP", 400.0, IB, ("ib0",)),
             Port("mlx5_bond_0", 1, "ACTIVE", "LINKUP", 200.0, ROCE, ("bond0",)),
-            Port("mlx5_9", 1, "DOWN", "POLLING", 10.0, IB, (), 0),
+            Port("mlx5_9", 1, "DOWN", "POLLING", 10.0, IB),
         ),
     ),
     ("Fatal error:  No devices\n", ()),
@@ -98,12 +98,6 @@ def test_the_notations(text: str, expected: tuple[Port, ...]) -> None:
 def test_two_texts_of_the_same_ports_are_joined() -> None:
     found = network.parse_ports(IBSTATUS + IBDEV)
     assert found[0] == Port("mlx5_0", 1, "ACTIVE", "LINKUP", 100.0, ROCE, ("ens1f0",))
-
-
-@pytest.mark.parametrize("text", [SYSFS + RDMA, RDMA + SYSFS])
-def test_the_numa_node_is_of_the_text_that_knows_it(text: str) -> None:
-    found = {port.device: port.numa for port in network.parse_ports(text)}
-    assert (found["mlx5_0"], found["mlx5_1"], found["mlx5_9"]) == (1, -1, 0)
 
 
 @pytest.mark.parametrize("text", [IBSTATUS, RDMA, RDMA_JSON, IBDEV, SYSFS])
@@ -165,7 +159,7 @@ def test_interfaces_in_three_notations() -> None:
         ("lo", True, 65536), ("eno1", True, 9000), ("eno2", False, 1500),
     ]  # fmt: skip
     assert long[1].addresses == own[1].addresses == ("10.0.0.5", "fd00::5")
-    assert (own[1].mbps, own[2].mbps, own[2].ipoib, own[2].running) == (100000, None, True, False)
+    assert (own[1].ipoib, own[2].ipoib, own[2].running) == (False, True, False)
 
 
 def test_the_default_route() -> None:
