@@ -93,7 +93,7 @@ CONTROLS = {
     ),
     "port check": Control(local.TestEnvironment().test_a_fixed_port_is_kept_or_refused, "125"),
     "sweep limit": Control(
-        test_matrix.test_a_rank_that_cannot_be_killed_is_named, "n2: host lost: nothing heard"
+        test_matrix.test_a_rank_that_cannot_be_killed_is_named, "n2: host lost: no heartbeat"
     ),
     "guardian": Control(AGENTS.test_one_is_killed, LEFT, {"whom": "agent"}),
     "agent's death signal": Control(

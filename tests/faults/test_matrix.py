@@ -223,7 +223,7 @@ class TestAgents:
         run.began = time.monotonic()
         os.kill(run.agents("n2")[0], signal.SIGSTOP)
         said = run.ends(125, 1.5 + 2 + SLACK)
-        assert said.startswith("error: n2 (ranks 2-3): host lost: nothing heard for 2 s"), said
+        assert said.startswith("error: n2 (ranks 2-3): host lost: no heartbeat for 2 s"), said
         run.clean(3 + SLACK)
 
 

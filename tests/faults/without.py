@@ -103,9 +103,9 @@ def _byte_count(put: Put) -> None:
 
 def _grace(put: Put) -> None:
     """TERM is waited on for ever."""
-    from dispatcher.core.run import policy
+    from dispatcher.core.run import attempt
 
-    put(policy, "kill_steps", lambda cause, grace: (policy.KillStep(signal.SIGTERM, 1e6),))
+    put(attempt, "kill_steps", lambda cause, grace: [(signal.SIGTERM, 1e6)])
 
 
 def _continuing(put: Put) -> None:
@@ -138,17 +138,17 @@ def _signals(put: Put) -> None:
 def _heartbeats(put: Put) -> None:
     from dispatcher.core.run.attempt import AttemptMachine
 
-    put(AttemptMachine, "_hear", lambda self, node, now: None)
+    put(AttemptMachine, "_expect_heartbeat", lambda self, node, now: None)
 
 
 def _patience(put: Put) -> None:
     """One beat that is late is enough to give a host up."""
     from dispatcher.core.run.attempt import AttemptMachine
 
-    def hear(self: Any, node: int, now: float) -> None:
+    def expect(self: Any, node: int, now: float) -> None:
         self.deadlines["silent", node] = now + self.plan.limits.heartbeat
 
-    put(AttemptMachine, "_hear", hear)
+    put(AttemptMachine, "_expect_heartbeat", expect)
 
 
 def _end_of_link(put: Put) -> None:
@@ -253,7 +253,7 @@ def _fence(put: Put) -> None:
 
 def _orphan_check(put: Put) -> None:
     """Hosts that were given up are not looked at again."""
-    from dispatcher.core.run.orphan_check import OrphanCheck
+    from dispatcher.core.run.restart import OrphanCheck
 
     put(OrphanCheck, "plan", lambda self, fences, over, now: [])
 

@@ -132,7 +132,7 @@ class ServePmix(Action):
 
 
 @value
-class LookInside(Action):
+class QueryInside(Action):
     """Let the node say who is inside MPI there.
 
     over: whether to look who has finalized and not said so yet. versions: libraries that are

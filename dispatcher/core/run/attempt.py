@@ -2,7 +2,8 @@
 
 It stays one file: the states share most of their transitions. What is judged before the
 start is in ``start_check``, which ranks live where in ``tables``, MPI's fences and spawns
-are in ``mpi_manager``, the rules of an ending in ``policy``.
+are in ``mpi_manager``. The *root cause* is the first failure that the launcher's loop observed;
+whatever fails after it is a consequence.
 
 ::
 
@@ -54,7 +55,6 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.run import policy
 from dispatcher.core.run.half_finalized import HalfFinalized
 from dispatcher.core.run.mpi_manager import FenceError, MpiManager
 from dispatcher.core.run.start_check import Decision, ProbeNodes, Start, StartCheck
@@ -71,13 +71,26 @@ CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
 PROBE_SLACK = 10.0
 #: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
 SWEEP_LIMIT = 8.0
-
 #: seconds that a failure waits for what hosts say of the MPIs in use
 DOUBT_LIMIT = 5.0
 
-#: signals that end the run, and those that are only passed on
-ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+#: signals that are only passed on; the others end the run
 PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
+
+def kill_steps(cause: verdicts.Cause, grace: float) -> list[tuple[int, float]]:
+    """(signal, seconds until the next) of each kill step that ends a job for ``cause``.
+
+    After the last one everything is killed. Ctrl-C is passed on as INT first, since programs
+    save their work on it; every other cause starts with TERM. The time between TERM and KILL
+    after an unanswered INT is short: those ranks had their grace.
+    """
+    match cause:
+        case verdicts.Interrupted(signum=signal.SIGINT):
+            return [(signal.SIGINT, grace), (signal.SIGTERM, min(grace, 2.0))]
+        case verdicts.Interrupted(signum=signal.SIGQUIT):
+            return [(signal.SIGQUIT, grace)]
+    return [(signal.SIGTERM, grace)]
 
 
 class AttemptMachine:
@@ -99,7 +112,7 @@ class AttemptMachine:
         self._lost: dict[int, Failure] = {}
         self._ranks = RankTable()
         self._sweeps: dict[int, ev.NodeSwept] = {}  # the last that found something
-        self._kill_steps: list[policy.KillStep] = []
+        self._kill_steps: list[tuple[int, float]] = []
         self._mpi: MpiManager | None = None  # once the ranks are placed
         self._half_finalized = HalfFinalized(self._ranks)
         self._doubted: verdicts.Cause | None = None  # the first failure, which may be a consequence
@@ -115,9 +128,11 @@ class AttemptMachine:
         if self.state == OVER:
             return []  # J-5
         handler = _HANDLERS.get(type(event))
-        if handler is None:
-            raise InternalError(f"job: no rule for {event!r}")
-        return handler(self, event, now)
+        if handler is not None:
+            return handler(self, event, now)
+        if isinstance(event, _PASSED_OVER):
+            return []
+        raise InternalError(f"job: no rule for {event!r}")
 
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
@@ -145,11 +160,11 @@ class AttemptMachine:
     # -- before the start: ``start_check`` judges, this carries on ------------------------
 
     def _on_node_ready(self, event: ev.NodeReady, now: float) -> list[Action]:
-        self._hear(event.node, now)
+        self._expect_heartbeat(event.node, now)
         return self._go_on(self._check.ready(event), now) if self.state == CONNECTING else []
 
     def _on_node_probed(self, event: ev.NodeProbed, now: float) -> list[Action]:
-        self._hear(event.node, now)
+        self._expect_heartbeat(event.node, now)
         return self._go_on(self._check.probed(event), now) if self.state == PROBING else []
 
     def _go_on(self, answer: Decision, now: float) -> list[Action]:
@@ -208,7 +223,7 @@ class AttemptMachine:
             )
         if self.state == RUNNING:
             self._half_finalized.exited(event.rank, event.mpi, now)
-            self._set_look()
+            self._set_query()
         return (freed or []) + self._conclude(now)
 
     def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:
@@ -259,17 +274,15 @@ class AttemptMachine:
         return self._over()  # the third: leave at once, lifelines clean up
 
     def _on_node_heard(self, event: ev.NodeHeard, now: float) -> list[Action]:
-        self._hear(event.node, now)
+        self._expect_heartbeat(event.node, now)
         return []
 
-    def _on_nothing(self, event: ev.Event, now: float) -> list[Action]:
-        return []
-
-    def _hear(self, node: int, now: float) -> None:
+    def _expect_heartbeat(self, node: int, now: float) -> None:
+        """``node`` has shown a sign of life: the next must come in time."""
         if node in self._live:
-            limits, key = self.plan.limits, ("silent", node)
-            until = now + limits.heartbeat * limits.beats_lost
-            self.deadlines[key] = max(until, self.deadlines.get(key, until))  # beats are told late
+            until, key = now + self.plan.limits.silence, ("silent", node)
+            # reports of heartbeats may come late
+            self.deadlines[key] = max(until, self.deadlines.get(key, until))
 
     # -- MPI ---------------------------------------------------------------------------
 
@@ -294,31 +307,34 @@ class AttemptMachine:
         cause = verdicts.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
         return self._failed(cause, now)
 
-    def _on_pmi_asked(self, event: mpi_events.PmiAsked, now: float) -> list[Action]:
-        return [] if self._mpi is None or self.state != RUNNING else self._mpi.ask(event)
-
-    def _on_pmi_spawn_asked(self, event: mpi_events.PmiSpawnAsked, now: float) -> list[Action]:
-        return [] if self._mpi is None or self.state != RUNNING else self._mpi.spawn(event)  # J-2
+    def _on_pmi_request(
+        self,
+        event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted,
+        now: float,
+    ) -> list[Action]:
+        if self._mpi is None or self.state != RUNNING:
+            return []  # J-2
+        return self._mpi.request(event)
 
     def _on_mpi_found(self, event: mpi_events.MpiFound, now: float) -> list[Action]:
         if self.state == RUNNING:
             self._half_finalized.found(event, now)
-            self._set_look()
+            self._set_query()
         return []
 
     def _on_mpi_inside(self, event: mpi_events.MpiInside, now: float) -> list[Action]:
         if self.state != RUNNING:
             return []
         cause = self._half_finalized.answer(event)
-        self._set_look()
+        self._set_query()
         if cause is None and not self._half_finalized.is_in_doubt:
             cause, self._doubted = self._doubted, None
         return [] if cause is None else self.stop(cause, now)
 
-    def _set_look(self) -> None:
-        self.deadlines.pop("look", None)
+    def _set_query(self) -> None:
+        self.deadlines.pop("query", None)
         if self._half_finalized.due is not None:
-            self.deadlines["look"] = self._half_finalized.due
+            self.deadlines["query"] = self._half_finalized.due
 
     def _failed(self, cause: verdicts.Cause, now: float) -> list[Action]:
         """A rank failed, perhaps because of what another did before (J-10)."""
@@ -328,9 +344,6 @@ class AttemptMachine:
             self._doubted = cause
             self.deadlines["doubt"] = now + DOUBT_LIMIT
         return self._conclude(now)
-
-    def _on_pmix_wanted(self, event: mpi_events.PmixWanted, now: float) -> list[Action]:
-        return [] if self._mpi is None or self.state != RUNNING else self._mpi.serve(event.node)
 
     def _on_pmix_failed(self, event: mpi_events.PmixFailed, now: float) -> list[Action]:
         if self.state != RUNNING:
@@ -345,7 +358,7 @@ class AttemptMachine:
         if self.cause is None:
             if self._doubted is not None and not isinstance(cause, verdicts.MpisDiffer):
                 cause = self._doubted
-            self.deadlines.pop("look", None)
+            self.deadlines.pop("query", None)
             self.deadlines.pop("doubt", None)
             self.cause = cause
             actions.append(Tell(ev.JobStopping(type(cause).__name__)))
@@ -354,7 +367,7 @@ class AttemptMachine:
             return actions + self._conclude(now)
         if self.state == RUNNING:
             self.state = STOPPING
-            self._kill_steps = list(policy.kill_steps(self.cause, self.plan.limits.grace))
+            self._kill_steps = kill_steps(self.cause, self.plan.limits.grace)
             if self._ranks.living():
                 actions += self._escalate(now)
         return actions + self._conclude(now)
@@ -362,9 +375,9 @@ class AttemptMachine:
     def _escalate(self, now: float) -> list[Action]:
         """The next kill step; after the last one, kill everything."""
         if self._kill_steps:
-            step = self._kill_steps.pop(0)
-            self.deadlines["kill"] = now + step.grace
-            actions = self._signal_all(step.signum)
+            signum, grace = self._kill_steps.pop(0)
+            self.deadlines["kill"] = now + grace
+            actions = self._signal_all(signum)
             # a stopped rank acts on no signal but KILL until it is continued
             return actions + self._signal_all(signal.SIGCONT)
         self.deadlines.pop("kill", None)
@@ -384,7 +397,7 @@ class AttemptMachine:
                 if cause is not None:
                     return self.stop(cause, now)
             self.state = FINISHING
-            self.deadlines.pop("look", None)
+            self.deadlines.pop("query", None)
             self.deadlines.pop("kill", None)
             self.deadlines.pop("sweep", None)
             self._waiting = self._live & self._check.ready_nodes
@@ -436,9 +449,9 @@ class AttemptMachine:
     def _due(self, key: Hashable, now: float) -> list[Action]:
         if key == "kill":
             return self._escalate(now)
-        if key == "look":
-            actions = self._half_finalized.look(now)
-            self._set_look()
+        if key == "query":
+            actions = self._half_finalized.query(now)
+            self._set_query()
             return actions
         if key == "doubt" and self._doubted is not None:
             return self.stop(self._doubted, now)
@@ -453,9 +466,7 @@ class AttemptMachine:
             _, world, fence, epoch = key
             return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_patience)
         if isinstance(key, tuple) and key[0] == "silent":
-            limits = self.plan.limits
-            seconds = limits.heartbeat * limits.beats_lost
-            return self._give_up({key[1]}, f"nothing heard for {seconds:.0f} s", now)
+            return self._give_up({key[1]}, self.plan.limits.silence_text, now)
         return []
 
     def _give_up(self, nodes: set[int], why: str, now: float) -> list[Action]:
@@ -465,14 +476,12 @@ class AttemptMachine:
         return actions
 
 
+#: events that call for nothing
+_PASSED_OVER = (
+    ev.NodeConnecting, ev.NodeConnected, ev.NodeBooted, ev.NodeNoticed, ev.RankLeaked,
+    ev.InputClosed, ev.InputBroken, mpi_events.PmiWaiting,
+)  # fmt: skip
 _HANDLERS: dict[type[ev.Event], Callable[[AttemptMachine, Any, float], list[Action]]] = {
-    ev.NodeConnecting: AttemptMachine._on_nothing,
-    ev.NodeConnected: AttemptMachine._on_nothing,
-    ev.NodeBooted: AttemptMachine._on_nothing,
-    ev.NodeNoticed: AttemptMachine._on_nothing,
-    ev.RankLeaked: AttemptMachine._on_nothing,
-    ev.InputClosed: AttemptMachine._on_nothing,
-    ev.InputBroken: AttemptMachine._on_nothing,
     ev.NodeReady: AttemptMachine._on_node_ready,
     ev.NodeProbed: AttemptMachine._on_node_probed,
     ev.NodeHeard: AttemptMachine._on_node_heard,
@@ -485,10 +494,9 @@ _HANDLERS: dict[type[ev.Event], Callable[[AttemptMachine, Any, float], list[Acti
     ev.OutputEnded: AttemptMachine._on_output_ended,
     mpi_events.PmiCommitted: AttemptMachine._on_pmi_committed,
     mpi_events.PmiAborted: AttemptMachine._on_pmi_aborted,
-    mpi_events.PmiAsked: AttemptMachine._on_pmi_asked,
-    mpi_events.PmiSpawnAsked: AttemptMachine._on_pmi_spawn_asked,
-    mpi_events.PmiWaiting: AttemptMachine._on_nothing,
-    mpi_events.PmixWanted: AttemptMachine._on_pmix_wanted,
+    mpi_events.PmiAsked: AttemptMachine._on_pmi_request,
+    mpi_events.PmiSpawnAsked: AttemptMachine._on_pmi_request,
+    mpi_events.PmixWanted: AttemptMachine._on_pmi_request,
     mpi_events.PmixFailed: AttemptMachine._on_pmix_failed,
     mpi_events.MpiFound: AttemptMachine._on_mpi_found,
     mpi_events.MpiInside: AttemptMachine._on_mpi_inside,

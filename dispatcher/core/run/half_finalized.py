@@ -3,11 +3,11 @@
 ::
 
     exit with 0, MPI_Init never called --+         others are inside MPI ----------> LeftMpi
-    exit with 0 without MPI_Finalize ----+-> look: certain, or others are inside --> LeftMpi
+    exit with 0 without MPI_Finalize ----+-> ask: certain, or others are inside ---> LeftMpi
     ranks have loaded different files ---+         they are different MPIs --------> MpisDiffer
-                                                   none of it -----> look again, or forget
+                                                   none of it -----> ask again, or forget
 
-To *look* is to ask all nodes with living ranks who is inside MPI there. Where they wait nobody
+To ask is to ``query`` all nodes with living ranks who is inside MPI there. Where they wait nobody
 can tell from outside: MPICH meets in shared memory, Open MPI in libpmix. But "if one process
 calls init, then all processes must call init prior to termination", as mpirun has it, since
 MPI_Init waits for all. A rank that never calls it harms nobody as long as nobody else does;
@@ -24,12 +24,12 @@ import re
 from collections.abc import Iterable
 
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import Action, LookInside
+from dispatcher.core.events.actions import Action, QueryInside
 from dispatcher.core.events.mpi_events import MpiFound, MpiInside
 from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job import placement
 
-#: seconds from an exit to the look, and between two looks
+#: seconds from an exit to the query, and between two
 MOMENT, AGAIN = 1.0, 2.0
 
 PMI1 = "PMI-1"
@@ -38,7 +38,7 @@ _RELEASE = re.compile(r"(.*?)v?(\d+\.\d+)")
 
 
 class HalfFinalized:
-    """What is known of it in one job. due: when to ``look``, or None."""
+    """What is known of it in one job. due: when to ``query``, or None."""
 
     def __init__(self, ranks: RankTable) -> None:
         self.due: float | None = None
@@ -72,7 +72,7 @@ class HalfFinalized:
         """Whether ranks may use different MPIs, and what fails may fail by that."""
         return self._suspect
 
-    def look(self, now: float) -> list[Action]:
+    def query(self, now: float) -> list[Action]:
         """Ask who is inside; those who have not answered the last time are not waited for."""
         self.due = None
         nodes = self._ranks.living()
@@ -82,7 +82,7 @@ class HalfFinalized:
         self._awaited = set(nodes)
         self.due = now + AGAIN
         over = bool(self._unfinished or self._open)
-        return [LookInside(node, over, self._versions(node)) for node in nodes]
+        return [QueryInside(node, over, self._versions(node)) for node in nodes]
 
     def answer(self, event: MpiInside) -> verdicts.Cause | None:
         """What a node says; the cause to end the job for, if all have answered and there is one."""
@@ -122,7 +122,7 @@ class HalfFinalized:
     def _judge(self) -> verdicts.Cause | None:
         answers, self._answers = self._answers, []
         if self._suspect:
-            self._suspect = False  # a look tells, once and for all
+            self._suspect = False  # a query tells, once and for all
             groups = self._groups(answers)
             if groups:
                 return verdicts.MpisDiffer(groups)

@@ -1,4 +1,4 @@
-"""The launcher's part of process management: fences across nodes, names, spawns, patience. Pure.
+"""The launcher's part of process management: fences across nodes, names, spawns. Pure.
 
 ``AttemptMachine`` hands it the events whose names begin with ``Pmi``, and what becomes of
 ranks; it carries out what is returned.
@@ -94,22 +94,24 @@ class MpiManager:
         missing = world.fences.missing(fence, epoch) if world else []
         return [AskWaiting(node, index, fence, epoch, seconds) for node in missing]
 
-    # -- PMIx ---------------------------------------------------------------------
+    # -- what ranks ask for -------------------------------------------------------
 
-    def serve(self, node: int) -> list[Action]:
-        """Have the agent of ``node`` serve PMIx, unless it does."""
-        if node in self._serving:
-            return []
-        self._serving.add(node)
-        return [ServePmix(node)]
-
-    # -- names --------------------------------------------------------------------
-
-    def ask(self, event: mpi_events.PmiAsked) -> list[Action]:
-        """The answer to a rank's publish, lookup or unpublish."""
-        return [AnswerRank(event.node, event.rank, self._answer(event))]
+    def request(
+        self, event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted
+    ) -> list[Action]:
+        """What a rank's request calls for: an answer, a new world, or PMIx on its node."""
+        match event:
+            case mpi_events.PmiAsked(node, rank):
+                return [AnswerRank(node, rank, self._answer(event))]
+            case mpi_events.PmiSpawnAsked():
+                return self._spawn(event)
+            case mpi_events.PmixWanted(node) if node not in self._serving:
+                self._serving.add(node)
+                return [ServePmix(node)]
+        return []
 
     def _answer(self, event: mpi_events.PmiAsked) -> bytes:
+        """The answer to a rank's publish, lookup or unpublish."""
         service = event.service
         if event.verb == "publish":
             if not event.port or len(self._names) >= MOST_NAMES:
@@ -124,7 +126,7 @@ class MpiManager:
 
     # -- spawns -------------------------------------------------------------------
 
-    def spawn(self, event: mpi_events.PmiSpawnAsked) -> list[Action]:
+    def _spawn(self, event: mpi_events.PmiSpawnAsked) -> list[Action]:
         """Place the world that a rank asks for and have it started, or refuse."""
         if not self._ranks.is_alive(event.rank, event.node):
             return []

@@ -1,13 +1,26 @@
 """Whether another attempt may follow a cause, on whom the blame is put, after which pause,
-and when to stop trying. Pure.
+when to stop trying, and when a host that was given up is surely empty. Pure.
+
+Of a host that was given up with living ranks only time is known: when its lease has run out
+(``fence``), its agent has ended the ranks, or its guardian has. ``OrphanCheck`` has proof in place
+of patience: a new connection that ends what still carries the run's id, and then finds nothing
+more. The next attempt need not wait any longer, and what nobody there could end, with agent and
+guardian killed or stopped at once, is ended.
+
+When: at once where the agent's process was seen to end, since whoever could have swept
+has done so or is dead. Otherwise as late as the fence allows: who lives there sweeps by
+itself, and knows its children by descent, not only by the run's id. A host that does
+not answer is left to its lease, and so is one that is, or may be, another linked one by a
+second name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from dispatcher.core.events import verdicts
+from dispatcher.core.events.actions import Action, CheckOrphans
 from dispatcher.model import errors
 from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Restarts
 
@@ -48,17 +61,8 @@ def why_not(cause: verdicts.Cause | None, most: int, interrupted: bool) -> str |
         return "it was interrupted"
     if isinstance(cause, verdicts.Rejected):
         return None
-    return refusal(cause) or exhausted(most)
-
-
-def exhausted(most: int) -> str:
-    """Why there is no restart after ``most`` of them."""
-    return f"{most} restart{'s were' if most != 1 else ' was'} made, which is the most"
-
-
-def too_many_faults(faults: int) -> str:
-    """Why a host is left out on which ``faults`` attempts ended."""
-    return f"{faults} attempt{'s' if faults != 1 else ''} ended there"
+    made = f"{most} restart{'s were' if most != 1 else ' was'} made, which is the most"
+    return refusal(cause) or made
 
 
 def blamed(cause: verdicts.Cause | None) -> int | None:
@@ -131,3 +135,39 @@ class RestartBudget:
         """Another attempt begins."""
         self.began = None
         self.progressed = False
+
+
+class OrphanCheck:
+    """When to check which hosts; from the end of one attempt to the start of the next.
+
+    connect: seconds in which a host that answers is reached.
+    """
+
+    def __init__(self, connect: float) -> None:
+        self._connect = connect
+        self._due: dict[int, float] = {}
+
+    def plan(self, fences: Mapping[int, float], over: Collection[int], now: float) -> list[Action]:
+        """The checks to make now. fences: host -> when its lease has surely run out; over:
+        those whose agent's process was seen to end.
+        """
+        closed = {host: when for host, when in fences.items() if when > now}
+        at_once = [host for host in closed if host in over]
+        self._due = {host: when - SWEEP for host, when in closed.items() if host not in over}
+        return [CheckOrphans(host, self._connect) for host in at_once] + self.tick(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """The checks that are due at ``now``."""
+        due = [host for host, when in self._due.items() if when <= now]
+        for host in due:
+            del self._due[host]
+        return [CheckOrphans(host, SWEEP) for host in due]
+
+    def forget(self) -> None:
+        """The pause is over."""
+        self._due.clear()
+
+    @property
+    def deadline(self) -> float | None:
+        """When the next check is due; None: none is."""
+        return min(self._due.values(), default=None)

@@ -12,7 +12,7 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
 * R-2  nothing starts after an interrupt
 * R-3  attempt e+1 begins when every host that was told to start ranks of an earlier one has
   swept them, or was given up so long ago that its lease has surely run out (``fence``), or
-  was checked once more for orphans (``orphan_check``)
+  was checked once more for orphans (``restart.OrphanCheck``)
 * R-4  what an agent says of an earlier attempt changes nothing
 * R-5  a host that was given up is never used again
 * R-6  an attempt that started no rank costs no restart and no pause
@@ -54,9 +54,8 @@ from dispatcher.core.run.attempt import (
     SWEEP_LIMIT,
     AttemptMachine,
 )
-from dispatcher.core.run.orphan_check import OrphanCheck
 from dispatcher.core.run.pause import Pause
-from dispatcher.core.run.restart import RestartBudget
+from dispatcher.core.run.restart import OrphanCheck, RestartBudget
 from dispatcher.core.run.tables import Assignment, HostTable, assign_hosts, for_hosts
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -162,7 +161,7 @@ class RunMachine:
             self.hosts.cleared(host)
             return self._resume(now) if self.state == PAUSED else []
         if isinstance(event, ev.NodeHeard):
-            self.hosts.beats(host)
+            self.hosts.resumed(host)
         node = self._nodes.get(host)
         if self.state != TRYING or node is None:
             return self._on_idle(event, host, now)
@@ -192,8 +191,8 @@ class RunMachine:
         actions = self._stop_with_us(self._pause.tick, now) if self.state != OVER else []
         actions += self._carry(self._job.tick(now), now) if self.state == TRYING else []
         actions += self._orphans.tick(now) if self.state == PAUSED else []
-        for host in self.hosts.fallen_silent(now) if self.state != OVER else ():
-            actions += self._lose(host, self.hosts.patience, now)
+        for host in self.hosts.overdue(now) if self.state != OVER else ():
+            actions += self._lose(host, self.plan.limits.silence_text, now)
         if self._deadlines.get(RESUME, now + 1) <= now:
             actions += self._resume(now)
         if self._deadlines.get(CLOSE, now + 1) <= now and self.state == CLOSING:
@@ -293,13 +292,13 @@ class RunMachine:
             return []  # R-5
         match event:
             case ev.NodeReady(_, facts, problems) if self.state != CLOSING:
-                self.hosts.hear(host, now)
+                self.hosts.expect_heartbeat(host, now)
                 if problems:
                     return self._drop(host, "; ".join(why for _, why in problems), now)
                 self.hosts.facts[host] = facts
                 return self._resume(now) if self.state == PAUSED else []
             case ev.NodeHeard():
-                self.hosts.hear(host, now)
+                self.hosts.expect_heartbeat(host, now)
             case ev.NodeLost(_, failure):
                 return self._lose(host, f"{failure.kind.value}: {failure.why}", now)
             case ev.NodeDying(_, why):
@@ -367,7 +366,7 @@ class RunMachine:
         self._go(FAILED)
         self._not_before = now + self._budget.pause
         for host in self.hosts.facts:  # the limits of those that have yet to answer run elsewhere
-            self.hosts.hear(host, now)
+            self.hosts.expect_heartbeat(host, now)
         announced = self._announce(cause, now)
         following = self._resume(now)
         if self.state == PAUSED:
@@ -423,7 +422,7 @@ class RunMachine:
         self._assign(assignment.hosts)
         self._job = AttemptMachine(assignment.plan, check=self._prove)
         actions = self._carry(self._job.begin(), now)
-        self.hosts.deafen(self._assigned)
+        self.hosts.expect_nothing(self._assigned)
         for node in range(len(self._assigned)):
             self._job.handle(ev.NodeHeard(node), now)  # from now on the job listens
         return changes + actions
@@ -432,7 +431,8 @@ class RunMachine:
         """What the user should know of the new assigned."""
         actions: list[Action] = []
         for host in assignment.excluded:
-            self.hosts.leave_out(host, restart.too_many_faults(self.hosts.faults[host]))
+            faults = self.hosts.faults[host]
+            self.hosts.leave_out(host, f"{faults} attempt{'s' * (faults != 1)} ended there")
         for old, new, ranks in assignment.swaps:
             actions.append(Tell(ev.HostReplaced(old, new, ranks, self.hosts.out[old])))
         if assignment.dropped:

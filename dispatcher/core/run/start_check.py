@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.run_events import Facts
-from dispatcher.core.run import policy
+from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
@@ -124,7 +124,7 @@ class StartCheck:
         best = max(self._candidates, key=lambda address: counts[address])
         return verdicts.Rejected(
             {
-                node: policy.unreachable_master(self._candidates, reached)
+                node: unreachable_master(self._candidates, reached)
                 for node, reached in sorted(self._reached.items())
                 if best not in reached
             }
@@ -138,7 +138,7 @@ class StartCheck:
         if not self._failures and self._prove:
             self._failures.update(self._same_machine())
         if self._failures:
-            return policy.rejection(self._failures, self._problems)
+            return rejection(self._failures, self._problems)
         try:
             counts = {node: facts.gpus for node, facts in self._facts.items()}
             said = {node: facts.visible for node, facts in self._facts.items()}
@@ -223,3 +223,30 @@ def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
         if one.script not in (None, usual):
             found.append((node, "its script is not the one that most hosts have"))
     return found
+
+
+def rejection(
+    failures: Mapping[int, Failure], problems: Mapping[int, frozenset[str]]
+) -> verdicts.Rejected:
+    """The verdict on nodes that cannot be used before a start.
+
+    problems: node -> what its agent found wrong. When every failure is that the
+    program is missing (or may not be executed), the exit code is the shell's
+    127 (or 126), as it would be on one machine.
+    """
+    words = {word for node in failures for word in problems.get(node, frozenset({"link"}))}
+    code = errors.CLUSTER
+    if words and words <= {"missing", "no script", "not executable"}:
+        code = errors.NOT_EXECUTABLE if words == {"not executable"} else errors.NOT_FOUND
+    return verdicts.Rejected(dict(failures), code, dict(problems))
+
+
+def unreachable_master(addresses: tuple[str, ...], reached: tuple[str, ...]) -> Failure:
+    """Why a node cannot take part: it reaches node 0 at none of the ``addresses`` others do."""
+    tried = ", ".join(addresses)
+    got = f", only at {', '.join(reached)}" if reached else ""
+    return Failure(
+        Kind.CHECK,
+        f"cannot reach node 0 at {tried}{got}",
+        hint="name an address all hosts reach with --master-addr, or skip with --check none",
+    )

@@ -105,8 +105,8 @@ class HostTable:
         """Whether ``host`` said that its lease rests, and nothing since."""
         return self._resting.get(host, False)
 
-    def beats(self, host: int) -> None:
-        """``host`` gave its beat: if it said before that its lease rests, it has gone on."""
+    def resumed(self, host: int) -> None:
+        """``host`` sent its heartbeat: if it said before that its lease rests, it has gone on."""
         if self._resting.get(host):
             del self._resting[host]
 
@@ -118,27 +118,21 @@ class HostTable:
         """Hosts without a node that may get one, also those whose agent has yet to answer."""
         return [h for h in sorted(self.linked) if h not in assigned and h not in self.out]
 
-    def hear(self, host: int, now: float) -> None:
-        """``host`` has shown a sign of life; somebody should listen for the next."""
+    def expect_heartbeat(self, host: int, now: float) -> None:
+        """``host`` has shown a sign of life: the next must come in time."""
         if host in self.linked:
-            until = now + self._limits.heartbeat * self._limits.beats_lost
-            self.silent[host] = max(self.silent.get(host, 0.0), until)
+            self.silent[host] = max(self.silent.get(host, 0.0), now + self._limits.silence)
 
-    def deafen(self, hosts: Iterable[int]) -> None:
-        """Others listen to ``hosts`` from now on."""
+    def expect_nothing(self, hosts: Iterable[int]) -> None:
+        """Others watch over ``hosts`` from now on."""
         for host in hosts:
             self.silent.pop(host, None)
 
-    def fallen_silent(self, now: float) -> list[int]:
-        """Hosts that have not been heard in time; each is told once."""
+    def overdue(self, now: float) -> list[int]:
+        """Hosts whose heartbeat has not come in time; each is named once."""
         found = [host for host, when in self.silent.items() if when <= now]
-        self.deafen(found)
+        self.expect_nothing(found)
         return found
-
-    @property
-    def patience(self) -> str:
-        """Why a host that was silent for too long is given up."""
-        return f"nothing heard for {self._limits.heartbeat * self._limits.beats_lost:.0f} s"
 
 
 class RankTable:

@@ -107,6 +107,16 @@ class Limits(Value):
     hang_timeout: float = 0.0  # ranks without a sign of life are ended after this; 0 never
     connect_window: int = 64  # hosts being connected at once
 
+    @property
+    def silence(self) -> float:
+        """Seconds without a heartbeat after which a host is lost."""
+        return self.heartbeat * self.beats_lost
+
+    @property
+    def silence_text(self) -> str:
+        """Why a host is given up that was silent for so long."""
+        return f"no heartbeat for {self.silence:.0f} s"
+
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
             least = 1 if name in ("beats_lost", "connect_window") else 0
@@ -118,7 +128,7 @@ class Limits(Value):
                 f"hang_timeout: {self.hang_timeout:g} s: every job is silent for that long",
                 hint="--hang-timeout 600",
             )
-        if self.lease * (1 + 1e-9) < self.heartbeat * self.beats_lost:  # 3 x 0.2 is above 0.6
+        if self.lease * (1 + 1e-9) < self.silence:  # 3 x 0.2 is above 0.6
             raise UsageError(
                 f"lease of {self.lease} s is shorter than {self.beats_lost} heartbeats"
                 f" of {self.heartbeat} s: ranks would be killed before their host is lost"

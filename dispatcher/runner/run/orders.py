@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from dispatcher.bootstrap import payload
-from dispatcher.core.events.actions import LookInside
+from dispatcher.core.events.actions import QueryInside
 from dispatcher.core.events.mpi_events import World
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run.mpi_manager import process_mapping
@@ -251,7 +251,7 @@ def release_order(world: int, fence: str, epoch: int, packets: Sequence[bytes]) 
     return Common(control("pmi_release", world=world, fence=fence, epoch=epoch, keys=packets))
 
 
-def look_order(action: LookInside) -> bytes:
+def look_order(action: QueryInside) -> bytes:
     """The order to say who is inside MPI, with what finds that out."""
     versions = [list(library) for library in action.versions]
     parts = payload.parts(("pmi.mpi_library",))

@@ -292,7 +292,7 @@ class Runner(EventLoop):
 
                     number = self._run.host_at(node)
                     self._hosts[number].send(pmix_order(self.plan, node))
-                case act.LookInside(node):
+                case act.QueryInside(node):
                     from dispatcher.runner.run.orders import look_order
 
                     self._hosts[node].send(look_order(action))

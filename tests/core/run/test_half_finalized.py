@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import Action, LookInside, SignalRanks
+from dispatcher.core.events.actions import Action, QueryInside, SignalRanks
 from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.run import restart
 from dispatcher.core.run.attempt import DOUBT_LIMIT, AttemptMachine
@@ -32,10 +32,10 @@ def left(job: AttemptMachine, rank: int, mpi: str, now: float = 1.0) -> list[Act
     return actions
 
 
-def look(job: AttemptMachine, now: float) -> list[LookInside]:
+def look(job: AttemptMachine, now: float) -> list[QueryInside]:
     for node in (0, 1):
         job.handle(ev.NodeHeard(node), now)
-    return [action for action in job.tick(now) if isinstance(action, LookInside)]
+    return [action for action in job.tick(now) if isinstance(action, QueryInside)]
 
 
 def tell(
@@ -64,7 +64,7 @@ class TestWithoutInit:
         found(running, 0)
         left(running, 2, "never")
         assert look(running, 1.0 + MOMENT / 2) == []
-        assert look(running, 1.0 + MOMENT) == [LookInside(0, False, ()), LookInside(1, False, ())]
+        assert look(running, 1.0 + MOMENT) == [QueryInside(0, False, ()), QueryInside(1, False, ())]
         actions = tell(running, {0: MPICH, 3: MPICH})
         assert {a.node for a in actions if isinstance(a, SignalRanks)} == {0, 1}
         assert running.cause == verdicts.LeftMpi(1, 2, True, (2,), (0, 3))
@@ -125,7 +125,7 @@ class TestWithoutFinalize:
     def test_it_ends_the_job_when_others_are_inside(self, running: AttemptMachine) -> None:
         found(running, 0)
         left(running, 1, "inside")
-        assert look(running, 1.0 + MOMENT) == [LookInside(0, True, ()), LookInside(1, True, ())]
+        assert look(running, 1.0 + MOMENT) == [QueryInside(0, True, ()), QueryInside(1, True, ())]
         tell(running, {0: MPICH, 2: MPICH, 3: MPICH}, over=(3,))
         assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), (0, 2))
 

@@ -505,7 +505,7 @@ class TestLostHosts:
         world = started(2, spares=1)
         world.mute.add(2)
         world.wait(20)
-        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(2, "nothing heard for 15 s")]
+        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(2, "no heartbeat for 15 s")]
         assert CloseLink(2) in world.done
         assert world.ended is None
 

@@ -13,13 +13,13 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.text.verdict_text import headline, history, note, record
 
 HOSTS = ["n1", "n2", "n3", "n4"]
-LOST = Failure(Kind.LOST, "nothing heard for 15 s")
+LOST = Failure(Kind.LOST, "no heartbeat for 15 s")
 
 CAUSES: list[tuple[verdicts.Cause, str]] = [
     (verdicts.RankFailed(1, 3, -9), "rank 3 on n2: killed by SIGKILL (signal 9)"),
     (verdicts.MpiAborted(0, 1, 4), "rank 1 on n1: called MPI_Abort(4)"),
     (verdicts.RankNotStarted(2, 5, 11, "fork", "x"), "rank 5 on n3: could not be started (fork)"),
-    (verdicts.NodeFailed(1, LOST), "n2: host lost: nothing heard for 15 s"),
+    (verdicts.NodeFailed(1, LOST), "n2: host lost: no heartbeat for 15 s"),
     (verdicts.Rejected({1: LOST, 2: LOST}), "n[2-3] cannot be used"),
     (verdicts.OutputLost(1, 3, 1, 2), "rank 3 on n2: output lost"),
     (verdicts.Impossible("8 ranks but only 4 slots"), "8 ranks but only 4 slots"),
@@ -48,7 +48,7 @@ def test_a_cause_in_one_line(cause: verdicts.Cause, words: str) -> None:
         ),
         (
             ev.RunRestarting(CAUSES[3][0], 2, 3, 44.2),
-            "n2: host lost: nothing heard for 15 s; restart 2 of 3 in 44 s",
+            "n2: host lost: no heartbeat for 15 s; restart 2 of 3 in 44 s",
         ),
         (
             ev.HostReplaced(1, 3, (2, 3), "host lost: \x1b]0;x"),

@@ -65,12 +65,12 @@ def test_a_cut_host_is_replaced_or_done_without(new_cluster: Callable[..., Clust
         assert spared.stderr is not None
         assert shrunk.stderr is not None
         said, told = spared.stderr.read(), shrunk.stderr.read()
-    assert re.search(r"note: n2: host lost: nothing heard for 1 s; restart 1 of 1 in 1[45] s", said)
+    assert re.search(r"note: n2: host lost: no heartbeat for 1 s; restart 1 of 1 in 1[45] s", said)
     assert "note: n4 takes the place of n2 with ranks 1-2 (host lost: " in said
     assert "note: 2 hosts and 2 ranks go on: n1:1, n3:1" in told
     report = json.loads((logs / "latest/report.json").read_text())
     assert [attempt["what"] for attempt in report["attempts"]] == [
-        "n2: host lost: nothing heard for 1 s"
+        "n2: host lost: no heartbeat for 1 s"
     ]
     assert list(report["left_out"]) == ["n2"]
     wait_for(lambda: not cluster.on_hosts(), 10, "the hosts are idle")
