@@ -32,8 +32,7 @@ from dispatcher.core.events.run_events import Entry, Event, HostExcluded, Signal
 from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.model.paths import RunPaths
-from dispatcher.output.files.rotation import Rotation
+from dispatcher.model.paths import Rotation, RunPaths
 from dispatcher.output.monitor.nccl_listener import NcclListener
 from dispatcher.output.text.failures import Advise, no_advice
 from dispatcher.output.text.lines import Tail

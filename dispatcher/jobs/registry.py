@@ -6,7 +6,7 @@
         jobs/20260131-142501-k3f9x2/      mode 0700, one for each job
             job.json                      what it is, and which process is its launcher
             control                       the launcher's socket
-            phase.json                    what it is doing; see ``phase``
+            phase.json                    what it is doing; see ``status``
             end.json                      how it ended: exit code and verdict
 
 Theory. A pid alone names nobody for long, so a launcher is known by its pid, the

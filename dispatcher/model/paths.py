@@ -213,3 +213,11 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+@value
+class Rotation(Value):
+    """size: bytes of a piece at most, None for one file. keep: full pieces kept, None for all."""
+
+    size: int | None = None
+    keep: int | None = None

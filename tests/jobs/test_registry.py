@@ -15,7 +15,7 @@ from dispatcher.core.events.run_events import Entry, Event, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection
-from dispatcher.jobs.stacks_server import StacksServer
+from dispatcher.jobs.status import StacksServer
 from dispatcher.model.errors import UsageError
 
 

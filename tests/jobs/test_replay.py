@@ -18,8 +18,8 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Counts, Entry, Sink
 from dispatcher.jobs.control_server import StreamPositions
 from dispatcher.jobs.registry import Job, Process
+from dispatcher.model.paths import Rotation
 from dispatcher.output.files.rank_logs import MergedLog, RankFiles
-from dispatcher.output.files.rotation import Rotation
 from dispatcher.plan.job.placement import FIRST
 
 #: of lines that are read, put aside, or known to a caller by their end only; smaller here than

@@ -18,8 +18,8 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
 
 if TYPE_CHECKING:
+    from dispatcher.model.paths import Rotation
     from dispatcher.output.buffered import Ranks
-    from dispatcher.output.files.rotation import Rotation
 
 #: bytes of a piece of a log file at least
 SMALLEST = 4096
@@ -193,7 +193,7 @@ def _sample(options: ShowOptions) -> float | None:
 
 
 def _rotation(options: ShowOptions) -> Rotation:
-    from dispatcher.output.files.rotation import Rotation
+    from dispatcher.model.paths import Rotation
 
     size, keep = options.log_size, options.log_keep
     if keep is not None and size is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.core.events.run_events import Event, Sink
 from dispatcher.jobs import registry
-from dispatcher.jobs.phase import Phase
+from dispatcher.jobs.status import Phase
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.host import Host
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.cli.run.detach import ForegroundLink
     from dispatcher.jobs.control_server import ControlServer
-    from dispatcher.jobs.stacks_server import StacksServer
+    from dispatcher.jobs.status import StacksServer
 
 
 class JobRegistration:
@@ -96,7 +96,7 @@ class JobRegistration:
         self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]
     ) -> None:
         """Let other shells ask where the ranks of a run in the foreground are. Raises: OSError."""
-        from dispatcher.jobs.stacks_server import StacksServer
+        from dispatcher.jobs.status import StacksServer
 
         assert self._folder is not None
 

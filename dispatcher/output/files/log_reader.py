@@ -1,23 +1,35 @@
-"""What a run's ranks have written, read back from its folder: the other half of ``logs`` and
-``merged``, for other processes, also while the run goes on.
+"""What a run's ranks have written, read back from its folder: the other half of ``rank_logs``,
+for other processes, also while the run goes on.
 
 Both readers go on from where their last ``read`` ended, through restarts and pieces. ``most``
 bounds what is given of each stream, counted in the rank's own bytes from the beginning, so
 that a live stream can follow without a seam; ``taken`` says how far each stream came.
 
-Not covered: marks that ``--log-overflow drop`` left inside a rank's file count as its bytes.
+A file is read while it is cut (``RotatedReader``). A position counts all bytes that were ever
+written to the file, those of removed pieces included, so that "read on from here" has a meaning
+whatever the writer did in between. A full piece never changes its name, it can only go; the file
+that is written to is renamed. So names are looked up first, and when that one, once opened, is no
+longer the file it was then, they are looked up anew. What went before it was read is told as a
+count.
+
+Not covered: marks that ``--log-overflow drop`` left inside a rank's file count as its bytes; names
+that stay inconsistent, because a launcher was killed in the middle of a cut: then what is there is
+read, without a count.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 from dispatcher.core.events.run_events import Counts, Sink
 from dispatcher.output.files.rank_logs import stamp
-from dispatcher.output.files.rotation import Names, RotatedReader, names_in
 from dispatcher.plan.job import placement
 
 _RANK = r"(?:([0-9]{1,6})\.)?"
@@ -32,19 +44,140 @@ Key = tuple[int, int]
 #: bytes of a line that are held until its end is known
 LONG = 64 << 10
 
+CHUNK = 1 << 16
 
-class LogReader(Protocol):
-    """A reader. taken: (rank, stream) -> bytes given so far, or passed over as removed."""
 
-    taken: dict[Key, int]
+#: readings of the names until they fit together, and seconds between two
+TRIES, PAUSE = 50, 0.002
 
-    def read(self, sink: Sink, most: Counts | None = None) -> bool:
-        """Give ``sink`` what is new, of a stream no more than ``most``; whether anything was."""
-        ...
+
+_MARK = re.compile(rb"\[dispatch: ([0-9]{1,3}(?:,[0-9]{3}){0,6}) bytes left out here\]\n")
+
+
+@dataclass
+class Names:
+    """What a log file's folder has of it. inode: of the file being written, None if absent."""
+
+    inode: int | None = None
+    pieces: list[int] = field(default_factory=list)
+
+
+def names_in(folder: Path) -> dict[str, Names]:
+    """The log files in ``folder`` by their names without a number; any other files, too."""
+    found: dict[str, Names] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name, _, number = entry.name.rpartition(".")
+            if name and number.isascii() and number.isdigit() and len(number) < 10:
+                found.setdefault(name, Names()).pieces.append(int(number))
+            else:
+                found.setdefault(entry.name, Names()).inode = entry.inode()
+    return found
+
+
+class RotatedReader:
+    """The log file ``path`` from its first byte on; ``position`` is how far it has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.position = 0
+        self.trimmed = False  # whether pieces had been removed by the time of the last read
+
+    def read(
+        self, most: int | None = None, names: Names | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """What is new, ``most`` bytes: (bytes that were removed before, the bytes that follow).
+
+        names: as ``names_in`` gave them a moment ago, to look them up once for many files.
+        Raises: OSError for a file that is there and cannot be read.
+        """
+        stop = None if most is None else self.position + most
+        with ExitStack() as stack:
+            last, numbers, base = self._opened(stack, names)
+            self.trimmed = base > 0
+            missing = (base if stop is None else min(base, stop)) - self.position
+            if missing > 0:
+                self.position += missing
+                yield missing, b""
+            for number in numbers:
+                if self.position == stop:
+                    return
+                try:
+                    file = stack.enter_context(open(self._piece(number), "rb"))
+                except FileNotFoundError:  # removed since: the rest is for the next time
+                    return
+                size = os.fstat(file.fileno()).st_size
+                is_mark = size == 0 or _count(file) is not None
+                if is_mark and number <= min(self._list().pieces, default=0):
+                    return  # removed since, and the mark has its name now
+                if self.position < base + size:
+                    yield from self._rest(file, base, stop)
+                file.close()
+                base += size
+            if last is not None and self.position != stop:
+                yield from self._rest(last, base, stop)
+
+    def _rest(self, file: BinaryIO, base: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
+        """What ``file``, which begins at ``base``, holds beyond the position."""
+        file.seek(self.position - base)
+        while stop is None or self.position < stop:
+            data = file.read(CHUNK if stop is None else min(CHUNK, stop - self.position))
+            if not data:
+                return
+            self.position += len(data)
+            yield 0, data
+
+    def _opened(
+        self, stack: ExitStack, seen: Names | None
+    ) -> tuple[BinaryIO | None, list[int], int]:
+        """The file being written, the numbers of the full pieces, where the first begins."""
+        for attempt in range(TRIES):
+            names = seen or self._list()
+            seen, last = None, None
+            if not names.pieces and names.inode is None:
+                return None, [], 0
+            with suppress(FileNotFoundError):  # between two pieces
+                file = open(self._path, "rb")  # noqa: SIM115 - the stack closes it
+                last = stack.enter_context(file)
+            pieces = sorted(names.pieces)
+            removed = self._mark(pieces[0]) if pieces else None
+            first = 1 if removed is None else pieces[0]
+            whole = pieces == list(range(first, first + len(pieces)))
+            same = last is not None and os.fstat(last.fileno()).st_ino == names.inode
+            if (whole and same) or attempt == TRIES - 1:
+                break
+            if last is not None:
+                last.close()
+            if attempt:
+                time.sleep(PAUSE)
+        return last, pieces if removed is None else pieces[1:], removed or 0
+
+    def _list(self) -> Names:
+        return names_in(self._path.parent).get(self._path.name, Names())
+
+    def _mark(self, number: int) -> int | None:
+        """How many bytes the piece says were removed; None if it is no such mark."""
+        try:
+            with open(self._piece(number), "rb") as file:
+                return _count(file)
+        except FileNotFoundError:
+            return None
+
+    def _piece(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+
+def _count(file: BinaryIO) -> int | None:
+    """What the mark in ``file`` says; None if it is no mark."""
+    match = _MARK.fullmatch(file.read(80))
+    return None if match is None else int(match[1].replace(b",", b""))
 
 
 class RankLogReader:
-    """The files of ``RankFiles`` in ``folder``: rank by rank, one attempt after the other."""
+    """The files of ``RankFiles`` in ``folder``: rank by rank, one attempt after the other.
+
+    taken: (rank, stream) -> bytes given so far, or passed over as removed.
+    """
 
     def __init__(self, folder: Path, only: int | None = None) -> None:
         self._folder = folder
@@ -53,15 +186,15 @@ class RankLogReader:
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
-        """See ``LogReader``."""
+        """Give ``sink`` what is new, of a stream no more than ``most``; whether anything was."""
         any_new = False
         for folder in self._attempts():
             for key, path, names in self._streams(folder):
                 file = self._files.setdefault(path, RotatedReader(path))
                 before = self.taken.setdefault(key, 0)
-                room = None if most is None else max(0, most.get(key, 0) - before)
+                limit = None if most is None else max(0, most.get(key, 0) - before)
                 was = file.position
-                for missing, data in file.read(room, names):
+                for missing, data in file.read(limit, names):
                     if missing:
                         sink.gap({key: missing})
                     if data:
@@ -115,7 +248,7 @@ class MergedLogReader:
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
-        """See ``LogReader``."""
+        """Give ``sink`` what is new, of a stream no more than ``most``; whether anything was."""
         was = self._file.position
         removed = 0
         for missing, data in self._file.read():
@@ -168,6 +301,9 @@ class MergedLogReader:
     def is_trimmed(self) -> bool:
         """Whether ``taken`` does not count from the beginning."""
         return self._file.trimmed
+
+
+LogReader = RankLogReader | MergedLogReader
 
 
 def rest_of(rests: Mapping[Key, bytes], key: Key, missing: int) -> bytes:

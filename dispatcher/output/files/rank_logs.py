@@ -6,7 +6,14 @@ for rank 0 of the first world that ranks have spawned, opened at the first byte,
 mode 0600. Ranks that were started again have ``restart-1``, ``restart-2`` there.
 A disk that refuses is reported once and the bytes that are missing
 from the files are counted; the job goes on. What was left out on request, by a
-bound on sizes (``rotation``) or on waiting, is marked where it is missing.
+bound on sizes or on waiting, is marked where it is missing.
+
+A file of bounded size is cut into pieces: ``rank-00003.out`` is the one being written; before it
+came ``rank-00003.out.1``, ``.2`` and so on, oldest first, cut at a line end where there is one. The
+pieces in that order are exactly the bytes. With a bound on their number the oldest go, and
+the oldest that is left is a mark that says how many bytes stood there::
+
+    [dispatch: 20,971,520 bytes left out here]
 
 Per-host files (``-o DIR -e DIR``) have exactly the bytes each host's command wrote.
 A file has its host's name, which was checked when it was read and holds no
@@ -35,8 +42,7 @@ from pathlib import Path
 
 from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.errors import UsageError
-from dispatcher.model.paths import create, write_all
-from dispatcher.output.files.rotation import LogFile, Rotation, mark
+from dispatcher.model.paths import Rotation, create, write_all
 from dispatcher.output.files.spool import LongLine, Spill
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.placement import name
@@ -44,6 +50,84 @@ from dispatcher.remote.protocol.frames import STDOUT
 
 #: files open at once; a run may have more ranks than a process may have files
 MOST_OPEN = 256
+
+
+def mark(count: int) -> bytes:
+    """The line that stands for ``count`` bytes which are not in a file."""
+    return f"[dispatch: {count:,} bytes left out here]\n".encode()
+
+
+class LogFile:
+    """A new file ``path``, mode 0600. Raises: OSError, here and when written.
+
+    With ``release`` the descriptor is given back until the next write, for runs with
+    more ranks than files may be open.
+    """
+
+    def __init__(self, path: Path, rotation: Rotation) -> None:
+        self._path = path
+        self._rotation = rotation
+        self._fd: int | None = create(path)
+        self._size = 0
+        self._pieces = 0  # full pieces made so far
+        self._gone: int = 0  # bytes of pieces removed
+        self._sizes: list[int] = []  # of the full pieces that are there
+
+    def reserve(self, size: int) -> None:
+        """Begin a new piece if ``size`` bytes that belong together do not fit into this one."""
+        limit = self._rotation.size
+        if limit is not None and self._size and self._size + size > limit:
+            self._rotate()
+
+    def write(self, data: bytes) -> None:
+        """Append ``data``, in pieces where the bound says so. Raises: OSError."""
+        limit = self._rotation.size
+        while limit is not None and self._size + len(data) > limit:
+            left = limit - self._size
+            cut = data.rfind(b"\n", 0, left) + 1 if left > 0 else 0
+            if not cut and not self._size:
+                cut = left  # a line longer than a piece
+            self._append(data[:cut])
+            data = data[cut:]
+            self._rotate()
+        self._append(data)
+
+    def release(self) -> None:
+        """Give the descriptor back; the next write opens the same file again."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _append(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        write_all(self._fd, data)
+        self._size += len(data)
+
+    def _rotate(self) -> None:
+        self.release()
+        self._pieces += 1
+        os.rename(self._path, self._piece(self._pieces))
+        self._sizes.append(self._size)
+        keep = self._rotation.keep
+        if keep is not None and len(self._sizes) > keep:
+            self._gone += self._sizes.pop(0)
+            oldest = self._pieces - len(self._sizes)
+            os.unlink(self._piece(oldest))
+            if oldest > 1:
+                os.unlink(self._piece(oldest - 1))  # the mark that stood there
+            fd = create(self._piece(oldest))
+            try:
+                write_all(fd, mark(self._gone))
+            finally:
+                os.close(fd)
+        self._fd = create(self._path)
+        self._size = 0
+
+    def _piece(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
 
 
 class RankFiles(Sink):
@@ -120,7 +204,7 @@ class RankFiles(Sink):
         self._open.pop(key, None)
         file = self._files.pop(key, None)
         if file is not None:
-            file.close()
+            file.release()
 
 
 class HostFiles(Sink):
@@ -234,7 +318,7 @@ class MergedLog(Sink):
 
     def close(self) -> None:
         self._finish_all()
-        self._file.close()
+        self._file.release()
         self._spill.close()
         for words in self._spill.words():
             self._warn(f"{self._path}: {words}")
@@ -266,16 +350,16 @@ class MergedLog(Sink):
     def _write_long(self, key: tuple[int, int], tag: bytes, last: bytes) -> None:
         """Write a long line, or the part of it that there is; ``last`` is its end."""
         head, prefix = self._heads.pop(key), self._prefix(key, tag)
-        self._write(prefix, 0, room=len(prefix) + len(head) + len(last) + 1)
+        self._write(prefix, 0, reserve=len(prefix) + len(head) + len(last) + 1)
         for piece in head.pieces():
             self._write(piece, len(piece))
         self._write(last + b"\n", len(last))
         head.drop()
 
-    def _write(self, lines: bytes, nbytes: int, room: int = 0) -> None:
-        """Write ``lines``, ``nbytes`` of them a rank's. room: bytes of the line they begin."""
+    def _write(self, lines: bytes, nbytes: int, reserve: int = 0) -> None:
+        """Write ``lines``, ``nbytes`` of them a rank's. reserve: bytes of the line they begin."""
         try:
-            self._file.make_room(room)
+            self._file.reserve(reserve)
             self._file.write(lines)
         except OSError as error:
             if not self.missing:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced
+from dispatcher.model.paths import Rotation
 from dispatcher.output.files import rank_logs
-from dispatcher.output.files.rank_logs import PART, MergedLog, RankFiles
-from dispatcher.output.files.rotation import LogFile, Rotation, mark
+from dispatcher.output.files.rank_logs import PART, LogFile, MergedLog, RankFiles, mark
 from dispatcher.output.files.spool import Spill
 
 
@@ -35,7 +35,7 @@ def test_pieces_in_order_are_the_bytes(
     for at in range(0, len(data), step):
         file.write(data[at : at + step])
         file.release()
-    file.close()
+    file.release()
     found = [piece.read_bytes() for piece in pieces(path)]
     assert b"".join(found) == data
     assert max(map(len, found)) <= size
@@ -48,7 +48,7 @@ def test_what_is_not_kept_is_marked(tmp_path: Path) -> None:
     file = LogFile(path, Rotation(10, keep=2))
     for n in range(10):
         file.write(b"line %04d\n" % n)
-    file.close()
+    file.release()
     assert [piece.name for piece in pieces(path)] == ["x.out.7", "x.out.8", "x.out.9", "x.out"]
     assert path.with_name("x.out.7").read_bytes() == mark(70)
     assert {piece.stat().st_mode & 0o777 for piece in pieces(path)} == {0o600}

@@ -1,10 +1,20 @@
-"""The socket of a run in the foreground: through it another shell may ask where the ranks are.
+"""What other shells may learn of a run that goes on: its phase, and where its ranks are.
 
-Theory. The terminal has such a run, so nobody attaches to it and nobody else stops it; but who
-sees it hang wants to look without ending it, mostly from a second shell. One thread waits in
-``accept`` and serves one caller after the other; nothing else is begun, or loaded, before
-somebody asks. Who may call is the same as for ``control``. Whoever orders anything else is
-hung up on.
+The phase, from the event stream, for ``dispatch jobs``::
+
+    connecting --RanksPlaced--> starting --all ranks run--> running
+                                   ^                           |
+                               restarting <--RunRestarting-- stopping <--a cause, or no rank is left
+
+A file of one word in the job's record, replaced whenever the word changes (four times in
+a run that goes well), so that a look at it asks nobody and cannot hang. That the launcher
+lives at all is not said here: see ``registry``.
+
+Where the ranks are: the terminal has a run in the foreground, so nobody attaches to it and nobody
+else stops it; but who sees it hang wants to look without ending it, mostly from a second shell. One
+thread waits in ``accept`` and serves one caller after the other; nothing else is begun, or loaded,
+before somebody asks. Who may call is the same as for ``control_server``. Whoever orders anything
+else is hung up on.
 """
 
 from __future__ import annotations
@@ -16,9 +26,50 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.jobs import job_socket
+from dispatcher.jobs import job_socket, registry
 from dispatcher.jobs.job_socket import frame, is_ours, listen
+
+CONNECTING, STARTING, RUNNING, STOPPING, RESTARTING = registry.PHASES
+
+
+class Phase(Sink):
+    """Keeps the file in ``folder``; a disk that refuses it costs the word, not the job."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._awaited = 0  # ranks that have yet to be started
+        self._living: set[tuple[int, int]] = set()  # (attempt, rank)
+        self.word = ""
+        self._become(CONNECTING)
+
+    def event(self, entry: Entry) -> None:
+        match event := entry.event:
+            case ev.RanksPlaced(world_size):
+                self._awaited = world_size
+                self._living.clear()
+                self._become(STARTING)
+            case ev.RankSpawned(_, rank):
+                self._living.add((event.attempt, rank))
+                self._awaited -= 1
+                if self._awaited == 0 and self.word == STARTING:
+                    self._become(RUNNING)
+            case ev.RankExited(_, rank):
+                self._living.discard((event.attempt, rank))
+                if not self._living and self._awaited <= 0:
+                    self._become(STOPPING)  # what the ranks left is looked for
+            case ev.JobStopping():
+                self._become(STOPPING)
+            case ev.RunRestarting():
+                self._become(RESTARTING)
+
+    def _become(self, word: str) -> None:
+        if word != self.word:
+            self.word = word
+            with contextlib.suppress(OSError):
+                registry.note_phase(self._folder, word)
+
 
 #: seconds that a caller has to say what it wants, and to read the answer; and that the answer has
 CLIENT_TIMEOUT, ANSWER_TIMEOUT = 5.0, 20.0

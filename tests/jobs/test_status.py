@@ -11,7 +11,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.core.events.verdicts import Interrupted
 from dispatcher.jobs import registry
-from dispatcher.jobs.phase import Phase
+from dispatcher.jobs.status import Phase
 
 PLACED = ev.RanksPlaced(2, "n1", 29500)
 UP = [ev.RankSpawned(0, 0, 10), ev.RankSpawned(0, 1, 11)]

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.output.files.rotation import LogFile, RotatedReader, Rotation, names_in
+from dispatcher.model.paths import Rotation
+from dispatcher.output.files.log_reader import RotatedReader, names_in
+from dispatcher.output.files.rank_logs import LogFile
 
 
 def taken(pieces: RotatedReader, most: int | None = None) -> tuple[int, bytes]:
@@ -42,7 +44,7 @@ def test_all_is_read_once_or_counted(
                 assert got == all_of_it[position : position + len(got)]
                 position += len(got)
             file.write(data)
-        file.close()
+        file.release()
         missing, got = taken(reader)
         assert got == all_of_it[position + missing :]
         assert keep is not None or missing == 0
@@ -56,7 +58,7 @@ def test_no_more_than_is_wanted(tmp_path: Path) -> None:
     assert [taken(reader, most) for most in (3, 0, 4, None)] == [
         (0, b"abc"), (0, b""), (0, b"defg"), (0, b"hij"),
     ]  # fmt: skip
-    file.close()
+    file.release()
 
 
 def test_names_of_a_moment_ago_may_be_wrong_by_now(tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_names_of_a_moment_ago_may_be_wrong_by_now(tmp_path: Path) -> None:
     file.write(b"abc")
     names = names_in(tmp_path)["x"]
     file.write(b"defghijkl")
-    file.close()
+    file.release()
     reader = RotatedReader(tmp_path / "x")
     found = list(reader.read(names=names))
     assert sum(missing for missing, _ in found) + sum(len(data) for _, data in found) == 12
@@ -98,7 +100,7 @@ def test_while_it_is_written(tmp_path: Path, keep: int | None) -> None:
                 halfway.set()
                 looked.wait(30)
             file.write(b"".join(line % n for n in range(number, number + 10)))
-        file.close()
+        file.release()
         over.set()
 
     writer = threading.Thread(target=write)
