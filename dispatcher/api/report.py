@@ -44,8 +44,16 @@ from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import create, write_all
-from dispatcher.output.text.failures import behind_lines, blamed
-from dispatcher.output.text.verdict_text import Last, alike, describe, history, left_out, record
+from dispatcher.output.text.verdict_text import (
+    Last,
+    alike,
+    behind_lines,
+    blamed,
+    describe,
+    history,
+    left_out,
+    record,
+)
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.reassignment import Exclusion
 

@@ -12,7 +12,7 @@ from typing import Any
 from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import CheckReport
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
+from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
 
 #: how a level stands in the matrix, and its colour

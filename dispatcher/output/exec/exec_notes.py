@@ -16,8 +16,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import write_all
-from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
-from dispatcher.output.text.fold import plural
+from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice, plural
 from dispatcher.output.text.sanitize import sanitize_text
 
 #: words of a line of the summary

@@ -16,11 +16,13 @@ from dispatcher.core.events.monitor_events import (
 from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
-from dispatcher.output.text import verdict_text
-from dispatcher.output.text.fold import fold_ranks
+from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.output.text.verdict_text import status_words
+from dispatcher.output.text.verdict_text import headline, status_words
 from dispatcher.plan.job.placement import name
+
+#: hosts of a rank map that are shown one by one
+MOST_MAPPED = 32
 
 
 class Notes(Sink):
@@ -90,7 +92,27 @@ class Notes(Sink):
                 return f"{who}: MPI_Comm_spawn: {sanitize_text(why)}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
-        return verdict_text.note(event, self._hosts)
+            case ev.RunRestarting(cause, number, most, seconds):
+                when = f" in {seconds:.0f} s" if seconds >= 1 else ""
+                return f"{headline(cause, self._hosts)}; restart {number} of {most}{when}"
+            case ev.NodeCleared(node, killed):
+                left = f", {killed} were killed" if killed else ""
+                return (
+                    f"{self._hosts[node]}: looked at again: no process of the run is left "
+                    f"there{left}"
+                )
+            case ev.HostReplaced(node, by, ranks, why):
+                place = f" with {fold_ranks(ranks)}" if ranks else ""
+                old, new = self._hosts[node], self._hosts[by]
+                return f"{new} takes the place of {old}{place} ({sanitize_text(why)})"
+            case ev.HostLeftOut(node, why):
+                return f"{self._hosts[node]}: not used any more: {sanitize_text(why)}"
+            case ev.WorldShrunk(nodes, counts):
+                each = [f"{self._hosts[n]}:{count}" for n, count in zip(nodes, counts, strict=True)]
+                left = f"{plural(len(nodes), 'host')} and {plural(sum(counts), 'rank')}"
+                more = ", ..." if len(each) > MOST_MAPPED else ""
+                return f"{left} go on: {', '.join(each[:MOST_MAPPED])}{more}"
+        return None
 
     def _detail(self, event: ev.Event) -> str | None:
         match event:

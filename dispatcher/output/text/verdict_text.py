@@ -2,10 +2,15 @@
 
 Pure: a ``Verdict`` and the last lines of ranks go in, lines come out. Host names are folded;
 texts from hosts are sanitized.
+
+A host that goes takes along all that is reached through it, and which is missed first is
+chance. So where a lost host stands above the first one, it is the cause (``blamed``), and those
+behind it are told in one line.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -13,15 +18,20 @@ from collections.abc import Callable, Mapping, Sequence
 from errno import EMFILE
 from typing import Any
 
-from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.report_events import LastWords, PlacedNode
-from dispatcher.core.events.run_events import NodeCleared
-from dispatcher.core.events.verdicts import Verdict
+from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.failures import Advise, Trouble, grouped, hints, no_advice
-from dispatcher.output.text.fold import fold_ranks, plural
+from dispatcher.output.text.fold import (
+    Advise,
+    Trouble,
+    fold_ranks,
+    grouped,
+    hints,
+    no_advice,
+    plural,
+)
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.reassignment import Exclusion
@@ -57,13 +67,17 @@ def describe(
     names = [node.host for node in nodes]
     homes = {rank: node.host for node in nodes for rank in node.ranks}
     lines: list[str] = []
+
+    def who(node: int, rank: int) -> str:
+        return f"error: rank {name(rank)} on {names[node]}"
+
     match cause:
         case None:
             pass
         case verdicts.RankFailed(node, rank, status):
             pid = f", pid {pids[rank]}" if rank in pids else ""
             how = ": ".join(filter(None, (status_words(status), _message(cause))))
-            lines.append(f"error: rank {name(rank)} on {names[node]}{pid}: {how}")
+            lines.append(f"{who(node, rank)}{pid}: {how}")
             if cause.hint:
                 lines.append(f"  {sanitize_text(cause.hint)}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
@@ -72,9 +86,8 @@ def describe(
                 noun = "rank" if len(same) == 1 else "ranks"
                 lines.append(f"  {len(same)} {noun} the same: {fold_ranks(same)}")
         case verdicts.MpiAborted(node, rank, code, text):
-            said = (f"called MPI_Abort({code})", sanitize_text(text), _message(cause))
-            how = ": ".join(filter(None, said))
-            lines.append(f"error: rank {name(rank)} on {names[node]}: {how}")
+            parts = (f"called MPI_Abort({code})", sanitize_text(text), _message(cause))
+            lines.append(f"{who(node, rank)}: {': '.join(filter(None, parts))}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
         case verdicts.LeftMpi(_, rank):
             left = [homes[rank] for rank in cause.ranks if rank in homes]
@@ -89,9 +102,7 @@ def describe(
             lines.append("  hint: let all find the same one: PATH, LD_LIBRARY_PATH, environments")
         case verdicts.RankNotStarted(node, rank, errno, step, what):
             why = os.strerror(errno).lower()
-            lines.append(
-                f"error: rank {name(rank)} on {names[node]}: {step} {sanitize_text(what)}: {why}"
-            )
+            lines.append(f"{who(node, rank)}: {step} {sanitize_text(what)}: {why}")
             if errno == EMFILE:
                 need = FILES_OF_AGENT + FILES_OF_RANK * len(nodes[node].ranks)
                 lines.append(
@@ -99,21 +110,17 @@ def describe(
                     "more (LimitNOFILE=), or start fewer ranks there"
                 )
         case verdicts.NodeFailed(node, failure):
-            ranks = fold_ranks(nodes[node].ranks)
-            lines += _failure_lines(f"{names[node]} ({ranks})", failure)
+            where = f"{names[node]} ({fold_ranks(nodes[node].ranks)})"
+            lines.append(f"error: {where}: {failure.kind.value}: {sanitize_text(failure.why)}")
+            lines += [f"  hint: {sanitize_text(failure.hint)}"] if failure.hint else []
         case verdicts.Rejected(failures, problems=problems):
             again = any(attempt.started for attempt in verdict.attempts)
             outcome = "the ranks were not started again" if again else "nothing was started"
             lines += _table(failures, problems, names, outcome, advise)
         case verdicts.Impossible(message, hint):
-            lines.append(f"error: {message}")
-            if hint:
-                lines.append(f"  hint: {hint}")
+            lines += [f"error: {message}", *([f"  hint: {hint}"] if hint else [])]
         case verdicts.OutputLost(node, rank, received, sent):
-            lines.append(
-                f"error: rank {name(rank)} on {names[node]}: output lost: "
-                f"{received} of {sent} bytes arrived"
-            )
+            lines.append(f"{who(node, rank)}: output lost: {received} of {sent} bytes arrived")
         case verdicts.Hung(seconds, groups):
             from dispatcher.output.text.stacks_text import stack_lines  # few runs hang
 
@@ -232,7 +239,7 @@ def _table(
             failure.kind.value,
             failure.why,
             failure.hint,
-            _about(problems.get(node, frozenset())),
+            _about(problems, node),
         )
         for node, failure in sorted(failures.items())
     )
@@ -244,8 +251,8 @@ def _table(
     return lines + hints(groups, advise)
 
 
-def _about(problems: frozenset[str]) -> str:
-    return next((word for word in ASKED if word in problems), "")
+def _about(problems: Mapping[int, frozenset[str]], node: int) -> str:
+    return next((word for word in ASKED if word in problems.get(node, ())), "")
 
 
 def advice_on(verdict: Verdict, advise: Advise) -> dict[str, str]:
@@ -254,7 +261,7 @@ def advice_on(verdict: Verdict, advise: Advise) -> dict[str, str]:
     if not isinstance(cause, verdicts.Rejected):
         return {}
     troubles = {
-        _about(cause.problems.get(node, frozenset())) or failure.kind.value
+        _about(cause.problems, node) or failure.kind.value
         for node, failure in cause.failures.items()
     }
     found = {trouble: advise(trouble) for trouble in sorted(troubles)}
@@ -269,13 +276,6 @@ def last_words(verdict: Verdict, last: Last) -> LastWords | None:
     same = alike(cause, verdict.statuses, last) if isinstance(cause, verdicts.RankFailed) else []
     stream, lines = last(cause.rank)
     return LastWords((cause.rank, *same), stream, tuple(lines))
-
-
-def _failure_lines(who: str, failure: Failure) -> list[str]:
-    lines = [f"error: {who}: {failure.kind.value}: {sanitize_text(failure.why)}"]
-    if failure.hint:
-        lines.append(f"  hint: {sanitize_text(failure.hint)}")
-    return lines
 
 
 def _last_lines(rank: int, last: Last) -> list[str]:
@@ -295,17 +295,12 @@ def status_words(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-#: hosts of a rank map that are shown one by one
-MOST_SHOWN = 32
-
-
 def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
     """``rank 3 on n2: exit code 1``: the cause in one line. names: node -> host."""
     match cause:
         case verdicts.RankFailed(node, rank, status):
-            error = cause.error
-            said = f": {sanitize_text(error.message)}" if error and error.message else ""
-            return f"rank {name(rank)} on {names[node]}: {status_words(status)}{said}"
+            how = ": ".join(filter(None, (status_words(status), _message(cause))))
+            return f"rank {name(rank)} on {names[node]}: {how}"
         case verdicts.MpiAborted(node, rank, code):
             return f"rank {name(rank)} on {names[node]}: called MPI_Abort({code})"
         case verdicts.LeftMpi(node, rank):
@@ -326,36 +321,6 @@ def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
             return message
         case verdicts.Interrupted(signum):
             return f"ended by {signal.Signals(signum).name}"
-
-
-def note(event: ev.Event, hosts: Sequence[str]) -> str | None:
-    """What the user should know of ``event`` at once; None for events of other kinds.
-
-    hosts: number -> name.
-    """
-    match event:
-        case ev.RunRestarting(cause, number, most, seconds):
-            when = f" in {seconds:.0f} s" if seconds >= 1 else ""
-            return f"{headline(cause, hosts)}; restart {number} of {most}{when}"
-        case NodeCleared(node, killed):
-            left = f", {killed} were killed" if killed else ""
-            return f"{hosts[node]}: looked at again: no process of the run is left there{left}"
-        case ev.HostReplaced(node, by, ranks, why):
-            place = f" with {fold_ranks(ranks)}" if ranks else ""
-            return f"{hosts[by]} takes the place of {hosts[node]}{place} ({sanitize_text(why)})"
-        case ev.HostLeftOut(node, why):
-            return f"{hosts[node]}: not used any more: {sanitize_text(why)}"
-        case ev.WorldShrunk(nodes, counts):
-            return (
-                f"{plural(len(nodes), 'host')} and {plural(sum(counts), 'rank')} go on: "
-                + _rank_map(nodes, counts, hosts)
-            )
-    return None
-
-
-def _rank_map(nodes: Sequence[int], counts: Sequence[int], hosts: Sequence[str]) -> str:
-    shown = [f"{hosts[node]}:{count}" for node, count in zip(nodes, counts, strict=True)]
-    return ", ".join(shown[:MOST_SHOWN]) + (", ..." if len(shown) > MOST_SHOWN else "")
 
 
 def left_out(excluded: Sequence[Exclusion]) -> list[str]:
@@ -401,3 +366,27 @@ def record(verdict: verdicts.Verdict) -> dict[str, Any]:
         "left_out": dict(verdict.left_out),
         "no_restart": verdict.no_restart,
     }
+
+
+def blamed(verdict: Verdict, above: Mapping[int, Sequence[int]]) -> tuple[Verdict, list[int]]:
+    """``verdict`` with the host to blame as its cause, and those that were lost behind it.
+
+    above: node -> those it was reached through, nearest first.
+    """
+    cause = verdict.cause
+    if not isinstance(cause, NodeFailed):
+        return verdict, []
+    lost = {**verdict.lost, cause.node: cause.failure}
+    top = next((node for node in reversed(above.get(cause.node, ())) if node in lost), cause.node)
+    behind = sorted(node for node in lost if top in above.get(node, ()))
+    left = {node: failure for node, failure in lost.items() if node not in behind}
+    found = NodeFailed(top, lost[top])
+    return dataclasses.replace(verdict, cause=found, lost=left), behind
+
+
+def behind_lines(verdict: Verdict, names: Sequence[str], behind: Sequence[int]) -> list[str]:
+    """The line about those ``behind`` the cause. names: of all nodes."""
+    if not behind or not isinstance(verdict.cause, NodeFailed):
+        return []
+    where = fold(names[node] for node in behind)
+    return [f"  then {where}: lost with {names[verdict.cause.node]}, which leads to them"]

@@ -10,7 +10,8 @@ from dispatcher.core.events import codec, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.text.verdict_text import headline, history, note, record
+from dispatcher.output.terminal.notes import Notes
+from dispatcher.output.text.verdict_text import headline, history, record
 
 HOSTS = ["n1", "n2", "n3", "n4"]
 LOST = Failure(Kind.LOST, "no heartbeat for 15 s")
@@ -60,7 +61,9 @@ def test_a_cause_in_one_line(cause: verdicts.Cause, words: str) -> None:
     ],
 )
 def test_notes(event: ev.Event, words: str | None) -> None:
-    assert note(event, HOSTS) == words
+    lines: list[str] = []
+    Notes(HOSTS, lines.append, verbose=False).event(Entry(1, 0.0, event))
+    assert lines == ([] if words is None else [f"note: {words}"])
 
 
 def test_the_verdict_lists_every_attempt() -> None:

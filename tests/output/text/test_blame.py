@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core.events.verdicts import Interrupted, NodeFailed, Verdict
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.text.failures import behind_lines, blamed
+from dispatcher.output.text.verdict_text import behind_lines, blamed
 
 GONE = Failure(Kind.LOST, "gone")
 #: 0 leads to 1 and 2, which leads to 3; 4 stands alone

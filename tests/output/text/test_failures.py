@@ -15,7 +15,7 @@ from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import exec_notes
 from dispatcher.output.text import verdict_text
-from dispatcher.output.text.failures import Trouble, grouped, in_common
+from dispatcher.output.text.fold import Trouble, grouped, in_common
 from dispatcher.plan.hosts.hostfile import parse_inline
 from dispatcher.plan.job.job_plan import JobPlan, Program, Request, plan_job
 
