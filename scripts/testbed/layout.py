@@ -17,10 +17,13 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 
 LOGIN = "login"
 NETWORK = "10.77"
 UID = os.getuid()  # asked once: in a user namespace of ours we are root
+#: seconds in which who made a cluster's directory has written there who it is
+CLAIM_LIMIT = 10.0
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}")
 
 
@@ -87,11 +90,16 @@ def base() -> str:
     Raises: RigError when somebody else prepared a directory of that name.
     """
     path = os.path.join(os.path.realpath(tempfile.gettempdir()), f"dispatch-rig-{UID}")
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
-    facts = os.lstat(path)
+    while True:
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        try:
+            facts = os.lstat(path)
+            break
+        except FileNotFoundError:
+            pass  # the last cluster of somebody beside us just went, and took it along
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid not in (os.getuid(), UID):
         raise RigError(f"{path}: is not a directory of yours; set TMPDIR to another place")
     return path
@@ -191,9 +199,11 @@ def load(name: str) -> Record:
 
 def names() -> list[str]:
     """All clusters that have a directory, stale ones too."""
-    return sorted(
-        entry for entry in os.listdir(base()) if os.path.isdir(os.path.join(base(), entry))
-    )
+    place = base()
+    try:
+        return sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
+    except FileNotFoundError:
+        return []  # see ``base``
 
 
 def claim(name: str) -> str:
@@ -201,13 +211,17 @@ def claim(name: str) -> str:
 
     Raises: RigError when the name is in use.
     """
-    path = directory(name)
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        raise RigError(
-            f"{name}: this cluster exists; use it, or: scripts/cluster down --name {name}"
-        ) from None
+    while True:
+        path = directory(name)
+        try:
+            os.mkdir(path, 0o700)
+            break
+        except FileNotFoundError:
+            pass  # see ``base``
+        except FileExistsError:
+            raise RigError(
+                f"{name}: this cluster exists; use it, or: scripts/cluster down --name {name}"
+            ) from None
     with open(os.path.join(path, "claimed-by"), "w") as file:
         file.write(f"{os.getpid()} {birth(os.getpid())}")
     return path
@@ -218,11 +232,15 @@ def abandoned(name: str) -> bool:
     record = read(name)
     if record is not None:
         return not alive(record)
+    path = directory(name)
     try:
-        with open(os.path.join(directory(name), "claimed-by")) as file:
+        with open(os.path.join(path, "claimed-by")) as file:
             pid, born = file.read().split()
     except (OSError, ValueError):
-        return True
+        try:
+            return time.time() - os.stat(path).st_mtime > CLAIM_LIMIT
+        except FileNotFoundError:
+            return False  # it went meanwhile: nothing to remove
     return birth(int(pid)) != int(born)
 
 

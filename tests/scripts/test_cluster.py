@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -268,6 +270,41 @@ def test_a_cluster_of_another_checkout_is_read(
     assert "reason" not in written, "one from before there were reasons cannot read it"
     path.write_text(json.dumps({**written, "colour": "blue"}))
     assert layout.read("a") == record
+
+
+def test_clusters_come_and_go_beside_each_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last one takes the folder of all along, while others are about to be made in it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    errors: list[BaseException] = []
+
+    def come_and_go(name: str) -> None:
+        try:
+            for _ in range(200):
+                layout.claim(name)
+                assert not any(map(layout.abandoned, layout.names()))
+                layout.discard(name)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=come_and_go, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_name_that_is_just_being_taken_is_not_free(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    os.mkdir(layout.directory("new"))  # who made it has not written yet who it is
+    assert not layout.abandoned("new")
+    os.utime(layout.directory("new"), (1, 1))
+    assert layout.abandoned("new")
 
 
 def leftovers(name: str) -> list[str]:
