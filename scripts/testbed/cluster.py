@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from . import layout
 from .census import Process, census
+from .entry import roots_path
 
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cluster")
 RUN_LIMIT = 60.0
@@ -32,9 +33,9 @@ _numbers = itertools.count(1)
 def why_not() -> str | None:
     """Why no cluster can be made here; None when it can."""
     for tool in ("sshd", "ssh", "ssh-keygen"):
-        if shutil.which(tool, path=layout.roots_path()) is None:
+        if shutil.which(tool, path=roots_path()) is None:
             return f"the rig needs {tool}: apt-get install openssh-server openssh-client"
-    if os.getuid() == 0 and shutil.which("ip", path=layout.roots_path()) is None:
+    if os.getuid() == 0 and shutil.which("ip", path=roots_path()) is None:
         return "the rig needs ip: apt-get install iproute2"
     return None
 
@@ -137,8 +138,12 @@ class Cluster:
         The process of this command line behaves as the one inside: same exit, and signals sent
         to it arrive there, SIGKILL too.
         """
-        words = ["enter", "--name", self.name, *(["--root"] if root else []), host]
-        return [sys.executable, "-IS", PROGRAM, *words, "--", *argv]
+        words = ["enter", "--name", self.name, *(["--root"] if root else []), host, "--"]
+        if self.isolated and layout.alive(self._record):
+            for member in self._record.members:  # the same without a parser and a look at the disk
+                if member.name == host:
+                    words = ["_enter", host, str(member.pid), "root" if root else "user"]
+        return [sys.executable, "-IS", PROGRAM, *words, *argv]
 
     def popen(
         self,

@@ -216,11 +216,8 @@ def enter(options: argparse.Namespace) -> int:
     member = record.member(options.host)
     command = command or [os.environ.get("SHELL", "/bin/sh")]
     if record.build == "netns":
-        try:
-            env = entry.environment(os.environ)
-            return entry.enter(member.pid, command, env, options.root)
-        except RigError as error:
-            raise RigError(f"{member.name}: {error}") from None
+        who = "root" if options.root else "user"
+        return entry.main([member.name, str(member.pid), who, *command])
     if options.root:
         raise RigError(f"{member.name}: is no host of its own, whose root one could be")
     env = loopback.environment(record, os.environ)

@@ -8,6 +8,8 @@ child of ours. To our caller the two must look like one:
 * if we are killed by SIGKILL, the kernel kills the command the same way;
 * if the command stops, so do we, and go on together;
 * our exit code is the command's, and if a signal ended it, the same signal ends us.
+
+Tests enter hosts thousands of times, so this loads nothing that only other commands need.
 """
 
 from __future__ import annotations
@@ -18,9 +20,15 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from . import host, kernel, layout
-from .layout import RigError
+from . import kernel
 
+
+class HostIsOff(Exception):
+    """There is no process where the host's init was."""
+
+
+#: where a host keeps what makes a process its user's
+USER = "/run/rig/user"
 NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")  # mnt last: /proc is another one after it
 PASSED_ON = {
     signal.SIGINT,
@@ -51,23 +59,50 @@ def join(pid: int) -> None:
 
     The working directory is kept when the host has one of the same name, else it is ``/``.
 
-    Raises: RigError when there is no such process.
+    Raises: HostIsOff when there is no such process.
     """
     where = os.getcwd()
     try:
         kernel.join(pid, NAMESPACES)
     except OSError:
-        raise RigError("this host is off") from None
+        raise HostIsOff from None
     try:
         os.chdir(where)
     except OSError:
         os.chdir("/")
 
 
+def roots_path() -> str:
+    """``PATH`` with the folders of root's tools, which an ordinary user's may lack."""
+    return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+
+
+def be_the_user() -> None:
+    """From the host's root, become the user whose host it is, if that is another."""
+    try:
+        space = os.open(USER, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    kernel.setns(space, kernel.CLONE_NEWUSER)
+    os.close(space)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``NAME PID root|user COMMAND...``: enter the host NAME, whose init is PID."""
+    name, pid, who, *command = arguments
+    try:
+        return enter(int(pid), command, environment(os.environ), who == "root")
+    except HostIsOff:
+        print(f"cluster: {name}: this host is off", file=sys.stderr)
+        return 2
+
+
 def enter(pid: int, argv: Sequence[str], env: Mapping[str, str], root: bool = False) -> int:
     """Run ``argv`` inside the host whose init is ``pid``; return its exit code.
 
     root: as the one who may mount and route there, not as the one who logs in.
+
+    Raises: HostIsOff when there is no such host.
     """
     join(pid)
     signals = PASSED_ON | {signal.SIGCHLD}
@@ -82,8 +117,8 @@ def enter(pid: int, argv: Sequence[str], env: Mapping[str, str], root: bool = Fa
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
             if not root:
-                host.be_the_user()
-            os.execvpe(argv[0], list(argv), {**env, "PATH": layout.roots_path()} if root else env)
+                be_the_user()
+            os.execvpe(argv[0], list(argv), {**env, "PATH": roots_path()} if root else env)
         except FileNotFoundError:
             print(f"{argv[0]}: not found on this host", file=sys.stderr, flush=True)
             os._exit(127)

@@ -15,7 +15,8 @@ import os
 import subprocess
 from collections.abc import Callable, Iterable
 
-from . import kernel, layout
+from . import kernel
+from .entry import roots_path
 from .layout import LOGIN, Member, RigError, hardware_address
 
 BRIDGE = "fabric"
@@ -33,7 +34,7 @@ def batch(lines: Iterable[str], tool: str = "ip") -> None:
 
 
 def _run(argv: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PATH": layout.roots_path()}
+    env = {**os.environ, "PATH": roots_path()}
     try:
         return subprocess.run(
             argv, input=text, env=env, capture_output=True, text=True, check=False

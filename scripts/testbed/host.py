@@ -21,11 +21,11 @@ import time
 from collections.abc import Sequence
 
 from . import fabric, kernel, layout, sshd
+from .entry import USER, be_the_user
 from .layout import LOGIN, Member, RigError
 
 SSHD_LIMIT = 20.0
 RUN = "/run/rig"
-USER = f"{RUN}/user"
 HIDDEN_AT_HOME = {
     ".ssh",
     ".bashrc",
@@ -132,16 +132,6 @@ def make_the_user(account: pwd.struct_passwd) -> None:
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-def be_the_user() -> None:
-    """From the host's root, become the user whose host it is, if that is another."""
-    try:
-        space = os.open(USER, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    kernel.setns(space, kernel.CLONE_NEWUSER)
-    os.close(space)
 
 
 def lay_out(member: Member, furniture: Furniture) -> None:

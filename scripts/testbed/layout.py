@@ -145,11 +145,6 @@ def birth(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def roots_path() -> str:
-    """``PATH`` with the folders of root's tools, which an ordinary user's may lack."""
-    return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
-
-
 def own_pid() -> int:
     """Our pid as the machine counts, while its /proc is what we see."""
     return int(os.readlink("/proc/self"))

@@ -12,7 +12,8 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 
-from .layout import Member, RigError, roots_path
+from .entry import roots_path
+from .layout import Member, RigError
 
 MAX_STARTUPS = "100:30:200"
 
