@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 HOUSE = Path(__file__).parents[1] / "dispatcher"
@@ -21,25 +22,28 @@ MOST = {"remote": 56}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def parsed() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(HOUSE.rglob("*.py")):
-        name = str(path.relative_to(HOUSE).with_suffix(""))
-        yield name, ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {
+        str(path.relative_to(HOUSE).with_suffix("")): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(HOUSE.rglob("*.py"))
+    }
 
 
-TREES = dict(parsed())
-CLASSES = {
-    node.name: node
-    for tree in TREES.values()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.ClassDef)
-}
+@cache
+def classes() -> dict[str, ast.ClassDef]:
+    return {
+        node.name: node
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def overrides(cls: ast.ClassDef, name: str) -> bool:
     """Whether a class above has the method; one that is not ours may well have it."""
     for base in cls.bases:
-        above = CLASSES.get(ast.unparse(base).split("[")[0].split(".")[-1])
+        above = classes().get(ast.unparse(base).split("[")[0].split(".")[-1])
         if above is None:
             continue
         if any(isinstance(n, Function) and n.name == name for n in above.body):
@@ -76,7 +80,7 @@ def bare(tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_room_has_more_without_a_docstring_than_it_had() -> None:
-    found = {name: list(bare(tree)) for name, tree in TREES.items()}
+    found = {name: list(bare(tree)) for name, tree in trees().items()}
     count: Counter[str] = Counter()
     for name, functions in found.items():
         count[name.split("/")[0]] += len(functions)
