@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -87,6 +89,30 @@ def isolated(_session_cluster: Cluster) -> None:
     """Skips where hosts cannot have their own name, files, processes and network."""
     if not _session_cluster.isolated:
         pytest.skip(f"needs hosts made of namespaces: {_session_cluster.why_loopback}")
+
+
+def mpi_library(**environ: str) -> str:
+    """What the MPI library says it is that mpi4py loads; "" if there is none."""
+    program = "from mpi4py import MPI; print(MPI.Get_library_version())"
+    env = {**os.environ, **environ}
+    tried = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    return tried.stdout
+
+
+@pytest.fixture(scope="session")
+def mpich() -> None:
+    """Skips where ranks find no MPICH."""
+    if "MPICH" not in mpi_library():
+        pytest.skip("mpi4py finds no MPICH: scripts/setup --dev")
+
+
+@pytest.fixture(scope="session")
+def openmpi() -> None:
+    """Skips where ranks find no Open MPI."""
+    if "Open MPI" not in mpi_library(MPI4PY_MPIABI="openmpi"):
+        pytest.skip("mpi4py finds no Open MPI: apt install libpmix2")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,27 +26,29 @@ from dispatcher.remote.protocol.packing import unpack
 #: seconds after which a test gives up on an event
 LIMIT = 20.0
 
-#: (minor version, path) of Python 3.8 and later; a path of None: this machine has none
-MINORS = tuple(range(8, 14))
-
 
 @cache
 def interpreters() -> dict[tuple[int, int], str]:
     """(major, minor) -> path of a Python of that version, whatever is found here."""
     named = [shutil.which(f"python3.{minor}") for minor in range(5, 15)]
     kept = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python3")))
+    paths = [*kept, *filter(None, named)]
+    ask = ["-I", "-S", "-c", "import sys; print('%d %d' % sys.version_info[:2])"]
+    asked = [  # all at once
+        subprocess.Popen([path, *ask], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for path in paths
+    ]
     found: dict[tuple[int, int], str] = {}
-    for path in [*kept, *filter(None, named)]:
-        asked = subprocess.run(
-            [path, "-I", "-S", "-c", "import sys; print('%d %d' % sys.version_info[:2])"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if asked.returncode == 0:
-            major, minor = map(int, asked.stdout.split())
-            found.setdefault((major, minor), path)
+    for path, process in zip(paths, asked, strict=True):
+        version = process.communicate()[0].split()
+        if process.returncode == 0:
+            found.setdefault((int(version[0]), int(version[1])), path)
     return found
+
+
+def new_enough() -> list[tuple[int, int]]:
+    """The versions found that agents run on, the oldest first."""
+    return sorted(version for version in interpreters() if version >= bootstrap.OLDEST_PYTHON)
 
 
 def wait_for(true: Callable[[], Any], limit: float = LIMIT, what: str = "it") -> Any:

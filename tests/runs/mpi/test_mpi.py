@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -23,18 +22,7 @@ NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ofi", "-x", "FI_PROVIDER=tcp")
 SLACK = 4.0
 
 
-def why_no_mpi() -> str | None:
-    if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed: scripts/setup --dev"
-    tried = subprocess.run(
-        [sys.executable, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return None if "MPICH" in tried.stdout else "mpi4py finds no MPICH: scripts/setup --dev"
-
-
-NO_MPI = why_no_mpi()
-mpi = pytest.mark.skipif(NO_MPI is not None, reason=str(NO_MPI))
+mpi = pytest.mark.usefixtures("mpich")
 
 COLLECTIVES = """
 from mpi4py import MPI

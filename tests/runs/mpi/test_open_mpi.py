@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,7 @@ from runs.mpi.test_mpi import COLLECTIVES, ENDING, LEAVING, LEFT, expected, mpi
 OPEN_MPI = ("-x", "MPI4PY_MPIABI=openmpi")
 
 
-def why_no_open_mpi() -> str | None:
-    tried = subprocess.run(
-        [sys.executable, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"],
-        env={**os.environ, "MPI4PY_MPIABI": "openmpi"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return None if "Open MPI" in tried.stdout else "mpi4py finds no Open MPI: apt install libpmix2"
-
-
-NO_OPEN_MPI = why_no_open_mpi()
-open_mpi = pytest.mark.skipif(NO_OPEN_MPI is not None, reason=str(NO_OPEN_MPI))
+open_mpi = pytest.mark.usefixtures("openmpi")
 
 
 def left(folder: Path, run_id: str = "") -> list[str]:
