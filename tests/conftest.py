@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+import workers
 from hypothesis import HealthCheck, settings
 from rig import Cluster, hear_signals, wait_for, why_not
 
@@ -28,22 +29,30 @@ settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     hear_signals()
+    if workers.is_worker(config):
+        workers.settle_in(config)
+        config.pluginmanager.register(workers.OneAlone(config))
+    else:
+        config.pluginmanager.register(workers)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whoever asks for a cluster carries the mark, so ``-m 'not cluster'`` is always right."""
     for item in items:
         if {"cluster", "new_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
+    if workers.is_worker(config):
+        workers.order(items)
 
 
 @pytest.fixture(autouse=True)
 def _journals_replay(request: pytest.FixtureRequest) -> Iterator[None]:
     """Each run of a test that kept its files says the same again when its journal is replayed."""
     yield
-    folder = getattr(request.node, "funcargs", {}).get("tmp_path")
+    # an item that was interrupted has none any more
+    folder = (getattr(request.node, "funcargs", None) or {}).get("tmp_path")
     for path in () if folder is None else folder.rglob("report.json"):
         journal = path.with_name("dispatch.jsonl")
         if journal.exists() and not path.parent.is_symlink():
@@ -116,11 +125,15 @@ def openmpi() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_records(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Runs of tests are written down in a folder of the tests, not among the user's jobs, and the
     user's own defaults are not theirs.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("DISPATCH_CONFIG", "")
+        if workers.is_worker(request.config):
+            patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         yield

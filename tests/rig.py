@@ -5,6 +5,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir, "scripts"))
 
+import testbed.commands  # noqa: F401 - compiled once: scripts/cluster itself writes no bytecode
 from testbed.cluster import PROGRAM, Cluster, gone, hear_signals, wait_for, why_not
 from testbed.peak import Peak
 

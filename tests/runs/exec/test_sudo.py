@@ -32,14 +32,14 @@ for try in 1 2 3; do
 done
 exit 1
 """
-REAL = '#!/bin/sh\nexec setpriv --reuid=tester --regid=nogroup --clear-groups {} "$@"\n'
+REAL = '#!/bin/sh\nexec setpriv --reuid=sudo-asker --regid=nogroup --clear-groups {} "$@"\n'
 PREPARE = """
 set -e
 cp -a /etc "$1"
 mount --bind "$1" /etc
-useradd -M -s /bin/sh tester
-echo "tester:$2" | chpasswd
-echo 'tester ALL=(ALL) ALL' > /etc/sudoers.d/tester
+useradd -M -s /bin/sh sudo-asker
+echo "sudo-asker:$2" | chpasswd
+echo 'sudo-asker ALL=(ALL) ALL' > /etc/sudoers.d/sudo-asker
 """
 
 
@@ -76,6 +76,7 @@ def sudo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         made = _real(folder)
     else:
         (folder / "sudo").write_text(STAND_IN)
+        (folder / "attempts").touch()
         made = Sudo([], {"ATTEMPTS": str(folder / "attempts")})
     (folder / "sudo").chmod(0o755)
     made.env["PATH"] = f"{folder}:{os.environ['PATH']}"
