@@ -12,8 +12,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+import tiers
 import workers
 from hypothesis import HealthCheck, settings
 from rig import Cluster, hear_signals, wait_for, why_not
@@ -29,13 +31,22 @@ settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
+pytest_addoption = tiers.pytest_addoption
+
+
 def pytest_configure(config: pytest.Config) -> None:
     hear_signals()
+    tiers.configure(config)
     if workers.is_worker(config):
         workers.settle_in(config)
         config.pluginmanager.register(workers.OneAlone(config))
     else:
+        config.pluginmanager.register(tiers.Skips(config.getoption("--complete")))
         config.pluginmanager.register(workers)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return tiers.ignores(collection_path, config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,6 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if {"cluster", "new_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
+    tiers.leave_out(config, items)
     if workers.is_worker(config):
         workers.order(items)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tiers
 
 ROOT = Path(__file__).parents[1]
 TEST = (ROOT / "scripts/test").read_text()
@@ -19,7 +22,7 @@ def test_hooks_are_the_tools_of_the_environment() -> None:
     assert re.findall(r"repo: (\S+)", HOOKS) == ["local"]
     entries = re.findall(r"entry: (.+)", HOOKS)
     assert re.findall(r"language: (\S+)", HOOKS) == ["system"] * len(entries)
-    run = {line for line in TEST.splitlines() if line.split(" ")[0] in PINNED}
+    run = {line for line in TEST.splitlines() if line.split(" ")[0] in {*PINNED} - {"pytest"}}
     assert run == {"ruff check", "ruff format --check", "codespell", "mypy"}
     plain = {entry.removeprefix(".venv/bin/").removesuffix(" --force-exclude") for entry in entries}
     assert plain == {line.removesuffix(" --check") for line in run}
@@ -27,7 +30,7 @@ def test_hooks_are_the_tools_of_the_environment() -> None:
 
 def test_every_tool_has_one_version() -> None:
     text = (ROOT / "pyproject.toml").read_text()
-    groups = re.findall(r"^(?:dependencies|torch|dev) = \[(.*?)\]", text, re.M | re.S)
+    groups = re.findall(r"^(?:dependencies|torch|dev|nccl) = \[(.*?)\]", text, re.M | re.S)
     wanted = re.findall(r'"([\w.-]+)(?:>=[\d.]+)?"', " ".join(groups))
     assert len(wanted) > 12
     assert set(wanted) <= set(PINNED)
@@ -38,35 +41,105 @@ def test_ci_does_what_the_readme_tells_a_newcomer_to_do() -> None:
     assert f"\n    {line}\n" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("words", [[], ["--install"]])
-def test_nothing_is_installed_unasked(tmp_path: Path, words: list[str]) -> None:
-    """On a machine with neither sshd nor ip, and an apt-get that only says what it was told."""
+@pytest.fixture
+def bare_machine(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``scripts/test`` where next to nothing is installed; programs only say that they ran."""
     for folder in ("scripts", "bin", ".venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
-    told = tmp_path / "told"
+    says = '#!/bin/sh\necho "${0##*/} $*"\n'
     programs = {
         "scripts/test": TEST.replace("PATH=$PATH:/usr/sbin:/sbin", ""),
-        "scripts/setup": "#!/bin/sh\n",
-        "bin/apt-get": f'#!/bin/sh\necho "$*" >> {told}\n',
-        "bin/id": "#!/bin/sh\necho 0\n",
         "bin/dirname": "#!/bin/sh\necho scripts\n",
-        **dict.fromkeys(
-            [f".venv/bin/{tool}" for tool in ("ruff", "codespell", "mypy")], "#!/bin/sh\n"
-        ),
-        ".venv/bin/pytest": '#!/bin/sh\necho "pytest $*"\n',
+        "bin/id": "#!/bin/sh\necho 0\n",
+        "bin/date": "#!/bin/sh\necho 20301231\n",
+        **dict.fromkeys(["scripts/setup", "scripts/chaos"], says),
+        **{f".venv/bin/{tool}": says for tool in ("ruff", "codespell", "mypy", "pytest")},
     }
+    programs["bin/apt-get"] = f'#!/bin/sh\necho "$*" >> {tmp_path}/installed\n'
     for name, text in programs.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     for name in ("bash", "sh"):
         os.symlink(f"/bin/{name}", tmp_path / "bin" / name)
-    done = subprocess.run(
-        ["/bin/bash", "scripts/test", *words, "-k", "wire"], cwd=tmp_path, text=True,
-        env={"PATH": str(tmp_path / "bin")}, capture_output=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "pytest -q -rs -k wire\n"), done.stderr
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/bash", "scripts/test", *words], cwd=tmp_path, text=True,
+            env={"PATH": str(tmp_path / "bin"), "WORKERS": "5"}, capture_output=True, check=False,
+            timeout=60,
+        )  # fmt: skip
+
+    return run
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+LINT = ["ruff check", "ruff format --check", "codespell ", "mypy "]
+
+
+@pytest.mark.parametrize(
+    ("words", "ran"),
+    [
+        ("", ["setup --dev", *LINT, "pytest -q -rs -n 5"]),
+        ("--fast", ["setup --dev", *LINT, "pytest -q -rs -n 2 --fast"]),
+        ("-k wire", ["setup --dev", "pytest -q -rs -k wire"]),
+        ("tests/plan", ["setup --dev", "pytest -q -rs tests/plan"]),
+        ("--install", ["setup --dev nccl", *LINT, "pytest -q -rs --complete -n 5"]),
+        (
+            "--nightly",
+            [
+                "setup --dev", *LINT, "pytest -q -rs -n 5 --nightly",
+                "pytest -q -rs -n 2 --fast --timeout 3600",
+                "chaos --runs 200 --seed 20301231", "chaos --start --runs 200 --hosts 3",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_each_tier_runs_what_it_says(bare_machine: Run, words: str, ran: list[str]) -> None:
+    done = bare_machine(*words.split())
+    assert (done.returncode, done.stdout.splitlines()) == (0, ran), done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--install"]])
+def test_nothing_is_installed_unasked(tmp_path: Path, bare_machine: Run, words: list[str]) -> None:
+    done = bare_machine(*words)
     assert "openssh-server openssh-client iproute2" in done.stderr
-    assert told.exists() == bool(words)
+    assert (tmp_path / "installed").exists() == bool(words)
+
+
+def test_every_kind_of_skip_says_why_it_may_be() -> None:
+    for pattern, why in {**tiers.ALLOWED, **tiers.ALLOWED_BY_HAND}.items():
+        assert re.compile(pattern)
+        assert why
+
+
+SKIPS = """
+import pytest
+def test_it():
+    pytest.skip({reason!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "options", "code"),
+    [
+        ("needs root: hosts with more users than one", [], 0),
+        ("no mood for it", [], 1),
+        ("mksh is not installed", [], 0),
+        ("mksh is not installed", ["--complete"], 1),
+    ],
+)
+def test_a_skip_that_no_list_allows_fails_the_run(
+    tmp_path: Path, reason: str, options: list[str], code: int
+) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_it.py").write_text(SKIPS.format(reason=reason))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", *options, "test_it.py"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout
+    assert ("which no list allows" in done.stdout) == bool(code)
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])

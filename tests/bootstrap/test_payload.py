@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from remote.driver import Agent, interpreters
+from remote.driver import Agent, interpreters, new_enough
 
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.bootstrap.payload import command, payload
@@ -20,13 +20,12 @@ from dispatcher.model.failure import Kind
 from dispatcher.remote.protocol.frames import SYNC, control
 
 HERE = Path(bootstrap.__file__).parents[1]
-SHELLS = ("sh", "bash", "dash", "tcsh", "csh", "fish", "zsh", "ksh", "mksh", "ash", "busybox")
+SHELLS = ("sh", "bash", "dash", "tcsh", "csh", "fish", "zsh", "ksh", "mksh", "busybox")
 
 
 @pytest.fixture
 def newest() -> str:
-    usable = [version for version in interpreters() if version >= bootstrap.OLDEST_PYTHON]
-    return interpreters()[max(usable)]
+    return interpreters()[new_enough()[-1]]
 
 
 @pytest.fixture
@@ -227,10 +226,8 @@ class TestPayload:
         finally:
             agent.close()
 
-    @pytest.mark.parametrize("python", sorted(interpreters()), ids="{0[0]}.{0[1]}".format)
+    @pytest.mark.parametrize("python", new_enough(), ids="{0[0]}.{0[1]}".format)
     def test_its_tracebacks_show_the_source(self, python: tuple[int, int]) -> None:
-        if python < bootstrap.OLDEST_PYTHON:
-            pytest.skip("too old for the agent")
         agent = Agent(interpreters()[python])
         try:
             agent.order("prepare")  # without its fields

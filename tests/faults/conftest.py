@@ -23,9 +23,6 @@ FLOOD = 32 << 20
 #: what an agent and its guardian look like in a list of processes
 AGENT = "f=io.FileIO(0)"
 
-#: rows that take long run only when this is set
-slow = pytest.mark.skipif("FAULTS_ALL" not in os.environ, reason="slow: set FAULTS_ALL=1 to run it")
-
 
 def kill_at_once(*pids: int) -> None:
     """Kill ``pids``, of which none sees another's end."""

@@ -205,13 +205,14 @@ def marked(row: Callable[..., object]) -> Iterator[str]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("mechanism", CONTROLS)
+@pytest.mark.parametrize(
+    "mechanism",
+    [pytest.param(name, marks=[pytest.mark.nightly] if name in SLOW else []) for name in CONTROLS],
+)
 def test_without(
     mechanism: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = CONTROLS[mechanism]
-    if mechanism in SLOW and "FAULTS_ALL" not in os.environ:
-        pytest.skip("slow: set FAULTS_ALL=1 to run it")
     if control.here:
         switch_off(mechanism, monkeypatch.setattr)
     for name in marked(control.row):

@@ -23,7 +23,7 @@ import pytest
 from rig import Cluster, wait_for
 
 from . import conftest
-from .conftest import FLOOD, Job, flood_block, kill_at_once, parent, slow
+from .conftest import FLOOD, Job, flood_block, kill_at_once, parent
 
 #: seconds that a loaded machine may take beyond a bound
 SLACK = 6.0
@@ -426,7 +426,7 @@ def frozen() -> object:
     group.rmdir()
 
 
-@slow
+@pytest.mark.nightly
 def test_a_rank_that_cannot_be_killed_is_named(
     job: Start, frozen: Callable[[int], None]
 ) -> None:  # row 8

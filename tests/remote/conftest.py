@@ -1,4 +1,7 @@
-"""``boot()`` gives real agents, under each Python of 3.8 to 3.13 that this machine has."""
+"""``boot()`` gives real agents, under the oldest and the newest Python of this machine.
+
+The versions between them have their turn in the nightly tier.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,21 @@ from typing import Any
 
 import pytest
 
-from remote.driver import MINORS, Agent, interpreters
+from remote.driver import Agent, interpreters, new_enough
+
+FOUND = new_enough()
 
 
-@pytest.fixture(params=[f"3.{minor}" for minor in MINORS])
+@pytest.fixture(
+    params=[
+        pytest.param(version, marks=[pytest.mark.nightly] if FOUND[0] < version < FOUND[-1] else [])
+        for version in FOUND
+    ],
+    ids="{0[0]}.{0[1]}".format,
+)
 def python(request: pytest.FixtureRequest) -> str:
     """The path of an interpreter of each version in turn."""
-    path = interpreters().get((3, int(request.param[2:])))
-    if path is None:
-        pytest.skip(f"no python{request.param} on this machine")
-    return path
+    return interpreters()[request.param]
 
 
 @pytest.fixture

@@ -14,9 +14,14 @@ from rig import gone, wait_for
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import LinkClosed, Target
 
-from .conftest import Reader, Way, gather
+from .conftest import ALL, OVER_SSH, Reader, Way, gather
 from .open_files import open_files
 from .zombies import zombies
+
+
+def by(*kinds: str) -> pytest.MarkDecorator:
+    """For a promise that only some transports make."""
+    return pytest.mark.parametrize("way", kinds, indirect=True)
 
 
 def test_output_errors_and_code(way: Way) -> None:
@@ -150,12 +155,11 @@ def test_far_end_closing_its_input_is_no_harm(way: Way) -> None:
     assert output.startswith(b"closed\n")
 
 
+@by(*OVER_SSH)  # of the others the local child is killed, with its group
 def test_our_close_is_the_end_of_its_input(way: Way, tmp_path: os.PathLike[str]) -> None:
     mark = os.path.join(tmp_path, "ended")
     os.mkfifo(mark)
     link = way.open(f"trap '' HUP; (cat >/dev/null; echo ended > {mark}) & echo up; wait")
-    if way.kind in ("local", "command"):
-        pytest.skip("the local child is killed, with its group")
     reader = Reader(link)
     reader.until(lambda: reader.output == b"up\n")
     told: list[str] = []
@@ -230,9 +234,8 @@ def test_close_while_output_floods(way: Way) -> None:
     assert time.monotonic() - started < 3.0
 
 
+@by("local", "command")
 def test_close_ends_the_local_child(way: Way) -> None:
-    if way.kind not in ("local", "command"):
-        pytest.skip("only where the command is our own child")
     link = way.open("sleep 1000 & echo $! $$; wait")
     reader = Reader(link)
     reader.until(lambda: reader.output.endswith(b"\n"))
@@ -247,10 +250,9 @@ def test_no_time_left(way: Way) -> None:
     assert opened.kind is Kind.TIMEOUT
 
 
+@by(*(kind for kind in ALL if kind != "local"))
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "a b", "a;b", "$(id)", "", "a" * 300])
 def test_hostile_host_names(way: Way, host: str) -> None:
-    if way.kind == "local":
-        pytest.skip("the name is not used")
     opened = way.transport.open(Target(host), "true", time.monotonic() + 5)
     assert isinstance(opened, Failure)
     assert opened.kind is Kind.CONFIG
@@ -280,9 +282,8 @@ def test_transport_close_leaves_no_thread(way: Way) -> None:
     assert _settles(lambda: set(threading.enumerate()) <= before), threading.enumerate()
 
 
+@by("kept", "daemon")
 def test_a_connection_is_used_again(way: Way) -> None:
-    if way.kind not in ("kept", "holder"):
-        pytest.skip("only where connections are kept")
     ask = "echo $PPID"
     first = []
     for _ in range(3):
@@ -299,9 +300,8 @@ def test_a_connection_is_used_again(way: Way) -> None:
     assert gather(way.open(ask))[0] != first[0]
 
 
+@by("kept", "daemon")
 def test_a_connection_is_used_again_after_its_output_was_held_open(way: Way) -> None:
-    if way.kind not in ("kept", "holder"):
-        pytest.skip("only where connections are kept")
     link = way.open("sleep 0.5 & echo $PPID")
     first = gather(link)[0]
     assert link.ending(5) == Ending(0)
@@ -309,9 +309,8 @@ def test_a_connection_is_used_again_after_its_output_was_held_open(way: Way) -> 
     assert gather(way.open("echo $PPID"))[0] == first
 
 
+@by("kept", "daemon")
 def test_a_kept_connection_that_broke_is_made_anew(way: Way) -> None:
-    if way.kind not in ("kept", "holder"):
-        pytest.skip("only where connections are kept")
     link = way.open("echo $PPID")
     parent = int(gather(link)[0])
     assert link.ending(5) == Ending(0)

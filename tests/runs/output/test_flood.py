@@ -1,6 +1,6 @@
 """Floods over real sshd: every byte arrives, in order, and the launcher stays small.
 
-The sizes are those of seconds; ``FLOOD_ALL=1`` takes those that the promises are made for (1 GB).
+The sizes are those of seconds; ``--nightly`` takes those that the promises are made for (1 GB).
 """
 
 from __future__ import annotations

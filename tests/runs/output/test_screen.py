@@ -207,7 +207,7 @@ def test_options_that_make_no_sense(desk: Desk, words: tuple[str, ...], said: st
     assert said in done.stderr
 
 
-#: lines of each rank; FLOOD_ALL=1 takes as many as the promise is made for
+#: lines of each rank; --nightly takes as many as the promise is made for
 EACH = 100_000 if "FLOOD_ALL" in os.environ else 20_000
 #: lines with an md5 each, written in pieces of any size
 CHECKED = f"""
