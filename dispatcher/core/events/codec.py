@@ -62,7 +62,7 @@ def decode(line: bytes) -> Entry:
             cls: Any = _classes().get(name)
             if cls is None:
                 raise Malformed(f"unknown event: {ascii(name)[:60]}")
-            event = _reader(cls)(context, name)
+            event = reader(cls)(context, name)
             assert isinstance(event, Event)
             return Entry(seq, t, event)
     raise Malformed("not an event: seq, t, name and context are needed")
@@ -85,15 +85,15 @@ def _classes() -> dict[str, type[Event]]:
 
 
 @cache
-def _reader(wanted: Any) -> _Reader:
-    """What reads a value of the type ``wanted``, as an annotation names it."""
+def reader(wanted: Any) -> _Reader:
+    """What reads a value of the type ``wanted``, as an annotation names it, from JSON."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
         return _read_union(arguments)
     if origin is tuple and arguments[-1] is not Ellipsis:
-        return _read_fields_of_tuple([_reader(one) for one in arguments])
+        return _read_fields_of_tuple([reader(one) for one in arguments])
     if origin in (tuple, frozenset):
-        return _read_items(origin, _reader(arguments[0]))
+        return _read_items(origin, reader(arguments[0]))
     if origin is Mapping:
         return _read_mapping(*arguments)
     if isinstance(wanted, type) and issubclass(wanted, Value):
@@ -108,7 +108,7 @@ def _read_value(cls: type[Value]) -> _Reader:
 
     hints = typing.get_type_hints(cls, localns={"Group": Group})
     known = dataclasses.fields(cls)
-    readers = {field.name: _reader(hints[field.name]) for field in known}
+    readers = {field.name: reader(hints[field.name]) for field in known}
     nothing = dataclasses.MISSING
     needed = [f.name for f in known if f.default is nothing and f.default_factory is nothing]
 
@@ -131,10 +131,10 @@ def _read_value(cls: type[Value]) -> _Reader:
 def _read_union(members: Iterable[Any]) -> _Reader:
     """One of several values, told apart by ``kind``; or one type, or None."""
     known: list[Any] = [one for one in members if isinstance(one, type) and issubclass(one, OneOf)]
-    kinds = {one.__name__: _reader(one) for one in known}
+    kinds = {one.__name__: reader(one) for one in known}
     others = [one for one in members if one is not types.NoneType and one.__name__ not in kinds]
     optional = types.NoneType in members
-    (other,) = [_reader(one) for one in others] or [_misfits]
+    (other,) = [reader(one) for one in others] or [_misfits]
 
     def read(found: Any, where: str) -> Any:
         if found is None and optional:
@@ -167,7 +167,7 @@ def _read_fields_of_tuple(readers: list[_Reader]) -> _Reader:
 
 
 def _read_mapping(key: Any, item: Any) -> _Reader:
-    key_of, item_of = _key if key is int else _reader(key), _reader(item)
+    key_of, item_of = _key if key is int else reader(key), reader(item)
 
     def read(found: Any, where: str) -> dict[Any, Any]:
         if isinstance(found, list) and all(isinstance(p, list) and len(p) == 2 for p in found):
@@ -209,8 +209,8 @@ def _read_bytes(found: Any, where: str) -> bytes:
 
 
 def _read_float(found: Any, where: str) -> float:
-    if type(found) in (int, float):  # an int stays one, as it was written
-        return typing.cast("float", found)
+    if type(found) is float or (type(found) is int and found.bit_length() < 1024):
+        return typing.cast("float", found)  # an int stays one, as it was written
     if found in ("nan", "inf", "-inf"):
         return float(found)
     raise _misfit(found, where)
@@ -219,7 +219,7 @@ def _read_float(found: Any, where: str) -> float:
 def _key(found: Any, where: str) -> int:
     try:
         return int(found)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _misfit(found, where) from None
 
 

@@ -15,14 +15,14 @@ from typing import Any
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
 from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.model.frozen import Value, fields_of, value
 from dispatcher.output.monitor.run_progress import (
     CpuShares,
     Picture,
     Progress,
-    decode_picture,
     encode_picture,
 )
-from dispatcher.output.text.sanitize import sanitize
+from dispatcher.output.text.sanitize import sanitize, sanitize_text
 from dispatcher.plan.job.placement import place
 
 #: bytes kept of what a rank wrote last
@@ -35,8 +35,8 @@ STATES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Row:
+@value
+class Row(Value):
     """One rank. cpu: % of one CPU; rss: bytes; silence: seconds; None: not (yet) known.
 
     state: a word for eyes. gpu: % used, bytes used, watts of the rank's GPU. last: its last
@@ -56,8 +56,8 @@ class Row:
     alive: bool = False
 
 
-@dataclass(frozen=True)
-class Snapshot:
+@value
+class Snapshot(Value):
     """One moment of a run. late: hosts whose GPUs do not answer. slow: of ranks, in words."""
 
     picture: Picture
@@ -66,44 +66,23 @@ class Snapshot:
     slow: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """As values of JSON, for ``of_plain``."""
-        rows = [dataclasses.astuple(row) for row in self.rows]
-        return {"picture": encode_picture(self.picture), "rows": rows, "late": self.late,
-                "slow": self.slow}  # fmt: skip
+        """As values of JSON, for ``of_plain``; a row without the names of its fields."""
+        rows = [list(fields_of(row).values()) for row in self.rows]
+        return {**fields_of(self), "picture": encode_picture(self.picture), "rows": rows}
 
     @staticmethod
-    def of_plain(told: Mapping[str, Any]) -> Snapshot:
+    def of_plain(plain: Mapping[str, Any]) -> Snapshot:
         """What ``plain`` gave, through JSON. Raises: ValueError for anything else."""
+        from dispatcher.core.events import codec  # which the run itself has no use for
+
+        names = [field.name for field in dataclasses.fields(Row)]
         try:
-            picture = decode_picture(told["picture"])
-            rows = tuple(_row(*values) for values in told["rows"])
-            late, slow = (tuple(map(str, told[name])) for name in ("late", "slow"))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            rows = [dict(zip(names, row, strict=True)) for row in plain["rows"]]
+            snapshot: Snapshot = codec.reader(Snapshot)({**plain, "rows": rows}, "table")
+        except (KeyError, TypeError) as error:
             raise ValueError(f"not a table: {error}") from None
-        if picture is None:
-            raise ValueError("not a table: no picture")
-        return Snapshot(picture, rows, late, slow)
-
-
-def _row(
-    rank: int, host: str, local: int, pid: int | None, state: str, cpu: float | None,
-    rss: int | None, gpu: Sequence[float | None] | None, silence: float | None, last: str,
-    alive: bool,
-) -> Row:  # fmt: skip
-    """A row whose values came from somewhere else. Raises: TypeError, ValueError."""
-    figures = None if gpu is None else tuple(_number(value) for value in gpu)
-    if figures is not None and len(figures) != 3:
-        raise ValueError("gpu")
-    size = _number(rss)
-    return Row(
-        int(rank), str(host), int(local), None if pid is None else int(pid), str(state),
-        _number(cpu), None if size is None else int(size), figures, _number(silence),
-        sanitize(str(last).encode("utf-8", "surrogateescape")).decode(), bool(alive),
-    )  # fmt: skip
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+        safe = (dataclasses.replace(row, last=sanitize_text(row.last)) for row in snapshot.rows)
+        return dataclasses.replace(snapshot, rows=tuple(safe))
 
 
 @dataclass

@@ -11,11 +11,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RanksStalled
 from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.model.frozen import Value, fields_of, value
 
 #: share (%) below which a rank computes nothing; a heartbeat or a poll costs that much
 NOTHING = 1.0
@@ -53,8 +54,8 @@ WAITING, CONNECTING, CONNECTED, CHECKED, RUNNING, ENDED, LOST = range(7)
 STATES = ("waiting", "connecting", "connected", "checked", "running", "ended", "lost")
 
 
-@dataclass(frozen=True)
-class Picture:
+@value
+class Picture(Value):
     """One moment. hosts: state -> hosts in it; pending: hosts that are not yet checked.
 
     ranks: ``running``, ``done`` and ``failed`` -> count. silent: ranks that have been
@@ -62,9 +63,9 @@ class Picture:
     idle: those of them that were seen to use no CPU.
     """
 
-    hosts: dict[int, int]
+    hosts: Mapping[int, int]
     pending: tuple[int, ...]
-    ranks: dict[str, int]
+    ranks: Mapping[str, int]
     lines: int
     seconds: float
     since_line: float | None
@@ -72,6 +73,10 @@ class Picture:
     silent_for: float = 0.0
     stopping: str | None = None
     idle: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.hosts.keys() <= set(range(len(STATES))):
+            raise ValueError(f"no states of hosts: {sorted(self.hosts)}")
 
 
 @dataclass
@@ -200,35 +205,18 @@ MOST = 4096
 
 def encode_picture(picture: Picture) -> dict[str, Any]:
     """``picture`` as values for JSON."""
-    plain = dataclasses.asdict(picture)
-    plain["hosts"] = sorted(picture.hosts.items())
-    plain["pending"] = picture.pending[:MOST]
-    plain["silent"] = picture.silent[:MOST]
-    plain["idle"] = picture.idle[:MOST]
-    return plain
+    plain = fields_of(picture)
+    short = {name: plain[name][:MOST] for name in ("pending", "silent", "idle")}
+    return {**plain, **short, "hosts": sorted(map(list, picture.hosts.items()))}
 
 
 def decode_picture(plain: Any) -> Picture | None:
     """The picture in ``plain``, None if there is none in it."""
+    from dispatcher.core.events import codec  # which the run itself has no use for
+
     try:
-        picture = Picture(**plain)
-        hosts = {int(state): int(count) for state, count in plain["hosts"]}
-        if not hosts.keys() <= set(range(len(STATES))):
-            return None
-        return dataclasses.replace(
-            picture,
-            hosts=hosts,
-            pending=tuple(map(int, plain["pending"])),
-            ranks={str(word): int(count) for word, count in plain["ranks"].items()},
-            lines=int(plain["lines"]),
-            seconds=float(plain["seconds"]),
-            since_line=None if plain["since_line"] is None else float(plain["since_line"]),
-            silent=tuple(map(int, plain["silent"])),
-            silent_for=float(plain["silent_for"]),
-            idle=tuple(map(int, plain["idle"])),
-            stopping=None if plain["stopping"] is None else str(plain["stopping"]),
-        )
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return cast("Picture", codec.reader(Picture)(plain, "picture"))
+    except ValueError:
         return None
 
 
