@@ -37,7 +37,6 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from dispatcher.core.events.run_events import BEAT
@@ -186,10 +185,5 @@ class JobConnection:
     def __enter__(self) -> JobConnection:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._link.close()

@@ -6,6 +6,7 @@ once on every host, each for itself: no ranks, no agent, no common environment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
@@ -75,15 +76,11 @@ class ExecPlan:
     @property
     def names(self) -> list[str]:
         """A name per host for labels: with its port where only that tells two hosts apart."""
-        plain = [host.name for host in self.hosts]
-        return (
-            [
-                f"{host.name}:{host.port}" if plain.count(host.name) > 1 else host.name
-                for host in self.hosts
-            ]
-            if len(set(plain)) < len(plain)
-            else plain
-        )
+        counts = Counter(host.name for host in self.hosts)
+        return [
+            f"{host.name}:{host.port}" if counts[host.name] > 1 else host.name
+            for host in self.hosts
+        ]
 
     def words_for(self, node: int) -> tuple[str, ...]:
         """The argv of host ``node``."""
@@ -113,12 +110,12 @@ def target_hosts(
     what to do about it.
     Raises: PlanError when no host is left.
     """
-    places: dict[tuple[str, int | None], Host] = {}
+    first: dict[tuple[str, int | None], Host] = {}
     for hostlist in lists:
         for host in hostlist.hosts:
-            places.setdefault(host.place, host)
+            first.setdefault(host.place, host)
     gone = frozenset(excluded)
-    left = [host for host in places.values() if host.name not in gone]
+    left = [host for host in first.values() if host.name not in gone]
     if not left:
         raise PlanError(f"no host is left after {said}" if gone else "no hosts", hint=hint)
     return tuple(replace(host, user=host.user or user, port=host.port or port) for host in left)

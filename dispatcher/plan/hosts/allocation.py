@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist, parse_gpus
-from dispatcher.model.hostset import LIMIT, expand, fold
+from dispatcher.model.hostset import LIMIT, expand, fold, split_list
 from dispatcher.model.names import BadName, shown
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_hostfile
 from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
@@ -80,58 +80,54 @@ class Grant:
 
 def slurm(place: Surroundings) -> Grant | None:
     """The job's nodes, or the step's when srun started us as the one task of a step."""
-    say = place.environ.get
-    if not (say("SLURM_JOB_ID") or say("SLURM_JOBID")):
+    get = place.environ.get
+    if not (get("SLURM_JOB_ID") or get("SLURM_JOBID")):
         return None
-    who = _job(place, "Slurm", "SLURM_JOB_ID" if say("SLURM_JOB_ID") else "SLURM_JOBID")
-    if _number(say("SLURM_STEP_NUM_TASKS")) > 1 and say("SLURM_PROCID") is not None:
+    who = _job(place, "Slurm", "SLURM_JOB_ID" if get("SLURM_JOB_ID") else "SLURM_JOBID")
+    if _number(get("SLURM_STEP_NUM_TASKS")) > 1 and get("SLURM_PROCID") is not None:
         raise UsageError(
-            f"{who}: srun started dispatch {say('SLURM_STEP_NUM_TASKS')} times: once is enough",
+            f"{who}: srun started dispatch {get('SLURM_STEP_NUM_TASKS')} times: once is enough",
             hint="call dispatch from the batch script itself, without srun",
         )
-    groups = _number(say("SLURM_HET_SIZE"))
-    if groups > 1:
-        parts = [f"_HET_GROUP_{group}" for group in range(min(groups, 4096))]
-    else:
-        parts = [""]
+    groups = min(_number(get("SLURM_HET_SIZE")), 4096)
     hosts: list[Host] = []
     counted = ""
-    words = "SLURM_JOB_NODELIST"
-    for part in parts:
+    for part in [f"_HET_GROUP_{group}" for group in range(groups)] if groups > 1 else [""]:
         words = f"SLURM_JOB_NODELIST{part}"
-        nodes = say(words)
+        nodes = get(words)
         if nodes is None:
-            words, nodes = "SLURM_NODELIST", say("SLURM_NODELIST")
+            words, nodes = "SLURM_NODELIST", get("SLURM_NODELIST")
         if not nodes:
             raise UsageError(
                 f"{who}: SLURM_JOB_NODELIST{part} is not set",
                 hint='name the hosts: -H "$(squeue -h -j $SLURM_JOB_ID -o %N)"',
             )
         names = _expanded(who, words, nodes)
-        tasks = _tasks(who, say(f"SLURM_TASKS_PER_NODE{part}"), len(names))
-        gpus = _number(say("SLURM_GPUS_ON_NODE"))
-        slots: list[int | None]
+        tasks = _tasks(who, get(f"SLURM_TASKS_PER_NODE{part}"), len(names))
+        gpus = _number(get("SLURM_GPUS_ON_NODE"))
+        slots: list[int | None] = [gpus or None] * len(names)
         if tasks and max(tasks) > 1:
             slots, counted = list(tasks), f"SLURM_TASKS_PER_NODE{part}"
         elif gpus:
-            slots, counted = [gpus] * len(names), "SLURM_GPUS_ON_NODE"
-        else:
-            slots = [None] * len(names)
+            counted = "SLURM_GPUS_ON_NODE"
         hosts += [Host(n, slots=s, origin=words) for n, s in zip(names, slots, strict=True)]
-    own = say("SLURMD_NODENAME")
-    given = _gpus(say("SLURM_STEP_GPUS") or say("SLURM_JOB_GPUS"))
+    own = get("SLURMD_NODENAME")
+    given = _gpus(get("SLURM_STEP_GPUS") or get("SLURM_JOB_GPUS"))
     hosts = [replace(h, granted=given) if h.name == own else h for h in hosts]
     return Grant(who, words, _once(hosts), counted)
 
 
-def pbs(place: Surroundings) -> Grant | None:
-    """PBS and Torque: a file with a line a slot."""
-    return _from_file(place, "PBS", "PBS_NODEFILE", "PBS_JOBID")
+def node_file(system: str, variable: str, job: str) -> Callable[[Surroundings], Grant | None]:
+    """The function for a file with a line a slot, that ``variable`` points at in each ``job``."""
 
+    def find(place: Surroundings) -> Grant | None:
+        path = place.environ.get(variable)
+        if not path:
+            return None
+        who = _job(place, system, job)
+        return _first_given(place, _parsed(who, path, _contents(place, who, variable, path)))
 
-def lsf_file(place: Surroundings) -> Grant | None:
-    """LSF: a file with a line a slot."""
-    return _from_file(place, "LSF", "LSB_DJOB_HOSTFILE", "LSB_JOBID")
+    return find
 
 
 def lsf(place: Surroundings) -> Grant | None:
@@ -189,13 +185,13 @@ def mpi_operator(place: Surroundings) -> Grant | None:
     if place.environ.get("K_MPI_JOB_ROLE") is None:
         return None
     try:
-        told = place.ask([MPI_OPERATOR_SCRIPT])
+        text = place.ask([MPI_OPERATOR_SCRIPT]).encode()
     except OSError as error:
         raise UsageError(
             f"{who}: neither {MPI_OPERATOR} nor {MPI_OPERATOR_SCRIPT} names a host: "
             f"{error.strerror or error}"
         ) from None
-    return _parsed(who, MPI_OPERATOR_SCRIPT, told.encode())
+    return _parsed(who, MPI_OPERATOR_SCRIPT, text)
 
 
 def variable(name: str) -> Callable[[Surroundings], Grant | None]:
@@ -224,14 +220,6 @@ def _job(place: Surroundings, system: str, variable: str) -> str:
     if not number:
         return system
     return f"{system} job {number if _PLAIN.match(number) else shown(number)}"
-
-
-def _from_file(place: Surroundings, system: str, variable: str, job: str) -> Grant | None:
-    path = place.environ.get(variable)
-    if not path:
-        return None
-    who = _job(place, system, job)
-    return _first_given(place, _parsed(who, path, _contents(place, who, variable, path)))
 
 
 def _first_given(place: Surroundings, grant: Grant) -> Grant:
@@ -315,8 +303,8 @@ def _once(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 _SOURCES = (
     slurm,
-    pbs,
-    lsf_file,
+    node_file("PBS", "PBS_NODEFILE", "PBS_JOBID"),  # and Torque
+    node_file("LSF", "LSB_DJOB_HOSTFILE", "LSB_JOBID"),
     lsf,
     sge,
     flux,
@@ -335,21 +323,21 @@ def discover(place: Surroundings) -> Hostlist | None:
     grants = [grant for grant in (source(place) for source in _SOURCES) if grant is not None]
     if not grants:
         return None
-    chosen = next((grant for grant in grants if grant.counted), grants[0])
+    best = next((grant for grant in grants if grant.counted), grants[0])
     for other in grants:
-        why = _difference(chosen, other)
+        why = _difference(best, other)
         if why is not None:
             raise UsageError(
-                f"two sources of hosts disagree: {_told(chosen)} and {_told(other)}: {why}",
-                hint=f"choose: -H {_spelled(chosen)}, or -H {_spelled(other)}",
+                f"two sources of hosts disagree: {_source(best)} and {_source(other)}: {why}",
+                hint=f"choose: -H {_as_option(best)}, or -H {_as_option(other)}",
             )
-    agreeing = [grant.words for grant in grants if grant is not chosen]
+    agreeing = [grant.words for grant in grants if grant is not best]
     also = f"; the same in {', '.join(agreeing)}" if agreeing else ""
-    told = f"hosts of {_told(chosen)}: {_slots(chosen)}{also}"
-    return Hostlist(chosen.hosts, (told, *chosen.notices))
+    notice = f"hosts of {_source(best)}: {_slots(best)}{also}"
+    return Hostlist(best.hosts, (notice, *best.notices))
 
 
-def _told(grant: Grant) -> str:
+def _source(grant: Grant) -> str:
     return grant.who if grant.who == grant.words else f"{grant.who} ({grant.words})"
 
 
@@ -369,10 +357,8 @@ def _difference(one: Grant, other: Grant) -> str | None:
     """What two sources say differently, or None."""
     mine = {_short(host.name): host for host in one.hosts}
     theirs = {_short(host.name): host for host in other.hosts}
-    for only, grant in (
-        ([h.name for key, h in mine.items() if key not in theirs], one),
-        ([h.name for key, h in theirs.items() if key not in mine], other),
-    ):
+    for grant, has, lacks in ((one, mine, theirs), (other, theirs, mine)):
+        only = [host.name for key, host in has.items() if key not in lacks]
         if only:
             return f"only {grant.words} has {fold(only)}"
     for key, host in mine.items():
@@ -391,25 +377,14 @@ def _short(name: str) -> str:
     return name
 
 
-def _spelled(grant: Grant) -> str:
+def _as_option(grant: Grant) -> str:
     """The grant as a value of ``-H`` that can be pasted."""
     by_slots: dict[int | None, list[str]] = {}
     for host in grant.hosts:
         by_slots.setdefault(host.slots, []).append(host.name)
     parts = [
-        fold(names) if slots is None else ",".join(f"{part}:{slots}" for part in _parts(names))
+        f"{part}{'' if slots is None else f':{slots}'}"
         for slots, names in by_slots.items()
+        for part, _ in split_list(fold(names))
     ]
     return f"'{','.join(parts)}'"
-
-
-def _parts(names: list[str]) -> list[str]:
-    """The folded text cut at its top-level commas."""
-    parts, depth, start = [], 0, 0
-    text = fold(names)
-    for at, char in enumerate(text):
-        depth += (char == "[") - (char == "]")
-        if char == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
-    return [*parts, text[start:]]

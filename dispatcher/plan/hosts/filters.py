@@ -60,21 +60,16 @@ def choose(
     slot (the message names the known ones), or when slots of a host are excluded
     whose number nobody has said.
     """
-    chosen = [Choice(host, slots_of(host), host.gpus is not None) for host in hosts]
-    if include is not None:
-        wanted = _parsed(include, "--include", hosts)
-        chosen = [
-            Choice(
-                host,
-                _included(host, wanted[host.name]),
-                host.gpus is not None or wanted[host.name] is not None,
-            )
-            for host in hosts
-            if host.name in wanted
-        ]
-    unwanted = _parsed(exclude, "--exclude", hosts) if exclude is not None else {}
-    kept = []
-    for host, slots, named in ((one.host, one.slots, one.named) for one in chosen):
+    wanted = None if include is None else _parsed(include, "--include", hosts)
+    unwanted = {} if exclude is None else _parsed(exclude, "--exclude", hosts)
+    left = []
+    for host in hosts:
+        slots, named = slots_of(host), host.gpus is not None
+        if wanted is not None:
+            if host.name not in wanted:
+                continue
+            ids = wanted[host.name]
+            slots, named = _included(host, ids), named or ids is not None
         if host.name in unwanted:
             ids = unwanted[host.name]
             if ids is None:
@@ -84,25 +79,24 @@ def choose(
                     f"--exclude: {host.name}: its slots are not known",
                     hint=f"say how many in the hostfile: {host.name} slots=8",
                 )
-            known = slots_of(host)
+            known, named = slots_of(host), True
             gone = ids if known is None else {_slot(host, known, name) for name in ids}
             slots = tuple(slot for slot in slots if slot not in gone)
             if not slots:
                 continue
-            named = True
-        kept.append(Choice(host, slots, named))
-    return tuple(kept)
+        left.append(Choice(host, slots, named))
+    return tuple(left)
 
 
-def fitting(text: str, hosts: Sequence[Host], said: str, *, strict: bool) -> str | None:
+def fitting(text: str, hosts: Sequence[Host], source: str, *, strict: bool) -> str | None:
     """The filter ``text`` of a file, as far as it is about ``hosts``; None: not at all.
 
-    said: the place that has it. strict: no other host may be in it; hosts typed on
+    source: the place that has it. strict: no other host may be in it; hosts typed on
     the command line are not those it was written for.
     Raises: UsageError for a malformed filter, PlanError for an unknown host.
     """
     names = {host.name for host in hosts}
-    found = _parsed(text, said, hosts, strict=strict)
+    found = _parsed(text, source, hosts, strict=strict)
     specs = [
         name if ids is None else f"{f'[{name}]' if is_ipv6(name) else name}:{','.join(sorted(ids))}"
         for name, ids in found.items()
@@ -117,8 +111,8 @@ def _included(host: Host, ids: set[str] | None) -> tuple[str, ...] | None:
         return slots
     if slots is None:
         return tuple(sorted(ids, key=lambda name: (len(name), name)))
-    chosen = {_slot(host, slots, name) for name in ids}
-    return tuple(slot for slot in slots if slot in chosen)
+    wanted = {_slot(host, slots, name) for name in ids}
+    return tuple(slot for slot in slots if slot in wanted)
 
 
 def _slot(host: Host, slots: tuple[str, ...], name: str) -> str:
@@ -198,12 +192,9 @@ def _unknown(name: str, known: set[str], flag: str) -> PlanError:
     import difflib  # for a mistake only
 
     near = difflib.get_close_matches(name, known, n=1) if len(known) <= 1000 else []
+    names = hostset.fold(sorted(known))
+    names = names if len(names) <= 300 else names[:300] + "..."
     return PlanError(
-        f"{flag}: no host {shown(name)} (known: {_brief(sorted(known))})",
+        f"{flag}: no host {shown(name)} (known: {names})",
         hint=f"did you mean {near[0]}?" if near else None,
     )
-
-
-def _brief(names: Sequence[str]) -> str:
-    text = hostset.fold(names)
-    return text if len(text) <= 300 else text[:300] + "..."

@@ -20,7 +20,7 @@ Nodes that get no rank are left out of the plan, with a notice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal
 
@@ -182,43 +182,20 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     least = request.restarts.min_nodes
     if least is not None and least > len(choices):
         raise PlanError(f"--min-nodes {least}: only {_plural(len(choices), 'host')} to start on")
-    plan = JobPlan(
-        run_id=run_id,
-        nodes=tuple(
-            NodePlan(
-                index, _completed(choice.host, request), choice.slots or (), named=choice.named
-            )
-            for index, choice in enumerate(choices)
-        ),
-        restarts=request.restarts,
-        spares=tuple(
-            NodePlan(
-                index, _completed(choice.host, request), choice.slots or (), named=choice.named
-            )
-            for index, choice in enumerate(spares, len(choices))
-        ),
-        program=request.program,
-        python=request.python,
-        cwd=request.cwd,
-        exports=tuple(exported(request.environ, request.exports, request.env_files).items()),
-        np=request.np,
-        nproc_per_node=request.nproc_per_node,
-        map_by=request.map_by,
-        oversubscribe=request.oversubscribe,
-        devices=request.devices,
-        omp=request.omp,
-        master_addr=request.master_addr,
-        master_port=request.master_port,
-        iface=request.iface,
-        mpi=request.mpi,
-        pmi_port=request.pmi_port,
-        stdin=request.stdin,
-        send_equal_once=request.send_equal_once,
-        local_rank_arg=request.local_rank_arg,
-        per_node=request.per_node,
-        limits=request.limits,
-        notices=request.hosts.notices,
-    )
+    nodes = [
+        NodePlan(index, _completed(choice.host, request), choice.slots or (), named=choice.named)
+        for index, choice in enumerate((*choices, *spares))
+    ]
+    ours = {
+        "run_id": run_id,
+        "nodes": tuple(nodes[: len(choices)]),
+        "spares": tuple(nodes[len(choices) :]),
+        "exports": tuple(exported(request.environ, request.exports, request.env_files).items()),
+        "notices": request.hosts.notices,
+    }
+    # what was asked and is planned under one name needs no working out
+    asked = {field.name for field in fields(Request)} & {field.name for field in fields(JobPlan)}
+    plan = JobPlan(**{name: getattr(request, name) for name in asked} | ours)
     unsaid = request.nproc_per_node in (None, "auto") and any(not n.slots for n in plan.nodes)
     if unsaid or request.nproc_per_node == "gpu":
         return plan

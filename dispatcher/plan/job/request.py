@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Literal
+from typing import Literal, cast
 
 from dispatcher.model import names
 from dispatcher.model.errors import UsageError
@@ -178,14 +178,23 @@ class Request(Value):
 
 def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
     """The value of ``--nproc-per-node``: ``auto``, ``gpu``, or a number. Raises: UsageError."""
-    if text == "auto":
-        return "auto"
-    if text == "gpu":
-        return "gpu"
+    if text in ("auto", "gpu"):
+        return cast("Nproc", text)
+    return _number(text, flag, 1, "a number, gpu or auto")
+
+
+def parse_stdin(text: str, flag: str = "--stdin") -> Stdin:
+    """The value of ``--stdin``: ``none``, ``all``, or a rank. Raises: UsageError."""
+    if text in ("none", "all"):
+        return cast("Stdin", text)
+    return _number(text, flag, 0, "none, all or the number of a rank")
+
+
+def _number(text: str, flag: str, low: int, takes: str) -> int:
     try:
-        return digits(text, flag, 1, names.MOST_RANKS)
+        return digits(text, flag, low, names.MOST_RANKS - 1 + low)
     except BadName as bad:
-        raise UsageError(bad.message, hint=f"{flag} takes a number, gpu or auto") from None
+        raise UsageError(bad.message, hint=f"{flag} takes {takes}") from None
 
 
 def parse_seconds(text: str, flag: str) -> float:
@@ -197,20 +206,6 @@ def parse_seconds(text: str, flag: str) -> float:
     if not 0 <= value < LONGEST:
         raise UsageError(f"{flag}: not a number of seconds: {text!r}", hint=f"{flag} 10")
     return value
-
-
-def parse_stdin(text: str, flag: str = "--stdin") -> Stdin:
-    """The value of ``--stdin``: ``none``, ``all``, or a rank. Raises: UsageError."""
-    if text == "none":
-        return "none"
-    if text == "all":
-        return "all"
-    try:
-        return digits(text, flag, 0, names.MOST_RANKS - 1)
-    except BadName as bad:
-        raise UsageError(
-            bad.message, hint=f"{flag} takes none, all or the number of a rank"
-        ) from None
 
 
 def check(request: Request, run_id: str) -> None:
@@ -264,10 +259,10 @@ def check(request: Request, run_id: str) -> None:
         ("--master-addr", request.master_addr, check_host),
         ("--iface", request.iface, check_interface),
     )
-    for flag, name, judge in named:
+    for flag, name, check_name in named:
         if name is not None:
             try:
-                judge(name)
+                check_name(name)
             except BadName as bad:
                 raise UsageError(f"{flag}: {bad.message}", hint=bad.hint) from None
 
