@@ -23,7 +23,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dispatcher.core.connect import ConnectPolicy
 from dispatcher.core.events import exec_events
@@ -200,7 +200,8 @@ class ExecMachine:
         if self._at[DONE] == len(self._hosts) and not self._over:
             self._over = True
             self.deadlines.clear()
-            actions.append(Finished(tuple(self._outcome_of(host) for host in self._hosts)))
+            never = exec_events.NotStarted("never")
+            actions.append(Finished(tuple(host.outcome or never for host in self._hosts)))
         return actions
 
     def _begin(self, node: int, now: float) -> Action:
@@ -247,9 +248,8 @@ class ExecMachine:
         if self._hosts[node].state != CONNECTING:
             return []
         if not self._password:
-            return self._finish(
-                node, exec_events.Failed(Failure(Kind.SUDO, "no password was given")), now
-            )
+            failure = Failure(Kind.SUDO, "no password was given")
+            return self._finish(node, exec_events.Failed(failure), now)
         seconds = self._limits.connect
         self.deadlines["connect", node] = now + seconds + CONNECT_SLACK
         return [SendPassword(node, seconds)]
@@ -258,12 +258,10 @@ class ExecMachine:
         host = self._hosts[node]
         if host.state not in (CONNECTING, RUNNING):
             return []
-        if code == 0 or host.why is None:
-            outcome = (
-                exec_events.Killed(name) if name is not None else exec_events.Exited(code or 0)
-            )
-            return self._finish(node, outcome, now)
-        return self._finish(node, host.why, now)
+        if code != 0 and host.why is not None:
+            return self._finish(node, host.why, now)
+        outcome = exec_events.Exited(code or 0) if name is None else exec_events.Killed(name)
+        return self._finish(node, outcome, now)
 
     def _finish(self, node: int, outcome: exec_events.Outcome, now: float) -> list[Action]:
         host = self._hosts[node]
@@ -286,10 +284,6 @@ class ExecMachine:
         self._at[host.state] -= 1
         self._at[state] += 1
         host.state = state
-
-    @staticmethod
-    def _outcome_of(host: _Host) -> exec_events.Outcome:
-        return host.outcome or exec_events.NotStarted("never")
 
     # -- stopping ------------------------------------------------------------------------
 
@@ -362,14 +356,8 @@ class ExecMachine:
         host = self._hosts[node]
         self.deadlines.pop(("command", node), None)
         if not host.signals:
-            why = host.why
-            assert why is not None
-            lost = (
-                exec_events.TimedOut(why.limit, why.seconds, ended=False)
-                if isinstance(why, exec_events.TimedOut)
-                else exec_events.Interrupted(why.signum, ended=False)
-            )
-            return self._finish(node, lost, now)
+            assert host.why is not None
+            return self._finish(node, replace(host.why, ended=False), now)
         name = host.signals.pop(0)
         self.deadlines["kill", node] = now + (self._limits.grace if host.signals else LAST_WAIT)
         return [SignalCommand(node, name)]

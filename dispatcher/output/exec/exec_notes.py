@@ -176,13 +176,13 @@ def size(nbytes: float) -> str:
 def summary(
     names: Sequence[str],
     outcomes: Sequence[exec_events.Outcome],
-    told: Sequence[CopyResult],
+    copies: Sequence[CopyResult],
     seconds: float,
     verb: str,
 ) -> list[str]:
     """A line for the hosts that were served alike; [] when none was served. verb: ``sent``."""
     groups: dict[str, list[str]] = {}
-    for name, outcome, one in zip(names, outcomes, told, strict=True):
+    for name, outcome, one in zip(names, outcomes, copies, strict=True):
         if not exec_events.is_good(outcome):
             continue
         if one.sent is None:
@@ -194,7 +194,7 @@ def summary(
             if one.found:
                 text += f", {size(one.found)} were there from an interrupted copy"
         groups.setdefault(text, []).append(name)
-    total = sum(one.bytes for one in told)
+    total = sum(one.bytes for one in copies)
     lines = [f"{fold(hosts)}: {text}" for text, hosts in groups.items()]
     if lines:
         lines[-1] += f"; {size(total)} in {seconds:.1f} s"

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 #: seconds after which those that are not done are named
 SLOW = 5.0
-_BAR = 20
 
 
 class ExecProgress(Sink):
@@ -71,23 +70,14 @@ class ExecProgress(Sink):
             if not self._reached:
                 return []
             line = self._line()
-        from dispatcher.output.terminal.footer import drawn
-
-        line.truncate(columns, overflow="ellipsis")
-        return drawn([line], columns)
+        return _drawn(line, columns)
 
     def _line(self) -> Text:
-        from rich.text import Text
-
         from dispatcher.output.terminal.footer import clock
 
         seconds = self._clock() - self._began
-        line = Text(f"{len(self._done)} of {plural(len(self._names), 'host')} ")
-        if self._failed:
-            line.append(f"({self._failed} failed) ", style="red")
-        full = len(self._done) * _BAR // max(1, len(self._names))
-        line.append("\N{BOX DRAWINGS HEAVY HORIZONTAL}" * full, style="green")
-        line.append("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (_BAR - full), style="dim")
+        done, total = len(self._done), len(self._names)
+        line = _head(done, self._failed, total, done / max(1, total))
         for nodes, word in ((self._running, "running"), (self._connecting, "connecting")):
             if nodes:
                 named = f": {fold(self._names[n] for n in nodes)}" if seconds >= SLOW else ""
@@ -96,17 +86,36 @@ class ExecProgress(Sink):
         return line
 
 
+def _head(done: int, failed: int, total: int, part: float) -> Text:
+    """``3 of 8 hosts (1 failed)`` and a bar of which ``part`` is full."""
+    from rich.text import Text  # which a quick command, or one without a terminal, has no use for
+
+    from dispatcher.output.terminal.footer import bar
+
+    line = Text(f"{done} of {plural(total, 'host')} ")
+    if failed:
+        line.append(f"({failed} failed) ", style="red")
+    return line.append_text(bar(part))
+
+
+def _drawn(line: Text, columns: int) -> list[tuple[bytes, int]]:
+    from dispatcher.output.terminal.footer import drawn
+
+    line.truncate(columns, overflow="ellipsis")
+    return drawn([line], columns)
+
+
 #: seconds over which the rate is measured
 RATE = 5.0
 
 
 class CopyProgress(Sink):
-    """told: what is known of each host's copy; its numbers grow meanwhile."""
+    """copies: what is known of each host's copy; its numbers grow meanwhile."""
 
     def __init__(
-        self, told: Sequence[CopyResult], clock: Callable[[], float] = time.monotonic
+        self, copies: Sequence[CopyResult], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._told = told
+        self._copies = copies
         self._clock = clock
         self._done = 0
         self._failed = 0
@@ -119,30 +128,20 @@ class CopyProgress(Sink):
 
     def lines(self, columns: int) -> list[tuple[bytes, int]]:
         """The footer: one line, no wider than ``columns``."""
-        from dispatcher.output.terminal.footer import drawn
-
-        line = self._line(self._clock())
-        line.truncate(columns, overflow="ellipsis")
-        return drawn([line], columns)
+        return _drawn(self._line(self._clock()), columns)
 
     def _line(self, now: float) -> Text:
-        from rich.text import Text  # which a copy without a terminal has no use for
-
         from dispatcher.output.terminal.footer import clock
 
-        sent, wanted = sum(one.bytes for one in self._told), sum(one.wanted for one in self._told)
+        sent = sum(one.bytes for one in self._copies)
+        wanted = sum(one.wanted for one in self._copies)
         self._seen.append((now, sent))
         while now - self._seen[0][0] > RATE:
             self._seen.popleft()
         then, before = self._seen[0]
         rate = (sent - before) / (now - then) if now > then else 0.0
         part = min(1.0, sent / wanted) if wanted else 0.0
-        line = Text(f"{self._done} of {plural(len(self._told), 'host')} ")
-        if self._failed:
-            line.append(f"({self._failed} failed) ", style="red")
-        full = round(part * _BAR)
-        line.append("\N{BOX DRAWINGS HEAVY HORIZONTAL}" * full, style="green")
-        line.append("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (_BAR - full), style="dim")
+        line = _head(self._done, self._failed, len(self._copies), part)
         line.append(f" {size(sent)} of {size(wanted)}")
         if rate:
             line.append(f"  {size(rate)}/s  {clock((wanted - sent) / rate)} left")

@@ -25,7 +25,7 @@ from dispatcher.output.text.sanitize import sanitize, sanitize_text
 MOST_BARS = 8
 #: seconds over which the rate of lines is measured
 RATE = 3.0
-#: cells of the bar of hosts
+#: cells of a bar
 BAR = 20
 
 
@@ -86,10 +86,7 @@ class Footer:
         total = len(self._hosts)
         states = sorted(picture.hosts.items(), reverse=True)
         if picture.pending and picture.stopping is None:
-            done = BAR * (total - len(picture.pending)) // total
-            text = Text()
-            text.append("\N{BOX DRAWINGS HEAVY HORIZONTAL}" * done, style="green")
-            text.append("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (BAR - done), style="dim")
+            text = bar((total - len(picture.pending)) / total)
             text.append(f" {plural(total, 'host')}: ")
         else:
             text = Text(f"{plural(total, 'host')}: ")
@@ -111,12 +108,20 @@ class Footer:
 
 def _about_ranks(picture: Picture) -> Text:
     text = Text(f"{plural(sum(picture.ranks.values()), 'rank')}: ")
-    shown = [(word, picture.ranks[word]) for word in ("running", "done", "failed")
+    counts = [(word, picture.ranks[word]) for word in ("running", "done", "failed")
              if word in picture.ranks]  # fmt: skip
-    for at, (word, count) in enumerate(shown):
+    for at, (word, count) in enumerate(counts):
         text.append(", " if at else "")
         text.append(f"{count} {word}", style={"failed": "bold red"}.get(word, ""))
     return text
+
+
+def bar(part: float) -> Text:
+    """A bar of which ``part`` (0 to 1) is full."""
+    full = int(BAR * part)
+    text = Text()
+    text.append("\N{BOX DRAWINGS HEAVY HORIZONTAL}" * full, style="green")
+    return text.append("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (BAR - full), style="dim")
 
 
 def drawn(lines: Sequence[Text], columns: int) -> list[tuple[bytes, int]]:
