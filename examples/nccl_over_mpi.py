@@ -15,7 +15,6 @@ import time
 import torch
 
 import dispatcher.comm as comm
-from dispatcher.comm.bandwidth import all_reduce_rates
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -42,7 +41,7 @@ else:
     all_reduce, wait = torch.distributed.all_reduce, lambda: None
 built = time.perf_counter() - started
 if job.rank == 0:
-    hosts = len({facts.host_key for facts in job.ranks})
+    hosts = len({rank.host_key for rank in job.ranks})
     print(f"# ranks {job.size}, hosts {hosts}, {job.backend} built in {built:.2f} s")
     print(f"# {'bytes':>12} {'us':>10} {'algbw GB/s':>11} {'busbw GB/s':>11}")
 
@@ -60,9 +59,9 @@ while count <= options.largest:
     wait()
     seconds = (time.perf_counter() - began) / options.repeat
     if job.rank == 0:
-        rates = all_reduce_rates(count, seconds, job.size)
-        algbw, busbw = (f"{rate / 1e9:11.3f}" for rate in rates)
-        print(f"  {count:12d} {seconds * 1e6:10.1f} {algbw} {busbw}", flush=True)
+        algbw = count / seconds / 1e9
+        busbw = algbw * 2 * (job.size - 1) / job.size
+        print(f"  {count:12d} {seconds * 1e6:10.1f} {algbw:11.3f} {busbw:11.3f}", flush=True)
     count *= 2
 
 job.close()

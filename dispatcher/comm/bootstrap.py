@@ -2,15 +2,14 @@
 
 ::
 
-    MPI_Init -> roll call, with a deadline -> facts, one allgather -> judged alike -> Job
+    MPI_Init -> roll call, with a deadline -> one allgather -> compared alike -> Job
 
 The roll call comes first because whatever follows (NCCL most of all) waits for a
 missing rank for ever.
 
 A rank can be asked where it is: at a signal it writes its stacks to a file of dispatch's.
 ``dispatch stacks`` and ``--hang-timeout`` ask so where there is no py-spy. It is faulthandler that
-writes, in C, so it does even while a library holds the interpreter. Nothing happens outside
-of dispatch, or where the rank does so already.
+writes, in C, so it does even while a library holds the interpreter.
 """
 
 from __future__ import annotations
@@ -20,16 +19,25 @@ import json
 import os
 import socket
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
-from dispatcher.comm import rank_hosts, roll_call
-from dispatcher.comm.errors import CommError, CommWarning, EnvironmentMissing, Refused
+from dispatcher.comm import roll_call
+from dispatcher.comm.errors import (
+    CommError,
+    CommWarning,
+    EnvironmentMissing,
+    Refused,
+    describe,
+)
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.job import Job
 from dispatcher.comm.mpi import arm, check_world, open_mpi, take_others_along
 from dispatcher.comm.nccl import cuda, library
-from dispatcher.comm.rank_hosts import Seat
-from dispatcher.comm.roll_call import Facts
+from dispatcher.comm.roll_call import RankInfo, first_number
+
+_LOCAL_RANK = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
 
 def init(
@@ -57,17 +65,17 @@ def init(
     name = os.environ.get("DISPATCH_HOST") or socket.gethostname()
     if abort_on_exception:
         arm(f"a rank on {name}")
-    listen(os.environ)
+    show_stacks(os.environ)
     mpi = open_mpi(thread_level)
     rank = int(mpi.COMM_WORLD.Get_rank())
     world = Exchange(mpi, mpi.COMM_WORLD, f"rank {rank} on {name}")
     check_world(world.size, os.environ, str(mpi.Get_library_version()).split("\n")[0].strip())
     if abort_on_exception:
         take_others_along(mpi, world)
-    seat = _roll_call(world, name, timeout)
+    me = _roll_call(world, name, timeout)
     exchange = world.duplicate(timeout)
-    ranks = _facts(exchange, seat, device, timeout)
-    exchange.places = {facts.rank: facts.host for facts in ranks}
+    ranks = _compare_ranks(exchange, me, device, timeout)
+    exchange.places = {info.rank: info.host for info in ranks}
     comparison = roll_call.compare(ranks)
     if comparison.refusals:
         text, hint = comparison.refusals[0]
@@ -79,45 +87,40 @@ def init(
     return Job(exchange, ranks, timeout)
 
 
-def _roll_call(world: Exchange, host: str, timeout: float) -> Seat:
-    """Where this rank sits, once all ranks have come."""
-    mine = Seat(
+def _roll_call(world: Exchange, host: str, timeout: float) -> RankInfo:
+    """Where this rank runs, once all ranks have come."""
+    mine = RankInfo(
         world.rank,
         host,
         _host_key(),
-        rank_hosts.local_rank(os.environ),
-        rank_hosts.local_size(os.environ),
+        first_number(os.environ, _LOCAL_RANK),
+        first_number(os.environ, _LOCAL_SIZE),
     )
 
-    def seat_all(reports: list[bytes]) -> list[bytes]:
-        settled = rank_hosts.settle(_seat(report) for report in reports)
+    def settle_all(reports: list[bytes]) -> list[bytes]:
+        settled = roll_call.settle(map(RankInfo.decode, reports))
         return [json.dumps(settled[rank]).encode() for rank in range(len(reports))]
 
     def name_missing(missing: list[int], reports: dict[int, bytes]) -> str:
-        present = [_seat(report) for report in reports.values()]
-        places = rank_hosts.whereabouts(missing, present, os.environ.get("DISPATCH_HOSTS", ""))
-        return rank_hosts.describe(missing, places)
+        present = map(RankInfo.decode, reports.values())
+        hosts = os.environ.get("DISPATCH_HOSTS", "")
+        return describe(missing, roll_call.whereabouts(missing, present, hosts))
 
     answer = world.assemble(
         "roll call",
         timeout,
-        step=lambda: json.dumps(vars(mine)).encode(),
-        answer=seat_all,
+        step=mine.encode,
+        answer=settle_all,
         missing=name_missing,
         hint="every rank must call comm.init(); py-spy dump shows where one is",
     )
     index, count = json.loads(answer)
     # the launcher's numbers win: its ranks of one host may be in different containers
-    local = index if mine.local_rank is None else mine.local_rank
-    size = count if mine.local_size is None else mine.local_size
-    return Seat(world.rank, host, mine.key, local, size)
-
-
-def _seat(report: bytes) -> Seat:
-    try:
-        return Seat(**json.loads(report))
-    except (TypeError, ValueError) as error:
-        raise CommError("comm: roll call: the ranks run different versions of dispatch") from error
+    return replace(
+        mine,
+        local_rank=index if mine.local_rank is None else mine.local_rank,
+        local_size=count if mine.local_size is None else mine.local_size,
+    )
 
 
 def _host_key() -> str:
@@ -132,14 +135,16 @@ def _host_key() -> str:
     return "|".join(parts)
 
 
-def _facts(
-    exchange: Exchange, seat: Seat, device: int | str | None, timeout: float
-) -> Sequence[Facts]:
-    def mine() -> bytes:
-        gpu, wanted = _gpu(device, seat.local_rank or 0), device != "cpu"
-        return roll_call.gather(seat, os.environ, gpu, _nccl(), wanted=wanted).encode()
+def _compare_ranks(
+    exchange: Exchange, me: RankInfo, device: int | str | None, timeout: float
+) -> list[RankInfo]:
+    """What every rank has, in rank order."""
 
-    return [Facts.decode(text) for text in exchange.gather(mine, "comparing facts", timeout)]
+    def mine() -> bytes:
+        gpu, wanted = _gpu(device, me.local_rank or 0), device != "cpu"
+        return roll_call.gather(me, os.environ, gpu, _nccl(), wanted=wanted).encode()
+
+    return [RankInfo.decode(text) for text in exchange.gather(mine, "comparing ranks", timeout)]
 
 
 def _gpu(device: int | str | None, local_rank: int) -> cuda.Gpu | None:
@@ -153,33 +158,29 @@ def _gpu(device: int | str | None, local_rank: int) -> cuda.Gpu | None:
     return cuda.find(device, local_rank)
 
 
-def _nccl() -> tuple[int, str] | None:
-    """(version, path) of the NCCL this rank would use; None when there is none."""
+def _nccl() -> int | None:
+    """The version of the NCCL this rank would use; None when there is none."""
     try:
-        found = library.load()
+        return library.load().version
     except EnvironmentMissing:
         return None
-    return found.version, found.path
 
 
 #: what dispatch's agent sends, to who catches it and has the file open only
 SIGNAL = 62
 
 
-def listen(environ: Mapping[str, str]) -> bool:
+def show_stacks(environ: Mapping[str, str]) -> None:
     """Write the stacks of all threads to ``stack-PID`` beside the rank's error file at ``SIGNAL``.
 
-    Whether we do now, for whoever wants to know.
+    Nothing happens outside of dispatch, or where the rank does so already.
     """
     folder = os.path.dirname(environ.get("TORCHELASTIC_ERROR_FILE", ""))
     if not os.path.basename(folder).startswith("dispatch-"):
-        return False
+        return
     try:
         path = os.path.join(folder, f"stack-{os.getpid()}")
         file = open(path, "xb", buffering=0)  # noqa: SIM115 - as long as the process lives
         faulthandler.register(SIGNAL, file, all_threads=True)
-    except FileExistsError:
-        return True
     except (OSError, ValueError, AttributeError):
-        return False
-    return True
+        pass

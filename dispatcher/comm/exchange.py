@@ -35,34 +35,14 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dispatcher.comm.errors import (
-    CommError,
-    EnvironmentMissing,
-    GroupError,
-    NcclError,
-    Refused,
-    RollCallError,
-    Unreachable,
-)
-from dispatcher.comm.rank_hosts import describe
+from dispatcher.comm.errors import CommError, RollCallError, describe
 
 HEADER = struct.Struct("!4sBBI")
 _MAGIC = b"dspc"
 _VERSION = 1
 _OK, _ERR = 0, 1
 
-_KINDS: dict[str, type[CommError]] = {
-    kind.__name__: kind
-    for kind in (
-        CommError,
-        EnvironmentMissing,
-        GroupError,
-        NcclError,
-        Refused,
-        RollCallError,
-        Unreachable,
-    )
-}
+_KINDS = {kind.__name__: kind for kind in CommError.__subclasses__()}
 
 
 def ok(payload: bytes = b"") -> bytes:
@@ -75,15 +55,13 @@ def err(error: CommError, who: str = "") -> bytes:
     message = error.message
     if who and not message.startswith(who):
         message = f"{who}: {message.removeprefix('comm: ')}"
-    fields: dict[str, object] = {
+    fields = {
         "kind": type(error).__name__,
         "message": message,
         "hint": error.hint,
+        "code": error.code,
+        "missing": error.missing,
     }
-    if isinstance(error, NcclError):
-        fields["code"] = error.code
-    if isinstance(error, RollCallError):
-        fields["missing"] = list(error.missing)
     payload = json.dumps(fields).encode()
     return HEADER.pack(_MAGIC, _VERSION, _ERR, len(payload)) + payload
 
@@ -113,20 +91,15 @@ def open_record(record: bytes) -> bytes:
         raise CommError(f"comm: record: {len(payload)} bytes came of {size}")
     if not failed(record):
         return payload
-    raise _error(payload)
-
-
-def _error(payload: bytes) -> CommError:
     fields = json.loads(payload)
     kind = _KINDS.get(str(fields.get("kind")), CommError)
-    message = str(fields.get("message"))
-    hint = None if fields.get("hint") is None else str(fields["hint"])
-    if kind is NcclError:
-        return NcclError(message, hint=hint, shared=True, code=int(fields.get("code", 0)))
-    if kind is RollCallError:
-        missing = tuple(int(rank) for rank in fields.get("missing", ()))
-        return RollCallError(message, hint=hint, shared=True, missing=missing)
-    return kind(message, hint=hint, shared=True)
+    raise kind(
+        str(fields.get("message")),
+        hint=None if fields.get("hint") is None else str(fields["hint"]),
+        shared=True,
+        code=int(fields.get("code", 0)),
+        missing=tuple(map(int, fields.get("missing", ()))),
+    )
 
 
 #: A step: called again and again until it gives its report; raising CommError is a failure.
@@ -168,7 +141,7 @@ class Exchange:
 
     def __init__(self, mpi: Any, communicator: Any, who: str = "") -> None:
         self._mpi = mpi
-        self._communicator = communicator
+        self.communicator = communicator  # mpi4py's
         self.rank = int(communicator.Get_rank())
         self.size = int(communicator.Get_size())
         self.who = who or f"rank {self.rank}"
@@ -178,14 +151,9 @@ class Exchange:
 
     def duplicate(self, seconds: float) -> Exchange:
         """The same ranks with messages of their own, so no tag can meet the user's."""
-        communicator, request = self._communicator.Idup()
+        communicator, request = self.communicator.Idup()
         self._wait(request, time.monotonic() + seconds, "duplicating the communicator")
         return Exchange(self._mpi, communicator, self.who)
-
-    @property
-    def communicator(self) -> Any:
-        """The mpi4py communicator underneath."""
-        return self._communicator
 
     # ------------------------------------------------------------------ assemble
 
@@ -300,10 +268,10 @@ class Exchange:
         mine = (self._attempt(make) or b"") if self.rank == 0 else b""
         deadline = time.monotonic() + seconds
         header = bytearray(mine[: HEADER.size].ljust(HEADER.size, b"\0"))
-        self._wait(self._communicator.Ibcast(self._bytes(header), 0), deadline, what)
+        self._wait(self.communicator.Ibcast(self._bytes(header), 0), deadline, what)
         body = bytearray(mine[HEADER.size :] or bytes(length(bytes(header))))
         if body:
-            self._wait(self._communicator.Ibcast(self._bytes(body), 0), deadline, what)
+            self._wait(self.communicator.Ibcast(self._bytes(body), 0), deadline, what)
         return open_record(bytes(header + body))
 
     def gather(self, make: Callable[[], bytes], what: str, seconds: float) -> list[bytes]:
@@ -313,11 +281,11 @@ class Exchange:
         size = array("q", [len(mine)])
         sizes = array("q", [0]) * self.size
         long = self._mpi.INT64_T
-        self._wait(self._communicator.Iallgather([size, long], [sizes, long]), deadline, what)
+        self._wait(self.communicator.Iallgather([size, long], [sizes, long]), deadline, what)
         total = bytearray(sum(sizes))
         counts = list(sizes)
         target = [total, counts, self._mpi.BYTE]
-        self._wait(self._communicator.Iallgatherv(self._bytes(mine), target), deadline, what)
+        self._wait(self.communicator.Iallgatherv(self._bytes(mine), target), deadline, what)
         parts, start = [], 0
         for count in counts:
             parts.append(bytes(total[start : start + count]))
@@ -327,7 +295,7 @@ class Exchange:
     def barrier(self, seconds: float) -> bool:
         """True if every rank came within this time; for leaving: after a False MPI is of no use."""
         try:
-            self._wait(self._communicator.Ibarrier(), time.monotonic() + seconds, "barrier")
+            self._wait(self.communicator.Ibarrier(), time.monotonic() + seconds, "barrier")
         except RollCallError:
             return False
         return True
@@ -346,7 +314,7 @@ class Exchange:
         return [buffer, self._mpi.BYTE]
 
     def _send(self, data: bytes, to: int, tag: int) -> None:
-        request = self._communicator.Isend(self._bytes(data), to, tag)
+        request = self.communicator.Isend(self._bytes(data), to, tag)
         self._sends.append((request, data))
 
     def _complete_sends(self) -> None:
@@ -365,7 +333,7 @@ class Exchange:
     def _take(self, source: int, tag: int) -> tuple[int, bytes] | None:
         """(sender, bytes) of a message that has arrived, or None; drives MPI's progress."""
         status = self._mpi.Status()
-        message = self._communicator.Improbe(source, tag, status)
+        message = self.communicator.Improbe(source, tag, status)
         if message is None:
             return None
         data = bytearray(status.Get_count(self._mpi.BYTE))

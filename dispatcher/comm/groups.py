@@ -22,6 +22,7 @@ is 1) share them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -156,9 +157,10 @@ def plan(
     used = tp * cp * pp
     if world % used or (dp is not None and used * dp != world):
         asked = f"tp={tp} x cp={cp} x pp={pp}" + (f" x dp={dp}" if dp is not None else "")
+        divide, left = f"tp x cp x pp must divide {world}", f"leave dp out: it is {world // used}"
         raise GroupError(
             f"comm: groups: {asked}: does not fit a world of {world} ranks",
-            hint=_fitting(world, used),
+            hint=divide if world % used else left,
         )
     experts = etp * ep * pp
     if world % experts:
@@ -200,39 +202,17 @@ def _complete(order: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _fitting(world: int, used: int) -> str:
-    if world % used == 0:
-        return f"leave dp out: it is {world // used}"
-    return f"tp x cp x pp must divide {world}"
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How the groups over one axis lie on the hosts: the most hosts any one spans, and that one."""
-
-    axes: str
-    hosts: int
-    example: Ranks
-
-
-def spread(layout: Layout, axes: str, host_of: Mapping[int, str]) -> Spread:
-    """The group over ``axes`` that spans the most hosts."""
-    worst = max(layout.groups(axes), key=lambda ranks: len({host_of[rank] for rank in ranks}))
-    return Spread(axes, len({host_of[rank] for rank in worst}), worst)
-
-
 def check_hosts(layout: Layout, host_of: Mapping[int, str]) -> list[str]:
     """Warnings about tensor parallel groups that span hosts.
 
     Raises GroupError when the hosts' numbers of ranks are uneven and tp does not divide
     them, so that some tp group has to be split and others not.
     """
-    found = spread(layout, "tp", host_of)
-    if found.hosts < 2:
+    widest = max(layout.groups("tp"), key=lambda ranks: len({host_of[rank] for rank in ranks}))
+    where = sorted({host_of[rank] for rank in widest})
+    if len(where) < 2:
         return []
-    slots: dict[str, int] = {}
-    for host in host_of.values():
-        slots[host] = slots.get(host, 0) + 1
+    slots = Counter(host_of.values())
     tp = layout.sizes["tp"]
     uneven = len(set(slots.values())) > 1
     odd = [host for host, count in slots.items() if count % tp]
@@ -242,14 +222,13 @@ def check_hosts(layout: Layout, host_of: Mapping[int, str]) -> list[str]:
             " so some tensor parallel groups would be split over hosts",
             hint=f"give every host a number of slots that {tp} divides",
         )
-    where = sorted({host_of[rank] for rank in found.example})
     why = (
         f"put {tp} ranks on a host"
         if odd
         else "ranks must fill a host before the next, and tp come first in the order"
     )
     return [
-        f"comm: groups: tp={tp}: ranks {', '.join(map(str, found.example))} are on"
+        f"comm: groups: tp={tp}: ranks {', '.join(map(str, widest))} are on"
         f" {', '.join(where)}: tensor parallel over the network is slow: {why}"
     ]
 

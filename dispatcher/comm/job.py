@@ -10,7 +10,6 @@ import json
 import sys
 import warnings
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from dispatcher.comm import groups, mpi
@@ -20,7 +19,7 @@ from dispatcher.comm.groups import Groups
 from dispatcher.comm.nccl import communicator, cuda
 from dispatcher.comm.nccl.communicator import Communicator
 from dispatcher.comm.nccl.library import Library, UniqueId, load
-from dispatcher.comm.roll_call import Facts, labels
+from dispatcher.comm.roll_call import RankInfo, labels
 
 
 class Job:
@@ -29,12 +28,12 @@ class Job:
     ``with init() as job:`` closes it at the end; left by an exception it aborts what was
     built, and a ``sys.exit(3)`` ends the job with 3 instead of hanging.
 
-    rank, size: in the world. local_rank, local_size: on this host. ranks: the facts of all
-    ranks, in rank order. mpi: the mpi4py communicator of all ranks that this job talks
+    rank, size: in the world. local_rank, local_size: on this host. ranks: all ranks,
+    in rank order. mpi: the mpi4py communicator of all ranks that this job talks
     over; make a ``Dup`` of it, or use ``MPI.COMM_WORLD``, for messages of your own.
     """
 
-    def __init__(self, exchange: Exchange, ranks: Sequence[Facts], timeout: float) -> None:
+    def __init__(self, exchange: Exchange, ranks: Sequence[RankInfo], timeout: float) -> None:
         self._exchange = exchange
         self._timeout = timeout
         self._library: Library | None = None
@@ -46,8 +45,8 @@ class Job:
         self.size = exchange.size
         self.me = self.ranks[self.rank]
         self.host = self.me.host
-        self.local_rank = self.me.local_rank
-        self.local_size = sum(facts.host_key == self.me.host_key for facts in ranks)
+        self.local_rank = self.me.local_rank or 0
+        self.local_size = sum(info.host_key == self.me.host_key for info in ranks)
         self.mpi = exchange.communicator
 
     def __repr__(self) -> str:
@@ -56,12 +55,7 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
             return
@@ -172,7 +166,7 @@ class Job:
         made = groups.build(
             plan,
             self.rank,
-            [facts.host for facts in self.ranks],
+            [info.host for info in self.ranks],
             axes=tuple(dict.fromkeys(groups.AXES + tuple(also))),
             torch=self._torch,
             nccl=self._nccl,

@@ -1,27 +1,30 @@
-"""What every rank tells the others once, and whether they can work together.
+"""What every rank tells the others once: where it runs, and whether they can work together.
 
-``gather`` reads this rank's facts; ``compare`` compares those of all ranks and
+Ranks are named ``rank 5 on gpu02``. A rank that is missing cannot tell its
+host, so it is taken from what is known: the launcher's list (``DISPATCH_HOSTS``,
+``name:count,name:count`` in rank order) if there is one, else from a rank of the
+same host that did speak: ranks fill a host before the next, so a rank with local
+rank l of n on a host means that ranks r-l .. r-l+n-1 are there too.
+
+``gather`` reads this rank's settings; ``compare`` compares those of all ranks and
 gives reasons to refuse and warnings. NCCL would meet each of the refused cases
 with a hang or a message from one rank alone.
 
 The values of ``NCCL_*`` do not leave the rank, only a digest of each, by name.
+Pure: environments come as mappings.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
 
-from dispatcher.comm import rank_hosts
-from dispatcher.comm.errors import CommError
+from dispatcher.comm.errors import CommError, describe
 from dispatcher.comm.nccl.cuda import Gpu
 from dispatcher.comm.nccl.library import spell
-from dispatcher.comm.rank_hosts import Seat
-
-_Value = TypeVar("_Value")
 
 #: May differ from rank to rank: they name what is local to a host.
 _LOCAL = frozenset(
@@ -43,26 +46,26 @@ _MULTI_RANK_SINCE = 23000
 
 
 @dataclass(frozen=True)
-class Facts:
-    """One rank's facts.
+class RankInfo:
+    """Where a rank runs, and what it has; at the roll call only the first five are known.
 
     host is for people, host_key equal only on the same host (and network namespace);
+    local_rank and local_size are None until they are told by the launcher or counted;
     nccl is the library's version as ncclGetVersion gives it, None without one; driver is
     the CUDA driver's, 1000 * major + 10 * minor; settings maps NCCL_* names to digests;
-    interface is NCCL_SOCKET_IFNAME as set, or empty; shares_gpu: several ranks a GPU allowed;
+    shares_gpu: several ranks a GPU allowed;
     expected: GPUs that the launcher has found for the ranks of this host, if any are wanted.
     """
 
     rank: int
     host: str
     host_key: str
-    local_rank: int
+    local_rank: int | None = None
+    local_size: int | None = None
     gpu: str | None = None
     gpu_index: int | None = None
     driver: int | None = None
     nccl: int | None = None
-    nccl_path: str = ""
-    interface: str = ""
     shares_gpu: bool = False
     expected: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -73,39 +76,81 @@ class Facts:
 
     def encode(self) -> bytes:
         """JSON, as it crosses MPI."""
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(vars(self)).encode()
 
     @staticmethod
-    def decode(text: bytes) -> Facts:
-        """The facts another rank sent; CommError if it runs another version of this package."""
+    def decode(text: bytes) -> RankInfo:
+        """What another rank sent; CommError if it runs another version of this package."""
         try:
-            return Facts(**json.loads(text))
+            return RankInfo(**json.loads(text))
         except (TypeError, ValueError) as error:
-            raise CommError("comm: facts: the ranks run different versions of dispatch") from error
+            raise CommError(
+                "comm: roll call: the ranks run different versions of dispatch"
+            ) from error
+
+
+def first_number(env: Mapping[str, str], names: Iterable[str]) -> int | None:
+    """The number in the first of these variables that has one, or None."""
+    for name in names:
+        text = env.get(name, "")
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None
+
+
+def settle(ranks: Iterable[RankInfo]) -> dict[int, tuple[int, int]]:
+    """(local rank, local size) of every rank: its number among the ranks with its key."""
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for info in ranks:
+        by_key[info.host_key].append(info.rank)
+    return {
+        rank: (index, len(members))
+        for members in by_key.values()
+        for index, rank in enumerate(sorted(members))
+    }
+
+
+def listed(text: str) -> dict[int, str]:
+    """rank -> host from ``name:count,...`` in rank order; empty if the text is not of that form."""
+    hosts: dict[int, str] = {}
+    for item in filter(None, text.split(",")):
+        name, colon, count = item.rpartition(":")
+        if not (name and colon and count.isascii() and count.isdigit()):
+            return {}
+        for _ in range(int(count)):
+            hosts[len(hosts)] = name
+    return hosts
+
+
+def whereabouts(missing: Iterable[int], present: Iterable[RankInfo], hosts: str) -> dict[int, str]:
+    """rank -> host for those missing ranks whose host is known (``hosts`` is DISPATCH_HOSTS)."""
+    known = listed(hosts)
+    for info in present:
+        if info.local_rank is None or info.local_size is None:
+            continue
+        first = info.rank - info.local_rank
+        for rank in range(first, first + info.local_size):
+            known.setdefault(rank, info.host)
+    return {rank: known[rank] for rank in missing if rank in known}
 
 
 def gather(
-    seat: Seat,
+    info: RankInfo,
     env: Mapping[str, str],
     gpu: Gpu | None,
-    nccl: tuple[int, str] | None,
+    nccl: int | None,
     *,
     wanted: bool = True,
-) -> Facts:
-    """This rank's facts; nccl is (version, path) of the library it found. wanted: a GPU is."""
+) -> RankInfo:
+    """``info`` with the rest; nccl is the version of the library found. wanted: a GPU is."""
     there = env.get("DISPATCH_GPUS", "")
     hidden = env.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
-    return Facts(
-        rank=seat.rank,
-        host=seat.host,
-        host_key=seat.key,
-        local_rank=seat.local_rank or 0,
+    return replace(
+        info,
         gpu=gpu.uuid if gpu else None,
         gpu_index=gpu.index if gpu else None,
         driver=gpu.driver if gpu else None,
-        nccl=nccl[0] if nccl else None,
-        nccl_path=nccl[1] if nccl else "",
-        interface=env.get("NCCL_SOCKET_IFNAME", ""),
+        nccl=nccl,
         shares_gpu=env.get(_MULTI_RANK, "0") not in ("", "0"),
         expected=int(there) if there.isdecimal() and wanted and not hidden else 0,
         settings={
@@ -124,55 +169,67 @@ class Comparison:
     warnings: tuple[str, ...] = ()
 
 
-def compare(ranks: Sequence[Facts]) -> Comparison:
+def compare(ranks: Sequence[RankInfo]) -> Comparison:
     """Whether these ranks can work together: pure, and the same on every rank."""
-    refusals = _shared_gpus(ranks) + _some_without_gpu(ranks) + _versions(ranks)
-    differing = _differing_settings(ranks)
-    for name in _MUST_AGREE:
-        if name in differing:
-            refusals.append((f"comm: {name}: differs: {differing.pop(name)}", f"unset {name}"))
-    warnings = [f"comm: {name}: differs: {groups}" for name, groups in differing.items()]
-    return Comparison(tuple(refusals), tuple(warnings + _drivers(ranks) + _unseen(ranks)))
+    refusals = _shared_gpus(ranks) + _some_without_gpu(ranks)
+    warnings = []
+    some_gpu = any(info.gpu for info in ranks)
+    nccl = _differing(
+        (info, "none" if info.nccl is None else spell(info.nccl))
+        for info in ranks
+        if some_gpu or info.nccl is not None  # who has none and needs none does not count
+    )
+    if nccl:
+        hint = "the same Python environment on every host"
+        refusals.append((f"comm: nccl: versions differ: {nccl}", hint))
+    for name in sorted({name for info in ranks for name in info.settings}):
+        words = _differing((info, info.settings.get(name, "unset")) for info in ranks)
+        if words and name in _MUST_AGREE:
+            refusals.append((f"comm: {name}: differs: {words}", f"unset {name}"))
+        elif words:
+            warnings.append(f"comm: {name}: differs: {words}")
+    drivers = _differing((info, _spell_driver(info.driver)) for info in ranks)
+    if drivers:
+        warnings.append(f"comm: cuda driver: versions differ: {drivers}")
+    return Comparison(tuple(refusals), tuple(warnings + _unseen(ranks)))
 
 
-def labels(ranks: Sequence[Facts]) -> dict[int, str]:
+def labels(ranks: Sequence[RankInfo]) -> dict[int, str]:
     """rank -> host, equal only for ranks of the same host: its name, or name#2 if two share it."""
     keys: dict[str, list[str]] = {}
     found = {}
-    for facts in ranks:
-        known = keys.setdefault(facts.host, [])
-        if facts.host_key not in known:
-            known.append(facts.host_key)
-        number = known.index(facts.host_key) + 1
-        found[facts.rank] = facts.host if number == 1 else f"{facts.host}#{number}"
+    for info in ranks:
+        known = keys.setdefault(info.host, [])
+        if info.host_key not in known:
+            known.append(info.host_key)
+        number = known.index(info.host_key) + 1
+        found[info.rank] = info.host if number == 1 else f"{info.host}#{number}"
     return found
 
 
-def _shared_gpus(ranks: Sequence[Facts]) -> list[tuple[str, str]]:
-    found = []
-    for gpu, members in _spread((facts.rank, facts.gpu) for facts in ranks).items():
-        if gpu is None or len(members) < 2:
-            continue
-        those = [ranks[member] for member in members]
-        allowed = all(
-            facts.shares_gpu and (facts.nccl or 0) >= _MULTI_RANK_SINCE for facts in those
+def _shared_gpus(ranks: Sequence[RankInfo]) -> list[tuple[str, str]]:
+    by_gpu: dict[str, list[RankInfo]] = defaultdict(list)
+    for info in ranks:
+        if info.gpu is not None:
+            by_gpu[info.gpu].append(info)
+    hint = "export CUDA_VISIBLE_DEVICES=$LOCAL_RANK, or fewer slots on that host"
+    return [
+        (
+            f"comm: gpu {gpu}: chosen by {' and '.join(info.name for info in those)}:"
+            " one rank a gpu is allowed",
+            hint,
         )
-        if not allowed:
-            names = " and ".join(facts.name for facts in those)
-            found.append(
-                (
-                    f"comm: gpu {gpu}: chosen by {names}: one rank a gpu is allowed",
-                    "export CUDA_VISIBLE_DEVICES=$LOCAL_RANK, or fewer slots on that host",
-                )
-            )
-    return found
+        for gpu, those in by_gpu.items()
+        if len(those) > 1
+        and not all(info.shares_gpu and (info.nccl or 0) >= _MULTI_RANK_SINCE for info in those)
+    ]
 
 
-def _some_without_gpu(ranks: Sequence[Facts]) -> list[tuple[str, str]]:
-    without = [facts.rank for facts in ranks if facts.gpu is None]
+def _some_without_gpu(ranks: Sequence[RankInfo]) -> list[tuple[str, str]]:
+    without = [info.rank for info in ranks if info.gpu is None]
     if not without or len(without) == len(ranks):
         return []
-    names = rank_hosts.describe(without, {facts.rank: facts.host for facts in ranks})
+    names = describe(without, {info.rank: info.host for info in ranks})
     return [
         (
             f"comm: gpu: none seen by {names}, but by the other ranks",
@@ -181,9 +238,9 @@ def _some_without_gpu(ranks: Sequence[Facts]) -> list[tuple[str, str]]:
     ]
 
 
-def _unseen(ranks: Sequence[Facts]) -> list[str]:
-    expected = {facts.host: facts.expected for facts in ranks if facts.expected}
-    if not expected or any(facts.gpu for facts in ranks):
+def _unseen(ranks: Sequence[RankInfo]) -> list[str]:
+    expected = {info.host: info.expected for info in ranks if info.expected}
+    if not expected or any(info.gpu for info in ranks):
         return []
     host, count = next(iter(expected.items()))
     return [
@@ -192,52 +249,16 @@ def _unseen(ranks: Sequence[Facts]) -> list[str]:
     ]
 
 
-def _versions(ranks: Sequence[Facts]) -> list[tuple[str, str]]:
-    spread = _spread((facts.rank, facts.nccl) for facts in ranks)
-    if not any(facts.gpu for facts in ranks):  # who has none and needs none does not count
-        spread.pop(None, None)
-    if len(spread) < 2:
-        return []
-    words = _spelled(ranks, {_spell_nccl(nccl): members for nccl, members in spread.items()})
-    return [(f"comm: nccl: versions differ: {words}", "the same Python environment on every host")]
-
-
-def _drivers(ranks: Sequence[Facts]) -> list[str]:
-    spread = _spread((facts.rank, facts.driver) for facts in ranks)
-    if len(spread) < 2:
-        return []
-    words = _spelled(ranks, {_spell_driver(driver): members for driver, members in spread.items()})
-    return [f"comm: cuda driver: versions differ: {words}"]
-
-
-def _differing_settings(ranks: Sequence[Facts]) -> dict[str, str]:
-    """name -> who has which value (by its digest), for every NCCL_* not the same on all."""
-    found = {}
-    for name in sorted({name for facts in ranks for name in facts.settings}):
-        spread = _spread((facts.rank, facts.settings.get(name, "unset")) for facts in ranks)
-        if len(spread) > 1:
-            found[name] = _spelled(ranks, spread)
-    return found
-
-
-def _spread(values: Iterable[tuple[int, _Value]]) -> dict[_Value, list[int]]:
-    """value -> the ranks that have it."""
-    spread: dict[_Value, list[int]] = {}
-    for rank, value in values:
-        spread.setdefault(value, []).append(rank)
-    return spread
-
-
-def _spelled(ranks: Sequence[Facts], spread: Mapping[str, Sequence[int]]) -> str:
-    """``2.30.7 (ranks 0-7 on gpu01), 2.29.1 (rank 8 on gpu02)``."""
-    places = {facts.rank: facts.host for facts in ranks}
-    return ", ".join(
-        f"{value} ({rank_hosts.describe(members, places)})" for value, members in spread.items()
-    )
-
-
-def _spell_nccl(version: int | None) -> str:
-    return "none" if version is None else spell(version)
+def _differing(texts: Iterable[tuple[RankInfo, str]]) -> str:
+    """``2.30.7 (ranks 0-7 on gpu01), 2.29.1 (rank 8 on gpu02)``; "" if all have the same."""
+    by_text: dict[str, list[int]] = defaultdict(list)
+    places = {}
+    for info, text in texts:
+        by_text[text].append(info.rank)
+        places[info.rank] = info.host
+    if len(by_text) < 2:
+        return ""
+    return ", ".join(f"{text} ({describe(members, places)})" for text, members in by_text.items())
 
 
 def _spell_driver(version: int | None) -> str:

@@ -5,24 +5,35 @@ ranks are on one host), its addresses cross MPI, and each rank proves that it
 reaches one before torch is asked to. With a GPU on every rank the group is nccl and
 bound to the device, so the communicator is built now and a bad fabric shows here;
 otherwise it is gloo. One path for both.
+
+Where others reach this rank is found by trying and not by guessing: ``candidates`` lists this
+host's addresses, best first. ``reach`` connects to the first that answers and says which
+interface of this host that took, so that gloo can be told to use the same: it goes by the
+host's name otherwise, and on many systems that is 127.0.1.1.
 """
 
 from __future__ import annotations
 
 import datetime
+import fcntl
 import importlib
 import json
 import os
 import secrets
 import socket
+import struct
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.comm import rank_hosts
-from dispatcher.comm.errors import CommError, EnvironmentMissing
+from dispatcher.comm.errors import CommError, EnvironmentMissing, Unreachable
 from dispatcher.comm.exchange import Exchange
 
 _TOKEN = "dispatch/token"  # noqa: S105 - the key's name
 _CONNECT = 5.0
+_SIOCGIFADDR = 0x8915
+LOOPBACK = "127.0.0.1"
+#: Bridges of this host alone: the same address may exist on the other host too.
+_LAST = ("docker", "virbr", "br-", "veth", "lxc", "cni")
 
 
 def load_torch(backend: str) -> Any:
@@ -89,7 +100,7 @@ def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> An
         offer = {
             "port": port,
             "token": token,
-            "addresses": rank_hosts.candidates(os.environ, one_host),
+            "addresses": candidates(os.environ, one_host),
         }
         return json.dumps(offer).encode()
 
@@ -98,33 +109,34 @@ def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> An
     def connect() -> bytes:
         if exchange.rank == 0:
             return b""
-        route = rank_hosts.reach(offer["addresses"], offer["port"], _CONNECT)
-        store = _join(torch, route, timeout)
+        port = offer["port"]
+        address, local = reach(offer["addresses"], port, _CONNECT)
+        store = _join(torch, address, port, timeout)
         if store.get(_TOKEN).decode() != offer["token"]:
             raise CommError(
-                f"{route.address} port {route.port}: another service than rank 0's store",
+                f"{address} port {port}: another service than rank 0's store",
                 hint="export MASTER_ADDR=<an address of rank 0's host that the others reach>",
             )
         hosted.append(store)
-        _tell_gloo(route.local)
-        return route.address.encode()
+        _tell_gloo(local)
+        return address.encode()
 
     used = exchange.assemble("reaching the store", timeout, step=connect, answer=_most_used)
     if exchange.rank == 0:
-        _tell_gloo(used.decode() or rank_hosts.LOOPBACK)
+        _tell_gloo(used.decode() or LOOPBACK)
     return hosted[0]
 
 
 def _host(torch: Any, one_host: bool, timeout: float) -> tuple[Any, int]:
     if one_host or not socket.has_dualstack_ipv6():
-        listener = socket.create_server((rank_hosts.LOOPBACK if one_host else "", 0), backlog=1024)
+        listener = socket.create_server((LOOPBACK if one_host else "", 0), backlog=1024)
     else:
         listener = socket.create_server(
             ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
         )
     port = int(listener.getsockname()[1])
     store = torch.distributed.TCPStore(
-        rank_hosts.LOOPBACK,
+        LOOPBACK,
         port,
         None,
         True,
@@ -135,15 +147,13 @@ def _host(torch: Any, one_host: bool, timeout: float) -> tuple[Any, int]:
     return store, port
 
 
-def _join(torch: Any, route: rank_hosts.Route, timeout: float) -> Any:
+def _join(torch: Any, address: str, port: int, timeout: float) -> Any:
     limit = datetime.timedelta(seconds=timeout)
     try:
-        return torch.distributed.TCPStore(
-            route.address, route.port, None, False, limit, wait_for_workers=False
-        )
+        return torch.distributed.TCPStore(address, port, None, False, limit, wait_for_workers=False)
     except RuntimeError as error:
         first = str(error).splitlines()[0]
-        raise CommError(f"torch store at {route.address} port {route.port}: {first}") from error
+        raise CommError(f"torch store at {address} port {port}: {first}") from error
 
 
 def _most_used(reports: list[bytes]) -> list[bytes]:
@@ -155,6 +165,73 @@ def _most_used(reports: list[bytes]) -> list[bytes]:
 
 def _tell_gloo(local: str) -> None:
     """gloo uses the interface that reached rank 0, unless the user named one."""
-    name = rank_hosts.interface_of(local)
+    name = interface_of(local)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def candidates(env: Mapping[str, str], one_host: bool) -> list[str]:
+    """Addresses of this host to offer, best first: MASTER_ADDR, then the interfaces'.
+
+    Only the loopback one when all ranks are on this host. Names are left to be looked
+    up by whoever connects.
+    """
+    if one_host:
+        return [LOOPBACK]
+    found = [env["MASTER_ADDR"]] if env.get("MASTER_ADDR") else []
+    by_name = interfaces()
+    names = sorted(by_name, key=lambda name: name.startswith(_LAST))
+    found += [by_name[name] for name in names if not by_name[name].startswith("127.")]
+    return list(dict.fromkeys(found + _addresses_v6()))
+
+
+def interfaces() -> dict[str, str]:
+    """name -> IPv4 address of every interface that has one."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def _addresses_v6() -> list[str]:
+    """Global IPv6 addresses, from the kernel's table."""
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as lines:
+            rows = [line.split() for line in lines]
+    except OSError:
+        return []
+    # columns: address, index, prefix length, scope (00 is global), flags, name
+    return [
+        socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0]))
+        for row in rows
+        if len(row) == 6 and row[3] == "00"
+    ]
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface that has this IPv4 address."""
+    return next((name for name, mine in interfaces().items() if mine == address), None)
+
+
+def reach(addresses: Sequence[str], port: int, seconds: float) -> tuple[str, str]:
+    """The first of these addresses that takes a connection, and that of our end of it.
+
+    Each has ``seconds`` to do so. Raises Unreachable with what each of them answered.
+    """
+    problems = []
+    for address in addresses:
+        try:
+            with socket.create_connection((address, port), timeout=seconds) as link:
+                return link.getpeername()[0], link.getsockname()[0]
+        except OSError as error:
+            problems.append(f"{address} port {port}: {error.strerror or error}")
+    raise Unreachable(
+        f"comm: cannot reach rank 0: {'; '.join(problems) or 'it offered no address'}",
+        hint="export MASTER_ADDR=<an address of rank 0's host that the others reach>",
+    )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.comm import GroupError
-from dispatcher.comm.groups import ORDER, Box, check_hosts, plan, spread
+from dispatcher.comm.groups import ORDER, Box, check_hosts, plan
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
@@ -175,8 +175,3 @@ def test_uneven_slots_that_split_tensor_groups_are_refused() -> None:
         )
     with pytest.raises(GroupError, match=r"tp=8: n3 has 4 ranks"):
         check_hosts(plan(24, tp=8), {**hosts(8, 8, 4), **dict.fromkeys(range(20, 24), "n4")})
-
-
-def test_spread_names_the_widest_group() -> None:
-    found = spread(plan(8, tp=2, pp=2), "pp", hosts(4, 4))
-    assert (found.hosts, found.example) == (2, (0, 4))

@@ -9,15 +9,23 @@ import pytest
 
 from dispatcher.comm import CommError
 from dispatcher.comm.nccl.cuda import Gpu
-from dispatcher.comm.rank_hosts import Seat
-from dispatcher.comm.roll_call import Facts, compare, gather, labels
+from dispatcher.comm.roll_call import (
+    RankInfo,
+    compare,
+    first_number,
+    gather,
+    labels,
+    listed,
+    settle,
+    whereabouts,
+)
 
 
-def world(*changes: dict[str, Any]) -> list[Facts]:
+def world(*changes: dict[str, Any]) -> list[RankInfo]:
     """Two ranks a host with a GPU each; a change a rank."""
     return [
         replace(
-            Facts(
+            RankInfo(
                 rank,
                 f"gpu{rank // 2}",
                 f"k{rank // 2}",
@@ -92,17 +100,16 @@ def test_other_settings_and_drivers_only_warn() -> None:
 
 def test_values_of_settings_stay_in_the_rank() -> None:
     env = {"NCCL_NET": "secret", "NCCL_SOCKET_IFNAME": "eth0", "HOME": "/root"}
-    facts = gather(Seat(3, "h", "k", 1, 2), env, Gpu(1, "GPU-x", 12080), (23007, "/lib"))
-    assert b"secret" not in facts.encode()
-    assert list(facts.settings) == ["NCCL_NET"]
-    assert facts.interface == "eth0"
-    assert Facts.decode(facts.encode()) == facts
+    info = gather(RankInfo(3, "h", "k", 1, 2), env, Gpu(1, "GPU-x", 12080), 23007)
+    assert b"secret" not in info.encode()
+    assert list(info.settings) == ["NCCL_NET"]
+    assert RankInfo.decode(info.encode()) == info
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"rank": 1, "other": 2}'])
-def test_facts_of_another_version_are_no_facts(text: bytes) -> None:
+def test_what_another_version_says_is_refused(text: bytes) -> None:
     with pytest.raises(CommError, match="different versions"):
-        Facts.decode(text)
+        RankInfo.decode(text)
 
 
 def test_two_hosts_of_one_name_are_told_apart() -> None:
@@ -131,4 +138,30 @@ def test_gpus_that_the_launcher_knew_of_and_nobody_sees() -> None:
     ],
 )
 def test_how_many_gpus_are_expected(env: dict[str, str], wanted: bool, expected: int) -> None:
-    assert gather(Seat(0, "n", "k", 0, 1), env, None, None, wanted=wanted).expected == expected
+    assert gather(RankInfo(0, "n", "k", 0, 1), env, None, None, wanted=wanted).expected == expected
+
+
+def test_the_first_variable_that_has_a_number_is_taken() -> None:
+    names = ("LOCAL_RANK", "MPI_LOCALRANKID")
+    assert first_number({"LOCAL_RANK": "3", "MPI_LOCALRANKID": "1"}, names) == 3
+    assert first_number({"LOCAL_RANK": "x", "MPI_LOCALRANKID": "1"}, names) == 1
+    assert first_number({"LOCAL_RANK": "x"}, names) is None
+
+
+def test_ranks_of_a_key_are_numbered_together() -> None:
+    ranks = [RankInfo(0, "a", "k1"), RankInfo(1, "a", "k2"), RankInfo(2, "a", "k1")]
+    assert settle(ranks) == {0: (0, 2), 2: (1, 2), 1: (0, 1)}
+
+
+def test_a_missing_rank_is_on_the_host_of_its_neighbours() -> None:
+    present = [RankInfo(8, "gpu02", "k", local_rank=0, local_size=8)]
+    assert whereabouts([9, 15, 16], present, "") == {9: "gpu02", 15: "gpu02"}
+
+
+def test_the_launchers_list_knows_every_host() -> None:
+    assert whereabouts([1, 2], [], "gpu01:2,gpu02:2") == {1: "gpu01", 2: "gpu02"}
+
+
+@pytest.mark.parametrize("text", ["", "gpu01", "gpu01:x", ":3", "a:1,b", "a:-1"])
+def test_a_list_of_another_form_says_nothing(text: str) -> None:
+    assert listed(text) == {}

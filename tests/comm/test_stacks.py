@@ -11,7 +11,8 @@ import pytest
 ASKED = """
 import os, sys
 from dispatcher.comm import bootstrap as stacks
-print(stacks.listen(os.environ), stacks.listen(os.environ), flush=True)
+stacks.show_stacks(os.environ)
+stacks.show_stacks(os.environ)
 def here():
     os.kill(os.getpid(), stacks.SIGNAL)
 here()
@@ -28,7 +29,6 @@ def test_stacks_are_written_when_asked_for(tmp_path: Path, name: str, listens: b
         [sys.executable, "-c", ASKED], env={"TORCHELASTIC_ERROR_FILE": str(path)},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert done.stdout == f"{listens} {listens}\n"
     assert done.returncode == (0 if listens else -62)
     written = [file.read_text() for file in path.parent.iterdir()]
     assert [text.count("in here") for text in written] == [1] * listens

@@ -29,27 +29,12 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from dispatcher.comm.errors import NcclError
 from dispatcher.comm.exchange import Exchange, Pause
 from dispatcher.comm.nccl.buffers import OPERATIONS, Buffer, as_buffer, current_stream
 from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, SCALABLE, SIZE, Library, UniqueId
-
-
-class Calls(Protocol):
-    """What is needed of ``library.Library``; on_host: it works on CPU memory (a test's)."""
-
-    on_host: bool
-
-    def state(self, handle: ctypes.c_void_p) -> int: ...
-    def split(
-        self, parent: ctypes.c_void_p, color: int, key: int, child: ctypes.c_void_p
-    ) -> int: ...
-    def place(self, handle: ctypes.c_void_p) -> tuple[int, int]: ...
-    def call(self, name: str, *arguments: object) -> int: ...
-    def why(self, code: int) -> str: ...
 
 
 class Communicator:
@@ -61,7 +46,7 @@ class Communicator:
 
     def __init__(
         self,
-        library: Calls,
+        library: Library,
         handle: ctypes.c_void_p,
         *,
         who: str,
@@ -83,12 +68,7 @@ class Communicator:
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:
@@ -154,13 +134,7 @@ class Communicator:
 
     # ------------------------------------------------------------------ life
 
-    def split(
-        self,
-        color: int | None,
-        key: int = 0,
-        *,
-        name: str = "",
-    ) -> Communicator | None:
+    def split(self, color: int | None, key: int = 0, *, name: str = "") -> Communicator | None:
         """The ranks with my color, by key and then rank; None for color None.
 
         Collective: every rank of this communicator calls it. No id is used.
@@ -172,20 +146,9 @@ class Communicator:
         if color is None:
             return None
         name = name or f"{self.name}/{color}"
-        finish(
-            self._library,
-            child,
-            IN_PROGRESS,
-            f"{self._who}: {name}: ncclCommSplit",
-            self.timeout,
-        )
-        return Communicator(
-            self._library,
-            child,
-            who=self._who,
-            name=name,
-            timeout=self.timeout,
-        )
+        what = f"{self._who}: {name}: ncclCommSplit"
+        finish(self._library, child, IN_PROGRESS, what, self.timeout)
+        return Communicator(self._library, child, who=self._who, name=name, timeout=self.timeout)
 
     def check(self) -> None:
         """Raises NcclError if the communicator broke since (a peer died, a link went down)."""
@@ -269,13 +232,7 @@ class Communicator:
             raise NcclError(f"{self._who}: {self.name}: {call}: {why}", code=code)
 
 
-def finish(
-    library: Calls,
-    handle: ctypes.c_void_p,
-    code: int,
-    what: str,
-    timeout: float,
-) -> None:
+def finish(library: Library, handle: ctypes.c_void_p, code: int, what: str, timeout: float) -> None:
     """Returns when NCCL is no longer "in progress"; NcclError when it failed or took too long."""
     deadline, pause = time.monotonic() + timeout, Pause()
     while code == IN_PROGRESS:
@@ -375,13 +332,7 @@ def start(
     try:
         exchange.assemble("starting nccl", timeout, step=step, hint=hint)
     except BaseException:
-        abort(library, handle)
+        if handle.value:  # null until NCCL has written it
+            library.call("ncclCommAbort", handle)
         raise
-    who = exchange.who
-    return Communicator(library, handle, who=who, timeout=timeout)
-
-
-def abort(library: Calls, handle: ctypes.c_void_p) -> None:
-    """Free a communicator whose start failed or never ended; null is left alone."""
-    if handle.value:
-        library.call("ncclCommAbort", handle)
+    return Communicator(library, handle, who=exchange.who, timeout=timeout)

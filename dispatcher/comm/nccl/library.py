@@ -146,7 +146,7 @@ class Library:
     longer "in progress".
     """
 
-    on_host = False
+    on_host = False  # whether it works on CPU memory, as a test's does
 
     def __init__(self, path: str) -> None:
         try:

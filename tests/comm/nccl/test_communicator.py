@@ -52,7 +52,7 @@ def calls() -> Calls:
 
 @pytest.fixture
 def communicator(calls: Calls) -> Communicator:
-    return Communicator(calls, ctypes.c_void_p(7), who="rank 1 on n1", timeout=0.2)
+    return Communicator(calls, ctypes.c_void_p(7), who="rank 1 on n1", timeout=0.2)  # type: ignore[arg-type]
 
 
 SOME = Buffer(0x1000, 8)
