@@ -2,9 +2,8 @@
 
 Each pair is a job of its own, with MPI served by dispatch as for any job: so what hangs, aborts or
 cannot start spoils one pair, and is told by its verdict. The program of the ranks travels as a word
-of their command line: ``remote.rank.mpi_pair``, for which the hosts need mpi4py and nothing of
-ours, or ``remote.rank.torch_pair``, which also needs torch and ``dispatcher.comm``. As many as
-``AT_ONCE`` pairs are measured side by side.
+of their command line: ``remote.rank.pair``, for which the hosts need mpi4py, and for torch that
+and ``dispatcher.comm`` too. As many as ``AT_ONCE`` pairs are measured side by side.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dispatcher.checks.pair_ranking import Pair
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.request import Limits
-from dispatcher.remote.rank import mpi_pair, torch_pair
+from dispatcher.remote.rank import pair as program
 from dispatcher.runner.loop import Stop
 from dispatcher.transport.base import Transport
 
@@ -37,14 +36,12 @@ MOST = 64 << 10
 
 @dataclass(frozen=True)
 class Probe:
-    """What the ranks of a pair run: ``file`` with ``words``, seconds to measure and ``limit``.
+    """What the ranks of a pair are given.
 
     start: seconds for Python, its modules and MPI_Init on the hosts. limit: seconds for all else.
     grace: seconds in which a rank whose partner has failed may still say what its host lacks.
     """
 
-    file: str
-    words: tuple[str, ...]
     start: float
     limit: float
     grace: float
@@ -52,9 +49,9 @@ class Probe:
 
 #: torch is large and may lie on a shared disk; NCCL builds its rings before the first byte
 PROBES = {
-    "mpi": Probe(mpi_pair.__file__, (), 30.0, 10.0, 1.0),
-    "nccl": Probe(torch_pair.__file__, ("nccl",), 90.0, 20.0, 20.0),
-    "gloo": Probe(torch_pair.__file__, ("gloo",), 90.0, 20.0, 20.0),
+    "mpi": Probe(30.0, 10.0, 1.0),
+    "nccl": Probe(90.0, 20.0, 20.0),
+    "gloo": Probe(90.0, 20.0, 20.0),
 }
 
 
@@ -80,8 +77,9 @@ class MpiPairs:
         self._python = python
         self._iface = iface
         self._connect = connect
+        self._backend = over
         self._probe = PROBES[over]
-        self._program = Path(self._probe.file).read_text(encoding="utf-8")
+        self._program = Path(program.__file__).read_text(encoding="utf-8")
         self._lock = threading.Lock()
         self._stops: list[Stop] = []
         self._over = False
@@ -138,7 +136,7 @@ class MpiPairs:
     def _session(self, pair: tuple[int, int], said: Said) -> RunSession:
         hosts = [replace(self._hosts[one], slots=1, max_slots=None, gpus=None) for one in pair]
         figures = str(SECONDS), str(self._probe.limit)
-        words = [self._python, "-c", self._program, *self._probe.words, *figures]
+        words = [self._python, "-c", self._program, self._backend, *figures]
         job = request(
             Hostlist(tuple(replace(host, spare=False) for host in hosts)), words,
             kind="command", cwd="/", nproc_per_node=1, devices="none", iface=self._iface,
@@ -161,7 +159,7 @@ class Said(Sink):
         """The result of ``rank``: latency and rate or None, why and lack or ""."""
         told: Mapping[str, Any] = {}
         for line in self._text.get(rank, b"").splitlines():
-            head, found, text = line.partition(mpi_pair.MARK.encode())
+            head, found, text = line.partition(program.MARK.encode())
             if found and not head:
                 told = _object(text)
         return {

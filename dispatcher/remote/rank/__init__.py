@@ -1,4 +1,4 @@
-"""What is loaded into a rank's own process, and the programs of ranks that measure pairs.
+"""What is loaded into a rank's own process, and the program of ranks that measure pairs.
 
 The folder is on the path of ranks: no module here may have a name of the standard library.
 Never here: what a script imports by itself (``comm``).

@@ -9,11 +9,11 @@ import pytest
 from rig import Cluster
 
 from dispatcher.api.rank_pairs import MOST, Said
-from dispatcher.remote.rank import mpi_pair
+from dispatcher.remote.rank import pair as program
 
 from ..conftest import Desk
 
-MARK = mpi_pair.MARK.encode()
+MARK = program.MARK.encode()
 
 
 def test_two_hosts(cluster: Cluster, isolated: None) -> None:
@@ -28,10 +28,10 @@ def test_two_hosts(cluster: Cluster, isolated: None) -> None:
 
 def test_a_rank_that_is_late_waits_for_nobody(desk: Desk) -> None:
     pytest.importorskip("mpi4py")
-    with open(mpi_pair.__file__) as file:
-        program = file.read()
-    words = "--label", "none", "-H", "localhost:2", "--no-python", sys.executable, "-c", program
-    done = desk.run(*words, "0.1", "0")
+    with open(program.__file__) as file:
+        text = file.read()
+    words = "--label", "none", "-H", "localhost:2", "--no-python", sys.executable, "-c", text
+    done = desk.run(*words, "mpi", "0.1", "0")
     assert done.returncode == 1, done
     said = Said()
     said.output(0, 1, done.stdout.encode())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rig import Cluster
 
-from dispatcher.remote.rank import mpi_pair, torch_pair
+from dispatcher.remote.rank import pair as program
 
 NEEDS = [name for name in ("torch", "mpi4py") if importlib.util.find_spec(name) is None]
 needs_ranks = pytest.mark.skipif(bool(NEEDS), reason=f"needs {NEEDS} in the ranks' Python")
@@ -82,24 +82,24 @@ def test_what_a_host_lacks(
     monkeypatch.setitem(sys.modules, "torch", there)
     monkeypatch.setitem(sys.modules, "torch.distributed", there and there.distributed)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace())
-    said = torch_pair.lack(over)
+    said = program.lack(over)
     assert words in said
     assert bool(words) == bool(said)
 
 
 def test_a_hang_ends_by_the_deadline() -> None:
-    program = """
+    late = """
 import threading
-from dispatcher.remote.rank.torch_pair import Told
-told = Told()
-told.doing = "large all-reduces"
-told.found["latency"] = 0.5
-told.until(0)
+from dispatcher.remote.rank.pair import Result
+result = Result()
+result.doing = "large all-reduces"
+result.found["latency"] = 0.5
+result.until(0)
 threading.Event().wait(60)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith(mpi_pair.MARK)
+    assert done.stdout.startswith(program.MARK)
     why = "no answer in time: large all-reduces"
-    said = json.loads(done.stdout.removeprefix(torch_pair.MARK))
+    said = json.loads(done.stdout.removeprefix(program.MARK))
     assert said == {"latency": 0.5, "rate": None, "why": why, "lack": ""}

@@ -1,0 +1,288 @@
+"""One end of a pair of hosts measured by two ranks, one on each: the whole program of a rank.
+
+``mpi``: over MPI alone; any Python from 3.8 on with mpi4py can run it, nothing of dispatch is
+loaded. Rank 0 plays ping-pong, then sends, then receives. A direction is measured in rounds that
+double in size until one takes long enough: so a slow link needs few bytes and a fast one is not
+measured by its latency, and nothing is left under way when it is over. The round is over when the
+other end has all of it and said so. Nothing is waited for beyond the deadline: requests are tested.
+
+``nccl`` or ``gloo``: by all-reduces of torch, on GPU 0 of each host or on the CPU: apart from the
+device it is one path, that of a training job, started by ``dispatcher.comm``. Latency is the median
+time of an all-reduce of 8 bytes. Bandwidth is busbw as nccl-tests have it, which between two ranks
+is bytes / time: tensors double in size, then the number of all-reduces does, until a round takes
+long enough for the slower of the two ranks, whose time counts. The sums are looked at: a wrong one
+is a failure. Whoever waits there, torch or CUDA, cannot be asked to stop: when time is up a thread
+of its own tells what was being done, and ends the process. MPI_Init has the deadline of the job.
+
+The result is a line of standard output, ``MARK`` and JSON: latency (s, there and back), rate
+(bytes/s that this end sent), why (what went wrong), lack (what this host itself lacks). argv: mpi,
+nccl or gloo, seconds for a direction, seconds for all once MPI is up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from array import array
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MARK = "dispatch pair: "
+PINGS = 20
+#: bytes of the first round
+FIRST = 1 << 16
+#: over MPI: bytes of a message, and of the last round; messages under way
+PIECE, MOST, AHEAD = 1 << 22, 1 << 30, 4
+#: bytes of the largest tensor, and how many of those in a round at most
+LARGEST, REPEATS = 1 << 28, 64
+
+
+class Result:
+    """What this rank has found; it says it once, in time."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {"latency": None, "rate": None, "why": "", "lack": ""}
+        self.doing = ""
+        self._once = threading.Lock()
+
+    def tell(self) -> None:
+        """Write the line, unless it was written before."""
+        if self._once.acquire(blocking=False):
+            print(MARK + json.dumps(self.found), flush=True)
+
+    def until(self, limit: float) -> None:
+        """This process ends in ``limit`` seconds, whatever it then waits for."""
+        late = threading.Timer(limit, self._late)
+        late.daemon = True
+        late.start()
+
+    def _late(self) -> None:
+        self.found["why"] = f"no answer in time: {self.doing}"
+        self.tell()
+        os._exit(1)
+
+
+class MpiEnd:
+    """This end of the pair on ``world``; ``until``: when all is late."""
+
+    def __init__(self, world: Any, until: float) -> None:
+        self._world = world
+        self._until = until
+        self._other = 1 - world.Get_rank()
+        self._word = array("q", [0])
+        self._piece = memoryview(bytearray(PIECE))
+
+    def wait(self, request: Any) -> None:
+        """Raises: TimeoutError."""
+        while not request.Test():
+            if time.monotonic() > self._until:
+                raise TimeoutError("no answer in time")
+            os.sched_yield()
+
+    def say(self, number: int) -> None:
+        """Send a number. Raises: TimeoutError, as all below."""
+        self.wait(self._world.Isend(array("q", [number]), self._other))
+
+    def hear(self) -> int:
+        """The number that the other end sends."""
+        self.wait(self._world.Irecv(self._word, self._other))
+        return self._word[0]
+
+    def ping(self) -> float:
+        """Seconds there and back."""
+        times = []
+        for _ in range(PINGS):
+            began = time.monotonic()
+            self.say(1)
+            self.hear()
+            times.append(time.monotonic() - began)
+        return sorted(times)[len(times) // 2]
+
+    def pong(self) -> None:
+        """The other end of ``ping``."""
+        for _ in range(PINGS):
+            self.hear()
+            self.say(1)
+
+    def send(self, seconds: float) -> float:
+        """Bytes/s that arrived at the other end."""
+        size = FIRST
+        while True:
+            began = time.monotonic()
+            self.say(size)
+            under_way = []
+            for at in range(0, size, PIECE):
+                piece = self._piece[: min(PIECE, size - at)]
+                under_way.append(self._world.Isend(piece, self._other))
+                if len(under_way) == AHEAD:
+                    self.wait(under_way.pop(0))
+            for request in under_way:
+                self.wait(request)
+            self.hear()
+            took = time.monotonic() - began
+            if took > seconds / 2 or size >= MOST:
+                self.say(0)
+                return size / max(took, 1e-6)
+            size *= 2
+
+    def receive(self) -> None:
+        """The other end of ``send``."""
+        while True:
+            left = self.hear()
+            if not 0 < left <= MOST:
+                return
+            while left:
+                piece = self._piece[: min(PIECE, left)]
+                self.wait(self._world.Irecv(piece, self._other))
+                left -= len(piece)
+            self.say(1)
+
+
+def measure_mpi(found: dict[str, Any], seconds: float, limit: float) -> None:
+    """Fill ``found`` over MPI alone."""
+    try:
+        mpi = import_module("mpi4py.MPI")
+    except ImportError as error:
+        found["lack"] = f"{sys.executable}: {error}; --python PATH names another"[:400]
+        return
+    try:
+        world = mpi.COMM_WORLD
+        if world.Get_size() != 2:
+            found["lack"] = f"MPI has made a world of {world.Get_size()}"
+            return
+        end = MpiEnd(world, time.monotonic() + limit)
+        if world.Get_rank() == 0:
+            found["latency"] = end.ping()
+            found["rate"] = end.send(seconds)
+            end.receive()
+        else:
+            end.pong()
+            end.receive()
+            found["rate"] = end.send(seconds)
+    except (TimeoutError, mpi.Exception) as error:
+        found["why"] = (str(error).splitlines() or ["MPI failed"])[0][:400]
+
+
+def lack(backend: str) -> str:
+    """What ``backend`` needs and this host has not, with a remedy; "" if all is there."""
+    for name in ("torch", "torch.distributed", "mpi4py", "dispatcher.comm"):
+        try:
+            import_module(name)
+        except Exception as error:  # noqa: BLE001 - a broken library raises what it likes
+            return f"{sys.executable}: {name}: {_line(error)}; --python PATH names another"
+    if backend != "nccl":
+        return ""
+    torch: Any = sys.modules["torch"]
+    if not torch.cuda.is_available():
+        built = "is built for the CPU alone" if torch.version.cuda is None else "sees no GPU"
+        remedy = "a torch for CUDA" if torch.version.cuda is None else "ask nvidia-smi why"
+        return f"torch {torch.__version__} {built}; {remedy}, or --backend gloo"
+    if not torch.distributed.is_nccl_available():
+        return f"torch {torch.__version__} is built without NCCL; another torch, or --backend gloo"
+    return ""
+
+
+class TorchEnd:
+    """This end of the pair, in ``job``, whose process group is up."""
+
+    def __init__(self, torch: Any, job: Any) -> None:
+        self._torch = torch
+        self._distributed = torch.distributed
+        self._job = job
+        self._sync = torch.cuda.synchronize if job.backend == "nccl" else lambda: None
+
+    def latency(self) -> float:
+        """Seconds of a small all-reduce."""
+        data = self._torch.zeros(2, device=self._job.device)
+        self._timed(data, 1)  # the first one builds what the others use
+        return sorted(self._timed(data, 1) for _ in range(PINGS))[PINGS // 2]
+
+    def rate(self, seconds: float) -> float:
+        """busbw, bytes/s. Raises: ArithmeticError."""
+        size, times = FIRST, 1
+        while True:
+            data = self._torch.full((size // 4,), self._job.rank + 1.0, device=self._job.device)
+            self._distributed.all_reduce(data)
+            if not bool((data == 3).all()):
+                raise ArithmeticError(f"wrong sums in an all-reduce of {size} bytes")
+            data.zero_()
+            took = self._slower(self._timed(data, times))
+            if took * times > seconds / 2 or times >= REPEATS:
+                return size / took
+            if size < LARGEST:
+                size *= 2
+            else:
+                times *= 2
+
+    def _timed(self, data: Any, times: int) -> float:
+        """Seconds of one of ``times`` all-reduces."""
+        self._sync()
+        began = time.perf_counter()
+        for _ in range(times):
+            self._distributed.all_reduce(data)
+        self._sync()
+        return max(time.perf_counter() - began, 1e-9) / times
+
+    def _slower(self, seconds: float) -> float:
+        """The larger figure of both ranks: so they decide alike."""
+        figure = self._torch.tensor([seconds], dtype=self._torch.float64, device=self._job.device)
+        self._distributed.all_reduce(figure, op=self._distributed.ReduceOp.MAX)
+        return float(figure.item())
+
+
+def measure_torch(result: Result, backend: str, seconds: float, limit: float) -> None:
+    """Fill ``result``, and leave the job in good order if nothing went wrong."""
+    found = result.found
+    # two hosts that lack something are both told, not only the one that knows it first
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    found["lack"] = lack(backend)[:400]
+    if found["lack"]:
+        result.tell()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    if found["lack"]:
+        return
+    comm: Any = import_module("dispatcher.comm")
+    try:
+        device = 0 if backend == "nccl" else "cpu"
+        job = comm.init(timeout=limit, device=device, abort_on_exception=False)
+        result.doing = f"starting {backend}"
+        result.until(limit)
+        if job.size != 2 or job.backend != backend:
+            found["lack"] = f"{job.size} ranks have met for {job.backend}, not 2 for {backend}"
+            return
+        job.init_torch(timeout=limit)
+        end = TorchEnd(sys.modules["torch"], job)
+        result.doing = "small all-reduces"
+        found["latency"] = end.latency()
+        result.doing = "large all-reduces"
+        found["rate"] = end.rate(seconds)
+        result.tell()
+        job.close()
+    except comm.EnvironmentMissing as error:
+        found["why" if error.shared else "lack"] = _line(error)
+    except Exception as error:  # noqa: BLE001 - torch raises what it likes
+        found["why"] = _line(error)
+
+
+def _line(error: Exception) -> str:
+    """The first line of what ``error`` says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+if __name__ == "__main__":
+    result = Result()
+    backend, figures = sys.argv[1], map(float, sys.argv[2:4])
+    if backend == "mpi":
+        measure_mpi(result.found, *figures)
+    else:
+        measure_torch(result, backend, *figures)
+    result.tell()
+    if result.found["why"] or result.found["lack"]:
+        os._exit(1)  # not by MPI_Finalize, which would wait for the other end
