@@ -52,7 +52,7 @@ AGENT_MODULES = {
 #: what a part loads that few runs need, and only in a process of its own
 PART_MODULES = {
     "remote.pmi.mpi_library": {"ctypes"},
-    "remote.probe.nvidia": {"ctypes"},
+    "remote.probe.usage": {"ctypes"},
     "remote.pmi.libpmix": {"ctypes"},
     "remote.pmi.pmix_server": {"_thread", "ctypes", "re"},
     "remote.tree_command": {"ctypes"},

@@ -52,9 +52,9 @@ MODULES = (
 
 #: what few runs need; it follows in the ``prepare`` order of those that do
 PARTS = (
-    "pmi.pmi_port", "agent.rank_stdin", "protocol.dedup", "probe.probes", "probe.tcp_pair",
-    "probe.survey", "probe.sampler", "probe.usage", "probe.nvidia", "probe.stack_dump",
-    "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.mpi_library",
+    "pmi.pmi_port", "agent.rank_stdin", "protocol.dedup", "probe.probes", "probe.survey",
+    "probe.sampler", "probe.usage", "probe.stack_dump", "pmi.pmix_bridge", "pmi.pmix_server",
+    "pmi.libpmix", "pmi.mpi_library",
 )  # fmt: skip
 
 #: a host's end of a copy, and what passes files on where there is a tree

@@ -94,16 +94,15 @@ def survey(
     *,
     seconds: float,
     connect: float = 10.0,
-    more: Sequence[str] = (),
     clock: Callable[[], float] = time.time,
 ) -> tuple[Answer, ...]:
     """The answers of ``hosts`` in their order, in at most ``connect + seconds``.
 
     readings: see ``remote.probe.survey``. seconds: for all readings of one host together.
-    more: modules of the agent that these readings need. clock: our own, s since 1970.
+    clock: our own, s since 1970.
     Raises: Stopped.
     """
-    source = payload.alone("probe.survey", (*NEEDS, *more))
+    source = payload.alone("probe.survey", NEEDS)
     words = payload.alone_command(source, pack(list(readings)))
     limits = ExecLimits(connect=connect, command=seconds, grace=0.5, total=connect + seconds)
     answers = _Answers(clock)
@@ -289,7 +288,7 @@ def play_round(
     reading = ["pair", "call", ["pair", table, SECONDS, limit], limit + 1.0, 4096]
     answers = survey(
         [hosts[host] for host in playing], [reading], transport_for,
-        seconds=limit + 4.0, connect=connect, more=("probe.tcp_pair",),
+        seconds=limit + 4.0, connect=connect,
     )  # fmt: skip
     said = {
         host: _said(answer.readings.get("pair"), answer.problem)

@@ -31,7 +31,7 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
             "agent.agent_loop",
             "        if not member.pipes and member.status is not None:\n",
             "        if not member.pipes and member.status is None:\n"
-            "            proctree.signal_group(member.pid, SIGKILL)\n"
+            "            proctree.send_signal(-member.pid, SIGKILL)\n"
             "        if not member.pipes and member.status is not None:\n",
         ),
     ),
@@ -196,7 +196,7 @@ def _host_keys(put: Put) -> None:
 
 def _sync_marker(put: Put) -> None:
     """All that a host says is taken for frames."""
-    from dispatcher.bootstrap.sync_scanner import SyncScanner
+    from dispatcher.bootstrap.payload import SyncScanner
     from dispatcher.remote.protocol.frames import SYNC
 
     put(SyncScanner, "feed", lambda self, data: data.removeprefix(SYNC))

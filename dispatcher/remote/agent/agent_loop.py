@@ -180,8 +180,6 @@ class Loop:
         self.first.append(encode(TAKEN, COUNT.pack(count)))
 
     def do_prepare(self, message: dict[str, Any]) -> None:
-        # an agent that runs from files has them all
-        getattr(__spec__.loader, "sources", {}).update(message["parts"])
         if message.get("equal") and self.encode is encode:
             from dispatcher.remote.protocol.dedup import Deduplicator
 
@@ -281,10 +279,9 @@ class Loop:
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
         if self.sampler is not None:
-            self.do_sample({"seconds": self.sampler.seconds, "parts": {}})
+            self.do_sample({"seconds": self.sampler.seconds})
 
     def do_sample(self, message: dict[str, Any]) -> None:
-        getattr(__spec__.loader, "sources", {}).update(message["parts"])
         from dispatcher.remote.probe.sampler import Sampler
 
         self.sampler = self.sampler or Sampler(self.poll)
@@ -343,7 +340,7 @@ class Loop:
         self.do_send("notice", {"text": "rank %s was killed: MPI: %s" % (name, why)})
         member = self.ranks.get(rank)
         if member is not None and member.status is None:
-            proctree.signal_group(member.pid, SIGKILL)
+            proctree.send_signal(-member.pid, SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
         self.no_failure_yet = self.no_failure_yet and signum in (SIGUSR1, SIGUSR2, SIGSTOP, SIGCONT)
@@ -352,7 +349,7 @@ class Loop:
         for rank in ranks:
             member = self.ranks[rank]
             if member.status is None:
-                proctree.signal_group(member.pid, signum)
+                proctree.send_signal(-member.pid, signum)
             else:
                 proctree.signal_leftovers(member.pid, signum)
 
@@ -369,26 +366,17 @@ class Loop:
         killed, left = proctree.kill_all(self.reap)
         if self.pmi is not None and not left:
             self.pmi.remove_segments()
-        self.tell(("swept", len(killed - ended), left, self.mark(), proctree.stuck(left)))
+        stuck = [proctree.where(pid) for pid in left[:16]]
+        self.tell(("swept", len(killed - ended), left, self.mark(), stuck))
 
     def do_cut(self, rank: int) -> None:
         member = self.ranks[rank]
         for stream, fd in list(member.pipes.items()):
-            self.read_rest(member, stream, fd)
+            size = 0  # of what the pipe holds: nothing is lost that the rank itself wrote
+            while size < PIPE_LIMIT and (data := process.read(fd, OUTPUT_LIMIT)):
+                size += len(data)
+                self.take_output(member, stream, data)
             self.end_stream(member, stream)
-
-    def read_rest(self, member: Process, stream: int, fd: int) -> None:
-        """Take what the pipe holds, so that a cut loses nothing the rank itself wrote."""
-        size = 0
-        while size < PIPE_LIMIT:
-            try:
-                data = os.read(fd, OUTPUT_LIMIT)
-            except OSError:
-                return
-            if not data:
-                return
-            size += len(data)
-            self.take_output(member, stream, data)
 
     def do_exit(self, code: int) -> None:
         self.exit_code = code
@@ -396,19 +384,12 @@ class Loop:
     # -- ranks ----------------------------------------------------------------
 
     def reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in proctree.reaped():
             member = self.by_pid.pop(pid, None)
             if member is not None:
-                member.status = process.exit_status(status)
+                member.status = proctree.exit_status(status)
                 if self.pmi is not None:
-                    ended = self.pmi.ended(member.rank, member.status, monotonic())
-                    self.act(ended)
+                    self.act(self.pmi.ended(member.rank, member.status, monotonic()))
                 if self.stdin is not None:
                     self.act(self.stdin.ended(member.rank))
                 why = self.examine(member)
@@ -434,12 +415,9 @@ class Loop:
         if self.credit <= 0 or self.second_size > LANE_LIMIT:
             self.pace()
             return
-        try:
-            data = os.read(fd, min(OUTPUT_LIMIT, self.credit))
-        except BlockingIOError:
+        data = process.read(fd, min(OUTPUT_LIMIT, self.credit))
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self.end_stream(member, stream)
             return
@@ -489,19 +467,19 @@ class Loop:
     # -- the link -------------------------------------------------------------
 
     def hear(self) -> None:
-        try:
-            data = os.read(self.link_in, 1 << 20)
-        except BlockingIOError:
+        data = process.read(self.link_in, 1 << 20)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self.lose_link()
             return
         try:
             for frame in self.decoder.feed(data):
                 if frame.kind == CONTROL:
-                    self.tell(("order", unpack(frame.body)))
+                    order = unpack(frame.body)
+                    # an agent that runs from files has them all
+                    getattr(__spec__.loader, "sources", {}).update(order.get("parts", ()))
+                    self.tell(("order", order))
                 elif frame.kind != INPUT:
                     raise WireError("output from the launcher")  # noqa: TRY301
                 elif self.stdin is not None:

@@ -65,7 +65,7 @@ class Guardian:
         pthread_sigmask(SIG_SETMASK, [])
         if self._wait():
             agent, self.agent = self.agent, 0
-            code = _reaped(agent)
+            code = proctree.exit_status(os.waitpid(agent, 0)[1])
             if code in (0, 3):  # it has swept itself: ``node``
                 return code
             self._say("the agent was killed by signal %d" % -code if code < 0 else "it crashed")
@@ -117,17 +117,8 @@ class Guardian:
             pass  # nobody listens any more
 
 
-def _reaped(pid: int) -> int:
-    """The exit code of our child, or minus the signal that ended it."""
-    status = os.waitpid(pid, 0)[1]
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
 def _reap_all() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
+    for _ in proctree.reaped():
         pass
 
 
@@ -188,9 +179,7 @@ def fork_guardian(link: int) -> GuardianPipe:
         os.close(tell)
         code = 1
         try:
-            first = _first_words(told, link)
-
-            code = Guardian(pid, link, told, first).watch()
+            code = Guardian(pid, link, told, _first_words(told, link)).watch()
         finally:
             os._exit(code)
     os.close(told)

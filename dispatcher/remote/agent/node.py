@@ -51,6 +51,16 @@ EXIT_LIFELINE = 3
 
 FRESH, PREPARED, RUNNING, DYING, OVER = "fresh", "prepared", "running", "dying", "over"
 
+#: orders that change nothing here, by the state in which they are carried out: order -> action
+CARRIED_OUT: dict[str, dict[str, str]] = {
+    FRESH: {},
+    PREPARED: {"probe": "probe"},
+    RUNNING: {
+        "spawn": "spawn", "sample": "sample", "mpi_look": "pmi", "pmix": "pmi",
+        "pmi_release": "pmi", "pmi_answer": "pmi", "pmi_who": "pmi",
+    },
+}  # fmt: skip
+
 
 class Node:
     """The state of this host's part of one run."""
@@ -109,13 +119,11 @@ class Node:
         if kind == "prepare" and not self.alive and not self.draining:  # N-5
             self.state = PREPARED
             return [("prepare", message)]
-        if kind == "probe" and self.state == PREPARED:
-            return [("probe", message)]
         if kind == "start" and self.state == PREPARED:
             self.state = RUNNING
             return [("start", message)]
-        if kind == "spawn" and self.state == RUNNING:
-            return [("spawn", message)]
+        if kind in CARRIED_OUT[self.state]:
+            return [(CARRIED_OUT[self.state][kind], message)]
         if kind == "signal":
             ranks = message["ranks"]
             # a rank that is draining has ended, but what it left in its group has not
@@ -134,11 +142,6 @@ class Node:
             self.paused = False
             self.deadlines["lease"] = now + self.lease
             return [("signal", sorted(self.alive), SIGCONT), ("send", "beat", {})]
-        if kind == "sample" and self.state == RUNNING:
-            return [("sample", message)]
-        of_mpi = ("pmi_release", "pmi_answer", "pmi_who", "pmix", "mpi_look")
-        if kind in of_mpi and self.state == RUNNING:
-            return [("pmi", message)]
         if kind == "finish":
             self.state = OVER
             self.deadlines.clear()
@@ -161,7 +164,8 @@ class Node:
             ("send", "exited", {"rank": rank, "status": status, **(why or {})})
         ]
         if not self.alive and "kill" in self.deadlines:  # N-2: nobody is left to wait for
-            actions += self._kill()
+            del self.deadlines["kill"]
+            actions.append(("sweep",))
         return actions
 
     def _on_drained(self, now: float, rank: int) -> list[Action]:
@@ -177,7 +181,7 @@ class Node:
         # somebody may still listen, and what the ranks do now is not their fault
         actions: list[Action] = [("send", "dying", {"why": why})]
         if not self.alive:
-            return actions + self._kill()
+            return [*actions, ("sweep",)]
         self.deadlines["kill"] = now + self.lifeline_grace
         everyone = sorted(self.alive)
         return [*actions, ("signal", everyone, SIGTERM), ("signal", everyone, SIGCONT)]
@@ -204,22 +208,15 @@ class Node:
 
     def _due(self, name: Key, now: float) -> list[Action]:
         if isinstance(name, tuple):
-            return self._drain_due(name[1], now)
+            if not self.held_back:
+                return [("send", "leaked", {"rank": name[1]}), ("cut", name[1])]
+            self.deadlines[name] = now + DRAIN
+            return []
         if name == "lease":
             why = "the agent heard nothing from the launcher for %.0f s" % self.lease
             return self._on_lifeline(now, why)
         if name == "kill":
-            return self._kill()
+            return [("sweep",)]
         self.deadlines["beat"] = now + self.heartbeat
         # nobody reads while the launcher is stopped, and beats would pile up
         return [("alive",)] if self.paused else [("send", "beat", {}), ("alive",)]
-
-    def _drain_due(self, rank: int, now: float) -> list[Action]:
-        if self.held_back:
-            self.deadlines["drain", rank] = now + DRAIN
-            return []
-        return [("send", "leaked", {"rank": rank}), ("cut", rank)]
-
-    def _kill(self) -> list[Action]:
-        self.deadlines.pop("kill", None)
-        return [("sweep",)]

@@ -11,14 +11,21 @@ from __future__ import annotations
 
 import errno
 import os
-from _signal import NSIG, SIG_DFL, SIGKILL, SIGSTOP, signal  # type: ignore[import-not-found]
+from _signal import (  # type: ignore[import-not-found]
+    NSIG,
+    SIG_DFL,
+    SIGKILL,
+    SIGSTOP,
+    set_wakeup_fd,
+    signal,
+)
 
 from dispatcher.remote.host import proctree
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import NoReturn
 
 
@@ -91,6 +98,16 @@ def spawn(
     return Process(rank, pid, out, err)
 
 
+def read(fd: int, size: int) -> bytes | None:
+    """What is there now, of ``size`` bytes at most; None for nothing yet, b"" at the end."""
+    try:
+        return os.read(fd, size)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 def _read_all(fd: int) -> bytes:
     parts: list[bytes] = []
     while True:
@@ -122,13 +139,7 @@ def _become(
         os.dup2(err, 2)
         if keep >= 0:
             os.set_inheritable(keep, True)
-        # Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so over execve
-        for number in range(1, NSIG):
-            if number not in (SIGKILL, SIGSTOP, 32, 33):  # 32, 33: glibc's own
-                try:
-                    signal(number, SIG_DFL)
-                except (OSError, ValueError):
-                    pass
+        _reset_signals()
         step = "chdir"
         os.chdir(cwd)
         step = "exec"
@@ -141,6 +152,38 @@ def _become(
         os.write(tell, b"%s %d" % (step.encode(), number))
     finally:
         os._exit(127)
+
+
+def _reset_signals() -> None:
+    """Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so over execve."""
+    set_wakeup_fd(-1)
+    for number in range(1, NSIG):
+        if number not in (SIGKILL, SIGSTOP, 32, 33):  # 32, 33: glibc's own
+            try:
+                signal(number, SIG_DFL)
+            except (OSError, ValueError):
+                pass
+
+
+def become(parent: int, keep: set[int], work: Callable[[], None], what: str) -> NoReturn:
+    """In a fresh child: do ``work`` with nothing of the parent's but ``keep``, and end.
+
+    keep: descriptors; 0 to 2 are kept too. what: names it in the last words of a failure.
+    """
+    try:
+        _reset_signals()
+        if proctree.signal_with_parent(parent, SIGKILL):
+            for fd in {*map(int, os.listdir("/proc/self/fd"))} - keep - {0, 1, 2}:
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass  # the one that listed the folder
+            work()
+    except Exception as error:  # noqa: BLE001 - told by its end; this says why
+        text = "%s: %s: %s\n" % (what, type(error).__name__, error)
+        os.write(2, text.encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(1)
 
 
 def found(argv: list[bytes], path: bytes = b"") -> list[bytes]:
@@ -174,13 +217,6 @@ def search(name: bytes, path: bytes | None) -> list[bytes]:
         return [name]
     folders = (b"/usr/local/bin:/usr/bin:/bin" if path is None else path).split(b":")
     return [os.path.join(folder or b".", name) for folder in folders]
-
-
-def exit_status(status: int) -> int:
-    """A wait(2) status as exit code (>= 0) or minus the signal number."""
-    if os.WIFSIGNALED(status):
-        return -os.WTERMSIG(status)
-    return os.WEXITSTATUS(status)
 
 
 def scrubbed(environ: Iterable[tuple[bytes, bytes]], scrub: list[bytes]) -> dict[bytes, bytes]:

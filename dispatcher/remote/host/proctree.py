@@ -19,7 +19,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 # what ctypes.CDLL(None).prctl is; importing ctypes itself would cost the start 1 to 2 ms
@@ -71,11 +71,9 @@ def descendants(root: int) -> list[int]:
             continue
         finally:
             os.close(fd)
-        if fields[0] not in (b"Z", b"X"):
-            children.setdefault(int(fields[1]), []).append(int(name))
-        else:
-            # a zombie that is not reaped yet may still have living children
-            children.setdefault(int(fields[1]), []).append(-int(name))
+        # a zombie that is not reaped yet may still have living children
+        pid = -int(name) if fields[0] in (b"Z", b"X") else int(name)
+        children.setdefault(int(fields[1]), []).append(pid)
     found = []
     front = [root]
     while front:
@@ -100,21 +98,30 @@ def signal_leftovers(group: int, signum: int) -> None:
             pass
 
 
-def signal_group(pid: int, signum: int) -> bool:
-    """Send ``signum`` to the process group led by ``pid``; False when it is gone."""
+def send_signal(pid: int, signum: int) -> bool:
+    """Send ``signum`` to ``pid``, or to the group that -``pid`` leads; False when it is gone."""
     try:
-        os.killpg(pid, signum)
+        os.kill(pid, signum)
     except OSError:
         return False
     return True
 
 
-def stuck(pids: list[int]) -> list[str]:
-    """Where ``pids`` hang, as ``failure_info`` says it."""
-    if not pids:
-        return []
+def reaped() -> Iterator[tuple[int, int]]:
+    """Collect children that have ended: pid and wait(2) status of each."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
-    return [where(pid) for pid in pids[:16]]
+
+def exit_status(status: int) -> int:
+    """A wait(2) status as exit code (>= 0) or minus the signal number."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], list[int]]:
@@ -133,12 +140,7 @@ def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], li
         if not left:
             reap()
             return killed, []
-        for pid in left:
-            try:
-                os.kill(pid, SIGKILL)
-                killed.add(pid)
-            except OSError:
-                pass
+        killed.update(pid for pid in left if send_signal(pid, SIGKILL))
         reap()
         if monotonic() > end:
             return killed, descendants(me)

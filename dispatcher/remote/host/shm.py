@@ -17,29 +17,32 @@ PREFIXES = (b"mpich_shm_", b"mpich_shar_tmp", b"Intel_MPI_", b"ucx_shm_posix_")
 
 def mapped(pids: list[int]) -> set[bytes]:
     """Paths of the MPI segments that the processes ``pids`` have mapped now."""
-    found = set()
-    for pid in pids:
-        try:
-            with open("/proc/%d/maps" % pid, "rb") as file:
-                for line in file:
-                    path = line.rstrip(b"\n").partition(FOLDER)[2]
-                    if path.startswith(PREFIXES) and b"/" not in path and b" " not in path:
-                        found.add(FOLDER + path)
-        except OSError:
-            pass  # it ended while we looked
-    return found
+    paths = {path.partition(FOLDER)[2] for pid in pids for path in files(pid)}
+    return {
+        FOLDER + path
+        for path in paths
+        if path.startswith(PREFIXES) and b"/" not in path and b" " not in path
+    }
+
+
+def files(pid: int) -> list[bytes]:
+    """Paths of the files that process ``pid`` has mapped; none when it ended, or is not ours."""
+    try:
+        with open("/proc/%d/maps" % pid, "rb") as file:
+            paths = [line.rstrip(b"\n").partition(b"/") for line in file]
+    except OSError:
+        return []
+    return list(dict.fromkeys(slash + path for _, slash, path in paths))
 
 
 def library(pid: int) -> tuple[str, int]:
     """The MPI library that process ``pid`` has loaded, and its size; "" if it has none."""
-    try:
-        with open("/proc/%d/maps" % pid) as file:
-            for line in file:
-                if "/libmpi" in line and ".so" in line:
-                    path = line[line.index("/") :].rstrip()
-                    return path, os.stat(path).st_size
-    except (OSError, ValueError):
-        pass
+    for path in files(pid):
+        if b"/libmpi" in path and b".so" in path:
+            try:
+                return os.fsdecode(path), os.stat(path).st_size
+            except OSError:
+                break
     return "", 0
 
 

@@ -86,17 +86,15 @@ class Infos:
 class Library:
     """libpmix at ``path``, set up to serve the ranks of one job.
 
-    connected, finalized: take a rank. aborted: takes rank, code and text. fenced: takes
-    what answers the fence, the ranks in it (None: all) and what they contribute; all of
-    these are called by a thread of the library's own. Raises: LoadError.
+    tell: takes ``connected`` or ``finalized`` with a rank, ``abort`` with rank, code and text.
+    fenced: takes what answers the fence, the ranks in it (None: all) and what they contribute.
+    Both are called by a thread of the library's own. Raises: LoadError.
     """
 
     def __init__(
         self,
         path: str,
-        connected: Callable[[int], None],
-        finalized: Callable[[int], None],
-        aborted: Callable[[int, int, bytes], None],
+        tell: Callable[..., None],
         fenced: Callable[[Answer, list[int] | None, bytes], None],
     ) -> None:
         try:
@@ -110,15 +108,16 @@ class Library:
         self.namespace = b""
 
         def on_connected(proc: Any, *_: Any) -> int:
-            connected(proc[0].rank)
+            tell("connected", rank=proc[0].rank)
             return SUCCEEDED_AT_ONCE
 
         def on_finalized(proc: Any, *_: Any) -> int:
-            finalized(proc[0].rank)
+            tell("finalized", rank=proc[0].rank)
             return SUCCEEDED_AT_ONCE
 
         def on_aborted(proc: Any, _: Any, status: int, text: bytes | None, *__: Any) -> int:
-            aborted(proc[0].rank, status, text or b"")
+            why = (text or b"")[:1000].decode("utf-8", "replace")
+            tell("abort", rank=proc[0].rank, code=status, text=why)
             return SUCCESS  # which promises an answer; the rank waits for its end
 
         def on_fenced(procs: Any, n: int, _: Any, __: int, data: Any, size: int, *how: Any) -> int:

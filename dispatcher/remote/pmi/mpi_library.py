@@ -41,11 +41,12 @@ class Found:
         self.files: dict[str, str] = {}
         self.prefixes: list[str] = []
         for pid in pids:
-            for path in mapped(pid):
-                self.files.setdefault(os.path.basename(path), path)
+            for path in map(os.fsdecode, shm.files(pid)):
+                if ".so" in path:
+                    self.files.setdefault(os.path.basename(path), path)
             self.prefixes += _prefixes(pid)
-        self.mpi = self._first("libmpi.so.40") or self._first("libmpi")
-        self.pmix = self._first("libpmix.so")
+        self.mpi = self.named("libmpi.so.40") or self.named("libmpi")
+        self.pmix = self.named("libpmix.so")
 
     def candidates(self) -> list[str]:
         """Paths and names to load a libpmix from, the best first."""
@@ -60,27 +61,10 @@ class Found:
         found = [path for path in found if os.path.exists(path)]
         return list(dict.fromkeys([*found, *NAMES]))  # a bare name: where the system looks
 
-    def named(self, soname: str) -> str | None:
-        """The file that a rank has loaded for ``soname`` (libhwloc.so.15)."""
-        return self._first(soname)
-
-    def _first(self, start: str) -> str:
+    def named(self, start: str) -> str:
+        """The file that a rank has loaded for a name, or its beginning; "" for none."""
         names = sorted(name for name in self.files if name.startswith(start))
         return self.files[names[0]] if names else ""
-
-
-def mapped(pid: int) -> list[str]:
-    """The shared libraries that process ``pid`` has loaded."""
-    found: dict[str, None] = {}
-    try:
-        with open("/proc/%d/maps" % pid, "rb") as file:
-            for line in file:
-                path = os.fsdecode(line.rstrip(b"\n")).partition("/")
-                if ".so" in path[2]:
-                    found["/" + path[2]] = None
-    except OSError:
-        pass  # it ended, or is not ours
-    return list(found)
 
 
 def _prefixes(pid: int) -> list[str]:

@@ -13,6 +13,7 @@ import os
 import select
 from _socket import AF_INET, SOCK_STREAM, socket, socketpair
 
+from dispatcher.remote.host import process
 from dispatcher.remote.pmi.pmi_state import PmiState, World
 
 TYPE_CHECKING = False
@@ -110,12 +111,9 @@ class PmiConnections(PmiState):
 
     def read(self, rank: int, now: float) -> list[Action]:
         """Take what ``rank`` says; the actions that are not replies."""
-        try:
-            data = os.read(self.ends[rank], READ_SIZE)
-        except BlockingIOError:
+        data = process.read(self.ends[rank], READ_SIZE)
+        if data is None:
             return []
-        except OSError:
-            data = b""
         if not data:
             self.close(rank)
             return []

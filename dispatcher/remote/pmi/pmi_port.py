@@ -19,6 +19,8 @@ import select
 from _socket import AF_INET, SOCK_STREAM, inet_aton, socket
 from _struct import unpack
 
+from dispatcher.remote.host import process
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,12 +64,9 @@ class PmiPort:
         """``fd``, the listener or who has not said who it is, has something for us."""
         if fd not in self.unauthenticated:
             return self._greet()
-        try:
-            data = os.read(fd, LINE_LIMIT)
-        except BlockingIOError:
+        data = process.read(fd, LINE_LIMIT)
+        if data is None:
             return []
-        except OSError:
-            data = b""
         said = self.unauthenticated[fd] + data
         line, newline, rest = said.partition(b"\n")
         if data and not newline and len(said) < LINE_LIMIT:

@@ -56,7 +56,6 @@ class PmiReplies:
         """Carry out ``pmix``, ``mpi_look``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
         state, kind = self.state, message["type"]
         if kind == "pmix":
-            getattr(__spec__.loader, "sources", {}).update(message["parts"])
             from dispatcher.remote.pmi.pmix_bridge import PmixBridge
 
             if state.listener is not None and 0 in state.worlds:
@@ -66,7 +65,6 @@ class PmiReplies:
                 return self.bridge.greet(state.listener.fileno(), 0.0)
             return []
         if kind == "mpi_look":
-            getattr(__spec__.loader, "sources", {}).update(message["parts"])
             from dispatcher.remote.pmi.mpi_library import look
 
             return [("send", "mpi_inside", look(state, message))]

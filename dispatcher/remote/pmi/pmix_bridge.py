@@ -10,21 +10,10 @@ from __future__ import annotations
 import os
 import select
 import zlib
-from _signal import (  # type: ignore[import-not-found]
-    SIG_DFL,
-    SIGCHLD,
-    SIGHUP,
-    SIGINT,
-    SIGKILL,
-    SIGPIPE,
-    SIGTERM,
-    set_wakeup_fd,
-    signal,
-)
 from _socket import socket, socketpair
 from errno import ENOENT
 
-from dispatcher.remote.host import proctree
+from dispatcher.remote.host import process, proctree
 from dispatcher.remote.host.workdir import shared
 from dispatcher.remote.pmi.pmi_port import owner
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
@@ -33,7 +22,7 @@ from dispatcher.remote.protocol.packing import PackError, unpack
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, NoReturn
+    from typing import Any
 
     from dispatcher.remote.pmi.pmi_server import Action
     from dispatcher.remote.pmi.pmi_state import PmiState, World
@@ -122,7 +111,15 @@ class PmixBridge:
         pids = proctree.descendants(agent)
         self.pid = os.fork()
         if self.pid == 0:
-            _become(agent, theirs.detach(), self.listener, came, job, pids)
+            link, listener = theirs.fileno(), self.listener
+
+            def serve() -> None:
+                os.setsid()  # so that no signal to the agent's group ends it before the ranks
+                from dispatcher.remote.pmi import pmix_server
+
+                pmix_server.main(link, listener, came, job, pids)
+
+            process.become(agent, {link, listener.fileno(), came}, serve, "pmix")
         theirs.close()
         self.link = ours.detach()
         os.set_blocking(self.link, False)
@@ -271,29 +268,3 @@ class PmixBridge:
         if self.state.finalized >= self.state.connected and self.state.finalized:
             return []
         return [("send", "pmix_failed", {"library": "", "tried": ""})]
-
-
-def _become(
-    agent: int, link: int, listener: socket, came: int, job: dict[str, Any], pids: list[int]
-) -> NoReturn:
-    """In the child: let go of all that is the agent's, and serve."""
-    try:
-        os.setsid()  # so that no signal to the agent's group ends it before the ranks
-        set_wakeup_fd(-1)
-        for number in (SIGTERM, SIGHUP, SIGINT, SIGCHLD, SIGPIPE):
-            signal(number, SIG_DFL)
-        if proctree.signal_with_parent(agent, SIGKILL):
-            from dispatcher.remote.pmi import pmix_server as pmix
-
-            keep = {0, 1, 2, link, listener.fileno(), came}
-            for name in os.listdir("/proc/self/fd"):
-                if int(name) not in keep:
-                    try:
-                        os.close(int(name))
-                    except OSError:
-                        pass  # the one that listed the folder
-            pmix.main(link, listener, came, job, pids)
-    except Exception as error:  # noqa: BLE001 - told by its end; this says why
-        os.write(2, ("pmix: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
-    finally:
-        os._exit(1)

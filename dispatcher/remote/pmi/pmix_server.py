@@ -70,6 +70,7 @@ class Serving:
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
 
     def run(self, came: int) -> None:
+        """Load the library and serve, connection ``came`` first, until the agent ends the link."""
         try:
             library, port = self.load()
         except LoadError as error:
@@ -123,7 +124,7 @@ class Serving:
 
         for _ in range(MOST_NEEDED):
             try:
-                return Library(path, self.connected, self.finalized, self.aborted, self.fenced)
+                return Library(path, self.tell, self.fenced)
             except LoadError as error:
                 missing = re.match(r"(lib[^/:]+): cannot open shared object", str(error))
                 known = self.found.named(missing.group(1)) if missing else None
@@ -135,16 +136,8 @@ class Serving:
                     raise error from None
         raise LoadError("%s: it needs too many libraries" % path)
 
-    def connected(self, rank: int) -> None:
-        self.tell("connected", rank=rank)
-
-    def finalized(self, rank: int) -> None:
-        self.tell("finalized", rank=rank)
-
-    def aborted(self, rank: int, code: int, text: bytes) -> None:
-        self.tell("abort", rank=rank, code=code, text=text[:1000].decode("utf-8", "replace"))
-
     def fenced(self, answer: Answer, ranks: list[int] | None, data: bytes) -> None:
+        """All ranks of this host are in a fence, and bring ``data``; ``answer`` lets them out."""
         if len(data) > FENCE_LIMIT:
             answer.give(OUT_OF_RESOURCE, b"")
             return
@@ -161,6 +154,7 @@ class Serving:
         self.fences.pop(id).give(message["status"], b"".join(self.parts.pop(id, ())))
 
     def tell(self, type: str, **fields: object) -> None:
+        """Send a frame to the agent. Raises: OSError when that is gone."""
         data = control(type, **fields)
         with self.lock:
             while data:
@@ -217,6 +211,7 @@ class Serving:
             self.poll.modify(one, wanted | (select.EPOLLOUT if self.waiting[one] else 0))
 
     def part(self, *fds: int) -> None:
+        """Close both ends of what was carried."""
         for fd in fds:
             self.poll.unregister(fd)
             del self.across[fd], self.waiting[fd]

@@ -1,4 +1,11 @@
-"""What a survey can ask of a host that is no file and no command; each call may hang."""
+"""What a survey can ask of a host that is no file and no command; each call may hang.
+
+``pair``: two hosts measure the way between them: latency, and what arrives in both directions.
+One listens, the other calls three times: to play ping-pong, to send, to receive. Who
+receives keeps the clock, and hangs up when its time is over; who sends stops when it
+notices. So what lies in buffers, or in the queue of a slow link, counts for nobody, and
+no end is waited for. Everything has a deadline; what is late has failed.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,10 @@ from _socket import (
     AF_INET,
     AF_INET6,
     IPPROTO_IPV6,
+    IPPROTO_TCP,
     IPV6_V6ONLY,
     SO_REUSEADDR,
+    SO_SNDBUF,
     SOCK_DGRAM,
     SOCK_STREAM,
     SOL_SOCKET,
@@ -28,6 +37,11 @@ if TYPE_CHECKING:
 SIOCGIFFLAGS, SIOCGIFADDR = 0x8913, 0x8915
 #: bytes of a file that is summed
 SUM_LIMIT = 256 << 20
+TCP_NODELAY = 1
+#: of a pair: round trips, what a connection is for, bytes of one write
+PINGS = 20
+PING, SEND, RECEIVE = b"p", b"s", b"r"
+CHUNK = 1 << 18
 
 
 def space(folder: bytes) -> list[int]:
@@ -156,14 +170,6 @@ def free_port() -> int:
     return int(port)
 
 
-def pair(table: dict[str, list[Any]], seconds: float, limit: float) -> list[Any]:
-    """What ``pair.measure`` gives with our own line of ``table``; [] for who rests."""
-    from dispatcher.remote.probe.tcp_pair import measure
-
-    mine = table.get(os.environ["DISPATCH_INDEX"])
-    return measure(mine, seconds, limit) if mine else []
-
-
 def meet(addresses: list[str], port: int, seconds: float) -> list[list[str]]:
     """[address, what came of it]: the first host listens, all others connect to it.
 
@@ -173,21 +179,21 @@ def meet(addresses: list[str], port: int, seconds: float) -> list[list[str]]:
     """
     end = monotonic() + seconds
     if os.environ.get("DISPATCH_INDEX") == "0":
-        return listen(port, int(os.environ["DISPATCH_COUNT"]) - 1, end)
+        return await_calls(port, int(os.environ["DISPATCH_COUNT"]) - 1, end)
     found = []
     for nth, address in enumerate(addresses):
-        why = call(address, port, end - seconds / 3 if nth == 0 else monotonic() + 1)
+        why = announce(address, port, end - seconds / 3 if nth == 0 else monotonic() + 1)
         found.append([address, why])
         if not why or monotonic() >= end:
             break
     return found
 
 
-def call(address: str, port: int, until: float) -> str:
+def announce(address: str, port: int, until: float) -> str:
     """Connect and say who we are, again and again; "", or why that did not work last."""
     why = "no answer"
     while True:
-        caller = socket(AF_INET6 if ":" in address else AF_INET)
+        caller = socket_for(address)
         caller.settimeout(max(0.05, until - monotonic()))
         try:
             caller.connect((address, port))
@@ -203,7 +209,7 @@ def call(address: str, port: int, until: float) -> str:
         sleep(0.02)  # the listener may come later than we
 
 
-def listen(port: int, callers: int, until: float) -> list[list[str]]:
+def await_calls(port: int, callers: int, until: float) -> list[list[str]]:
     """Take calls at ``port`` of every address until ``callers`` hosts have called; [] or why not.
 
     Who has called is of no account here: each caller tells that itself.
@@ -232,6 +238,136 @@ def listen(port: int, callers: int, until: float) -> list[list[str]]:
         except OSError:
             pass  # nobody more, or nobody we know
     return []
+
+
+# -- a pair ------------------------------------------------------------------------------
+
+
+def pair(table: dict[str, list[Any]], seconds: float, limit: float) -> list[Any]:
+    """[latency (s), bytes/s received here, what went wrong], as far as this end knows them.
+
+    table: by ``DISPATCH_INDEX`` ["listen" or "call", address, port]: the listener's own, or whom
+    to call; who is not in it rests: []. seconds: to receive. limit: seconds for all of it.
+    """
+    if os.environ["DISPATCH_INDEX"] not in table:
+        return []
+    role, address, port = table[os.environ["DISPATCH_INDEX"]]
+    until = monotonic() + limit
+    found: list[Any] = [None, None, ""]
+    try:
+        (listen if role == "listen" else call)(address, port, seconds, until, found)
+    except OSError as error:
+        found[2] = error.strerror or "no answer"
+    return found
+
+
+def listen(address: str, port: int, seconds: float, until: float, found: list[Any]) -> None:
+    """Take the other end's three calls; into ``found`` goes the rate. Raises: OSError."""
+    door = socket_for(address)
+    door.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    door.bind((address, port))
+    door.listen(8)
+    done = b""
+    while RECEIVE not in done:
+        left(door, until)
+        line = socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+        left(line, until)
+        what = line.recv(1)
+        if what == PING:
+            for _ in range(PINGS):
+                line.send(line.recv(1) or b"x")
+        elif what == SEND:
+            found[1] = receive(line, seconds, until)
+        elif what == RECEIVE:
+            send(line, until)
+        done += what
+        line.close()
+
+
+def call(address: str, port: int, seconds: float, until: float, found: list[Any]) -> None:
+    """Call three times; into ``found`` go latency and rate. Raises: OSError."""
+    line = connect(address, port, until)
+    line.send(PING)
+    times = []
+    for _ in range(PINGS):
+        began = monotonic()
+        line.send(b"x")
+        if not line.recv(1):
+            break
+        times.append(monotonic() - began)
+    line.close()
+    found[0] = sorted(times)[len(times) // 2] if times else None
+    line = connect(address, port, until)
+    line.send(SEND)
+    send(line, until)
+    line.close()
+    line = connect(address, port, until)
+    line.send(RECEIVE)
+    found[1] = receive(line, seconds, until)
+    line.close()
+
+
+def socket_for(address: str) -> socket:
+    """A TCP socket of the family of a numeric ``address``."""
+    return socket(AF_INET6 if ":" in address else AF_INET)
+
+
+def connect(address: str, port: int, until: float) -> socket:
+    """A connection, as soon as the other end listens. Raises: OSError at the deadline."""
+    while True:
+        line = socket_for(address)
+        left(line, until)
+        try:
+            line.connect((address, port))
+            line.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        except ConnectionRefusedError:
+            line.close()
+            if monotonic() >= until:
+                raise
+            sleep(0.02)
+        else:
+            return line
+
+
+def send(line: socket, until: float) -> None:
+    """Send until the other end hangs up."""
+    line.setsockopt(SOL_SOCKET, SO_SNDBUF, CHUNK)
+    data = b"\0" * CHUNK
+    try:
+        while True:
+            left(line, until)
+            line.send(data)
+    except (BrokenPipeError, ConnectionResetError):
+        return
+
+
+def receive(line: socket, seconds: float, until: float) -> float:
+    """Bytes per second that arrive within ``seconds``."""
+    began = monotonic()
+    total = 0
+    while (rest := began + seconds - monotonic()) > 0:
+        left(line, until)
+        line.settimeout(min(rest, line.gettimeout() or rest))  # its end is no failure
+        try:
+            data = line.recv(CHUNK)
+        except TimeoutError:
+            break
+        except OSError as error:  # before Python 3.10 a timeout is of its own kind
+            if error.errno is None:
+                break
+            raise
+        if not data:
+            break
+        total += len(data)
+    return total / max(0.001, monotonic() - began)
+
+
+def left(line: socket, until: float) -> None:
+    """Let ``line`` wait until then at most. Raises: OSError when it is past."""
+    rest = until - monotonic()
+    if rest <= 0:
+        raise OSError(110, "no answer in time")
+    line.settimeout(rest)
 
 
 #: what may be called by name

@@ -18,21 +18,11 @@ from __future__ import annotations
 
 import os
 import select
-from _signal import (  # type: ignore[import-not-found]
-    SIG_DFL,
-    SIGCHLD,
-    SIGHUP,
-    SIGINT,
-    SIGKILL,
-    SIGPIPE,
-    SIGSTOP,
-    SIGTERM,
-    set_wakeup_fd,
-    signal,
-)
+from _signal import SIGKILL, SIGSTOP  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
 from dispatcher.remote.host import proctree
+from dispatcher.remote.host.process import become
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -86,7 +76,9 @@ class Sampler:
             raise
         if self.pid == 0:
             os.setpgid(0, 0)
-            become(agent, into, lambda pipe: work(pipe, seconds, ranks, folder, mark, stacks))
+            become(
+                agent, {into}, lambda: work(into, seconds, ranks, folder, mark, stacks), "sampler"
+            )
         os.close(into)
         os.set_blocking(out, False)
         self.fd = out
@@ -117,34 +109,14 @@ class Sampler:
         os.close(self.fd)
         self.fd = -1
         self.decoder = Decoder()
-        proctree.signal_group(self.pid, SIGSTOP)  # so that none is started behind our back
+        proctree.send_signal(-self.pid, SIGSTOP)  # so that none is started behind our back
         self.ending, found = set(), {self.pid, *proctree.descendants(self.pid)}
         while found - self.ending:  # one that was being forked then comes a moment later
             self.ending |= found
             found = set(proctree.descendants(self.pid))
-        for pid in self.ending:
-            try:
-                os.kill(pid, SIGKILL)
-            except OSError:
-                pass
-        proctree.signal_group(self.pid, SIGKILL)
+        for pid in (*self.ending, -self.pid):
+            proctree.send_signal(pid, SIGKILL)
         return self.ending
-
-
-def become(parent: int, into: int, work: Callable[[int], None]) -> None:
-    """In a fresh child: let go of all that is the parent's, do ``work(into)``, end."""
-    try:
-        set_wakeup_fd(-1)
-        for number in (SIGTERM, SIGHUP, SIGINT, SIGCHLD, SIGPIPE):
-            signal(number, SIG_DFL)
-        if proctree.signal_with_parent(parent, SIGKILL):
-            os.dup2(into, 3, False)
-            os.closerange(4, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-            work(3)
-    except Exception as error:  # noqa: BLE001 - told by its end; this says why
-        os.write(2, ("sampler: %s\n" % error).encode("utf-8", "backslashreplace"))
-    finally:
-        os._exit(1)
 
 
 def work(
@@ -165,13 +137,14 @@ def work(
 
 
 def write(out: int, data: bytes) -> None:
+    """Write all of ``data``. Raises: OSError when nobody reads."""
     while data:
         data = data[os.write(out, data) :]
 
 
 def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], int | None]) -> None:
     """Write a sample to ``out`` every ``seconds``, until nobody reads."""
-    from dispatcher.remote.probe import nvidia, usage
+    from dispatcher.remote.probe import usage
 
     of_ranks, gpus = usage.Usage(ranks), Gpus(seconds)
     due = monotonic()
@@ -180,7 +153,7 @@ def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], i
         found = of_ranks.of(usage.look())
         seen = gpus.latest(now)
         for row in found:
-            row += nvidia.given(of_ranks.place(row[0]), seen)
+            row += usage.given(of_ranks.place(row[0]), seen)
         figures = [gpu[:8] for gpu in seen]
         write(
             out, control("sample", at=now, ranks=found, gpus=figures, late=gpus.late, mark=mark())
@@ -225,17 +198,19 @@ class Gpus:
                 self.hear()
 
     def start(self, now: float) -> None:
+        """Start it. Raises: OSError."""
         out, into = os.pipe()
         sampler = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            from dispatcher.remote.probe import nvidia
+            from dispatcher.remote.probe.usage import read_gpus
 
-            become(sampler, into, lambda pipe: nvidia.main(pipe, self.seconds))
+            become(sampler, {into}, lambda: read_gpus(into, self.seconds), "sampler")
         os.close(into)
         self.fd, self.heard, self.said = out, now, b""
 
     def hear(self) -> None:
+        """Take what it says, or that it has ended."""
         data = os.read(self.fd, MOST)
         if not data:  # it found none, or broke
             self.end()
@@ -253,10 +228,7 @@ class Gpus:
     def end(self) -> None:
         """Kill it, with what it has started; one that the kernel holds is not waited for."""
         for pid in (self.pid, *proctree.descendants(self.pid)):
-            try:
-                os.kill(pid, SIGKILL)
-            except OSError:
-                pass
+            proctree.send_signal(pid, SIGKILL)
         os.close(self.fd)
         self.fd = -1
         try:

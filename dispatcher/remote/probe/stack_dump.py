@@ -85,6 +85,7 @@ def trees_of(ranks: dict[int, int], folder: str | None) -> Trees:
 
 
 def is_python(pid: int, folder: str | None) -> bool:
+    """Whether the process runs Python, or writes its stacks to ``folder``."""
     if folder is not None and os.path.exists("%s/stack-%d" % (folder, pid)):
         return True
     try:
@@ -93,28 +94,18 @@ def is_python(pid: int, folder: str | None) -> bool:
         return False
 
 
-def environ(pid: int) -> dict[str, str]:
-    """What the process was started with, as far as we may see."""
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            pairs = file.read(1 << 20).decode("utf-8", "surrogateescape").split("\0")
-    except OSError:
-        return {}
-    return dict(pair.partition("=")[::2] for pair in pairs)
-
-
 # -- py-spy -------------------------------------------------------------------------------
 
 
 def by_spy(trees: Trees, end: float, most: int) -> dict[int, bytes]:
     """rank -> what py-spy says of it, where it says anything until ``end``."""
-    running: dict[int, tuple[int, int]] = {}  # fd -> (rank, pid)
+    running: dict[int, tuple[int, int]] = {}  # fd -> (rank, py-spy's pid)
     said: dict[int, bytes] = {}
     for rank, (pid, _) in trees.items():
         program = spy_of(pid)
         if program is not None:
             asked = ["dump", "--nonblocking", "--full-filenames", "--pid", str(pid)]
-            out, child = start([program, *asked])
+            out, child = usage.start([program, *asked])
             running[out] = (rank, child)
     while running and monotonic() < end:
         ready = select.select(list(running), [], [], max(0.0, end - monotonic()))[0]
@@ -149,23 +140,6 @@ def spy_of(pid: int) -> str | None:
         if folder.startswith("/") and os.access(path, os.X_OK):
             return path
     return None
-
-
-def start(argv: list[str]) -> tuple[int, int]:
-    """(what it writes to its standard output, its pid)."""
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            null = os.open("/dev/null", os.O_RDWR)
-            os.dup2(null, 0)
-            os.dup2(null, 2)
-            os.dup2(into, 1)
-            os.execv(argv[0], argv)  # noqa: S606 - our own words, no shell
-        finally:
-            os._exit(127)
-    os.close(into)
-    return out, pid
 
 
 # -- faulthandler -------------------------------------------------------------------------
@@ -235,6 +209,7 @@ def by_kernel(pid: int, tree: list[int]) -> bytes:
 
 
 def read(folder: str, thread: int, name: str) -> str:
+    """A file of a thread in ``folder``, "-" where we may not read it."""
     try:
         with open("%s/%d/%s" % (folder, thread, name)) as file:
             return file.read(4096).strip()
@@ -249,7 +224,7 @@ def ask_ras(trees: Trees, end: float) -> bytes:
     """What NCCL's RAS says of all communicators, b"" where nobody listens. Source: NCCL's docs."""
     address = RAS_ADDRESS
     for pid, _ in trees.values():
-        address = environ(pid).get("NCCL_RAS_ADDR") or address
+        address = usage.environ(pid).get("NCCL_RAS_ADDR") or address
         break
     host, _, port = address.rpartition(":")
     if host.strip("[]") not in ("localhost", "127.0.0.1") or not port.isdigit():
@@ -276,7 +251,7 @@ def ask_ras(trees: Trees, end: float) -> bytes:
 def ask_flights(trees: Trees) -> None:
     """Have torch dump its flight recorders where it listens for that."""
     for rank, (pid, _) in trees.items():
-        pipe = environ(pid).get(FLIGHT_PIPE)
+        pipe = usage.environ(pid).get(FLIGHT_PIPE)
         if pipe:
             try:
                 fd = os.open("%s%d.pipe" % (pipe, rank), os.O_WRONLY | os.O_NONBLOCK)
@@ -291,12 +266,11 @@ def flights(trees: Trees) -> list[list[Any]]:
     found: list[list[Any]] = []
     room = FLIGHTS
     for rank, (pid, _) in trees.items():
-        known = environ(pid)
+        known = usage.environ(pid)
         prefix = next(filter(None, map(known.get, FLIGHT_VARIABLES)), FLIGHT)
         path = "%s%d" % (prefix, rank)
+        stat = usage.stat_of(pid)
         try:
-            with open("/proc/%d/stat" % pid, "rb") as file:
-                stat = usage.parse_stat(file.read(4096))
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue

@@ -39,7 +39,6 @@ from dispatcher.remote.protocol.packing import pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 #: of one reading's files: how many, and how much of each
@@ -60,6 +59,14 @@ class Reading:
         self.cut = False
         self.pid = 0
         self.status: int | None = None
+
+    def take(self, fd: int) -> bool:
+        """Read on; whether that was all, or all that is wanted."""
+        data = os.read(fd, 65536)
+        room = self.most - len(self.output)
+        self.output += data[:room]
+        self.cut = len(data) > room
+        return self.cut or not data
 
 
 def main(packed: bytes) -> int:
@@ -103,11 +110,12 @@ def survey(requests: list[list[Any]]) -> dict[str, list[Any]]:
         open_ones[out] = reading
     while open_ones:
         wait = min(reading.until for reading in open_ones.values()) - monotonic()
-        for fd, _ in poll.poll(max(0.0, wait * 1000)):
-            take(fd, open_ones, poll)
+        ready = {fd for fd, _ in poll.poll(max(0.0, wait * 1000))}
         for fd, reading in list(open_ones.items()):
-            if monotonic() >= reading.until:
-                close(fd, open_ones, poll)
+            if (fd in ready and reading.take(fd)) or monotonic() >= reading.until:
+                poll.unregister(fd)
+                os.close(fd)
+                del open_ones[fd]
     for reading in found.values():
         end(reading)
     return {name: [r.status, r.output, r.cut] for name, r in found.items()}
@@ -132,22 +140,6 @@ def spread(requests: list[list[Any]]) -> list[list[Any]]:
                 text = file.decode("utf-8", "backslashreplace")
                 found.append(["%s/%s" % (name, text), "run", [path], seconds, most])
     return found
-
-
-def take(fd: int, open_ones: dict[int, Reading], poll: Any) -> None:
-    reading = open_ones[fd]
-    data = os.read(fd, 65536)
-    room = reading.most - len(reading.output)
-    reading.output += data[:room]
-    reading.cut = reading.cut or len(data) > room
-    if not data or reading.cut:
-        close(fd, open_ones, poll)
-
-
-def close(fd: int, open_ones: dict[int, Reading], poll: Any) -> None:
-    poll.unregister(fd)
-    os.close(fd)
-    del open_ones[fd]
 
 
 def end(reading: Reading) -> None:
@@ -191,10 +183,7 @@ def child(kind: str, argument: Any, into: int, null: int, most: int) -> None:
         if kind == "run":
             status = execute(argument)
         else:
-            doing: dict[str, Callable[[Any], Any]] = {
-                "file": files, "call": called
-            }  # fmt: skip
-            write(pack(doing[kind](argument)))
+            write(pack(files(argument) if kind == "file" else called(argument)))
             status = 0
     except BaseException as error:  # noqa: BLE001 - a child must end here whatever happens
         write(str(error).encode("utf-8", "backslashreplace"))
@@ -203,6 +192,7 @@ def child(kind: str, argument: Any, into: int, null: int, most: int) -> None:
 
 
 def write(data: bytes) -> None:
+    """Write all of ``data`` to standard output."""
     while data:
         data = data[os.write(1, data) :]
 
@@ -261,6 +251,7 @@ def expand(pattern: bytes) -> list[bytes]:
 
 
 def called(argument: list[Any]) -> Any:
+    """What the function [name, its arguments] of ``CALLS`` returns."""
     from dispatcher.remote.probe import probes
 
     return probes.CALLS[argument[0]](*argument[1:])

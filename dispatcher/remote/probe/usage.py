@@ -1,4 +1,4 @@
-"""What the ranks' processes use of their host, from one look at /proc.
+"""What the ranks' processes use of their host, from one look at /proc, and what its GPUs do.
 
 A rank's figures are those of its whole tree: a program that trains has loaders,
 compilers and wrappers (``bash run.sh``) below it, and the process we started may do
@@ -10,26 +10,47 @@ CPU time only counts up (time of children that were waited for included), so who
 takes two samples knows the share between them; nothing is remembered here but when each
 rank's process was born, so that a number that was given away again is not mistaken for it.
 RSS counts pages that processes share once for each: a bound, not a sum to be trusted.
+
+NVIDIA GPUs are asked by NVML where its library is, else by ``nvidia-smi``. A reading is a list for
+each GPU: index, utilisation in %, bytes used, bytes there are, watts, degrees Celsius, watts at
+most, utilisation of its memory in %, UUID; None for what a GPU does not tell. Either way may hang
+in a driver that is stuck, in a place where no deadline reaches. So ``read_gpus`` is a process of
+its own (see ``sampler``), which whoever waits for it kills when it is late. No GPU is no error:
+then it ends without a word.
 """
 
 from __future__ import annotations
 
 import os
+from time import monotonic, sleep
+
+from dispatcher.remote.protocol.packing import pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Tuple
+    from collections.abc import Callable
+    from typing import Any, Dict, List, NoReturn, Tuple
 
     #: state, parent, session, CPU ticks, threads, RSS in pages, when born (ticks)
     Stat = Tuple[str, int, int, int, int, int, int]
     Table = Dict[int, Stat]
     #: CUDA_VISIBLE_DEVICES, number on this host, ranks on this host
     Place = Tuple["str | None", int, int]
+    Reading = List[List[Any]]
 
 #: processes of a host that are looked at
 MOST = 1 << 16
-#: bytes of a rank's environment
+#: bytes of a process's environment
 MOST_ENVIRON = 1 << 20
+LIBRARY = "libnvidia-ml.so.1"
+QUERY = (
+    "--query-gpu=index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,"
+    "enforced.power.limit,utilization.memory,uuid",
+    "--format=csv,noheader,nounits",
+)
+#: GPUs of one host; bytes of what nvidia-smi says
+MOST_GPUS, MOST_TEXT = 64, 64 << 10
+MIB = 1 << 20
 
 
 def parse_stat(text: bytes) -> Stat | None:
@@ -55,26 +76,39 @@ def look() -> Table:
     for name in os.listdir("/proc"):
         if not name.isdigit() or len(found) >= MOST:
             continue
-        try:
-            with open("/proc/%s/stat" % name, "rb") as file:
-                stat = parse_stat(file.read(4096))
-        except OSError:
-            continue  # it ended while we looked
+        stat = stat_of(int(name))
         if stat is not None:
             found[int(name)] = stat
     return found
 
 
-def started_with(pid: int) -> Place | None:
-    """The place of the rank whose process is ``pid``; None if its environment cannot be read."""
+def stat_of(pid: int) -> Stat | None:
+    """What process ``pid`` is; None when it has ended."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return parse_stat(file.read(4096))
+    except OSError:
+        return None
+
+
+def environ(pid: int) -> dict[str, str]:
+    """What the process was started with, as far as we may see."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
-            words = dict(item.partition(b"=")[::2] for item in file.read(MOST_ENVIRON).split(b"\0"))
-        local, count = (int(words[name]) for name in (b"MPI_LOCALRANKID", b"MPI_LOCALNRANKS"))
-    except (OSError, KeyError, ValueError):
+            pairs = file.read(MOST_ENVIRON).decode("utf-8", "surrogateescape").split("\0")
+    except OSError:
+        return {}
+    return dict(pair.partition("=")[::2] for pair in pairs)
+
+
+def started_with(pid: int) -> Place | None:
+    """The place of the rank whose process is ``pid``; None if its environment cannot be read."""
+    words = environ(pid)
+    try:
+        local, count = (int(words[name]) for name in ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
+    except (KeyError, ValueError):
         return None
-    devices = words.get(b"CUDA_VISIBLE_DEVICES")
-    return None if devices is None else devices.decode("ascii", "replace"), local, count
+    return words.get("CUDA_VISIBLE_DEVICES"), local, count
 
 
 class Usage:
@@ -88,7 +122,7 @@ class Usage:
         self.places: dict[int, Place | None] = {}
 
     def place(self, rank: int) -> Place | None:
-        """What ``nvidia.given`` must know of ``rank``, by what it was started with."""
+        """What ``given`` must know of ``rank``, by what it was started with."""
         if rank not in self.places:
             self.places[rank] = started_with(self.ranks[rank])
         return self.places[rank]
@@ -131,3 +165,163 @@ def owner(pid: int, table: Table, leaders: Any, known: dict[int, int]) -> int:
     for passed in path:
         known[passed] = found
     return found
+
+
+# -- GPUs --------------------------------------------------------------------------------
+
+
+def read_gpus(out: int, seconds: float) -> NoReturn:
+    """Write a reading to ``out`` every ``seconds``, until nobody reads or there is no GPU."""
+    read = library() or program()
+    while read is not None:
+        began = monotonic()
+        found = read()
+        if not found:
+            break
+        data = pack(found)
+        os.write(out, b"%08d" % len(data) + data)
+        sleep(max(0.1, seconds - (monotonic() - began)))
+    os._exit(0)
+
+
+def library() -> Callable[[], Reading] | None:
+    """What reads through NVML; None where that is not to be had. Source: nvml.h."""
+    import ctypes as c
+
+    try:
+        nvml = c.CDLL(LIBRARY)
+        if nvml.nvmlInit_v2() != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+
+    def ask(name: str, answer: Any, *before: Any) -> Any:
+        """What the function puts into ``answer``; None if it does not work here."""
+        try:
+            return answer if getattr(nvml, name)(*before, c.byref(answer)) == 0 else None
+        except AttributeError:  # an older library
+            return None
+
+    def first(answer: Any, unit: float = 1) -> Any:
+        return None if answer is None else answer.value * unit
+
+    def read() -> Reading:
+        count = ask("nvmlDeviceGetCount_v2", c.c_uint())
+        found: Reading = []
+        for index in range(min(MOST_GPUS, 0 if count is None else count.value)):
+            gpu = ask("nvmlDeviceGetHandleByIndex_v2", c.c_void_p(), index)
+            if gpu is None:
+                found.append([index] + [None] * 8)  # fallen off the bus
+                continue
+            rates = ask("nvmlDeviceGetUtilizationRates", (c.c_uint * 2)(), gpu)
+            memory = ask("nvmlDeviceGetMemoryInfo", (c.c_ulonglong * 3)(), gpu)
+            watts = ask("nvmlDeviceGetPowerUsage", c.c_uint(), gpu)
+            degrees = ask("nvmlDeviceGetTemperature", c.c_uint(), gpu, 0)
+            limit = ask("nvmlDeviceGetEnforcedPowerLimit", c.c_uint(), gpu)
+            name = c.create_string_buffer(96)
+            is_named = nvml.nvmlDeviceGetUUID(gpu, name, 96) == 0
+            found.append([
+                index,
+                None if rates is None else float(rates[0]),
+                None if memory is None else memory[2],  # total, free, used
+                None if memory is None else memory[0],
+                first(watts, 0.001),
+                None if degrees is None else float(degrees.value),
+                first(limit, 0.001),
+                None if rates is None else float(rates[1]),
+                name.value.decode("ascii", "replace") if is_named else None,
+            ])  # fmt: skip
+        return found
+
+    return read
+
+
+def program() -> Callable[[], Reading] | None:
+    """What reads through ``nvidia-smi``; None where there is none."""
+    for folder in os.environ.get("PATH", "").split(":") + ["/usr/bin"]:
+        path = os.path.join(folder, "nvidia-smi")
+        if folder and os.access(path, os.X_OK):
+            return lambda: parse(output([path, *QUERY]))
+    return None
+
+
+def start(argv: list[str]) -> tuple[int, int]:
+    """Run ``argv``, with an absolute path; (what it writes to its standard output, its pid)."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            null = os.open("/dev/null", os.O_RDWR)
+            os.dup2(null, 0)
+            os.dup2(null, 2)
+            os.dup2(into, 1)
+            os.execv(argv[0], argv)  # noqa: S606 - our own words, no shell
+        finally:
+            os._exit(127)
+    os.close(into)
+    return out, pid
+
+
+def output(argv: list[str]) -> bytes:
+    """What ``argv`` writes to its standard output, bounded; waits for its end."""
+    out, pid = start(argv)
+    data = b""
+    while len(data) < MOST_TEXT and (more := os.read(out, MOST_TEXT)):
+        data += more
+    os.close(out)
+    os.waitpid(pid, 0)
+    return data
+
+
+def parse(text: bytes) -> Reading:
+    """The reading in nvidia-smi's answer to ``QUERY``; lines that are not whole are left out."""
+    found: Reading = []
+    for line in text.split(b"\n")[:MOST_GPUS]:
+        words = [word.strip() for word in line.split(b",")]
+        index = number(words[0])
+        if len(words) != 9 or index is None or index != int(index) or index >= 1 << 10:
+            continue
+        rest = [number(word) for word in words[1:8]]
+        found.append([
+            int(index), rest[0], *(None if n is None else int(n * MIB) for n in rest[1:3]),
+            *rest[3:], words[8].decode("ascii", "replace"),
+        ])  # fmt: skip
+    return found
+
+
+def given(place: tuple[str | None, int, int] | None, gpus: Reading) -> list[list[int] | None]:
+    """Indices of the GPUs that a rank is taken to use, and of all that it may use.
+
+    place: its CUDA_VISIBLE_DEVICES, its number on this host, and how many ranks there are.
+    By number they are NVML's, as CUDA's are among equal GPUs. None where nobody can tell.
+    """
+    if place is None or not gpus:
+        return [None, None]
+    text, local, count = place
+    every = [gpu[0] for gpu in gpus]
+    if text is not None:
+        every = []
+        for word in text.split(","):
+            word = word.strip()
+            if word in ("", "-1", "NoDevFiles"):
+                break  # what follows is not seen by CUDA either
+            if word[:8] == "MIG-GPU-":
+                word = word[4:].split("/")[0]
+            found = [
+                gpu[0]
+                for gpu in gpus
+                if word == str(gpu[0]) or (word[:4] == "GPU-" and (gpu[8] or "").startswith(word))
+            ]
+            if len(found) != 1:
+                return [None, None]
+            every += found
+    own = every if count < 2 or not every else [every[local % len(every)]]
+    return [own, every]
+
+
+def number(word: bytes) -> float | None:
+    """The number in ``word``, 0 to 10 million; None for ``[N/A]``, ``ERR!`` and all else."""
+    if not word.replace(b".", b"", 1).isdigit() or len(word) > 16:
+        return None
+    value = float(word)
+    return value if value <= 1e7 else None

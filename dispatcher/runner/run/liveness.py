@@ -105,7 +105,7 @@ class ProgressLine:
 
 
 #: modules of the agent that take samples
-PARTS = ("probe.sampler", "probe.usage", "probe.nvidia")
+PARTS = ("probe.sampler", "probe.usage")
 
 
 class Sampling:

@@ -138,7 +138,7 @@ def test_without_a_library_the_ranks_cannot_go_on(
     house: House, monkeypatch: pytest.MonkeyPatch, mpi: str
 ) -> None:
     monkeypatch.setattr(mpi_library.Found, "candidates", lambda found: ["/no/libpmix.so.2"])
-    monkeypatch.setattr(mpi_library.Found, "_first", lambda found, start: mpi)
+    monkeypatch.setattr(mpi_library.Found, "named", lambda found, start: mpi)
     house.knock()
     house.turn()
     assert house.connections.replies().order(ORDER) == []

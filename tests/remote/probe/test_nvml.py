@@ -25,7 +25,7 @@ int nvmlDeviceGetEnforcedPowerLimit(void *gpu, u *mw) { *mw = 700000; return gpu
 int nvmlDeviceGetUUID(void *gpu, char *name, u size) {
     strncpy(name, gpu == (void *)1 ? "GPU-8f6c1a2e" : "GPU-9a7d0b3f", size); return 0; }
 """  # noqa: E501
-READ = "from dispatcher.remote.probe import nvidia; print(nvidia.library()())"
+READ = "from dispatcher.remote.probe import usage; print(usage.library()())"
 
 
 def test_what_nvml_says(tmp_path: Path) -> None:

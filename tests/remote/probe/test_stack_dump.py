@@ -15,7 +15,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.runner.run import orders
 from remote.driver import Agent, wait_for
 
-PARTS = ("probe.sampler", "probe.usage", "probe.nvidia", "probe.stack_dump")
+PARTS = ("probe.sampler", "probe.usage", "probe.stack_dump")
 
 SLEEPER = """
 import os, sys, time

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dispatcher.bootstrap import payload
-from dispatcher.remote.probe import tcp_pair
+from dispatcher.remote.probe import probes
 from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner.surveys import NEEDS
 from remote.driver import wait_for
@@ -168,10 +168,9 @@ def test_two_hosts_measure_each_other(python: str) -> None:
     port = unpack(survey(python, ["port", "call", ["free_port"], 20.0, 100])["port"][1])
     table = {"0": ["call", "127.0.0.1", port], "1": ["listen", "127.0.0.1", port]}
     asked = [["pair", "call", ["pair", table, 0.1, 20.0], 30.0, 1000]]
-    source = payload.alone("probe.survey", (*NEEDS, "probe.tcp_pair"))
 
     def start(index: int) -> subprocess.Popen[bytes]:
-        words = [python, "-I", "-S", "-c", source, base64.b64encode(pack(asked)).decode()]
+        words = [python, "-I", "-S", "-c", SOURCE, base64.b64encode(pack(asked)).decode()]
         return subprocess.Popen(
             words, stdout=subprocess.PIPE, env={"DISPATCH_INDEX": str(index)}
         )  # fmt: skip
@@ -191,18 +190,17 @@ def test_the_end_of_a_measurement_is_no_failure(
 ) -> None:
     """Also when it comes between two looks at the clock."""
     clock = itertools.count(step=0.03)
-    monkeypatch.setattr(tcp_pair, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(probes, "monotonic", lambda: next(clock))
     line = SimpleNamespace(
         settimeout=lambda seconds: None, gettimeout=lambda: 1.0, recv=lambda size: b"x"
     )
-    assert tcp_pair.receive(line, seconds, until=1e9) > 0  # type: ignore[arg-type]
+    assert probes.receive(line, seconds, until=1e9) > 0  # type: ignore[arg-type]
 
 
 def test_a_partner_that_is_not_there_is_a_failure(python: str) -> None:
     table = {"0": ["call", "127.0.0.1", 1]}
     asked = [["pair", "call", ["pair", table, 0.1, 0.3], 30.0, 1000]]
-    source = payload.alone("probe.survey", (*NEEDS, "probe.tcp_pair"))
-    words = [python, "-I", "-S", "-c", source, base64.b64encode(pack(asked)).decode()]
+    words = [python, "-I", "-S", "-c", SOURCE, base64.b64encode(pack(asked)).decode()]
     done = subprocess.run(
         words, capture_output=True, timeout=60, check=True, env={"DISPATCH_INDEX": "0"}
     )
