@@ -26,7 +26,6 @@ from typing import Any, BinaryIO
 from dispatcher.bootstrap import payload, shell
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.remote.copy.copy_relay import split
 from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
@@ -198,7 +197,8 @@ def pays(hosts: int, size: int) -> bool:
 
 def branches_of(nodes: Sequence[int], branches: int) -> list[Branch]:
     """``nodes`` in at most ``branches`` branches."""
-    return [Branch(head, tuple(below), branches) for head, *below in split(list(nodes), branches)]
+    runs = copy_frames.split(nodes, branches)
+    return [Branch(head, tuple(below), branches) for head, *below in runs]
 
 
 def instructions(

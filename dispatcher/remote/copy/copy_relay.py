@@ -21,6 +21,7 @@ from dispatcher.remote.protocol.copy_frames import (  # fmt: skip
     frames,
     message,
     numbers_of,
+    split,
     starts_of,
     value_of,
 )
@@ -61,6 +62,7 @@ class Relay:
         ]
 
     def start(self) -> None:
+        """Start the hosts below."""
         for child in self._children:
             child.thread.start()
 
@@ -100,17 +102,10 @@ class Relay:
         return self._program + message(order)
 
     def tell(self, value: dict[str, Any]) -> None:
+        """Tell the root, unless our own part has failed: then it serves them itself."""
         with self._one:
             if not self._failed:
                 self._say(value)
-
-    def _growing(self, index: int) -> Callable[[int], bool]:
-        """What waits until more than so many bytes of a file are here."""
-
-        def more(at: int) -> bool:
-            return self._wait(index, at + 1)
-
-        return more
 
     def _wait(self, index: int, size: int) -> bool:
         """Wait until ``size`` bytes of a file are here; False if they never will be."""
@@ -128,7 +123,11 @@ class Relay:
                 return
             path, size = self._receiver.source(index)
             at, seen = starts.get(index, (0, ""))
-            yield from give(path, size, at, seen, self._growing(index))
+
+            def more(at: int, index: int = index) -> bool:
+                return self._wait(index, at + 1)
+
+            yield from give(path, size, at, seen, more)
 
 
 class _Child:
@@ -224,10 +223,3 @@ class _Child:
         while view:
             view = view[os.write(self._process.stdin.fileno(), view) :]
             self.moved = time.monotonic()
-
-
-def split(hosts: list[Any], branches: int) -> list[list[Any]]:
-    """``hosts`` in at most ``branches`` runs of nearly equal length, each with its head first."""
-    count = min(branches, len(hosts))
-    cuts = [len(hosts) * i // count for i in range(count + 1)] if count else []
-    return [hosts[a:b] for a, b in zip(cuts, cuts[1:])]

@@ -38,6 +38,10 @@ STAGE, PART = ".dispatch-put-", ".dispatch-part-"
 STAGE_HERE = ".dispatch-get-"
 #: seconds after which a part that nobody goes on with is swept, and a stage that nobody locks
 STALE, DEAD = 7 * 86400, 60
+FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+#: what inode(7) calls S_IFREG, S_IFDIR and S_IFLNK
+KINDS = {0o100000: FILE, 0o040000: FOLDER, 0o120000: LINK}
 
 
 class NotTaken(Exception):
@@ -99,13 +103,6 @@ def locked(fd: int) -> bool:
     return True
 
 
-def lock(path: str) -> int:
-    """A descriptor that holds ``path`` locked where the file system can."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    locked(fd)
-    return fd
-
-
 def same_file(fd: int, path: str) -> bool:
     """Whether ``path`` is still the open file ``fd``."""
     try:
@@ -120,25 +117,17 @@ def sweep(folder: str) -> None:
         if not name.startswith((STAGE, PART, STAGE_HERE)):
             continue
         path = os.path.join(folder, name)
+        fd = -1
         try:
-            fd = lock_or_none(path)
-            if fd is None:
-                continue
+            fd = os.open(path, FOR_READING)
             age = time.time() - os.fstat(fd).st_mtime
-            if age > (STALE if name.startswith(PART) else DEAD):
+            if locked(fd) and age > (STALE if name.startswith(PART) else DEAD):
                 remove(path)
-            os.close(fd)
         except OSError:
-            continue  # another user's, or just gone
-
-
-def lock_or_none(path: str) -> int | None:
-    """A descriptor that holds ``path`` locked, or None."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    if locked(fd):
-        return fd
-    os.close(fd)
-    return None
+            pass  # another user's, or just gone
+        finally:
+            if fd >= 0:
+                os.close(fd)
 
 
 def remove(path: str) -> None:
@@ -178,18 +167,13 @@ def scan(path: str, name: str) -> Iterator[tuple[Entry, str]]:
     """
     try:
         status = os.lstat(path)
-        mode, kind, more = status.st_mode & 0o7777, status.st_mode & 0o170000, ""
-        if kind == 0o100000:
-            yield Entry(name, FILE, mode, status.st_size, status.st_mtime_ns), path
-        elif kind == 0o040000:
-            yield Entry(name, FOLDER, mode, 0, status.st_mtime_ns), path
+        kind = KINDS.get(status.st_mode & 0o170000, OTHER)
+        size = status.st_size if kind == FILE else 0
+        target = os.readlink(path) if kind == LINK else ""
+        yield Entry(name, kind, status.st_mode & 0o7777, size, status.st_mtime_ns, target), path
+        if kind == FOLDER:
             for inner in sorted(os.listdir(path)):
                 yield from scan(path + "/" + inner, name + "/" + inner)
-        elif kind == 0o120000:
-            more = os.readlink(path)
-            yield Entry(name, LINK, mode, 0, status.st_mtime_ns, more), path
-        else:
-            yield Entry(name, OTHER, mode, 0, status.st_mtime_ns), path
     except OSError as error:
         raise NotGiven(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
@@ -197,7 +181,7 @@ def scan(path: str, name: str) -> Iterator[tuple[Entry, str]]:
 def digest(path: str, size: int = -1) -> str:
     """The SHA-256 of the file, or of its first ``size`` bytes; "" if it is not that long."""
     known = sha256()
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(path, FOR_READING)
     try:
         left = size
         while left:
@@ -226,7 +210,7 @@ def give(
     """
     fd = -1
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, FOR_READING)
         known, at = sha256(), 0
         while at < start and more(at) and (data := os.read(fd, min(CHUNK, start - at))):
             known.update(data)

@@ -15,12 +15,12 @@ from __future__ import annotations
 import os
 
 from dispatcher.remote.copy.disk import (
+    FOR_READING,
     PART,
     STAGE,
     NotTaken,
     at_home,
     digest,
-    lock,
     locked,
     merge,
     remove,
@@ -63,6 +63,7 @@ class Group:
         self.lock = -1
 
     def final(self, name: str) -> str:
+        """The path that ``name`` gets in the end."""
         return os.path.join(self.folder, name) if self.to is None else self.to
 
     def staged(self, inner: str) -> str:
@@ -70,10 +71,12 @@ class Group:
         if not self.stage:
             self.stage = os.path.join(self.folder, STAGE + os.urandom(6).hex())
             os.mkdir(self.stage, 0o700)
-            self.lock = lock(self.stage)
+            self.lock = os.open(self.stage, FOR_READING)
+            locked(self.lock)  # where the file system can
         return os.path.join(self.stage, inner)
 
     def close(self) -> None:
+        """Remove the stage, with what was not given its name. Raises: OSError."""
         if self.stage:
             remove(self.stage)
             self.stage = ""

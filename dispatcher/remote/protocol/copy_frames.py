@@ -19,8 +19,10 @@ from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 VALUE, DATA, START, END, BROKEN = range(OWN, OWN + 5)
 
@@ -125,6 +127,16 @@ def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:
         raise Malformed("an uneven answer")
     rows = zip(pairs[::2], pairs[1::2], seen)
     return {index: (size, known) for index, size, known in rows}
+
+
+def split(hosts: Sequence[T], branches: int) -> list[list[T]]:
+    """``hosts`` in at most ``branches`` runs of nearly equal length: the branches of a tree.
+
+    The first of a run is its head, through whom the others of it are reached.
+    """
+    count = min(branches, len(hosts))
+    cuts = [len(hosts) * i // count for i in range(count + 1)] if count else []
+    return [list(hosts[a:b]) for a, b in zip(cuts, cuts[1:])]
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -15,10 +15,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import parse_count
+from dispatcher.remote.protocol.copy_frames import split
 
 #: what ``--fanout-tree`` without a number stands for
 AUTO = "auto"
@@ -74,11 +74,9 @@ def plan_tree(count: int, branches: int | None = None) -> Topology:
     parents: list[int | None] = [None] * count
 
     def cut(hosts: Sequence[int], parent: int | None) -> None:
-        runs = min(width, len(hosts))
-        cuts = [len(hosts) * at // runs for at in range(runs + 1)] if runs else []
-        for first, after in pairwise(cuts):
-            parents[hosts[first]] = parent
-            cut(hosts[first + 1 : after], hosts[first])
+        for head, *rest in split(hosts, width):
+            parents[head] = parent
+            cut(rest, head)
 
     cut(range(count), None)
     return Topology(tuple(parents))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rig import Cluster
 
-from dispatcher.remote.copy.copy_relay import split
+from dispatcher.remote.protocol.copy_frames import split
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 THERE = "/tmp/by-tree"
