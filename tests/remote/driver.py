@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.bootstrap import payload as bootstrap
-from dispatcher.bootstrap.sync_scanner import SyncScanner
+from dispatcher.bootstrap.payload import SyncScanner
 from dispatcher.remote.protocol.frames import CONTROL, COUNT, OUTPUT, Decoder, control
 from dispatcher.remote.protocol.packing import unpack
 

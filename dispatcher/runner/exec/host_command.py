@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import shell
+from dispatcher.bootstrap.payload import SyncScanner, remote_said
 from dispatcher.bootstrap.shell import Wrapper
-from dispatcher.bootstrap.sync_scanner import SyncScanner, remote_said
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
 from dispatcher.model.failure import Failure, Kind

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import payload
-from dispatcher.bootstrap.sync_scanner import SyncScanner, boot_failure, link_ended, remote_said
+from dispatcher.bootstrap.payload import SyncScanner, boot_failure, link_ended, remote_said
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import (

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from dispatcher.bootstrap.sync_scanner import SyncScanner, boot_failure, link_ended
+from dispatcher.bootstrap.payload import SyncScanner, boot_failure, link_ended
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.tree_relay import KEEP, KEPT, PULSE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from dispatcher.bootstrap.sync_scanner import NOISE_LIMIT, SyncScanner
+from dispatcher.bootstrap.payload import NOISE_LIMIT, SyncScanner
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import ERRORS, OUTPUT, Malformed
