@@ -153,9 +153,11 @@ class Loop:
     # -- the machine ----------------------------------------------------------
 
     def tell(self, event: tuple[Any, ...]) -> None:
+        """Give the node an event, and do what it says."""
         self.act(self.node.handle(event, monotonic()))
 
     def act(self, actions: list[Action]) -> None:
+        """Do each action by the method of its name; see ``node``."""
         for action in actions:
             getattr(self, "do_" + action[0])(*action[1:])
 
@@ -167,19 +169,24 @@ class Loop:
         return min((when for when in whens if when is not None), default=None)
 
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
+        """Queue a report, in front of all output."""
         self.first.append(control(type, **fields))
 
     def do_alive(self, aside: bool = False) -> None:
+        """Show the guardian that we live; aside: the launcher too."""
         self.guardian.alive(aside)
 
     def do_credit(self, count: int) -> None:
+        """``count`` more bytes of output may be sent."""
         self.credit += count
         self.pace()
 
     def do_taken(self, count: int) -> None:
+        """``count`` more bytes of input may come."""
         self.first.append(encode(TAKEN, COUNT.pack(count)))
 
     def do_prepare(self, message: dict[str, Any]) -> None:
+        """Look at the host, reserve the port, answer ``ready``."""
         if message.get("equal") and self.encode is encode:
             from dispatcher.remote.protocol.dedup import Deduplicator
 
@@ -230,12 +237,14 @@ class Loop:
             return None
 
     def do_probe(self, message: dict[str, Any]) -> None:
+        """Try the addresses of the order; this may take its ``seconds``."""
         from dispatcher.remote.agent.rendezvous_port import probe
 
         reached = probe(message["addresses"], message["port"], message["token"], message["seconds"])
         self.do_send("probed", {"reached": reached})
 
     def do_start(self, message: dict[str, Any]) -> None:
+        """Start the ranks of the plan."""
         self.before_start = (host_facts.oom_kills(), monotonic())
         if self.rendezvous is not None:
             self.poll.unregister(self.rendezvous.fileno())
@@ -247,6 +256,7 @@ class Loop:
         self.do_spawn(message)
 
     def do_spawn(self, message: dict[str, Any]) -> None:
+        """Start the ranks of a world; each is answered by ``spawned`` or ``failed``."""
         base = process.scrubbed(os.environb.items(), message["scrub"])
         base.update(message["common"])
         pmi = message.get("pmi")
@@ -282,6 +292,7 @@ class Loop:
             self.do_sample({"seconds": self.sampler.seconds})
 
     def do_sample(self, message: dict[str, Any]) -> None:
+        """Sample the ranks that there are now."""
         from dispatcher.remote.probe.sampler import Sampler
 
         self.sampler = self.sampler or Sampler(self.poll)
@@ -318,6 +329,7 @@ class Loop:
                     os.close(fd)
 
     def do_pmi(self, message: dict[str, Any]) -> None:
+        """Carry out an order for MPI."""
         if self.pmi is not None:
             self.act(self.pmi.replies().order(message))
 
@@ -343,6 +355,7 @@ class Loop:
             proctree.send_signal(-member.pid, SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
+        """Send ``signum`` to the groups of ``ranks``, also of those that left something behind."""
         self.no_failure_yet = self.no_failure_yet and signum in (SIGUSR1, SIGUSR2, SIGSTOP, SIGCONT)
         if self.pmi is not None:
             self.pmi.note_segments()
@@ -354,6 +367,7 @@ class Loop:
                 proctree.signal_leftovers(member.pid, signum)
 
     def do_sweep(self) -> None:
+        """Kill all below us, and tell how many that were."""
         self.no_failure_yet = False
         if self.pmi is not None:
             self.pmi.note_segments()
@@ -370,6 +384,7 @@ class Loop:
         self.tell(("swept", len(killed - ended), left, self.mark(), stuck))
 
     def do_cut(self, rank: int) -> None:
+        """Read no more of what a rank has left open."""
         member = self.ranks[rank]
         for stream, fd in list(member.pipes.items()):
             size = 0  # of what the pipe holds: nothing is lost that the rank itself wrote
@@ -379,11 +394,13 @@ class Loop:
             self.end_stream(member, stream)
 
     def do_exit(self, code: int) -> None:
+        """End the loop, when the last frames have left."""
         self.exit_code = code
 
     # -- ranks ----------------------------------------------------------------
 
     def reap(self) -> None:
+        """Collect all that have ended, and report the ranks among them."""
         for pid, status in proctree.reaped():
             member = self.by_pid.pop(pid, None)
             if member is not None:
@@ -411,6 +428,7 @@ class Loop:
         )
 
     def read_rank(self, fd: int) -> None:
+        """Take output of a rank, as much as there is credit for."""
         member, stream = self.readable[fd]
         if self.credit <= 0 or self.second_size > LANE_LIMIT:
             self.pace()
@@ -427,11 +445,13 @@ class Loop:
         self.pace()
 
     def take_output(self, member: Process, stream: int, data: bytes) -> None:
+        """Count and queue what a rank has written."""
         member.counts[stream] += len(data)
         self.credit -= len(data)
         self.queue_output(self.encode(OUTPUT, data, member.rank, stream))
 
     def end_stream(self, member: Process, stream: int) -> None:
+        """An output of a rank has ended: close it, and say how long it was."""
         fd = member.pipes.pop(stream)
         del self.readable[fd]
         if self.reading:
@@ -448,6 +468,7 @@ class Loop:
         self.tell(("drained", member.rank))
 
     def queue_output(self, frame: bytes) -> None:
+        """Queue a frame behind all control."""
         self.second.append(frame)
         self.second_size += len(frame)
 
@@ -467,6 +488,7 @@ class Loop:
     # -- the link -------------------------------------------------------------
 
     def hear(self) -> None:
+        """Take what the launcher says; its end, or nonsense, is the end of the link."""
         data = process.read(self.link_in, 1 << 20)
         if data is None:
             return
@@ -489,6 +511,7 @@ class Loop:
             self.lose_link()
 
     def lose_link(self) -> None:
+        """The link has ended: the ranks follow."""
         self.poll.unregister(self.link_in)
         self.tell(("lifeline", self.guardian.why()))
 

@@ -69,11 +69,13 @@ class RendezvousPort:
             os.close(fd)
 
     def close_listener(self) -> None:
+        """Give the token to nobody any more; the port stays reserved."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     def close(self) -> None:
+        """Give the port back to the kernel."""
         self.close_listener()
         if self._keeper is not None:
             self._keeper.close()

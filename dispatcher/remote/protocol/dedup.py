@@ -44,6 +44,7 @@ class Window:
         self.begin = self.end = 0  # places: of the first byte, and behind the last
 
     def add(self, data: bytes) -> None:
+        """Let ``data`` follow; what is beyond ``size`` is forgotten."""
         self.held += data
         self.end += len(data)
         self.begin = max(0, self.end - self.size)

@@ -80,11 +80,13 @@ class Ending:
             os._exit(self.code)
 
     def watch(self) -> None:
+        """Notice from now on how the interpreter exits."""
         atexit.register(self.leave)  # the first to be registered is the last to run
         self.watch_exceptions()
         self.watch_exits()
 
     def watch_exceptions(self) -> None:
+        """An exception that nobody catches is a failure; Ctrl-C is none of the rank's."""
         usual = sys.excepthook
 
         def excepthook(kind: Any, value: Any, trace: Any) -> None:
@@ -159,6 +161,7 @@ class Gate:
     """Sees ``mpi4py.MPI`` come in, and turns back an MPI that left its ranks alone."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """How others would load the module, with ``judge`` behind it; for ``sys.meta_path``."""
         if name != "mpi4py.MPI":
             return None
         from importlib.util import find_spec
