@@ -8,6 +8,7 @@ whose command does not read, holds back nobody else.
 
 from __future__ import annotations
 
+import abc
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -95,9 +96,9 @@ class MuxLink(Link):
         """What ``_arriving`` has held back, at the end of the stream."""
         return b""
 
+    @abc.abstractmethod
     def _ending_of(self, body: bytes) -> tuple[Ending, Failure | None]:
         """How the command ended, and why it did where it is the host's. Raises: Malformed."""
-        raise NotImplementedError
 
     def _answered(self, kind: int, body: bytes) -> None:
         """A frame of the protocol's own. Raises: Malformed."""
