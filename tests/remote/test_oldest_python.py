@@ -1,64 +1,68 @@
-"""What travels to hosts uses only what the oldest Python has that is promised to do there."""
+"""What travels runs on the oldest Python that is promised: what it calls is there, and it loads."""
 
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from dispatcher.bootstrap.payload import OLDEST_PYTHON
+from dispatcher import remote
+from dispatcher.bootstrap import payload
 
-from .driver import interpreters
+from .driver import interpreters, new_enough
 
-REMOTE = Path(__file__).parents[2] / "dispatcher/remote"
-#: prints which of (module, name) pairs are not there
-LOOK = """
-import importlib, json, sys
-for module, name in json.loads(sys.argv[1]):
-    try:
-        if not hasattr(importlib.import_module(module), name):
-            print(module, name)
-    except ImportError:
-        print(module)
-"""
-
-#: what only later ones have, and the code goes without
-TRIED = {"_sha2"}
+SENT = Path(remote.__file__).parent
+#: its modules, by their names below ``remote``
+ALL = sorted(
+    ".".join(path.relative_to(SENT).with_suffix("").parts)
+    for path in SENT.rglob("[!_]*.py")
+    if path.parent.name != "rank"
+)
 
 
-def names_used(tree: ast.AST) -> set[tuple[str, str]]:
-    """(standard module, name of it) wherever the text takes one."""
-    modules: dict[str, str] = {}
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules.update((one.asname or one.name, one.name) for one in node.names)
-        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("dispatcher"):
-            found |= {(node.module or "", one.name) for one in node.names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = modules.get(node.value.id)
-            if module is not None and not module.startswith("dispatcher"):
-                found.add((module, node.attr))
-    return found
-
-
-def test_every_name_of_the_standard_library_is_there() -> None:
-    used: set[tuple[str, str]] = set()
-    for path in REMOTE.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text, feature_version=OLDEST_PYTHON)
-        if path.parent.name != "rank":  # that runs in the job's own Python
-            used |= names_used(tree)
-    assert len(used) > 100
-    python = interpreters().get(OLDEST_PYTHON)
-    if python is None:
-        pytest.skip(f"no Python {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} here")
+def violations(*paths: Path) -> str:
+    """What vermin says of code that asks for a Python newer than the oldest; "" for none."""
+    pytest.importorskip("vermin", reason="of the development extra")
+    program = "from vermin import main; main()"
+    wanted = f"--target={'.'.join(map(str, payload.OLDEST_PYTHON))}-"
     done = subprocess.run(
-        [python, "-c", LOOK, json.dumps(sorted(used))], capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-    assert set(done.stdout.splitlines()) == TRIED
+        [sys.executable, "-c", program, "--no-config-file", "--violations", wanted, *paths],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def test_nothing_is_used_that_a_newer_python_brought() -> None:
+    assert violations(SENT) == ""
+
+
+@pytest.mark.parametrize(
+    "newer", ["'a'.removeprefix('b')", "import math; math.lcm(1, 2)", "zip('a', 'b', strict=True)"]
+)
+def test_and_it_would_be_seen(tmp_path: Path, newer: str) -> None:
+    (tmp_path / "newer.py").write_text(newer + "\n")
+    assert "require" in violations(tmp_path / "newer.py")
+
+
+@pytest.mark.parametrize("path", sorted(SENT.rglob("*.py")), ids=lambda path: path.stem)
+def test_it_is_in_the_words_of_the_oldest(path: Path) -> None:
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=payload.OLDEST_PYTHON)
+
+
+@pytest.mark.parametrize("python", new_enough(), ids="{0[0]}.{0[1]}".format)
+def test_every_module_loads(python: tuple[int, int]) -> None:
+    sources = {name: payload.source(name) for name in ALL}
+    program = f"""{payload.LOADER}
+import importlib, sys
+load({sources!r})
+for name in {ALL!r}:
+    importlib.import_module("{payload.REMOTE}." + name)
+"""
+    done = subprocess.run(
+        [interpreters()[python], "-I", "-S", "-"],
+        input=program, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
