@@ -25,9 +25,7 @@ def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
     return {
         "hostname": os.uname().nodename,
         "pid": os.getpid(),
-        "user": os.getuid(),
         "python": "%d.%d.%d" % sys.version_info[:3],
-        "executable": sys.executable or "",
         "cores": len(os.sched_getaffinity(0)),
         "gpus": count_gpus(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),

@@ -145,17 +145,7 @@ class PmiReplies:
 def serving(world: World) -> Server:
     """The server of ``world``, made now if nobody needed it before."""
     if world.server is None:
-        job = world.job
-        world.server = Server(
-            job["name"],
-            job["size"],
-            world.ranks,
-            job["mapping"],
-            job["patience"],
-            job.get("universe", 0),
-            job.get("apps"),
-            job.get("preput"),
-        )
+        world.server = Server(world.job, world.ranks)
     return world.server
 
 

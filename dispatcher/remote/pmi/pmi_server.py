@@ -81,39 +81,35 @@ class Fence:
 
 
 class Server:
-    """PMI-1 for ``ranks`` (list of int) of a world of ``size`` ranks.
+    """PMI-1 for ``ranks`` (list of int), those on this host of the world that ``job`` describes.
 
-    name: the world's name of its keys, unique on every host. mapping: the value of
-    ``PMI_process_mapping``. patience: seconds after which a rank that others
-    wait for is reported. universe: how many ranks the hosts have room for. apps:
-    ranks of each program in turn. preput: keys and values that are there from the start.
+    job: name (of the world's keys, unique on every host), size (ranks of the world), mapping (the
+    value of ``PMI_process_mapping``), patience (seconds after which a rank that others
+    wait for is reported); and perhaps universe (how many ranks the hosts have room for), apps
+    (ranks of each program in turn), preput (keys and values that are there from the start).
     """
 
-    def __init__(
-        self,
-        name: bytes,
-        size: int,
-        ranks: list[int],
-        mapping: bytes,
-        patience: float,
-        universe: int = 0,
-        apps: list[int] | None = None,
-        preput: list[bytes] | None = None,
-    ) -> None:
-        self.name = name
-        self.size = size
-        self.universe = universe or size
-        self.apps = apps or [size]
-        self.patience = patience
+    def __init__(self, job: dict[str, Any], ranks: list[int]) -> None:
+        self.name: bytes = job["name"]
+        self.size: int = job["size"]
+        self.apps: list[int] = job.get("apps") or [self.size]
+        self.stall_after: float = job["patience"]
         self.peers = {rank: Peer() for rank in ranks}
-        preput = preput or []
-        self.store = dict(zip(preput[::2], preput[1::2]))
-        if 0 < len(mapping) <= VALUE_LIMIT:
-            self.store[b"PMI_process_mapping"] = mapping
+        limits = (NAME_LIMIT, KEY_LIMIT, VALUE_LIMIT)
+        universe = job.get("universe") or self.size
+        self.answers = {
+            b"get_maxes": b"maxes rc=0 kvsname_max=%d keylen_max=%d vallen_max=%d" % limits,
+            b"get_my_kvsname": b"my_kvsname rc=0 kvsname=" + self.name,
+            b"get_universe_size": b"universe_size rc=0 size=%d" % universe,
+        }
+        preput = job.get("preput") or []
+        self.store: dict[bytes, bytes] = dict(zip(preput[::2], preput[1::2]))
+        if 0 < len(job["mapping"]) <= VALUE_LIMIT:
+            self.store[b"PMI_process_mapping"] = job["mapping"]
         self.store_size = 0
         self.puts: list[bytes] = []  # key, value, key, value ...: put on this host, in order
         self.fences: dict[bytes, Fence] = {}
-        self.deadlines: dict[bytes, float] = {}  # fence, or b"init" -> when patience ends
+        self.deadlines: dict[bytes, float] = {}  # fence, or b"init" -> when who is missing is told
 
     # -- what ranks do ----------------------------------------------------------
 
@@ -202,7 +198,7 @@ class Server:
             if when <= now:
                 del self.deadlines[key]
                 epoch = self.fences[key].epoch if key in self.fences else 0
-                actions += self.who(key, epoch, self.patience)
+                actions += self.who(key, epoch, self.stall_after)
         return actions
 
     # -- lines ----------------------------------------------------------------------
@@ -222,18 +218,19 @@ class Server:
                 raise Broken("not a PMI-1 request: %r" % line[:60])
             fields[name] = value
         command = fields.get(b"cmd", b"")
-        known = _COMMANDS.get(command)
-        if known is None:
+        if command not in _COMMANDS and command not in self.answers:
             raise Broken("not a PMI-1 request: %r" % line[:60])
         if peer.asked:
             raise Broken("a request before the answer to the last one")
-        return known(self, rank, peer, fields, now)
+        if command in self.answers:
+            return _reply(rank, self.answers[command])
+        return _COMMANDS[command](self, rank, peer, fields, now)
 
     def _init(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
         if fields.get(b"pmi_version") != b"1":
             return _reply(rank, b"response_to_init rc=-1 pmi_version=1 pmi_subversion=2")
         if not peer.n_inits and b"init" not in self.deadlines:
-            self.deadlines[b"init"] = now + self.patience
+            self.deadlines[b"init"] = now + self.stall_after
         peer.n_inits += 1
         peer.inside = True
         self._settle_init()
@@ -243,22 +240,12 @@ class Server:
         if all(peer.n_inits or peer.ended for peer in self.peers.values()):
             self.deadlines.pop(b"init", None)
 
-    def _maxes(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
-        limits = (NAME_LIMIT, KEY_LIMIT, VALUE_LIMIT)
-        return _reply(rank, b"maxes rc=0 kvsname_max=%d keylen_max=%d vallen_max=%d" % limits)
-
     def _appnum(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
         app, rest = 0, rank
         while rest >= self.apps[app]:
             rest -= self.apps[app]
             app += 1
         return _reply(rank, b"appnum rc=0 appnum=%d" % app)
-
-    def _name(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
-        return _reply(rank, b"my_kvsname rc=0 kvsname=" + self.name)
-
-    def _universe(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
-        return _reply(rank, b"universe_size rc=0 size=%d" % self.universe)
 
     def _put(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
         key, value = fields.get(b"key", b""), fields.get(b"value", b"")
@@ -333,20 +320,20 @@ class Server:
         group, _, tag = fields.get(b"group", WORLD + b":0").rpartition(b":")
         if not (tag.isdigit() and len(tag) < 12):
             raise Broken("a barrier without a number as its tag")
-        key = self._key(rank, group, tag)
-        fence = self.fences.get(key)
-        if fence is None:
-            fence = self.fences[key] = self._fence(key)
+        key, fence = self._fence(rank, group, tag)
         if rank not in fence.members or rank in fence.arrived:
             raise Broken("a barrier that is not its own, or twice")
         fence.arrived.add(rank)
         if key not in self.deadlines:
-            self.deadlines[key] = now + self.patience
+            self.deadlines[key] = now + self.stall_after
         return self._complete(key, fence)
 
-    def _key(self, rank: int, group: bytes, tag: bytes) -> bytes:
-        """One spelling for each group: ``WORLD:0``, ``NODE:0``, ``0,2,5:7``."""
-        if group not in (WORLD, b"NODE"):
+    def _fence(self, rank: int, group: bytes, tag: bytes) -> tuple[bytes, Fence]:
+        """The barrier of a group; one spelling for each: ``WORLD:0``, ``NODE:0``, ``0,2,5:7``."""
+        members, size = set(self.peers), self.size
+        if group == b"NODE":
+            size = len(members)
+        elif group != WORLD:
             words = group.split(b",")
             if not all(word.isdigit() and len(word) < 10 for word in words):
                 raise Broken("not a group: %r" % group[:60])
@@ -354,17 +341,11 @@ class Server:
             if ranks[-1] >= self.size or rank not in ranks:
                 raise Broken("a group it is not in, or of ranks that do not exist")
             group = b",".join(b"%d" % member for member in ranks)
-        return group + b":" + tag
-
-    def _fence(self, key: bytes) -> Fence:
-        group = key.rpartition(b":")[0]
-        if group == b"NODE":
-            return Fence(set(self.peers), True)
-        if group == WORLD:
-            return Fence(set(self.peers), len(self.peers) == self.size)
-        ranks = {int(word) for word in group.split(b",")}
-        local = ranks.intersection(self.peers)
-        return Fence(local, local == ranks)
+            members, size = members.intersection(ranks), len(ranks)
+        key = group + b":" + tag
+        if key not in self.fences:
+            self.fences[key] = Fence(members, len(members) == size)
+        return key, self.fences[key]
 
     def _complete(self, key: bytes, fence: Fence) -> list[Action]:
         """Go on when all members on this host are in."""
@@ -415,10 +396,7 @@ def _unpacked(packet: bytes) -> list[bytes]:
 
 _COMMANDS = {
     b"init": Server._init,
-    b"get_maxes": Server._maxes,
     b"get_appnum": Server._appnum,
-    b"get_my_kvsname": Server._name,
-    b"get_universe_size": Server._universe,
     b"put": Server._put,
     b"get": Server._get,
     b"barrier_in": Server._barrier,

@@ -62,9 +62,9 @@ class PmixBridge:
         self.link = -1  # and our end of the socket to it
         self.outgoing = bytearray()  # what it has not taken yet
         self.decoder = Decoder()
-        self.patience: float = world.job["patience"]
+        self.stall_after: float = world.job["patience"]
         self.due: float | None = None  # when there is something to say that nobody triggers
-        self.patient: float | None = None  # until when no rank is missed
+        self.stalls_at: float | None = None  # when ranks that have not come are told
         self.aborts: list[tuple[float, Action]] = []  # when to tell of each
         self.served = self.mpi = ""  # what serves, and the MPI it was chosen for
         self.epochs: dict[str, int] = {}
@@ -180,17 +180,17 @@ class PmixBridge:
         if self.due is None or now < self.due:
             return []
         actions: list[Action] = []
-        if self.patient is not None and self.patient <= now:
-            self.patient = None
+        if self.stalls_at is not None and self.stalls_at <= now:
+            self.stalls_at = None
             if self.world.left.union(self.world.never) - self.state.connected:
-                actions += self.who(self.patience)
+                actions += self.who(self.stall_after)
         while self.aborts and self.aborts[0][0] <= now:
             actions += self.reply(self.world, [self.aborts.pop(0)[1]])
         self._set_due()
         return actions
 
     def _set_due(self) -> None:
-        whens = [self.patient, *(when for when, _ in self.aborts)]
+        whens = [self.stalls_at, *(when for when, _ in self.aborts)]
         self.due = min((when for when in whens if when is not None), default=None)
 
     # -- what the serving process says ----------------------------------------------------
@@ -201,7 +201,7 @@ class PmixBridge:
 
     def _connected(self, now: float, rank: int) -> list[Action]:
         if not self.state.connected:
-            self.patient = now + self.patience
+            self.stalls_at = now + self.stall_after
             self._set_due()
         self.state.connected.add(rank)
         self.state.finalized.discard(rank)  # it begins once more

@@ -105,7 +105,7 @@ class Deduplicator:
         """The frames, joined, that stand for the OUTPUT frame of ``wire.encode``."""
         window, view = self.window, memoryview(data)
         place, lines = self.streams.get((rank, stream), (0, LINES))
-        patience = max(lines // 2, FEWEST)
+        budget = max(lines // 2, FEWEST)
         least = min(LEAST, max(len(data), LEAST_WHOLE))
         frames: list[bytes] = []
         literal: list[bytes] = []
@@ -143,13 +143,13 @@ class Deduplicator:
             at += same
             done = at
             lines += same // WORTH
-            patience = LINES
+            budget = LINES
         if done < len(data):
             literal.append(data[done:])
             frames.append(encode(kind, literal[-1], rank, stream))
         for piece in literal:
             self.add(piece)
-        self.streams[rank, stream] = (window.end if level else place, patience)
+        self.streams[rank, stream] = (window.end if level else place, budget)
         return b"".join(frames)
 
     def add(self, piece: bytes) -> None:

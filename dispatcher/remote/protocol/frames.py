@@ -2,7 +2,7 @@
 
 A frame is a header of 12 bytes, big endian, and a body::
 
-    kind:1  stream:1  node:2  rank:4  size:4   body:size
+    kind:1  stream:1  0:2  rank:4  size:4   body:size
 
 ==========  ======  =============================================================
 kind        lane    body
@@ -144,6 +144,17 @@ OUTPUT_LIMIT = (64 << 10) - HEADER.size  # a pipe takes the frame whole
 COUNT = Struct("!Q")
 SPAN = Struct("!QI")  # a place among all bytes of OUTPUT frames, and a length
 
+_RANKS, _NO_RANK = (STDOUT, STDERR), (0,)
+#: kind -> its streams, and the least and the most bytes of a body
+_SIZES: dict[int, tuple[tuple[int, ...], int, int]] = {
+    CONTROL: (_NO_RANK, 0, CONTROL_LIMIT),
+    OUTPUT: (_RANKS, 1, OUTPUT_LIMIT),
+    ENDED: (_RANKS, COUNT.size, COUNT.size),
+    INPUT: (_NO_RANK, 0, OUTPUT_LIMIT),
+    TAKEN: (_NO_RANK, COUNT.size, COUNT.size),
+    SAME: (_RANKS, SPAN.size, SPAN.size),
+}
+
 #: the first bytes an agent says; everything before them on its stream is noise
 SYNC = b"\0DISPATCH1\n"
 
@@ -152,36 +163,21 @@ class WireError(ValueError):
     """Bytes that are not our protocol; the link that sent them cannot be used any more."""
 
 
-def encode(kind: int, body: bytes, rank: int = 0, stream: int = 0, node: int = 0) -> bytes:
+def encode(kind: int, body: bytes, rank: int = 0, stream: int = 0) -> bytes:
     """One frame as bytes. The caller keeps the size limits of the table above."""
-    return HEADER.pack(kind, stream, node, rank, len(body)) + body
+    return HEADER.pack(kind, stream, 0, rank, len(body)) + body
 
 
 class Frame:
-    """A decoded frame: ``kind``, ``stream``, ``node``, ``rank`` and ``body`` (bytes)."""
+    """A decoded frame: ``kind``, ``stream``, ``rank`` and ``body`` (bytes)."""
 
-    __slots__ = ("body", "kind", "node", "rank", "stream")
+    __slots__ = ("body", "kind", "rank", "stream")
 
-    def __init__(self, kind: int, stream: int, node: int, rank: int, body: bytes) -> None:
+    def __init__(self, kind: int, stream: int, rank: int, body: bytes) -> None:
         self.kind = kind
         self.stream = stream
-        self.node = node
         self.rank = rank
         self.body = body
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Frame) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__slots__
-        )
-
-    def __repr__(self) -> str:
-        return "Frame(kind=%d, stream=%d, node=%d, rank=%d, %d bytes)" % (
-            self.kind,
-            self.stream,
-            self.node,
-            self.rank,
-            len(self.body),
-        )
 
 
 class Decoder:
@@ -205,34 +201,17 @@ class Decoder:
         frames = []
         at = 0
         while len(buffer) - at >= HEADER.size:
-            kind, stream, node, rank, size = HEADER.unpack_from(buffer, at)
-            _check(kind, stream, size)
+            kind, stream, unused, rank, size = HEADER.unpack_from(buffer, at)
+            streams, least, most = _SIZES.get(kind, ((), 0, 0))
+            if unused or stream not in streams or not least <= size <= most:
+                raise WireError("bad frame: kind %d, stream %d, size %d" % (kind, stream, size))
             end = at + HEADER.size + size
             if end > len(buffer):
                 break
-            frames.append(Frame(kind, stream, node, rank, bytes(buffer[at + HEADER.size : end])))
+            frames.append(Frame(kind, stream, rank, bytes(buffer[at + HEADER.size : end])))
             at = end
         del buffer[:at]
         return frames
-
-
-def _check(kind: int, stream: int, size: int) -> None:
-    if kind == CONTROL:
-        ok = stream == 0 and size <= CONTROL_LIMIT
-    elif kind == OUTPUT:
-        ok = stream in (STDOUT, STDERR) and 0 < size <= OUTPUT_LIMIT
-    elif kind == ENDED:
-        ok = stream in (STDOUT, STDERR) and size == COUNT.size
-    elif kind == INPUT:
-        ok = stream == 0 and size <= OUTPUT_LIMIT
-    elif kind == TAKEN:
-        ok = stream == 0 and size == COUNT.size
-    elif kind == SAME:
-        ok = stream in (STDOUT, STDERR) and size == SPAN.size
-    else:
-        ok = False
-    if not ok:
-        raise WireError("bad frame: kind %d, stream %d, size %d" % (kind, stream, size))
 
 
 def control(type: str, **fields: object) -> bytes:

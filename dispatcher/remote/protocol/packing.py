@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 DEPTH_LIMIT = 16
 INT_LIMIT = 1 << 63
+_INFINITE = float("inf")
+_VALUES: dict[bytes, bool | None] = {b"N": None, b"T": True, b"F": False}
+_TAGS = {value: tag for tag, value in _VALUES.items()}
 
 
 class PackError(ValueError):
@@ -45,12 +48,8 @@ def pack(value: object) -> bytes:
 def _pack(value: object, parts: list[bytes], depth: int) -> None:
     if depth > DEPTH_LIMIT:
         raise PackError("nested too deep")
-    if value is None:
-        parts.append(b"N")
-    elif value is True:
-        parts.append(b"T")
-    elif value is False:
-        parts.append(b"F")
+    if value is None or isinstance(value, bool):
+        parts.append(_TAGS[value])
     elif isinstance(value, int):
         if not -INT_LIMIT <= value < INT_LIMIT:
             raise PackError("integer beyond 64 bits")
@@ -66,7 +65,7 @@ def _pack(value: object, parts: list[bytes], depth: int) -> None:
         parts.append(b"s%d:" % len(text))
         parts.append(text)
     elif isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
+        if not -_INFINITE < value < _INFINITE:
             raise PackError("float is not finite")
         parts.append(b"f%s;" % repr(value).encode())
     elif isinstance(value, (list, tuple)):
@@ -138,16 +137,12 @@ def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
                 raise PackError("dict key twice")
             pairs[key], at = _unpack(data, at, depth + 1)
         return pairs, at + 1
-    if tag == b"N":
-        return None, at
-    if tag == b"T":
-        return True, at
-    if tag == b"F":
-        return False, at
+    if tag in _VALUES:
+        return _VALUES[tag], at
     if tag == b"f":
         end = data.index(b";", at, at + 40)
         real = float(data[at:end])
-        if real != real or real in (float("inf"), float("-inf")):
+        if not -_INFINITE < real < _INFINITE:
             raise PackError("float is not finite")
         return real, end + 1
     raise PackError("unknown tag %r" % tag)

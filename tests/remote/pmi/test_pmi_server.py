@@ -35,7 +35,8 @@ INIT = [
 
 
 def server(size: int = 4, ranks: list[int] | None = None, mapping: bytes = MAPPING) -> Server:
-    return Server(NAME, size, [0, 1] if ranks is None else ranks, mapping, 30.0)
+    job = {"name": NAME, "size": size, "mapping": mapping, "patience": 30.0}
+    return Server(job, [0, 1] if ranks is None else ranks)
 
 
 def say(server: Server, rank: int, *lines: bytes, now: float = 0.0) -> list[Any]:
@@ -284,9 +285,9 @@ class TestSpawn:
         assert say(told, 1, b"cmd=get_appnum")[0][0] == "reply"
 
     def test_a_spawned_world_has_its_keys_and_programs(self) -> None:
-        told = Server(
-            NAME, 5, [0, 3, 4], b"", 30.0, universe=8, apps=[1, 3, 1], preput=[b"parent", b"port"]
-        )
+        job = {"name": NAME, "size": 5, "mapping": b"", "patience": 30.0}
+        more = {"universe": 8, "apps": [1, 3, 1], "preput": [b"parent", b"port"]}
+        told = Server({**job, **more}, [0, 3, 4])
         assert say(told, 3, get(b"parent")) == [("reply", 3, b"cmd=get_result rc=0 value=port\n")]
         apps = [say(told, rank, b"cmd=get_appnum")[0][2] for rank in (0, 3, 4)]
         assert apps == [b"cmd=appnum rc=0 appnum=%d\n" % app for app in (0, 1, 2)]

@@ -46,7 +46,7 @@ def test_any_splitting_gives_the_same_request(data: st.DataObject) -> None:
     lines = [b"mcmd=spawn", *FIRST, b"endcmd", b"mcmd=spawn", *SECOND, b"endcmd", b"cmd=get_maxes"]
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
-    told = Server(b"kvs", 1, [0], b"", 30.0)
+    told = Server({"name": b"kvs", "size": 1, "mapping": b"", "patience": 30.0}, [0])
     found: list[Any] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += told.feed(0, stream[start:end], 0.0)

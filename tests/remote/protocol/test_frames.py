@@ -25,24 +25,19 @@ from dispatcher.remote.protocol.frames import (
 )
 
 ranks = st.integers(0, (1 << 32) - 1)
-nodes = st.integers(0, (1 << 16) - 1)
 streams = st.sampled_from([1, 2])
 frames = st.one_of(
-    st.builds(Frame, st.just(CONTROL), st.just(0), nodes, ranks, st.binary(max_size=200)),
-    st.builds(Frame, st.just(OUTPUT), streams, nodes, ranks, st.binary(min_size=1, max_size=200)),
-    st.builds(
-        Frame, st.just(ENDED), streams, nodes, ranks, st.integers(0, 1 << 40).map(COUNT.pack)
-    ),
-    st.builds(Frame, st.just(INPUT), st.just(0), nodes, ranks, st.binary(max_size=200)),
-    st.builds(
-        Frame, st.just(TAKEN), st.just(0), nodes, ranks, st.integers(0, 1 << 40).map(COUNT.pack)
-    ),
-    st.builds(Frame, st.just(SAME), streams, nodes, ranks, st.just(SPAN.pack(1 << 40, 1))),
+    st.builds(Frame, st.just(CONTROL), st.just(0), ranks, st.binary(max_size=200)),
+    st.builds(Frame, st.just(OUTPUT), streams, ranks, st.binary(min_size=1, max_size=200)),
+    st.builds(Frame, st.just(ENDED), streams, ranks, st.integers(0, 1 << 40).map(COUNT.pack)),
+    st.builds(Frame, st.just(INPUT), st.just(0), ranks, st.binary(max_size=200)),
+    st.builds(Frame, st.just(TAKEN), st.just(0), ranks, st.integers(0, 1 << 40).map(COUNT.pack)),
+    st.builds(Frame, st.just(SAME), streams, ranks, st.just(SPAN.pack(1 << 40, 1))),
 )
 
 
 def as_bytes(frame: Frame) -> bytes:
-    return encode(frame.kind, frame.body, frame.rank, frame.stream, frame.node)
+    return encode(frame.kind, frame.body, frame.rank, frame.stream)
 
 
 @given(st.lists(frames, max_size=8), st.data())
@@ -53,7 +48,7 @@ def test_any_chunking_gives_the_same_frames(sent: list[Frame], data: st.DataObje
     heard = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         heard += decoder.feed(stream[start:end])
-    assert heard == sent
+    assert list(map(as_bytes, heard)) == list(map(as_bytes, sent))
     assert decoder.pending == 0
 
 
@@ -61,7 +56,7 @@ def test_any_chunking_gives_the_same_frames(sent: list[Frame], data: st.DataObje
 def test_byte_by_byte_gives_the_same_frames(sent: list[Frame]) -> None:
     decoder = Decoder()
     heard = [f for byte in b"".join(map(as_bytes, sent)) for f in decoder.feed(bytes([byte]))]
-    assert heard == sent
+    assert list(map(as_bytes, heard)) == list(map(as_bytes, sent))
 
 
 @pytest.mark.parametrize(
@@ -99,17 +94,9 @@ def test_a_bad_header_is_refused_before_its_body(kind: int, stream: int, size: i
 def test_garbage_raises_nothing_else(frame: Frame, data: bytes) -> None:
     """A frame before it comes out, one that claims more than is allowed never does."""
     decoder = Decoder()
-    assert decoder.feed(as_bytes(frame)) == [frame]
+    assert list(map(as_bytes, decoder.feed(as_bytes(frame)))) == [as_bytes(frame)]
     try:
         heard = decoder.feed(data)
     except WireError:
         return
     assert b"".join(map(as_bytes, heard)) == data[: len(data) - decoder.pending]
-
-
-def test_a_frame_equals_only_its_like() -> None:
-    frame = Frame(CONTROL, 0, 0, 0, b"x")
-    assert frame == Frame(CONTROL, 0, 0, 0, b"x")
-    assert frame != Frame(CONTROL, 0, 0, 1, b"x")
-    assert frame != b"x"
-    assert repr(frame) == "Frame(kind=1, stream=0, node=0, rank=0, 1 bytes)"
