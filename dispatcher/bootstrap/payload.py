@@ -157,8 +157,8 @@ def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | N
     for name in first:
         if not is_plain(name):
             raise UsageError(f"--agent-python {name!r}: only letters, digits and ./_+- can be used")
-    usual = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
-    names = [*first, *usual, *filter(is_plain, last)]
+    defaults = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
+    names = [*first, *defaults, *filter(is_plain, last)]
     words = " ".join(dict.fromkeys(names))
     tag = f"export DISPATCH_RUN_ID={run_id}; " if run_id and is_plain(run_id) else ""
     script = tag + _with_each('-I -S -c "' + _STAGE_ZERO + '"')
@@ -349,8 +349,8 @@ class SyncScanner:
 
 def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> Failure:
     """Why no agent came up on ``host``, from all it said and the command's exit status."""
-    said = (errors or noise).decode("utf-8", "backslashreplace").strip()
-    for line in said.splitlines():
+    output = (errors or noise).decode("utf-8", "backslashreplace").strip()
+    for line in output.splitlines():
         if NO_PYTHON_MARK in line:
             why = line.partition(NO_PYTHON_MARK)[2][:400]
             if status == NO_PYTHON_STATUS and " is " not in why:

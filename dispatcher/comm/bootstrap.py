@@ -75,7 +75,7 @@ def init(
     me = _roll_call(world, name, timeout)
     exchange = world.duplicate(timeout)
     ranks = _compare_ranks(exchange, me, device, timeout)
-    exchange.places = {info.rank: info.host for info in ranks}
+    exchange.hosts = {info.rank: info.host for info in ranks}
     comparison = roll_call.compare(ranks)
     if comparison.refusals:
         text, hint = comparison.refusals[0]

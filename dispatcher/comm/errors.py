@@ -86,11 +86,11 @@ def fold(ranks: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def describe(ranks: Iterable[int], places: Mapping[int, str]) -> str:
+def describe(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:
     """``rank 3 on gpu01; ranks 8-15 on gpu02``: many ranks in few words, unknown hosts said so."""
     by_host: dict[str, list[int]] = {}
     for rank in sorted(set(ranks)):
-        by_host.setdefault(places.get(rank, "an unknown host"), []).append(rank)
+        by_host.setdefault(hosts.get(rank, "an unknown host"), []).append(rank)
     return "; ".join(
         f"rank{'s' if len(members) > 1 else ''} {fold(members)} on {host}"
         for host, members in by_host.items()

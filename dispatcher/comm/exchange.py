@@ -135,7 +135,7 @@ class Pause:
 class Exchange:
     """The ranks of one MPI communicator; ``mpi`` is the module ``mpi4py.MPI``.
 
-    ``who`` names this rank in the errors it causes, as ``rank 3 on gpu01``; ``places`` has the
+    ``who`` names this rank in the errors it causes, as ``rank 3 on gpu01``; ``hosts`` has the
     hosts of all ranks once they are known.
     """
 
@@ -145,7 +145,7 @@ class Exchange:
         self.rank = int(communicator.Get_rank())
         self.size = int(communicator.Get_size())
         self.who = who or f"rank {self.rank}"
-        self.places: Mapping[int, str] = {}
+        self.hosts: Mapping[int, str] = {}
         self._assemblies = 0
         self._sends: list[tuple[Any, bytes]] = []  # MPI reads the bytes until the send is done
 
@@ -228,10 +228,10 @@ class Exchange:
                 return self._dismiss(bad, reports)
             if time.monotonic() > deadline:
                 absent = [rank for rank in range(self.size) if rank not in reports]
-                name = missing or (lambda ranks, _: describe(ranks, self.places))
-                said = {rank: open_record(text) for rank, text in reports.items()}
+                name = missing or (lambda ranks, _: describe(ranks, self.hosts))
+                reported = {rank: open_record(text) for rank, text in reports.items()}
                 late = RollCallError(
-                    f"comm: {what}: {name(absent, said)} did not come within {seconds:g} s",
+                    f"comm: {what}: {name(absent, reported)} did not come within {seconds:g} s",
                     hint=hint,
                     missing=tuple(absent),
                 )

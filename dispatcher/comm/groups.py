@@ -215,16 +215,16 @@ def check_hosts(layout: Layout, host_of: Mapping[int, str]) -> list[str]:
     slots = Counter(host_of.values())
     tp = layout.sizes["tp"]
     uneven = len(set(slots.values())) > 1
-    odd = [host for host, count in slots.items() if count % tp]
-    if uneven and odd:
+    undivided = [host for host, count in slots.items() if count % tp]
+    if uneven and undivided:
         raise GroupError(
-            f"comm: groups: tp={tp}: {odd[0]} has {slots[odd[0]]} ranks,"
+            f"comm: groups: tp={tp}: {undivided[0]} has {slots[undivided[0]]} ranks,"
             " so some tensor parallel groups would be split over hosts",
             hint=f"give every host a number of slots that {tp} divides",
         )
     why = (
         f"put {tp} ranks on a host"
-        if odd
+        if undivided
         else "ranks must fill a host before the next, and tp come first in the order"
     )
     return [

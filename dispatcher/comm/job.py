@@ -177,12 +177,12 @@ class Job:
 
     def _agree(self, asked: dict[str, object]) -> None:
         mine = json.dumps(asked, sort_keys=True).encode()
-        said = self._exchange.gather(lambda: mine, "comparing the groups", self._timeout)
-        for rank, text in enumerate(said):
-            if text != said[0]:
+        answers = self._exchange.gather(lambda: mine, "comparing the groups", self._timeout)
+        for rank, text in enumerate(answers):
+            if text != answers[0]:
                 raise GroupError(
                     f"comm: groups: rank {rank} asks for {text.decode()},"
-                    f" rank 0 for {said[0].decode()}",
+                    f" rank 0 for {answers[0].decode()}",
                     shared=True,
                 )
 

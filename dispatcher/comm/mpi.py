@@ -151,6 +151,6 @@ def _leave(shared: bool) -> None:
 
 def _words(name: str, error: CommError) -> str:
     """``rank 3 on gpu01: comm: ...``, one line and its hint, in one write."""
-    said = error.message.removeprefix("comm: ")
-    text = f"{said}\n" if said.startswith(f"{name}: ") else f"{name}: {said}\n"
+    message = error.message.removeprefix("comm: ")
+    text = f"{message}\n" if message.startswith(f"{name}: ") else f"{name}: {message}\n"
     return f"{text}hint: {error.hint}\n" if error.hint else text

@@ -252,13 +252,13 @@ def _unseen(ranks: Sequence[RankInfo]) -> list[str]:
 def _differing(texts: Iterable[tuple[RankInfo, str]]) -> str:
     """``2.30.7 (ranks 0-7 on gpu01), 2.29.1 (rank 8 on gpu02)``; "" if all have the same."""
     by_text: dict[str, list[int]] = defaultdict(list)
-    places = {}
+    hosts_of = {}
     for info, text in texts:
         by_text[text].append(info.rank)
-        places[info.rank] = info.host
+        hosts_of[info.rank] = info.host
     if len(by_text) < 2:
         return ""
-    return ", ".join(f"{text} ({describe(members, places)})" for text, members in by_text.items())
+    return ", ".join(f"{text} ({describe(members, hosts_of)})" for text, members in by_text.items())
 
 
 def _spell_driver(version: int | None) -> str:

@@ -88,22 +88,22 @@ def start(words: list[bytes]) -> tuple[int, tuple[int, int, int]]:
 
     Raises: OSError when there is no room for one more.
     """
-    ours: list[int] = []
-    theirs: list[int] = []
+    near: list[int] = []
+    far: list[int] = []
     try:
         for number in range(3):
             read, write = os.pipe()
-            ours.append(read if number else write)
-            theirs.append(write if number else read)
+            near.append(read if number else write)
+            far.append(write if number else read)
         pid = os.fork()
     except OSError:
-        for fd in ours + theirs:
+        for fd in near + far:
             os.close(fd)
         raise
     if not pid:
         try:
             os.setsid()
-            for number, fd in enumerate(theirs):
+            for number, fd in enumerate(far):
                 os.dup2(fd, number)
             on_signal(SIGPIPE, SIG_DFL)  # Python ignores it, and what is ignored stays so
             os.execvp(words[0], words)  # noqa: S606 - which would be one more process
@@ -111,11 +111,11 @@ def start(words: list[bytes]) -> tuple[int, tuple[int, int, int]]:
             os.write(2, os.fsencode("%s: %s\n" % (words[0].decode("utf-8", "replace"), error)))
         finally:
             os._exit(127)
-    for fd in theirs:
+    for fd in far:
         os.close(fd)
-    for fd in ours:
+    for fd in near:
         os.set_blocking(fd, False)
-    return pid, (ours[0], ours[1], ours[2])
+    return pid, (near[0], near[1], near[2])
 
 
 def die_with_parent() -> None:

@@ -97,12 +97,12 @@ class Relay:
 
     def run(self) -> None:
         """Serve until the link ends."""
-        told, tell = os.pipe()
-        for fd in (told, tell):
+        wake_in, wake_out = os.pipe()
+        for fd in (wake_in, wake_out):
             os.set_blocking(fd, False)
         on_signal(SIGCHLD, lambda *_: None)
-        set_wakeup_fd(tell, warn_on_full_buffer=False)
-        self._watch(told, lambda: self._reap(told))
+        set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+        self._watch(wake_in, lambda: self._reap(wake_in))
         self._watch(self._come, self._obey)
         while self._linked:
             wait = max(0.0, self._due - monotonic()) * 1000 if self._heard else None
@@ -111,7 +111,7 @@ class Relay:
                 if act is not None:
                     act()
             if self._heard and monotonic() >= self._due:
-                self._say(0, PULSE, b"".join(map(COUNT.pack, self._heard)))
+                self._send(0, PULSE, b"".join(map(COUNT.pack, self._heard)))
                 self._heard = []
             self._write()
         for stream in self._streams.values():
@@ -171,10 +171,10 @@ class Relay:
         try:
             pid, fds = start(words)
         except OSError as error:
-            self._say(number, ERRORS, os.fsencode("%s\n" % error))
+            self._send(number, ERRORS, os.fsencode("%s\n" % error))
             for kind in (OUTPUT_END, ERRORS_END):
-                self._say(number, kind)
-            self._say(number, ENDED, STATUS.pack(126))
+                self._send(number, kind)
+            self._send(number, ENDED, STATUS.pack(126))
             if known >= 0:
                 os.close(known)
             return
@@ -217,7 +217,7 @@ class Relay:
             stream.waiting = stream.waiting[written:]
         more = stream.room.taken(before - len(stream.waiting))
         if more:
-            self._say(stream.number, MORE_INPUT, more)
+            self._send(stream.number, MORE_INPUT, more)
         if stream.waiting:
             if stream.input not in self._ready:
                 self._watch(stream.input, lambda: self._feed(stream), select.POLLOUT)
@@ -266,11 +266,11 @@ class Relay:
             return
         if data:
             output.credit.use(len(data))
-            self._say(stream.number, output.kind, data)
+            self._send(stream.number, output.kind, data)
             self._listen(stream, output)
             return
         self._end_output(output)
-        self._say(stream.number, output.end)
+        self._send(stream.number, output.end)
         if stream.over:
             self._forget(stream)
 
@@ -282,8 +282,8 @@ class Relay:
 
     # -- the ends of commands -----------------------------------------------------------------
 
-    def _reap(self, told: int) -> None:
-        read(told, 4096)
+    def _reap(self, wake_in: int) -> None:
+        read(wake_in, 4096)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -295,7 +295,7 @@ class Relay:
                 if stream.pid == pid:
                     stream.pid = -1
                     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else status >> 8
-                    self._say(stream.number, ENDED, STATUS.pack(code))
+                    self._send(stream.number, ENDED, STATUS.pack(code))
                     self._end_input(stream)
                     if stream.over:
                         self._forget(stream)
@@ -303,7 +303,7 @@ class Relay:
 
     # -- the link, upwards ----------------------------------------------------------------------
 
-    def _say(self, number: int, kind: int, body: bytes = b"") -> None:
+    def _send(self, number: int, kind: int, body: bytes = b"") -> None:
         lane = self._urgent if kind in (ENDED, MORE_INPUT, PULSE) else self._going
         lane.append(frame(number, kind, body))
         self._waiting += HEADER.size + len(body)

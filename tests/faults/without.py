@@ -36,7 +36,7 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "program check": (
-        ("agent.agent_loop", 'host_facts.look(message["check"], self.cwd, path)', "[]"),
+        ("agent.agent_loop", 'host_facts.find_problems(message["check"], self.cwd, path)', "[]"),
     ),
     "port check": (("agent.agent_loop", 'problems.append(["port", ', '(["port", '),),
     "autopsy": (

@@ -64,9 +64,9 @@ def _without(index: int | None, why: str) -> Gpu | None:
     """None, for a rank that takes what there is; CommError for one that wants GPU ``index``."""
     if index is None:
         return None
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        why += f" (CUDA_VISIBLE_DEVICES={chosen!r})"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        why += f" (CUDA_VISIBLE_DEVICES={visible!r})"
     raise CommError(f"comm: gpu {index}: {why}", hint="nvidia-smi; or comm.init(device='cpu')")
 
 

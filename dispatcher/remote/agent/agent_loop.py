@@ -128,12 +128,12 @@ class Loop:
             self.flush()
             when = self.next_deadline()
             if self.exit_code is not None:
-                self.say_goodbye()
+                self.drain()
                 return self.exit_code
             wait = None if when is None else max(0.0, when - monotonic())
             for fd, event in self.poll.poll(wait):
                 if fd == self.link_in:
-                    self.hear()
+                    self.read_link()
                 elif fd == wake_in:
                     os.read(wake_in, 4096)
                     self.reap()
@@ -148,7 +148,7 @@ class Loop:
                 elif self.rendezvous is not None and fd == self.rendezvous.fileno():
                     self.rendezvous.greet()
                 elif self.sampler is not None and fd == self.sampler.fd:
-                    self.act(self.sampler.hear(self.node.paused or len(self.first) > 64))
+                    self.act(self.sampler.read(self.node.paused or len(self.first) > 64))
 
     # -- the machine ----------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Loop:
         path = message["path"]
         if path is None:  # then the ranks get this host's own
             path = os.environb.get(b"PATH")
-        problems = host_facts.look(message["check"], self.cwd, path)
+        problems = host_facts.find_problems(message["check"], self.cwd, path)
         self.watched = message.get("watch") or b""
         found["mark"] = self.mark()
         wanted = message["reserve"]
@@ -487,7 +487,7 @@ class Loop:
 
     # -- the link -------------------------------------------------------------
 
-    def hear(self) -> None:
+    def read_link(self) -> None:
         """Take what the launcher says; its end, or nonsense, is the end of the link."""
         data = process.read(self.link_in, 1 << 20)
         if data is None:
@@ -551,7 +551,7 @@ class Loop:
             parts.append(frame)
         return b"".join(parts)
 
-    def say_goodbye(self) -> None:
+    def drain(self) -> None:
         """Tidy up, then give the last frames a bounded time to leave."""
         if self.rendezvous is not None:
             self.rendezvous.close()

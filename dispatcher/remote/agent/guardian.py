@@ -39,19 +39,19 @@ from dispatcher.remote.host import proctree, workdir
 
 
 class Guardian:
-    """Watches ``agent`` (a pid) by the pipe ``told`` and by the ``link`` it serves.
+    """Watches ``agent`` (a pid) by ``pipe``, its signs of life, and by the ``link`` it serves.
 
     first: what the agent has said so far.
     """
 
-    def __init__(self, agent: int, link: int, told: int, first: bytes) -> None:
+    def __init__(self, agent: int, link: int, pipe: int, first: bytes) -> None:
         self.agent = agent
         self.link = link
-        self.told = told
+        self.pipe = pipe
         self.silence = self.ending = 60.0
         self.folder = b""
         self.buffer = b""
-        self._hear(first)
+        self._take(first)
 
     def watch(self) -> int:
         """The agent's exit code, once nothing is left of it."""
@@ -68,10 +68,10 @@ class Guardian:
             code = proctree.exit_status(os.waitpid(agent, 0)[1])
             if code in (0, 3):  # it has swept itself: ``node``
                 return code
-            self._say("the agent was killed by signal %d" % -code if code < 0 else "it crashed")
+            self._print("the agent was killed by signal %d" % -code if code < 0 else "it crashed")
         else:
             code = 1
-            self._say("the agent was stopped or stuck")
+            self._print("the agent was stopped or stuck")
         proctree.kill_all(_reap_all)
         if self.folder:
             workdir.remove(os.fsdecode(self.folder))
@@ -80,7 +80,7 @@ class Guardian:
     def _wait(self) -> bool:
         """Wait for the agent's end; False when it is stuck and has to be killed."""
         poll = select.poll()
-        poll.register(self.told, select.POLLIN)
+        poll.register(self.pipe, select.POLLIN)
         poll.register(self.link, select.POLLRDHUP)
         end = monotonic() + self.silence
         lost = False
@@ -96,21 +96,21 @@ class Guardian:
                     lost = True
                     end = monotonic() + self.ending
                     continue
-                data = os.read(self.told, 4096)
+                data = os.read(self.pipe, 4096)
                 if not data:
                     return True
-                self._hear(data)
+                self._take(data)
                 if not lost:
                     end = monotonic() + self.silence
 
-    def _hear(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> None:
         lines = (self.buffer + data).split(b"\n")
         self.buffer = lines.pop()
         for line in filter(None, lines):
             silence, ending, self.folder = line.split(b" ", 2)
             self.silence, self.ending = float(silence), float(ending)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         try:
             os.write(2, b"%s\n" % text.encode())
         except OSError:

@@ -128,8 +128,8 @@ class Node:
             ranks = message["ranks"]
             # a rank that is draining has ended, but what it left in its group has not
             known = self.alive | self.draining
-            chosen = sorted(known if ranks is None else known.intersection(ranks))
-            return [("signal", chosen, message["signum"])] if chosen else []
+            members = sorted(known if ranks is None else known.intersection(ranks))
+            return [("signal", members, message["signum"])] if members else []
         if kind == "sweep":
             return [("sweep",)]
         if kind == "credit":
@@ -183,8 +183,8 @@ class Node:
         if not self.alive:
             return [*actions, ("sweep",)]
         self.deadlines["kill"] = now + self.lifeline_grace
-        everyone = sorted(self.alive)
-        return [*actions, ("signal", everyone, SIGTERM), ("signal", everyone, SIGCONT)]
+        alive = sorted(self.alive)
+        return [*actions, ("signal", alive, SIGTERM), ("signal", alive, SIGCONT)]
 
     def _on_swept(
         self,
@@ -201,8 +201,8 @@ class Node:
             fields["mark"] = mark
         if stuck:
             fields["stuck"] = stuck
-        told: list[Action] = [("send", "swept", fields)]
-        return [*told, ("exit", EXIT_OK)] if self.state == OVER else told
+        actions: list[Action] = [("send", "swept", fields)]
+        return [*actions, ("exit", EXIT_OK)] if self.state == OVER else actions
 
     # -- deadlines ------------------------------------------------------------
 

@@ -64,11 +64,11 @@ def _put(order: dict[str, Any], come: Iterator[tuple[int, bytes]], program: byte
     receiver = Receiver(entries, order["groups"], order["checksum"], order["resume"])
     keep, relay = False, None
     try:
-        _say(receiver.needs())
+        _send(receiver.needs())
         if order.get("below"):
             from dispatcher.remote.copy.copy_relay import Relay
 
-            relay = Relay(order, program, receiver, _say)
+            relay = Relay(order, program, receiver, _send)
             relay.start()
         _receive(receiver, come, relay)
         if relay is not None:
@@ -76,7 +76,7 @@ def _put(order: dict[str, Any], come: Iterator[tuple[int, bytes]], program: byte
         receiver.commit()
         if relay is not None:
             relay.finish()
-        _say(receiver.report())
+        _send(receiver.report())
     except BaseException as error:
         keep = isinstance(error, _Ended) and bool(order["resume"])
         if relay is not None:
@@ -95,7 +95,7 @@ def _get(order: dict[str, Any], come: Iterator[tuple[int, bytes]]) -> int:
                 entry.more = digest(place)
             entries.append(entry)
             places.append(place)
-    _say({"list": columns(entries)})
+    _send({"list": columns(entries)})
     answer = value_of(*next(come))
     starts = starts_of(answer)
     waiting, size = [], 0
@@ -140,7 +140,7 @@ def _frames() -> Iterator[tuple[int, bytes]]:
     raise _Ended
 
 
-def _say(value: dict[str, Any]) -> None:
+def _send(value: dict[str, Any]) -> None:
     _write(message(value))
 
 
@@ -151,7 +151,7 @@ def _write(data: bytes) -> None:
 
 
 def _fail(why: str) -> int:
-    _say({"error": why})
+    _send({"error": why})
     return 1
 
 

@@ -42,16 +42,16 @@ _READY = b"P\n"
 class Relay:
     """Serves the hosts below. order: the one we had; program: what we were sent.
 
-    say: tells the root something.
+    send: tells the root something.
     """
 
     def __init__(
-        self, order: dict[str, Any], program: bytes, receiver: Receiver, say: Callable[[Any], None]
+        self, order: dict[str, Any], program: bytes, receiver: Receiver, send: Callable[[Any], None]
     ) -> None:
         self._order = order
         self._program = program
         self._receiver = receiver
-        self._say = say
+        self._send = send
         self.grown = threading.Condition()
         self.marker: bytes = order["marker"]
         self.opening: bytes = order["opening"]
@@ -105,7 +105,7 @@ class Relay:
         """Tell the root, unless our own part has failed: then it serves them itself."""
         with self._one:
             if not self._failed:
-                self._say(value)
+                self._send(value)
 
     def _wait(self, index: int, size: int) -> bool:
         """Wait until ``size`` bytes of a file are here; False if they never will be."""
@@ -155,8 +155,8 @@ class _Child:
         finally:
             self.kill()
             if self._process is not None:
-                said = self._process.stderr.read(400).decode("utf-8", "replace").strip()
-                why = said.splitlines()[-1] if said else why
+                output = self._process.stderr.read(400).decode("utf-8", "replace").strip()
+                why = output.splitlines()[-1] if output else why
                 self._process.wait()
             self.fed = True
             if self._unheard:
@@ -187,22 +187,22 @@ class _Child:
                 raise ValueError(str(value["error"])[:400])
             if "of" not in value:
                 value["of"] = [self._branch[0][0]]
-            told = self._unheard.intersection(value["of"])
-            self._unheard -= told
-            self._relay.tell({**value, "of": sorted(told)})
+            reported = self._unheard.intersection(value["of"])
+            self._unheard -= reported
+            self._relay.tell({**value, "of": sorted(reported)})
             if not self._unheard:
                 return
 
     def _started(self) -> bytes:
         """What follows the line that says that Python reads on. Raises: ValueError."""
-        said = b""
+        output = b""
         marker = self._relay.marker + _READY
-        while marker not in said:
+        while marker not in output:
             data = self._read()
-            said = (said + data)[-_NOISE:]
-            if marker[: -len(_READY)] + b"S\n" in said:
+            output = (output + data)[-_NOISE:]
+            if marker[: -len(_READY)] + b"S\n" in output:
                 raise ValueError("no python3 there")
-        return said.partition(marker)[2]
+        return output.partition(marker)[2]
 
     def _values(self, rest: bytes) -> Iterator[dict[str, Any]]:
         come = frames(_LARGEST)

@@ -255,9 +255,9 @@ class Receiver:
             self._fd = os.open(path, flags, 0o600)
         self._known, self._size = sha256(), 0
 
-    def _end(self, index: int, entry: Entry, told: bytes) -> None:
+    def _end(self, index: int, entry: Entry, digest: bytes) -> None:
         listed = entry.more in ("", self._known.hexdigest())
-        if self._size != entry.size or self._known.digest() != told or not listed:
+        if self._size != entry.size or self._known.digest() != digest or not listed:
             if index in self._parts:
                 os.unlink(self._path)
             raise NotTaken(f"{entry.path}: came damaged, or changed while it was sent")

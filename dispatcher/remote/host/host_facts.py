@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
     """The facts of this host as a dict of plain values.
 
-    check: see ``look``; with an ``iface`` only the addresses of that one count.
+    check: see ``find_problems``; with an ``iface`` only the addresses of that one count.
     """
     iface = check.get("iface")
     return {
@@ -32,8 +32,8 @@ def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
         "addresses": addresses() if iface is None else addresses_of(iface),
         "machine": identity(),
         "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
-        "tmp": room(os.environb.get(b"TMPDIR") or b"/tmp"),
-        "shm": room(b"/dev/shm"),
+        "tmp": free_space(os.environb.get(b"TMPDIR") or b"/tmp"),
+        "shm": free_space(b"/dev/shm"),
     }
 
 
@@ -48,7 +48,7 @@ def summed(path: bytes) -> int | None:
         return None
 
 
-def room(folder: bytes) -> int | None:
+def free_space(folder: bytes) -> int | None:
     """Bytes that are free in the file system of ``folder``; None where that is not known."""
     try:
         there = os.statvfs(folder)
@@ -188,7 +188,7 @@ def _ipv6(iface: str | None = None) -> list[str]:
     return found
 
 
-def look(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[str]]:
+def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[str]]:
     """Problems that would keep the ranks from starting: list of [what, why].
 
     check: dict of what the plan needs; ``program`` (bytes, looked up in ``path``)

@@ -79,18 +79,18 @@ def spawn(
         for fd in fds:
             os.close(fd)
         raise SpawnError("fork", error.errno or errno.EIO, "rank %d" % rank) from None
-    out, out_end, err, err_end, told, tell = fds
+    out, out_end, err, err_end, failed_in, failed_out = fds
     if pid == 0:
-        _become(parent, argv, env, cwd, out_end, err_end, tell, keep, stdin)
-    for fd in (out_end, err_end, tell):
+        _become(parent, argv, env, cwd, out_end, err_end, failed_out, keep, stdin)
+    for fd in (out_end, err_end, failed_out):
         os.close(fd)
-    trouble = _read_all(told)
-    os.close(told)
-    if trouble:
+    failure = _read_all(failed_in)
+    os.close(failed_in)
+    if failure:
         os.waitpid(pid, 0)
         os.close(out)
         os.close(err)
-        step, number = trouble.split(b" ")
+        step, number = failure.split(b" ")
         what = cwd if step == b"chdir" else argv[0]
         raise SpawnError(step.decode(), int(number), what.decode("utf-8", "surrogateescape"))
     os.set_blocking(out, False)
@@ -124,7 +124,7 @@ def _become(
     cwd: bytes,
     out: int,
     err: int,
-    tell: int,
+    failed_out: int,
     keep: int,
     stdin: int,
 ) -> NoReturn:
@@ -149,7 +149,7 @@ def _become(
     except BaseException:  # noqa: BLE001 - nothing may run on in the child as a second agent
         number = errno.EINVAL
     try:
-        os.write(tell, b"%s %d" % (step.encode(), number))
+        os.write(failed_out, b"%s %d" % (step.encode(), number))
     finally:
         os._exit(127)
 

@@ -163,17 +163,17 @@ class Library:
         """
         self.namespace = namespace
         size = sum(len(ranks) for _, ranks in hosts)
-        ours = hosts[node][1]
+        local_ranks = hosts[node][1]
         infos = Infos(_job(hosts, node, size, folder, namespace))
         name = ctypes.create_string_buffer(namespace, 256)
         array, n = infos.array, _S(infos.size)
-        self._check("server_register_nspace", name, _I(len(ours)), array, n, None, None)
+        self._check("server_register_nspace", name, _I(len(local_ranks)), array, n, None, None)
         self._check("server_setup_local_support", name, None, _S(0), None, None)
         ids = (ctypes.c_uint32(os.getuid()), ctypes.c_uint32(os.getgid()))
-        for rank in ours:
+        for rank in local_ranks:
             proc = ctypes.byref(Proc(namespace, rank))
             self._check("server_register_client", proc, *ids, None, None, None)
-        return self._port(Proc(namespace, ours[0]))
+        return self._port(Proc(namespace, local_ranks[0]))
 
     def _port(self, proc: Proc) -> int:
         """Where it listens, as it would tell a rank in its environment."""
@@ -212,7 +212,7 @@ def _job(
     hosts: Sequence[tuple[bytes, list[int]]], node: int, size: int, folder: bytes, job: bytes
 ) -> Pairs:
     """What ranks may ask about the job, themselves and each other."""
-    name, ours = hosts[node]
+    name, local_ranks = hosts[node]
     node_map = b"raw:" + b",".join(host for host, _ in hosts)
     rank_map = b"raw:" + b";".join(b",".join(b"%d" % r for r in ranks) for _, ranks in hosts)
     pairs: Pairs = [
@@ -224,10 +224,10 @@ def _job(
         (b"pmix.num.nodes", UINT32, len(hosts)),
         (b"pmix.nmap", STRING, node_map),
         (b"pmix.pmap", STRING, rank_map),
-        (b"pmix.local.size", UINT32, len(ours)),
-        (b"pmix.node.size", UINT32, len(ours)),
-        (b"pmix.lpeers", STRING, b",".join(b"%d" % rank for rank in ours)),
-        (b"pmix.lldr", RANK, ours[0]),
+        (b"pmix.local.size", UINT32, len(local_ranks)),
+        (b"pmix.node.size", UINT32, len(local_ranks)),
+        (b"pmix.lpeers", STRING, b",".join(b"%d" % rank for rank in local_ranks)),
+        (b"pmix.lldr", RANK, local_ranks[0]),
         (b"pmix.tmpdir", STRING, folder),
         (b"pmix.nsdir", STRING, folder),
         (b"pmix.hname", STRING, name),

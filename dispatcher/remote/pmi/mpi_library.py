@@ -6,7 +6,7 @@ modules and environments made it choose. Its libpmix is the one to serve it with
 that has PMIx built in shows none; then it is looked for beside the MPI, in the Python
 environments of the ranks, and in the system.
 
-``look`` is the answer to ``mpi_look``, which the launcher sends when a rank has left MPI
+``find_inside`` is the answer to ``mpi_look``, which the launcher sends when a rank has left MPI
 half-way, or ranks seem to use more than one MPI. No part of what every run sends.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NAMES = ("libpmix.so.2", "libpmix.so")
 #: where distributions, wheels and builds put it, seen from a prefix
-PLACES = ("lib", "lib64", "lib/openmpi", "lib/pmix", "lib64/openmpi", "lib/pmix2/lib")
+FOLDERS = ("lib", "lib64", "lib/openmpi", "lib/pmix", "lib64/openmpi", "lib/pmix2/lib")
 #: what may say where a rank's environment is
 PREFIXES = (b"OPAL_PREFIX=", b"PMIX_PREFIX=", b"VIRTUAL_ENV=", b"CONDA_PREFIX=", b"MPI_HOME=")
 
@@ -57,7 +57,7 @@ class Found:
             found += [os.path.join(folder, name) for name in NAMES]
             prefixes.insert(0, os.path.dirname(folder))
         for prefix in prefixes:
-            found += [os.path.join(prefix, place, NAMES[0]) for place in PLACES]
+            found += [os.path.join(prefix, folder, NAMES[0]) for folder in FOLDERS]
         found = [path for path in found if os.path.exists(path)]
         return list(dict.fromkeys([*found, *NAMES]))  # a bare name: where the system looks
 
@@ -80,10 +80,10 @@ def _prefixes(pid: int) -> list[str]:
 #: segments that are kept from MPI_Init to MPI_Finalize, by libraries that have them
 MARK = shm.FOLDER + shm.PREFIXES[0]
 #: seconds in which a library must tell its version, and bytes of that
-PATIENCE, LIMIT = 3.0, 200
+VERSION_TIMEOUT, LIMIT = 3.0, 200
 
 
-def look(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
+def find_inside(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
     """What ``mpi_inside`` says; ``message``: the order, see ``messages``."""
     libraries: list[list[Any]] = [list(known) for known in message["versions"]]
     inside, over = [], []
@@ -96,9 +96,9 @@ def look(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
         inside.append([rank, libraries.index(known)])
         if message["over"] and _is_over(path, pid):
             over.append(rank)
-    told = {path: version(path) for _, path in libraries} if message["versions"] else {}
+    versions = {path: version(path) for _, path in libraries} if message["versions"] else {}
     for known in libraries:
-        known.append(told.get(known[1], ""))
+        known.append(versions.get(known[1], ""))
     return {"inside": inside, "over": over, "libraries": libraries}
 
 
@@ -106,8 +106,8 @@ def _is_over(path: str, pid: int) -> bool:
     """Whether MPI_Finalize is behind process ``pid``, though PMI was not told."""
     if not path or not shm.keeps(path):
         return False
-    held = shm.mapped([pid, *proctree.descendants(pid)])
-    return not any(segment.startswith(MARK) for segment in held)
+    segments = shm.mapped([pid, *proctree.descendants(pid)])
+    return not any(segment.startswith(MARK) for segment in segments)
 
 
 def version(path: str) -> str:
@@ -130,14 +130,14 @@ def version(path: str) -> str:
         finally:
             os._exit(0)
     os.close(end)
-    said, until = b"", monotonic() + PATIENCE
+    output, until = b"", monotonic() + VERSION_TIMEOUT
     try:
         while select.select([out], [], [], max(0.0, until - monotonic()))[0]:
             data = os.read(out, LIMIT)
             if not data:
                 break
-            said += data
+            output += data
     finally:
         os.close(out)
         os.kill(pid, SIGKILL)  # it may hang; the loop reaps it
-    return said[:LIMIT].decode("utf-8", "replace").split("\n")[0]
+    return output[:LIMIT].decode("utf-8", "replace").split("\n")[0]

@@ -65,8 +65,8 @@ class PmiConnections(PmiState):
                     file.write(hook)
         except OSError:
             return  # a full disk: the ranks run without
-        places = [os.fsencode(folder), *filter(None, [env.get(b"PYTHONPATH")])]
-        env[b"PYTHONPATH"] = b":".join(places)
+        folders = [os.fsencode(folder), *filter(None, [env.get(b"PYTHONPATH")])]
+        env[b"PYTHONPATH"] = b":".join(folders)
 
     def open(self, rank: int) -> tuple[int, dict[bytes, bytes]]:
         """The end that ``rank`` inherits, and its variables; the caller closes that end.

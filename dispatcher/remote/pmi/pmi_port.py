@@ -58,19 +58,19 @@ class PmiPort:
 
     def _register(self, fd: int) -> None:
         self.poll.register(fd, select.EPOLLIN)
-        self.state.others[fd] = self.hear
+        self.state.others[fd] = self.ready
 
-    def hear(self, fd: int, now: float) -> list[Action]:
+    def ready(self, fd: int, now: float) -> list[Action]:
         """``fd``, the listener or who has not said who it is, has something for us."""
         if fd not in self.unauthenticated:
             return self._greet()
         data = process.read(fd, LINE_LIMIT)
         if data is None:
             return []
-        said = self.unauthenticated[fd] + data
-        line, newline, rest = said.partition(b"\n")
-        if data and not newline and len(said) < LINE_LIMIT:
-            self.unauthenticated[fd] = said
+        received = self.unauthenticated[fd] + data
+        line, newline, rest = received.partition(b"\n")
+        if data and not newline and len(received) < LINE_LIMIT:
+            self.unauthenticated[fd] = received
             return []
         word, _, name = line.partition(b"=initack pmiid=")
         if not newline or word != b"cmd" or not name.isdigit() or len(name) > 9:

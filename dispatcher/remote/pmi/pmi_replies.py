@@ -65,9 +65,9 @@ class PmiReplies:
                 return self.bridge.greet(state.listener.fileno(), 0.0)
             return []
         if kind == "mpi_look":
-            from dispatcher.remote.pmi.mpi_library import look
+            from dispatcher.remote.pmi.mpi_library import find_inside
 
-            return [("send", "mpi_inside", look(state, message))]
+            return [("send", "mpi_inside", find_inside(state, message))]
         if self.bridge is not None and kind != "pmi_answer":
             answered = self.bridge.order(message)
             if answered is not None:

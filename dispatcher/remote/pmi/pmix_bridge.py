@@ -124,9 +124,9 @@ class PmixBridge:
         self.link = ours.detach()
         os.set_blocking(self.link, False)
         self.state.poll.register(self.link, select.EPOLLIN)
-        self.state.others[self.link] = self.hear
+        self.state.others[self.link] = self.ready
 
-    def hear(self, fd: int, now: float) -> list[Action]:
+    def ready(self, fd: int, now: float) -> list[Action]:
         """The serving process takes, has said something, or ended."""
         self._write()
         try:
@@ -143,7 +143,7 @@ class PmixBridge:
 
     def catch_up(self, now: float) -> list[Action]:
         """A rank has ended: what the serving process said of it before counts."""
-        return self.hear(self.link, now) if self.link in self.state.others else []
+        return self.ready(self.link, now) if self.link in self.state.others else []
 
     def order(self, message: dict[str, Any]) -> list[Action] | None:
         """Carry out ``pmi_release`` or ``pmi_who`` of a fence of ours; None for those of PMI-1."""
@@ -156,15 +156,15 @@ class PmixBridge:
         if fence not in self.waiting or self.epochs[fence] != epoch:
             return []
         self.epochs[fence] += 1
-        parts, room = [], FENCE_LIMIT
+        parts, left = [], FENCE_LIMIT
         try:
             for packet in message["keys"]:
-                parts.append(zlib.decompressobj().decompress(packet, room))
-                room -= len(parts[-1])
+                parts.append(zlib.decompressobj().decompress(packet, left))
+                left -= len(parts[-1])
         except zlib.error:
-            room = 0
+            left = 0
         id = self.waiting.pop(fence)
-        return self._answer(id, *((0, b"".join(parts)) if room > 0 else (OUT_OF_RESOURCE, b"")))
+        return self._answer(id, *((0, b"".join(parts)) if left > 0 else (OUT_OF_RESOURCE, b"")))
 
     def who(self, seconds: float) -> list[Action]:
         """Report the ranks here that others wait for; libpmix does not tell which are in."""

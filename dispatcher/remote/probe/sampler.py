@@ -84,14 +84,14 @@ class Sampler:
         self.fd = out
         self.poll.register(self.fd, select.EPOLLIN)
 
-    def hear(self, drop: bool) -> list[Action]:
+    def read(self, drop: bool) -> list[Action]:
         """What the sampler has said; drop: nobody reads it now, so samples must not pile up."""
         try:
             data = os.read(self.fd, 65536)
             if data:
                 bodies = [unpack(frame.body) for frame in self.decoder.feed(data)]
-                kept = [body for body in bodies if not drop or body["type"] != "sample"]
-                return [("send", body.pop("type"), body) for body in kept]
+                wanted = [body for body in bodies if not drop or body["type"] != "sample"]
+                return [("send", body.pop("type"), body) for body in wanted]
         except BlockingIOError:
             return []
         except (OSError, WireError, PackError):
@@ -150,14 +150,12 @@ def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], i
     due = monotonic()
     while True:
         now = monotonic()
-        found = of_ranks.of(usage.look())
+        found = of_ranks.of(usage.process_table())
         seen = gpus.latest(now)
         for row in found:
             row += usage.given(of_ranks.place(row[0]), seen)
-        figures = [gpu[:8] for gpu in seen]
-        write(
-            out, control("sample", at=now, ranks=found, gpus=figures, late=gpus.late, mark=mark())
-        )
+        rows = [gpu[:8] for gpu in seen]
+        write(out, control("sample", at=now, ranks=found, gpus=rows, late=gpus.late, mark=mark()))
         due = max(due + seconds, now)
         gpus.wait(due)
 
@@ -170,7 +168,7 @@ class Gpus:
         self.late = False
         self.reading: list[list[Any]] = []
         self.heard = 0.0
-        self.said = b""
+        self.buffer = b""
         self.fd = -1
         self.pid = 0
         self.again: float | None = 0.0  # when to try (again); None: there are no GPUs
@@ -195,7 +193,7 @@ class Gpus:
             if self.fd < 0:
                 sleep(left)
             elif select.select([self.fd], [], [], left)[0]:
-                self.hear()
+                self.read()
 
     def start(self, now: float) -> None:
         """Start it. Raises: OSError."""
@@ -207,9 +205,9 @@ class Gpus:
 
             become(sampler, {into}, lambda: read_gpus(into, self.seconds), "sampler")
         os.close(into)
-        self.fd, self.heard, self.said = out, now, b""
+        self.fd, self.heard, self.buffer = out, now, b""
 
-    def hear(self) -> None:
+    def read(self) -> None:
         """Take what it says, or that it has ended."""
         data = os.read(self.fd, MOST)
         if not data:  # it found none, or broke
@@ -217,11 +215,11 @@ class Gpus:
             self.again = monotonic() + RETRY if self.reading else None
             self.reading = []
             return
-        self.said += data
-        while len(self.said) >= 8 and len(self.said) >= 8 + int(self.said[:8]):
-            size = 8 + int(self.said[:8])
-            self.reading = unpack(self.said[8:size])
-            self.said = self.said[size:]
+        self.buffer += data
+        while len(self.buffer) >= 8 and len(self.buffer) >= 8 + int(self.buffer[:8]):
+            size = 8 + int(self.buffer[:8])
+            self.reading = unpack(self.buffer[8:size])
+            self.buffer = self.buffer[size:]
             self.heard = monotonic()
             self.late = False
 

@@ -67,7 +67,7 @@ def gather(order: dict[str, Any], ranks: dict[int, int], folder: str | None) -> 
 
 def trees_of(ranks: dict[int, int], folder: str | None) -> Trees:
     """The process that stands for each living rank, and all of its tree, it first."""
-    table = usage.look()
+    table = usage.process_table()
     alive = {pid for pid, stat in table.items() if stat[0] not in "ZX"}
     leaders = {pid: rank for rank, pid in ranks.items() if pid in alive}
     members: dict[int, list[int]] = {pid: [] for pid in leaders}
@@ -79,8 +79,8 @@ def trees_of(ranks: dict[int, int], folder: str | None) -> Trees:
     trees = {}
     for leader, rank in leaders.items():
         tree = members[leader]
-        chosen = next((pid for pid in tree if is_python(pid, folder)), leader)
-        trees[rank] = (chosen, [chosen, *(pid for pid in tree if pid != chosen)])
+        main = next((pid for pid in tree if is_python(pid, folder)), leader)
+        trees[rank] = (main, [main, *(pid for pid in tree if pid != main)])
     return trees
 
 
@@ -100,7 +100,7 @@ def is_python(pid: int, folder: str | None) -> bool:
 def by_spy(trees: Trees, end: float, most: int) -> dict[int, bytes]:
     """rank -> what py-spy says of it, where it says anything until ``end``."""
     running: dict[int, tuple[int, int]] = {}  # fd -> (rank, py-spy's pid)
-    said: dict[int, bytes] = {}
+    output: dict[int, bytes] = {}
     for rank, (pid, _) in trees.items():
         program = spy_of(pid)
         if program is not None:
@@ -113,17 +113,17 @@ def by_spy(trees: Trees, end: float, most: int) -> dict[int, bytes]:
             rank, child = running[fd]
             data = os.read(fd, 65536)
             if data:
-                said[rank] = (said.get(rank, b"") + data)[:most]
+                output[rank] = (output.get(rank, b"") + data)[:most]
                 continue
             del running[fd]
             os.close(fd)
             if os.waitpid(child, 0)[1] != 0:
-                said.pop(rank, None)
+                output.pop(rank, None)
     for fd, (rank, child) in running.items():  # late; what it said is not whole
-        said.pop(rank, None)
+        output.pop(rank, None)
         os.kill(child, SIGKILL)
         os.close(fd)
-    return {rank: text for rank, text in said.items() if b"Thread " in text}
+    return {rank: text for rank, text in output.items() if b"Thread " in text}
 
 
 def spy_of(pid: int) -> str | None:
@@ -230,22 +230,22 @@ def ask_ras(trees: Trees, end: float) -> bytes:
     if host.strip("[]") not in ("localhost", "127.0.0.1") or not port.isdigit():
         return b""
     link = socket(AF_INET, SOCK_STREAM)
-    said = b""
+    output = b""
     try:
         link.settimeout(0.5)
         link.connect(("127.0.0.1", int(port)))
         link.send(b"client protocol 2\ntimeout 1\nverbose status\n")
-        while len(said) < RAS and monotonic() < end:
+        while len(output) < RAS and monotonic() < end:
             link.settimeout(max(0.01, end - monotonic()))
             data = link.recv(65536)
             if not data:
                 break
-            said += data
+            output += data
     except OSError:
         pass
     finally:
         link.close()
-    return said[:RAS]
+    return output[:RAS]
 
 
 def ask_flights(trees: Trees) -> None:
@@ -264,7 +264,7 @@ def ask_flights(trees: Trees) -> None:
 def flights(trees: Trees) -> list[list[Any]]:
     """[rank, path, size, bytes] of each rank's dump that is younger than the rank."""
     found: list[list[Any]] = []
-    room = FLIGHTS
+    left = FLIGHTS
     for rank, (pid, _) in trees.items():
         known = usage.environ(pid)
         prefix = next(filter(None, map(known.get, FLIGHT_VARIABLES)), FLIGHT)
@@ -279,8 +279,8 @@ def flights(trees: Trees) -> list[list[Any]]:
             born = 0.0 if stat is None else stat[6] / os.sysconf("SC_CLK_TCK")
             old = clock_gettime(CLOCK_BOOTTIME) - born
             if about.st_mtime >= time() - old - 1.0 and about.st_uid == os.geteuid():
-                data = os.read(fd, about.st_size) if about.st_size <= room else b""
-                room -= len(data)
+                data = os.read(fd, about.st_size) if about.st_size <= left else b""
+                left -= len(data)
                 found.append([rank, path, about.st_size, data])
         except OSError:
             pass

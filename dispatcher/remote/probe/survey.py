@@ -63,9 +63,9 @@ class Reading:
     def take(self, fd: int) -> bool:
         """Read on; whether that was all, or all that is wanted."""
         data = os.read(fd, 65536)
-        room = self.most - len(self.output)
-        self.output += data[:room]
-        self.cut = len(data) > room
+        left = self.most - len(self.output)
+        self.output += data[:left]
+        self.cut = len(data) > left
         return self.cut or not data
 
 

@@ -70,7 +70,7 @@ def parse_stat(text: bytes) -> Stat | None:
     )  # fmt: skip
 
 
-def look() -> Table:
+def process_table() -> Table:
     """pid -> what it is, of all processes that there are now."""
     found: Table = {}
     for name in os.listdir("/proc"):

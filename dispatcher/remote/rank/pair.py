@@ -86,11 +86,11 @@ class MpiEnd:
                 raise TimeoutError("no answer in time")
             os.sched_yield()
 
-    def say(self, number: int) -> None:
+    def send_number(self, number: int) -> None:
         """Send a number. Raises: TimeoutError, as all below."""
         self.wait(self._world.Isend(array("q", [number]), self._other))
 
-    def hear(self) -> int:
+    def receive_number(self) -> int:
         """The number that the other end sends."""
         self.wait(self._world.Irecv(self._word, self._other))
         return self._word[0]
@@ -100,23 +100,23 @@ class MpiEnd:
         times = []
         for _ in range(PINGS):
             began = time.monotonic()
-            self.say(1)
-            self.hear()
+            self.send_number(1)
+            self.receive_number()
             times.append(time.monotonic() - began)
         return sorted(times)[len(times) // 2]
 
     def pong(self) -> None:
         """The other end of ``ping``."""
         for _ in range(PINGS):
-            self.hear()
-            self.say(1)
+            self.receive_number()
+            self.send_number(1)
 
     def send(self, seconds: float) -> float:
         """Bytes/s that arrived at the other end."""
         size = FIRST
         while True:
             began = time.monotonic()
-            self.say(size)
+            self.send_number(size)
             under_way = []
             for at in range(0, size, PIECE):
                 piece = self._piece[: min(PIECE, size - at)]
@@ -125,24 +125,24 @@ class MpiEnd:
                     self.wait(under_way.pop(0))
             for request in under_way:
                 self.wait(request)
-            self.hear()
+            self.receive_number()
             took = time.monotonic() - began
             if took > seconds / 2 or size >= MOST:
-                self.say(0)
+                self.send_number(0)
                 return size / max(took, 1e-6)
             size *= 2
 
     def receive(self) -> None:
         """The other end of ``send``."""
         while True:
-            left = self.hear()
+            left = self.receive_number()
             if not 0 < left <= MOST:
                 return
             while left:
                 piece = self._piece[: min(PIECE, left)]
                 self.wait(self._world.Irecv(piece, self._other))
                 left -= len(piece)
-            self.say(1)
+            self.send_number(1)
 
 
 def measure_mpi(found: dict[str, Any], seconds: float, limit: float) -> None:

@@ -42,8 +42,8 @@ def step_aside() -> None:
     me = sys.modules[__name__]
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [place for place in sys.path if place != folder]
-    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    rest = os.pathsep.join(place for place in places if place != folder)
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    rest = os.pathsep.join(place for place in folders if place != folder)
     if rest:
         os.environ["PYTHONPATH"] = rest
     else:
@@ -87,12 +87,12 @@ class Ending:
 
     def watch_exceptions(self) -> None:
         """An exception that nobody catches is a failure; Ctrl-C is none of the rank's."""
-        usual = sys.excepthook
+        original = sys.excepthook
 
         def excepthook(kind: Any, value: Any, trace: Any) -> None:
             if not issubclass(kind, KeyboardInterrupt):
                 self.code = 1
-            usual(kind, value, trace)
+            original(kind, value, trace)
 
         sys.excepthook = excepthook
 
@@ -104,13 +104,13 @@ class Ending:
         Python frame is below the reader.
         """
         ending = self
-        usual: Any = sys.exit
-        usual_code: Any = SystemExit.code
+        original: Any = sys.exit
+        original_code: Any = SystemExit.code
 
         class Exit(SystemExit):
             @property
             def code(self) -> Any:
-                value = usual_code.__get__(self)
+                value = original_code.__get__(self)
                 try:
                     sys._getframe(1)
                 except ValueError:
@@ -119,7 +119,7 @@ class Ending:
 
             @code.setter
             def code(self, value: Any) -> None:
-                usual_code.__set__(self, value)
+                original_code.__set__(self, value)
 
             def __reduce__(self) -> Any:
                 return (SystemExit, self.args)
@@ -130,7 +130,7 @@ class Ending:
         # in other threads it ends the thread only, and only if it is exactly a SystemExit
         def exit(status: Any = None) -> NoReturn:
             if get_ident() != self.thread or isinstance(status, BaseException):
-                usual(status)
+                original(status)
             if status is None:
                 raise Exit
             raise Exit(*status) if isinstance(status, tuple) else Exit(status)
@@ -157,11 +157,11 @@ def _status(code: Any) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-class Gate:
+class ImportHook:
     """Sees ``mpi4py.MPI`` come in, and turns back an MPI that left its ranks alone."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """How others would load the module, with ``judge`` behind it; for ``sys.meta_path``."""
+        """How others would load the module, and a check behind it; for ``sys.meta_path``."""
         if name != "mpi4py.MPI":
             return None
         from importlib.util import find_spec
@@ -173,13 +173,13 @@ class Gate:
 
             def exec_module(module: Any) -> None:
                 load(module)
-                judge(module)
+                check_library(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def judge(mpi: Any) -> None:
+def check_library(mpi: Any) -> None:
     """Raises: ImportError if this MPI library cannot find the other ranks."""
     library = mpi.Get_library_version().strip().splitlines()[0].rstrip("\0")
     if mpi.Is_initialized():
@@ -188,8 +188,8 @@ def judge(mpi: Any) -> None:
         alone = library.startswith("Open MPI") and "PMIX_RANK" not in os.environ
     if alone and int(os.environ.get("PMI_SIZE", "1")) > 1:
         maker, ranks = library.split(",")[0], os.environ["PMI_SIZE"]
-        offered = "PMIX_RANK" in os.environ
-        spoken, other = ("PMI-1 or PMIx", "") if offered else ("PMI-1", "--mpi auto, or ")
+        has_pmix = "PMIX_RANK" in os.environ
+        spoken, other = ("PMI-1 or PMIx", "") if has_pmix else ("PMI-1", "--mpi auto, or ")
         raise ImportError(
             f"MPI: {maker} does not speak {spoken}, so each of the {ranks} ranks would be alone\n"
             f"  hint: {other}pip install mpich  (--mpi none, if they are meant to be alone)",
@@ -215,5 +215,5 @@ if __name__ == "sitecustomize":
     if "DISPATCH_STACKS" in os.environ:
         show_stacks(os.environ.pop("DISPATCH_STACKS"))
     if "PMI_FD" in os.environ or "PMI_PORT" in os.environ:
-        sys.meta_path.insert(0, Gate())
+        sys.meta_path.insert(0, ImportHook())
     step_aside()

@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_would_keep_ranks_from_starting(
     folder: Path, check: dict[str, Any], problems: list[Any]
 ) -> None:
-    found = host_facts.look(check, os.fsencode(folder), os.fsencode(folder))
+    found = host_facts.find_problems(check, os.fsencode(folder), os.fsencode(folder))
     for expected, problem in zip(problems, found, strict=True):
         assert expected in (problem, problem[0])
 
@@ -58,18 +58,18 @@ def test_what_would_keep_ranks_from_starting(
 def test_addresses_of_one_interface() -> None:
     assert host_facts.gather({"iface": b"lo"}, b"/")["addresses"][0] == "127.0.0.1"
     assert host_facts.gather({"iface": b"eth99"}, b"/")["addresses"] == []
-    [[_, why]] = host_facts.look({"iface": b"eth99"}, b"/", None)
+    [[_, why]] = host_facts.find_problems({"iface": b"eth99"}, b"/", None)
     assert why.startswith("no interface eth99 with an address; there is: ")
     assert " lo" in why
 
 
 def test_a_folder_that_is_not_there_is_all_that_is_said() -> None:
-    found = host_facts.look({"program": b"absent"}, b"/no/such/folder", None)
+    found = host_facts.find_problems({"program": b"absent"}, b"/no/such/folder", None)
     assert found == [["cwd", "/no/such/folder: no such directory"]]
 
 
 def test_a_name_that_is_no_text_is_shown_all_the_same(folder: Path) -> None:
-    [[what, why]] = host_facts.look({"program": b"\xff"}, os.fsencode(folder), b"/nowhere")
+    [[what, why]] = host_facts.find_problems({"program": b"\xff"}, os.fsencode(folder), b"/nowhere")
     assert (what, why) == ("missing", "\\xff: not found")
 
 
@@ -80,4 +80,4 @@ def test_the_script_and_the_room_are_told(tmp_path: Path) -> None:
     assert found["tmp"] > 0
     assert host_facts.gather({"script": b"no.py"}, os.fsencode(tmp_path))["script"] is None
     assert host_facts.gather({}, b"/")["script"] is None
-    assert host_facts.room(b"/no/where") is None
+    assert host_facts.free_space(b"/no/where") is None

@@ -54,7 +54,7 @@ class House:
             for fd, _ in found:
                 actions: list[Any] = []
                 if fd in self.connections.others:
-                    actions = self.port.hear(fd, 0.0)
+                    actions = self.port.ready(fd, 0.0)
                 elif fd in self.connections.fds:
                     actions = self.connections.read(self.connections.fds[fd], 0.0)
                 notices += [action[2]["text"] for action in actions if action[1] == "notice"]

@@ -64,7 +64,7 @@ class House:
         ours.setblocking(False)
         there.link = ours.detach()
         self.poll.register(there.link, select.EPOLLIN)
-        self.connections.others[there.link] = there.hear
+        self.connections.others[there.link] = there.ready
         theirs.settimeout(10)
         return there, theirs
 

@@ -268,9 +268,9 @@ def test_what_waits_for_a_link_goes_in_few_writes() -> None:
     with ours, theirs:
         relay = tree_relay.Relay(os.dup(theirs.fileno()), theirs.fileno())
         for number in range(3):
-            relay._say(number, mux.OUTPUT, b"key")
-        relay._say(9, mux.OUTPUT, bytes(mux.LARGEST))
-        relay._say(1, mux.MORE_INPUT, mux.COUNT.pack(7))
+            relay._send(number, mux.OUTPUT, b"key")
+        relay._send(9, mux.OUTPUT, bytes(mux.LARGEST))
+        relay._send(1, mux.MORE_INPUT, mux.COUNT.pack(7))
         relay._write()
         writes = [mux.Frames().feed(ours.recv(1 << 20)) for _ in range(2)]
         os.close(relay._come)
