@@ -126,11 +126,13 @@ class Loop:
             if lost:
                 self.tell(("lifeline", self.guardian.why(lost.pop())))
             self.flush()
-            when = self.next_deadline()
             if self.exit_code is not None:
                 self.drain()
                 return self.exit_code
-            wait = None if when is None else max(0.0, when - monotonic())
+            when = self.node.next_deadline()
+            if self.pmi is not None:
+                when = min(when, self.pmi.next_deadline())
+            wait = max(0.0, min(when - monotonic(), 1e6))  # it takes no infinity
             for fd, event in self.poll.poll(wait):
                 if fd == self.link_in:
                     self.read_link()
@@ -160,13 +162,6 @@ class Loop:
         """Do each action by the method of its name; see ``node``."""
         for action in actions:
             getattr(self, "do_" + action[0])(*action[1:])
-
-    def next_deadline(self) -> float | None:
-        """When something is due that no descriptor tells."""
-        whens = [self.node.next_deadline()]
-        if self.pmi is not None:
-            whens.append(self.pmi.next_deadline())
-        return min((when for when in whens if when is not None), default=None)
 
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
         """Queue a report, in front of all output."""

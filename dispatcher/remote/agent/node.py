@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 #: seconds a dead rank's pipes are read on while another process keeps them open
 DRAIN = 2.0
+NEVER = float("inf")
 
 EXIT_OK = 0
 EXIT_LIFELINE = 3
@@ -91,9 +92,9 @@ class Node:
                 actions += self._due(name, now)
         return actions
 
-    def next_deadline(self) -> float | None:
-        """When ``tick`` wants to be called next, or None."""
-        return min(self.deadlines.values()) if self.deadlines else None
+    def next_deadline(self) -> float:
+        """When ``tick`` wants to be called next, or ``NEVER``."""
+        return min(self.deadlines.values(), default=NEVER)
 
     # -- events ---------------------------------------------------------------
 

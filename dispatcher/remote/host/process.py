@@ -84,8 +84,8 @@ def spawn(
         _become(parent, argv, env, cwd, out_end, err_end, failed_out, keep, stdin)
     for fd in (out_end, err_end, failed_out):
         os.close(fd)
-    failure = _read_all(failed_in)
-    os.close(failed_in)
+    with open(failed_in, "rb") as file:
+        failure = file.read()
     if failure:
         os.waitpid(pid, 0)
         os.close(out)
@@ -106,15 +106,6 @@ def read(fd: int, size: int) -> bytes | None:
         return None
     except OSError:
         return b""
-
-
-def _read_all(fd: int) -> bytes:
-    parts: list[bytes] = []
-    while True:
-        part = os.read(fd, 4096)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
 
 
 def _become(

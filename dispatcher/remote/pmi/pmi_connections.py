@@ -167,9 +167,9 @@ class PmiConnections(PmiState):
         """What is due at ``now``."""
         return [] if self._replies is None else self._replies.tick(now)
 
-    def next_deadline(self) -> float | None:
-        """When ``tick`` has something to do, or None."""
-        return None if self._replies is None else self._replies.next_deadline()
+    def next_deadline(self) -> float:
+        """When ``tick`` has something to do, or infinity."""
+        return float("inf") if self._replies is None else self._replies.next_deadline()
 
     def serving(self) -> int:
         """The process that serves PMIx, which is no rank's; 0 where there is none."""

@@ -99,13 +99,11 @@ class PmiReplies:
                 actions += self.reply(world, world.server.tick(now))
         return actions if self.bridge is None else actions + self.bridge.tick(now)
 
-    def next_deadline(self) -> float | None:
-        """When ``tick`` has something to do, or None."""
+    def next_deadline(self) -> float:
+        """When ``tick`` has something to do, or infinity."""
         servers = [world.server for world in self.state.worlds.values()]
         whens = [server.next_deadline() for server in servers if server is not None]
-        if self.bridge is not None:
-            whens.append(self.bridge.due)
-        return min((when for when in whens if when is not None), default=None)
+        return min([*whens, float("inf") if self.bridge is None else self.bridge.due])
 
     def name(self, rank: int) -> str:
         """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""

@@ -187,9 +187,9 @@ class Server:
 
     # -- time ---------------------------------------------------------------------
 
-    def next_deadline(self) -> float | None:
-        """When ``tick`` wants to be called, or None."""
-        return min(self.deadlines.values()) if self.deadlines else None
+    def next_deadline(self) -> float:
+        """When ``tick`` wants to be called, or infinity."""
+        return min(self.deadlines.values(), default=float("inf"))
 
     def tick(self, now: float) -> list[Action]:
         """Reports about ranks that others on this host have waited for too long."""

@@ -35,6 +35,7 @@ OUT_OF_RESOURCE = -29
 #: seconds that an abort waits: Open MPI's ranks abort when one that they talk to has died, and
 #: then its end is the cause, which its own agent tells. The rank waits in MPI_Abort meanwhile
 HESITATION = 0.5
+NEVER = float("inf")
 
 
 class PmixBridge:
@@ -63,8 +64,8 @@ class PmixBridge:
         self.outgoing = bytearray()  # what it has not taken yet
         self.decoder = Decoder()
         self.stall_after: float = world.job["patience"]
-        self.due: float | None = None  # when there is something to say that nobody triggers
-        self.stalls_at: float | None = None  # when ranks that have not come are told
+        self.due = NEVER  # when there is something to say that nobody triggers
+        self.stalls_at = NEVER  # when ranks that have not come are told
         self.aborts: list[tuple[float, Action]] = []  # when to tell of each
         self.served = self.mpi = ""  # what serves, and the MPI it was chosen for
         self.epochs: dict[str, int] = {}
@@ -177,11 +178,9 @@ class PmixBridge:
 
     def tick(self, now: float) -> list[Action]:
         """Reports that are due: of ranks that have never come, and of aborts."""
-        if self.due is None or now < self.due:
-            return []
         actions: list[Action] = []
-        if self.stalls_at is not None and self.stalls_at <= now:
-            self.stalls_at = None
+        if self.stalls_at <= now:
+            self.stalls_at = NEVER
             if self.world.left.union(self.world.never) - self.state.connected:
                 actions += self.who(self.stall_after)
         while self.aborts and self.aborts[0][0] <= now:
@@ -190,8 +189,7 @@ class PmixBridge:
         return actions
 
     def _set_due(self) -> None:
-        whens = [self.stalls_at, *(when for when, _ in self.aborts)]
-        self.due = min((when for when in whens if when is not None), default=None)
+        self.due = min([self.stalls_at, *(when for when, _ in self.aborts)])
 
     # -- what the serving process says ----------------------------------------------------
 

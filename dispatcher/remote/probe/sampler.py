@@ -168,7 +168,7 @@ class Gpus:
         self.late = False
         self.reading: list[list[Any]] = []
         self.heard = 0.0
-        self.buffer = b""
+        self.decoder = Decoder()
         self.fd = -1
         self.pid = 0
         self.again: float | None = 0.0  # when to try (again); None: there are no GPUs
@@ -205,7 +205,7 @@ class Gpus:
 
             become(sampler, {into}, lambda: read_gpus(into, self.seconds), "sampler")
         os.close(into)
-        self.fd, self.heard, self.buffer = out, now, b""
+        self.fd, self.heard, self.decoder = out, now, Decoder()
 
     def read(self) -> None:
         """Take what it says, or that it has ended."""
@@ -215,11 +215,8 @@ class Gpus:
             self.again = monotonic() + RETRY if self.reading else None
             self.reading = []
             return
-        self.buffer += data
-        while len(self.buffer) >= 8 and len(self.buffer) >= 8 + int(self.buffer[:8]):
-            size = 8 + int(self.buffer[:8])
-            self.reading = unpack(self.buffer[8:size])
-            self.buffer = self.buffer[size:]
+        for frame in self.decoder.feed(data):
+            self.reading = unpack(frame.body)["gpus"]
             self.heard = monotonic()
             self.late = False
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from time import monotonic, sleep
 
-from dispatcher.remote.protocol.packing import pack
+from dispatcher.remote.protocol.frames import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,8 +178,7 @@ def read_gpus(out: int, seconds: float) -> NoReturn:
         found = read()
         if not found:
             break
-        data = pack(found)
-        os.write(out, b"%08d" % len(data) + data)
+        os.write(out, control("gpus", gpus=found))
         sleep(max(0.1, seconds - (monotonic() - began)))
     os._exit(0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 from collections.abc import Iterator
@@ -127,7 +128,7 @@ def test_an_answer_finds_its_rank(two: Ranks) -> None:
 
 
 def test_the_server_is_loaded_when_a_rank_speaks(two: Ranks) -> None:
-    assert two.connections.next_deadline() is None
+    assert two.connections.next_deadline() == math.inf
     assert two.connections.tick(1e9) == []
     assert all(world.server is None for world in two.connections.worlds.values())
     two.say(0, b"cmd=init pmi_version=1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
@@ -208,14 +209,14 @@ def test_what_other_hosts_send_is_bounded(house: House, size: int) -> None:
 
 def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
     there, end = house.serving()
-    assert house.connections.next_deadline() is None
+    assert house.connections.next_deadline() == math.inf
     end.sendall(control("connected", rank=1))
     assert house.turn() == [("mpi", 1, "", "")]
     assert house.connections.next_deadline() == 31.0
     assert house.connections.tick(30.0) == []
     ((_, kind, fields),) = house.connections.tick(31.0)
     assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [0], [])
-    assert house.connections.next_deadline() is None
+    assert house.connections.next_deadline() == math.inf
     asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
     ((_, _, fields),) = house.connections.replies().order(asked)
     assert (fields["never"], fields["seconds"]) == ([0], 3.0)
