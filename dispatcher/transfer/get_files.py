@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload
-from dispatcher.remote.copy.disk import PART, locked, same_time
+from dispatcher.remote.copy.disk import PART, Incoming, locked, needs, same_time
 from dispatcher.remote.copy.receiver import WORTH
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import Malformed
@@ -61,12 +61,9 @@ class Receiving:
         self._checksum = checksum
         self._resume = resume
         self._needed: list[int] = []
-        self._parts: dict[int, tuple[int, str, int, Any]] = {}
+        self._parts: dict[int, Incoming] = {}
         self._turn = 0
-        self._fd = -1
-        self._name = ""
-        self._known: Any = None
-        self._size = 0
+        self._file: Incoming | None = None  # whose turn it is, once it has begun
         self.equal = self.bytes = self.wanted = self.found = 0
         self._places = [Place(group.place, group.names) for group in groups]
         self._where: list[tuple[Place, list[str]]] = []
@@ -87,10 +84,10 @@ class Receiving:
 
     def close(self) -> None:
         """Close all; parts stay, if they may be gone on with."""
-        for fd, _, _, _ in self._parts.values():
-            os.close(fd)
-        if self._fd >= 0 and all(self._fd != part[0] for part in self._parts.values()):
-            os.close(self._fd)
+        for part in self._parts.values():
+            os.close(part.fd)
+        if self._file is not None and self._file not in self._parts.values():
+            os.close(self._file.fd)
         for place in self._places:
             place.close()
 
@@ -109,8 +106,6 @@ class Receiving:
 
     def needs(self) -> dict[str, Any]:
         """Makes folders; says which files are to be sent, and what there is of them already."""
-        starts: list[int] = []
-        seen: list[str] = []
         for index, (entry, (place, parts)) in enumerate(
             zip(self._entries, self._where, strict=True)
         ):
@@ -124,16 +119,9 @@ class Receiving:
                 part = self._open_part(entry, place) if entry.size >= WORTH else None
                 if part is not None:
                     self._parts[index] = part
-                    if part[2]:
-                        starts += [index, part[2]]
-                        seen.append(part[3].hexdigest())
             elif entry.kind != copy_frames.LINK:
                 place.leave_out("/".join(parts), "not a file, folder or link")
-        return {
-            "need": copy_frames.numbers(self._needed),
-            "start": copy_frames.numbers(starts),
-            "seen": " ".join(seen),
-        }
+        return needs(self._needed, self._parts)
 
     def _same(self, entry: copy_frames.Entry, place: Place, parts: list[str]) -> bool:
         there = place.status(parts)
@@ -150,9 +138,7 @@ class Receiving:
             return False
         return bool(known.hexdigest() == entry.more)
 
-    def _open_part(
-        self, entry: copy_frames.Entry, place: Place
-    ) -> tuple[int, str, int, Any] | None:
+    def _open_part(self, entry: copy_frames.Entry, place: Place) -> Incoming | None:
         words = f"{entry.path}\0{entry.size}\0{entry.mtime}"
         known = copy_frames.sha256()
         known.update(words.encode("utf-8", "surrogateescape"))
@@ -164,14 +150,9 @@ class Receiving:
         if not locked(fd):  # another copy is at it
             os.close(fd)
             return None
-        known, size = copy_frames.sha256(), 0
-        while data := os.read(fd, _CHUNK):
-            known.update(data)
-            size += len(data)
-        if size > entry.size:
-            os.ftruncate(fd, 0)
-            known, size = copy_frames.sha256(), os.lseek(fd, 0, os.SEEK_SET)
-        return fd, name, size, known
+        part = Incoming(fd, name)
+        part.resume(entry.size)
+        return part
 
     # -- what arrives -------------------------------------------------------------------
 
@@ -179,47 +160,36 @@ class Receiving:
         """The next frame of the files."""
         index = self._needed[self._turn]
         entry, (place, _) = self._entries[index], self._where[index]
-        if self._fd < 0:
-            if index in self._parts:
-                self._fd, self._name, self._size, self._known = self._parts[index]
-            else:
-                self._fd, self._name = place.create()
-                self._size, self._known = 0, copy_frames.sha256()
-            self.found += self._size
+        file = self._file
+        if file is None:
+            file = self._file = self._parts.get(index) or Incoming(*place.create())
+            self.found += file.size
         if kind == copy_frames.DATA:
-            self._size += len(body)
             self.bytes += len(body)
-            if self._size > entry.size:
+            if file.size + len(body) > entry.size:
                 raise BadArchive(f"more bytes came than it has: {entry.path[:80]!r}")
-            self._known.update(body)
-            view = memoryview(body)
-            while view:
-                view = view[os.write(self._fd, view) :]
+            file.append(body)
         elif kind == copy_frames.START:
-            if int.from_bytes(body[:8], "big") != self._size:
-                os.ftruncate(self._fd, 0)
-                self.found -= self._size
-                self._size = os.lseek(self._fd, 0, os.SEEK_SET)
-                self._known = copy_frames.sha256()
+            if int.from_bytes(body[:8], "big") != file.size:
+                self.found -= file.size
+                file.restart()
         elif kind == copy_frames.END:
-            self._end(index, entry, body)
+            self._end(index, entry, file, body)
         elif kind == copy_frames.BROKEN:
             raise OSError(0, body[:300].decode("utf-8", "backslashreplace"))
         else:
             raise Malformed(f"a frame of kind {kind!r}")
 
-    def _end(self, index: int, entry: copy_frames.Entry, told: bytes) -> None:
+    def _end(self, index: int, entry: copy_frames.Entry, file: Incoming, sent: bytes) -> None:
         place, parts = self._where[index]
-        if self._size != entry.size or self._known.digest() != told:
+        if file.size != entry.size or file.hash.digest() != sent:
             if index in self._parts:
-                place.drop_part(self._name)
+                place.drop_part(file.path)
             raise BadArchive(f"it came damaged: {entry.path[:80]!r}")
-        place.finish(
-            self._fd, self._name, parts, entry.mode, entry.mtime, part=index in self._parts
-        )
+        place.finish(file.fd, file.path, parts, entry.mode, entry.mtime, part=index in self._parts)
         if index not in self._parts:
-            os.close(self._fd)
-        self._fd = -1
+            os.close(file.fd)
+        self._file = None
         self._turn += 1
 
     def settle(self) -> None:

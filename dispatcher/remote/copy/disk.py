@@ -23,6 +23,7 @@ from dispatcher.remote.protocol.copy_frames import (
     OTHER,
     START,
     Entry,
+    numbers,
     sha256,
 )  # fmt: skip
 from dispatcher.remote.protocol.mux import frame
@@ -31,6 +32,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
 
 STAGE, PART = ".dispatch-put-", ".dispatch-part-"
@@ -193,6 +195,45 @@ def digest(path: str, size: int = -1) -> str:
     finally:
         os.close(fd)
     return known.hexdigest()  # type: ignore[no-any-return]
+
+
+class Incoming:
+    """A file that comes: open as ``fd`` at ``path``, ``size`` bytes so far, and their ``hash``."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        self.size = 0
+        self.hash = sha256()
+
+    def resume(self, most: int) -> None:
+        """Go on behind what is there from another time, unless that is more than ``most`` bytes."""
+        while data := os.read(self.fd, CHUNK):
+            self.hash.update(data)
+            self.size += len(data)
+        if self.size > most:
+            self.restart()
+
+    def restart(self) -> None:
+        """Forget what is there. Raises: OSError."""
+        os.ftruncate(self.fd, 0)
+        self.hash, self.size = sha256(), os.lseek(self.fd, 0, os.SEEK_SET)
+
+    def append(self, data: bytes) -> None:
+        """Take ``data``. Raises: OSError."""
+        self.size += len(data)
+        self.hash.update(data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+
+def needs(needed: list[int], parts: dict[int, Incoming]) -> dict[str, Any]:
+    """The answer to a list: which files are ``needed``, and what there is of them already."""
+    begun = {index: part for index, part in parts.items() if part.size}
+    starts = [number for index, part in begun.items() for number in (index, part.size)]
+    seen = " ".join(part.hash.hexdigest() for part in begun.values())
+    return {"need": numbers(needed), "start": numbers(starts), "seen": seen}
 
 
 def give(

@@ -18,11 +18,13 @@ from dispatcher.remote.copy.disk import (
     FOR_READING,
     PART,
     STAGE,
+    Incoming,
     NotTaken,
     at_home,
     digest,
     locked,
     merge,
+    needs,
     remove,
     rename,
     same_file,
@@ -38,7 +40,6 @@ from dispatcher.remote.protocol.copy_frames import (
     LINK,
     START,
     Entry,
-    numbers,
     sha256,
 )  # fmt: skip
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 #: a file of so many bytes is worth going on with
 WORTH = 1 << 20
-_CHUNK = 1 << 20
 
 
 class Group:
@@ -103,13 +103,10 @@ class Receiver:
         self._entries = entries
         self._fresh: set[str] = set()  # group and name of those of which nothing is there yet
         self._needed: list[int] = []
-        self._parts: dict[int, tuple[int, str, int, Any]] = {}  # -> fd, path, size, digest
+        self._parts: dict[int, Incoming] = {}
         self._turn = 0  # which of the needed
-        self._fd = -1
-        self._path = ""
-        self._known: Any = None
-        self._size = 0
-        self._sure = False  # that the bytes before ``_size`` are those of this file
+        self._file: Incoming | None = None  # whose turn it is, once it has begun
+        self._sure = False  # that its bytes so far are those of this file
         self._wants: set[int] = set()
         self._places: dict[int, str] = {}
         self.bytes = 0
@@ -118,8 +115,6 @@ class Receiver:
 
     def needs(self) -> dict[str, Any]:
         """Which entries' bytes are to be sent, and what there is of them already."""
-        starts: list[int] = []
-        seen: list[str] = []
         for index, entry in enumerate(self._entries):
             if not self._wanted(entry):
                 continue
@@ -129,10 +124,7 @@ class Receiver:
                 part = self._open_part(entry)
                 if part is not None:
                     self._parts[index] = part
-                    if part[2]:
-                        starts += [index, part[2]]
-                        seen.append(part[3].hexdigest())
-        return {"need": numbers(self._needed), "start": numbers(starts), "seen": " ".join(seen)}
+        return needs(self._needed, self._parts)
 
     def _wanted(self, entry: Entry) -> bool:
         """Whether bytes of ``entry`` are to be sent. Raises: NotTaken where it has no place."""
@@ -177,7 +169,7 @@ class Receiver:
         top, slash, rest = path.partition("/")
         return self._groups[int(number)], top, slash + rest
 
-    def _open_part(self, entry: Entry) -> tuple[int, str, int, Any] | None:
+    def _open_part(self, entry: Entry) -> Incoming | None:
         """The part of ``entry``, locked and read; None when another copy is at it."""
         group, top, rest = self._split(entry.path)
         known = sha256()
@@ -188,14 +180,9 @@ class Receiver:
         if not locked(fd) or not same_file(fd, path):
             os.close(fd)
             return None
-        known, size = sha256(), 0
-        while data := os.read(fd, _CHUNK):
-            known.update(data)
-            size += len(data)
-        if size > entry.size:
-            os.ftruncate(fd, 0)
-            known, size = sha256(), os.lseek(fd, 0, os.SEEK_SET)
-        return fd, path, size, known
+        part = Incoming(fd, path)
+        part.resume(entry.size)
+        return part
 
     # -- what arrives -------------------------------------------------------------------
 
@@ -215,58 +202,50 @@ class Receiver:
             raise NotTaken("more files came than were asked for")
         index = self._needed[self._turn]
         entry = self._entries[index]
-        if self._fd < 0:
+        file = self._file
+        if file is None:
             self._sure = False
-            self._begin(index, entry)
+            file = self._file = self._parts.get(index) or self._create(entry)
         if kind == DATA:
-            self._size += len(body)
-            if self._size > entry.size:
+            if file.size + len(body) > entry.size:
                 raise NotTaken(f"{entry.path}: more bytes came than it has")
-            self._known.update(body)
             self.bytes += len(body)
-            view = memoryview(body)
-            while view:
-                view = view[os.write(self._fd, view) :]
+            file.append(body)
             self._sure = True
         elif kind == START:
-            if int.from_bytes(body, "big") != self._size:  # it is not the same file
-                os.ftruncate(self._fd, 0)
-                os.lseek(self._fd, 0, os.SEEK_SET)
-                self._known, self._size = sha256(), 0
+            if int.from_bytes(body, "big") != file.size:  # it is not the same file
+                file.restart()
             self._sure = True
         elif kind == END:
-            self._end(index, entry, body)
+            self._end(index, entry, file, body)
         elif kind == BROKEN:
             raise NotTaken(os.fsdecode(body))
         else:
             raise NotTaken(f"a frame of kind {kind!r}")
 
-    def _begin(self, index: int, entry: Entry) -> None:
-        if index in self._parts:
-            self._fd, self._path, self._size, self._known = self._parts[index]
-            return
+    def _create(self, entry: Entry) -> Incoming:
         group, _, _ = self._split(entry.path)
-        self._path = path = group.staged(entry.path.partition("/")[2])
+        path = group.staged(entry.path.partition("/")[2])
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._fd = os.open(path, flags, 0o600)
+            fd = os.open(path, flags, 0o600)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._fd = os.open(path, flags, 0o600)
-        self._known, self._size = sha256(), 0
+            fd = os.open(path, flags, 0o600)
+        return Incoming(fd, path)
 
-    def _end(self, index: int, entry: Entry, digest: bytes) -> None:
-        listed = entry.more in ("", self._known.hexdigest())
-        if self._size != entry.size or self._known.digest() != digest or not listed:
+    def _end(self, index: int, entry: Entry, file: Incoming, sent: bytes) -> None:
+        listed = entry.more in ("", file.hash.hexdigest())
+        if file.size != entry.size or file.hash.digest() != sent or not listed:
             if index in self._parts:
-                os.unlink(self._path)
+                os.unlink(file.path)
             raise NotTaken(f"{entry.path}: came damaged, or changed while it was sent")
-        os.fchmod(self._fd, entry.mode)
-        os.utime(self._fd, ns=(entry.mtime, entry.mtime))
+        os.fchmod(file.fd, entry.mode)
+        os.utime(file.fd, ns=(entry.mtime, entry.mtime))
         if index not in self._parts:  # a part stays locked until it has its name
-            os.close(self._fd)
-        self._places[index] = self._path
-        self._fd = -1
+            os.close(file.fd)
+        self._places[index] = file.path
+        self._file = None
         self._turn += 1
 
     # -- for those whom we pass files on to ---------------------------------------------
@@ -275,10 +254,9 @@ class Receiver:
         """How many bytes of a file are here for certain; -1: it has not begun to come."""
         if index in self._places or index not in self._wants:
             return self._entries[index].size
-        coming = self._fd >= 0 and self._turn < len(self._needed)
-        if not coming or self._needed[self._turn] != index:
+        if self._file is None or self._needed[self._turn] != index:
             return -1
-        return self._size if self._sure else -1
+        return self._file.size if self._sure else -1
 
     def source(self, index: int) -> tuple[str, int]:
         """Where a file is or comes, and its size; until ``commit``."""
@@ -286,7 +264,7 @@ class Receiver:
         if index in self._places:
             return self._places[index], entry.size
         if index in self._wants:
-            return self._path, entry.size
+            return (self._file.path if self._file else ""), entry.size
         group, top, rest = self._split(entry.path)
         return group.final(top) + rest, entry.size
 
@@ -342,13 +320,13 @@ class Receiver:
 
     def close(self, keep: bool) -> None:
         """Leave nothing but, if ``keep``, the parts of files that have not arrived."""
-        for fd, path, _, _ in self._parts.values():
-            if same_file(fd, path) and (not keep or os.fstat(fd).st_size == 0):
-                os.unlink(path)
-            os.close(fd)
-        if self._fd >= 0 and all(self._fd != part[0] for part in self._parts.values()):
-            os.close(self._fd)
+        for part in self._parts.values():
+            if same_file(part.fd, part.path) and (not keep or os.fstat(part.fd).st_size == 0):
+                os.unlink(part.path)
+            os.close(part.fd)
+        if self._file is not None and self._file not in self._parts.values():
+            os.close(self._file.fd)
         self._parts.clear()
-        self._fd = -1
+        self._file = None
         for group in self._groups:
             group.close()
