@@ -14,9 +14,9 @@ for what they do. Works under any MPI launcher. It imports nothing of dispatch's
 launcher, opens no port of its own, and is not needed by scripts written for
 torchrun: those run as they are.
 
-From the outside in: ``bootstrap`` (init), ``job`` (what a rank builds), ``start``
-and ``communicator`` (NCCL), ``torch_bridge``, ``groups``, all
-over ``exchange`` (messages with a deadline and one verdict) over ``mpi``.
+From the outside in: ``bootstrap`` (init), ``job`` (what a rank builds), ``nccl``,
+``torch_bridge``, ``groups``, all over ``exchange`` (messages with a deadline and one verdict)
+over ``mpi``.
 """
 
 from dispatcher.comm.bootstrap import init

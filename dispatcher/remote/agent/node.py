@@ -1,6 +1,6 @@
 """What the agent does and when: a pure machine with no I/O, no clock and no descriptors.
 
-``handle(event, now)`` takes what happened and returns what to do; ``loop``
+``handle(event, now)`` takes what happened and returns what to do; ``agent_loop``
 carries it out. Times are seconds of one monotonic clock that the caller reads.
 
 ::

@@ -2,7 +2,7 @@
 
 PMIx has no protocol that could be spoken without the library: what goes between it
 and a rank differs from version to version. So the library on the host itself serves, in a
-process of its own (``pmix``), through the calls of ``pmix_server.h`` that have been
+process of its own (``pmix_server``), through the calls of ``pmix_server.h`` that have been
 the same since version 3. Sizes and offsets here are those of 64-bit Linux.
 
 Lists of nodes and ranks are given as ``raw:...``, never by PMIx_generate_regex, whose

@@ -84,7 +84,7 @@ VERSION_TIMEOUT, LIMIT = 3.0, 200
 
 
 def find_inside(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
-    """What ``mpi_inside`` says; ``message``: the order, see ``messages``."""
+    """What ``mpi_inside`` says; ``message``: the order, see ``protocol.frames``."""
     libraries: list[list[Any]] = [list(known) for known in message["versions"]]
     inside, over = [], []
     for rank, (way, path, pid) in sorted(state.mpis.items()):

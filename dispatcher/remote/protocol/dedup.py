@@ -102,7 +102,7 @@ class Deduplicator:
         self.known: deque[tuple[int, bytes]] = deque()  # the same, in order
 
     def encode(self, kind: int, data: bytes, rank: int, stream: int) -> bytes:
-        """The frames, joined, that stand for the OUTPUT frame of ``wire.encode``."""
+        """The frames, joined, that stand for the OUTPUT frame of ``frames.encode``."""
         window, view = self.window, memoryview(data)
         place, lines = self.streams.get((rank, stream), (0, LINES))
         budget = max(lines // 2, FEWEST)

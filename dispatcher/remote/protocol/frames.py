@@ -7,14 +7,14 @@ A frame is a header of 12 bytes, big endian, and a body::
 ==========  ======  =============================================================
 kind        lane    body
 ==========  ======  =============================================================
-CONTROL 1   first   one packed dict with a ``"type"`` (``messages``), <= 16 MiB
+CONTROL 1   first   one packed dict with a ``"type"`` (see below), <= 16 MiB
 OUTPUT  2   second  raw bytes a rank wrote to stream 1 or 2, 1 to ``OUTPUT_LIMIT``
 ENDED   3   second  8 bytes: how many bytes that stream carried in all; its last frame
 INPUT   4   second  raw bytes for the ranks that read standard input, also that many;
                     an empty one is the end of the input
 TAKEN   5   first   8 bytes: how many more bytes of input the launcher may send
 SAME    6   second  8 bytes, 4 bytes: the rank wrote what OUTPUT frames of this link
-                    have brought from that place on, so many bytes (``equal``)
+                    have brought from that place on, so many bytes (``dedup``)
 ==========  ======  =============================================================
 
 OUTPUT, ENDED, TAKEN and SAME come from the agent, INPUT from the launcher.
@@ -39,7 +39,7 @@ prepare    the first order: who this node is and what to look at before a start
            lifeline_grace, credit; ``parts``: modules that only some runs need, name
            to source); answered by ``ready``. Given again before each further attempt, when
            nothing of the last one is left. equal: 0, or the bytes of the window in which output
-           is looked for, to be sent once (``equal``). watch: the file that shows progress.
+           is looked for, to be sent once (``dedup``). watch: the file that shows progress.
            reserve: the port to keep free for the ranks' meeting, 0 for any, None on all nodes
            but the first
 probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
@@ -117,7 +117,7 @@ stacks     gathering ``number``: ``ranks``, each [rank, pid, state, what says it
            ``ras``: what NCCL's RAS says, ``flights``: torch's dumps, each [rank, path, size,
            bytes]
 swept      ``killed``: processes that had to be killed at the end; ``left``: unkillable ones,
-           ``stuck``: where the first of these hang (``autopsy.where``)
+           ``stuck``: where the first of these hang (``proctree.where``)
 notice     text for the user
 =========  ==================================================================
 """
