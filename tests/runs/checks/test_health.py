@@ -185,7 +185,14 @@ def test_the_throttled_host_and_the_cut_one_are_found(new_cluster: Callable[...,
     done = dispatch(cluster, *words, "--svg", str(picture), cwd=Path("/"))
     said = json.loads(done.stdout)
     assert (done.returncode, said["problems"]) == (1, {}), done
-    assert said["culprits"] == ["n3", "n5"], said
+    assert {"n3", "n5"} <= set(said["culprits"]), said
+    best: dict[str, float] = {}  # what each reaches with its best partner
+    for pair in said["pairs"]:
+        for host in pair["hosts"]:
+            best[host] = max(best.get(host, 0.0), min(pair["there"] or 0.0, pair["back"] or 0.0))
+    # on a loaded machine others may be late and so be named too, but nobody else is as slow
+    slow, cut = best.pop("n3"), best.pop("n5")
+    assert (cut, slow * 10 < min(best.values())) == (0.0, True), said
     assert picture.read_text().startswith("<svg ")
 
 
