@@ -9,13 +9,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dispatcher.bootstrap import payload
-from dispatcher.model.failure import Failure
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target, Transport
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import LIST, ask
@@ -100,6 +102,47 @@ class Reader:
             self.output += data
         while errors := self.link.read_errors(self.limit):
             self.errors += errors
+
+
+def log_in(config: str, host: str = "node", seconds: float = 20, **how: Any) -> Link | Failure:
+    """What comes of the built-in client's way to a host; a link has been tried, and is closed."""
+    transport = ParamikoTransport(config=config, **how)
+    opened = transport.open(Target(host), "echo in", time.monotonic() + seconds)
+    if isinstance(opened, Link):
+        assert gather(opened)[0] == b"in\n"
+        opened.close()
+    transport.close()
+    return opened
+
+
+def accepted(config: str, **how: Any) -> None:
+    """It leads to the host."""
+    opened = log_in(config, **how)
+    assert isinstance(opened, Link), opened
+
+
+def refused(config: str, kind: Kind, words: str = "", **how: Any) -> Failure:
+    """It does not, for a reason of that kind, and says these words."""
+    failure = log_in(config, **how)
+    assert isinstance(failure, Failure), "the host was reached"
+    assert (failure.kind, words in failure.why) == (kind, True), failure
+    return failure
+
+
+def open_all(
+    transport: ParamikoTransport, hosts: Sequence[str], command: str = "true"
+) -> list[Link | Failure]:
+    """All of ``hosts`` at once, each from a thread of its own."""
+    with ThreadPoolExecutor(len(hosts)) as threads:
+        until = time.monotonic() + 30
+        return list(threads.map(lambda host: transport.open(Target(host), command, until), hosts))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Sshd]:
+    """An sshd of this test alone."""
+    with start_sshd(tmp_path / "own") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -75,6 +75,12 @@ class Sshd:
         self.process.kill()
         self.process.wait(5)
 
+    def __enter__(self) -> Sshd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
 
 def free_port(address: str = ADDRESS) -> int:
     """A port of the address nobody listens on now."""

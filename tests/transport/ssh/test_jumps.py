@@ -17,7 +17,7 @@ from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
-from ..conftest import gather
+from ..conftest import gather, open_all, refused
 from ..open_files import open_files
 from ..sshd import ADDRESS, Sshd, free_port, start_sshd
 from ..zombies import zombies
@@ -38,13 +38,6 @@ while True:
 """
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Sshd]:
-    server = start_sshd(tmp_path / "own")
-    yield server
-    server.stop()
-
-
 def config(sshd: Sshd, *blocks: str) -> str:
     """A config with extra host blocks; every name leads to the one sshd."""
     path = Path(sshd.config("base"))
@@ -61,22 +54,6 @@ def transports() -> Iterator[list[ParamikoTransport]]:
         transport.close()
 
 
-def open_all(
-    transport: ParamikoTransport, hosts: list[str], seconds: float = 30
-) -> list[Link | Failure]:
-    opened: dict[str, Link | Failure] = {}
-
-    def one(host: str) -> None:
-        opened[host] = transport.open(Target(host), "echo in", time.monotonic() + seconds)
-
-    threads = [threading.Thread(target=one, args=(host,)) for host in hosts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return [opened[host] for host in hosts]
-
-
 def logins(sshd: Sshd) -> int:
     return sum("Accepted publickey" in line for line in sshd.log)
 
@@ -86,7 +63,7 @@ def test_one_login_at_the_jump_host_for_all_behind_it(
 ) -> None:
     transport = ParamikoTransport(config=config(own, "Host node?\n  ProxyJump jump"))
     transports.append(transport)
-    links = open_all(transport, [f"node{n}" for n in range(8)])
+    links = open_all(transport, [f"node{n}" for n in range(8)], "echo in")
     for link in links:
         assert isinstance(link, Link), link
         assert gather(link)[0] == b"in\n"
@@ -125,13 +102,8 @@ def test_two_jumps(own: Sshd, transports: list[ParamikoTransport], blocks: list[
     link.close()
 
 
-def test_jump_through_itself(own: Sshd, transports: list[ParamikoTransport]) -> None:
-    transport = ParamikoTransport(config=config(own, "Host *\n  ProxyJump jump"))
-    transports.append(transport)
-    failure = transport.open(Target("node"), "true", time.monotonic() + 10)
-    assert isinstance(failure, Failure)
-    assert failure.kind is Kind.CONFIG
-    assert "through itself" in failure.why
+def test_jump_through_itself(own: Sshd) -> None:
+    refused(config(own, "Host *\n  ProxyJump jump"), Kind.CONFIG, "through itself")
 
 
 def test_jump_host_that_refuses_us_is_asked_once(
@@ -160,24 +132,16 @@ def test_host_behind_the_jump_host_is_down(own: Sshd, transports: list[ParamikoT
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.REFUSED
     assert "jump host jump" in failure.why
-    link = transport.open(
-        Target("jump"), "true", time.monotonic() + 10
-    )  # the jump host is as good as before
+    # the jump host is as good as before
+    link = transport.open(Target("jump"), "true", time.monotonic() + 10)
     assert isinstance(link, Link)
     link.close()
 
 
-def test_jump_host_without_forwarding(tmp_path: Path, transports: list[ParamikoTransport]) -> None:
-    server = start_sshd(tmp_path / "closed", "AllowTcpForwarding no")
-    try:
-        transport = ParamikoTransport(config=config(server, "Host node\n  ProxyJump jump"))
-        transports.append(transport)
-        failure = transport.open(Target("node"), "true", time.monotonic() + 10)
-        assert isinstance(failure, Failure)
-        assert failure.kind is Kind.UNREACHABLE
-        assert "prohibited" in failure.why
-    finally:
-        server.stop()
+def test_jump_host_without_forwarding(tmp_path: Path) -> None:
+    with start_sshd(tmp_path / "closed", "AllowTcpForwarding no") as server:
+        path = config(server, "Host node\n  ProxyJump jump")
+        refused(path, Kind.UNREACHABLE, "prohibited")
 
 
 def proxy(sshd: Sshd, command: str) -> str:
@@ -201,13 +165,8 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
     assert zombies() <= unreaped
 
 
-def test_proxy_command_that_fails(own: Sshd, transports: list[ParamikoTransport]) -> None:
-    transport = ParamikoTransport(config=proxy(own, "sh -c 'echo no way >&2; exit 1'"))
-    transports.append(transport)
-    failure = transport.open(Target("node"), "true", time.monotonic() + 10)
-    assert isinstance(failure, Failure)
-    assert failure.kind is Kind.DROPPED
-    assert "no way" in failure.why
+def test_proxy_command_that_fails(own: Sshd) -> None:
+    refused(proxy(own, "sh -c 'echo no way >&2; exit 1'"), Kind.DROPPED, "no way")
 
 
 def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
@@ -233,12 +192,8 @@ def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
     pump.close()
 
 
-def test_proxy_command_that_hangs(own: Sshd, transports: list[ParamikoTransport]) -> None:
-    transport = ParamikoTransport(config=proxy(own, "sleep 100"))
-    transports.append(transport)
+def test_proxy_command_that_hangs(own: Sshd) -> None:
     unreaped, started = zombies(), time.monotonic()
-    failure = transport.open(Target("node"), "true", started + 1)
-    assert isinstance(failure, Failure)
-    assert failure.kind is Kind.TIMEOUT
+    refused(proxy(own, "sleep 100"), Kind.TIMEOUT, seconds=1)
     assert time.monotonic() - started < 6
     assert zombies() <= unreaped

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.failure import Kind
 from dispatcher.transport.base import Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
-from ..conftest import gather
+from ..conftest import accepted, open_all, refused
 from ..sshd import Sshd, keygen, start_sshd
 from .test_host_keys import certify
-
-
-def log_in(config: str, ask: Callable[[str], str | None] | None = None) -> Link | Failure:
-    transport = ParamikoTransport(config=config, ask=ask)
-    opened = transport.open(Target("node"), "echo in", time.monotonic() + 20)
-    if isinstance(opened, Link):
-        assert gather(opened)[0] == b"in\n"
-        opened.close()
-    transport.close()
-    return opened
 
 
 def accept(sshd: Sshd, key: Path) -> None:
@@ -48,26 +36,23 @@ def accept(sshd: Sshd, key: Path) -> None:
 def test_kinds_of_keys(sshd: Sshd, tmp_path: Path, options: tuple[str, ...]) -> None:
     key = keygen(tmp_path / "key", *options)
     accept(sshd, key)
-    assert isinstance(log_in(sshd.config(key=key)), Link)
+    accepted(sshd.config(key=key))
     key.with_suffix(".pub").unlink()  # only needed for the agent and certificates
-    assert isinstance(log_in(sshd.config(key=key)), Link)
+    accepted(sshd.config(key=key))
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "rsa"])
 def test_user_certificate(tmp_path: Path, kind: str) -> None:
     authority = keygen(tmp_path / "authority")
     public = authority.with_suffix(".pub")
-    server = start_sshd(tmp_path / "trusting", f"TrustedUserCAKeys {public}")
-    try:
+    with start_sshd(tmp_path / "trusting", f"TrustedUserCAKeys {public}") as server:
         key = keygen(tmp_path / "key", "-t", kind)
-        assert isinstance(log_in(server.config(key=key)), Failure)
+        refused(server.config(key=key), Kind.AUTH)
         certificate = certify(authority, key, "-n", server.user)
-        assert isinstance(log_in(server.config(key=key)), Link)
+        accepted(server.config(key=key))
         elsewhere = certificate.rename(tmp_path / "elsewhere")
         config = server.config(key=key, extra=f"CertificateFile {elsewhere}")
-        assert isinstance(log_in(config), Link)
-    finally:
-        server.stop()
+        accepted(config)
 
 
 def test_passphrase_is_asked_once_for_all_hosts(sshd: Sshd, tmp_path: Path) -> None:
@@ -80,18 +65,7 @@ def test_passphrase_is_asked_once_for_all_hosts(sshd: Sshd, tmp_path: Path) -> N
         return "secret"
 
     transport = ParamikoTransport(config=sshd.config(key=key), ask=ask)
-    opened: list[Link | Failure] = []
-
-    def one() -> None:
-        opened.append(transport.open(Target("node"), "true", time.monotonic() + 30))
-
-    threads = [threading.Thread(target=one) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert all(isinstance(link, Link) for link in opened)
-    for link in opened:
+    for link in open_all(transport, ["node"] * 6):
         assert isinstance(link, Link)
         link.close()
     transport.close()
@@ -103,22 +77,16 @@ def test_passphrase_wrong_then_right_then_never(sshd: Sshd, tmp_path: Path) -> N
     key = keygen(tmp_path / "locked", "-N", "secret")
     accept(sshd, key)
     answers = iter(["wrong", "secret"])
-    assert isinstance(log_in(sshd.config(key=key), lambda prompt: next(answers)), Link)
+    accepted(sshd.config(key=key), ask=lambda prompt: next(answers))
     for ask in (None, lambda prompt: None, lambda prompt: "wrong"):
-        failure = log_in(sshd.config(key=key), ask)
-        assert isinstance(failure, Failure)
-        assert failure.kind is Kind.AUTH
-        assert "passphrase" in failure.why
+        refused(sshd.config(key=key), Kind.AUTH, "passphrase", ask=ask)
 
 
 def test_broken_key_file(sshd: Sshd, tmp_path: Path) -> None:
     key = tmp_path / "broken"
     for text in ("", "no key", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"):
         key.write_text(text)
-        failure = log_in(sshd.config(key=key))
-        assert isinstance(failure, Failure)
-        assert failure.kind is Kind.AUTH
-        assert str(key) in failure.why
+        refused(sshd.config(key=key), Kind.AUTH, str(key))
 
 
 def add(agent: str, key: Path) -> None:
@@ -136,11 +104,10 @@ def test_key_only_in_the_agent(sshd: Sshd, agent: str, tmp_path: Path) -> None:
     add(agent, key)
     key.unlink()
     # named by its public half, although only keys of the config may be used
-    assert isinstance(log_in(with_agent(sshd, agent, key=key)), Link)
+    accepted(with_agent(sshd, agent, key=key))
     missing = tmp_path / "missing"
-    assert isinstance(log_in(with_agent(sshd, agent, "IdentitiesOnly no", key=missing)), Link)
-    failure = log_in(with_agent(sshd, agent, "IdentitiesOnly yes", key=missing))
-    assert isinstance(failure, Failure)
+    accepted(with_agent(sshd, agent, "IdentitiesOnly no", key=missing))
+    refused(with_agent(sshd, agent, "IdentitiesOnly yes", key=missing), Kind.AUTH)
 
 
 def test_full_agent_does_not_lock_us_out(sshd: Sshd, agent: str, tmp_path: Path) -> None:
@@ -150,12 +117,10 @@ def test_full_agent_does_not_lock_us_out(sshd: Sshd, agent: str, tmp_path: Path)
     accept(sshd, key)
     add(agent, key)
     before = len(sshd.log)
-    assert isinstance(log_in(with_agent(sshd, agent, "IdentitiesOnly no", key=key)), Link)
+    accepted(with_agent(sshd, agent, "IdentitiesOnly no", key=key))
     assert not [line for line in sshd.log[before:] if "Failed" in line]
     missing = tmp_path / "missing"
-    failure = log_in(with_agent(sshd, agent, "IdentitiesOnly no", key=missing))
-    assert isinstance(failure, Failure)
-    assert failure.kind is Kind.AUTH
+    failure = refused(with_agent(sshd, agent, "IdentitiesOnly no", key=missing), Kind.AUTH)
     assert failure.why.count("SHA256:") == 5  # and not one more
 
 
@@ -171,17 +136,7 @@ def test_agent_shared_by_many_hosts(sshd: Sshd, agent: str, tmp_path: Path) -> N
     assert isinstance(first, Link)
     first.close()
     before = len(sshd.log)
-    opened: list[Link | Failure] = []
-
-    def run() -> None:
-        opened.append(transport.open(Target("node"), "true", time.monotonic() + 30))
-
-    threads = [threading.Thread(target=run) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for link in opened:
+    for link in open_all(transport, ["node"] * 10):
         assert isinstance(link, Link), link
         link.close()
     transport.close()
@@ -190,17 +145,4 @@ def test_agent_shared_by_many_hosts(sshd: Sshd, agent: str, tmp_path: Path) -> N
 
 
 def test_dead_agent_is_no_agent(sshd: Sshd, tmp_path: Path) -> None:
-    assert isinstance(log_in(with_agent(sshd, str(tmp_path / "gone"))), Link)
-
-
-def test_wants_more_than_a_key(tmp_path: Path) -> None:
-    server = start_sshd(
-        tmp_path / "two", "AuthenticationMethods publickey,password", "PasswordAuthentication yes"
-    )
-    try:
-        failure = log_in(server.config())
-        assert isinstance(failure, Failure)
-        assert failure.kind is Kind.AUTH
-        assert "not enough" in failure.why
-    finally:
-        server.stop()
+    accepted(with_agent(sshd, str(tmp_path / "gone")))

@@ -13,36 +13,31 @@ import pytest
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.process.openssh import classify
 
+from .. import conftest
 from ..sshd import Sshd, keygen, start_sshd
 from ..test_failures import attempt, kind  # noqa: F401 - fixtures
-from .test_logins import log_in
 
 ME = getpass.getuser()
 Try = Callable[..., Failure]
 
 
 def refused(config: str) -> Failure:
-    failure = log_in(config)
-    assert isinstance(failure, Failure)
-    assert failure.kind is Kind.AUTH
-    return failure
+    return conftest.refused(config, Kind.AUTH)
 
 
 @pytest.fixture
 def asking(tmp_path: Path) -> Iterator[Sshd]:
     """Takes keys, and passwords as well."""
-    server = start_sshd(tmp_path / "asking", "PasswordAuthentication yes")
-    yield server
-    server.stop()
+    with start_sshd(tmp_path / "asking", "PasswordAuthentication yes") as server:
+        yield server
 
 
 @pytest.fixture
 def keyless(tmp_path: Path) -> Iterator[Sshd]:
     """Takes passwords alone."""
     options = ("PasswordAuthentication yes", "PubkeyAuthentication no")
-    server = start_sshd(tmp_path / "keyless", *options)
-    yield server
-    server.stop()
+    with start_sshd(tmp_path / "keyless", *options) as server:
+        yield server
 
 
 def test_a_refused_key_where_a_password_is_taken(asking: Sshd, tmp_path: Path) -> None:
@@ -116,13 +111,9 @@ def test_a_passphrase_that_nobody_types(sshd: Sshd, tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_not_enough(tmp_path: Path) -> None:
-    server = start_sshd(
-        tmp_path / "two", "AuthenticationMethods publickey,password", "PasswordAuthentication yes"
-    )
-    try:
+    options = "AuthenticationMethods publickey,password", "PasswordAuthentication yes"
+    with start_sshd(tmp_path / "two", *options) as server:
         failure = refused(server.config())
-    finally:
-        server.stop()
     assert failure.why.endswith("a key is not enough for this host: it wants password as well")
     assert (failure.hint or "").startswith("AuthenticationMethods publickey  # in its sshd_config")
 
