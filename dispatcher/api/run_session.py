@@ -39,7 +39,7 @@ from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.verdict_text import advice_on, last_words
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
-from dispatcher.runner.loop import LOOK, Stop
+from dispatcher.runner.loop import POLL, Stop
 from dispatcher.runner.run.run_loop import Runner
 from dispatcher.transport.base import Transport
 
@@ -276,7 +276,7 @@ class BackgroundRun(Generic[T, Told]):
         Raises: what the work raised, as a UsageError for a way to hosts that is not there.
         """
         self._deaf = True
-        while not self._done.wait(LOOK):
+        while not self._done.wait(POLL):
             pass
         if self._error is not None:
             raise self._error
@@ -285,7 +285,7 @@ class BackgroundRun(Generic[T, Told]):
     def __iter__(self) -> Iterator[Told]:
         while not (self._done.is_set() and self._queue.empty()):
             with contextlib.suppress(queue.Empty):
-                told, size = self._queue.get(timeout=LOOK)
+                told, size = self._queue.get(timeout=POLL)
                 self._read += size
                 self._room.set()
                 if told is None:
@@ -309,7 +309,7 @@ class BackgroundRun(Generic[T, Told]):
         while not self._done.is_set():
             try:
                 self.stop(now=interrupts > 0)
-                self._done.wait(LOOK)
+                self._done.wait(POLL)
             except KeyboardInterrupt:
                 interrupts += 1
                 if interrupts > 1:
@@ -338,9 +338,9 @@ class BackgroundRun(Generic[T, Told]):
             self._room.clear()
             held = self._given - self._read
             if size and held and held + size > MOST_BYTES:
-                self._room.wait(LOOK)
+                self._room.wait(POLL)
                 continue
             with contextlib.suppress(queue.Full):
-                self._queue.put((told, size), timeout=LOOK)
+                self._queue.put((told, size), timeout=POLL)
                 self._given += size
                 break

@@ -235,10 +235,10 @@ def alike(check: CheckHost, level: Level, remedy: str | None = None) -> CheckHos
 
     def compare(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
         found = each(check)(hosts)
-        usual = mode(one.value for one in found.values() if one.level == Level.OK)
+        common = mode(one.value for one in found.values() if one.level == Level.OK)
         for name, one in found.items():
-            if usual is not None and one.level == Level.OK and one.value != usual:
-                text = f"{one.value or 'none'} here, {usual or 'none'} elsewhere"
+            if common is not None and one.level == Level.OK and one.value != common:
+                text = f"{one.value or 'none'} here, {common or 'none'} elsewhere"
                 found[name] = Finding(level, text, remedy, one.value)
         return found
 

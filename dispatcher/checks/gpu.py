@@ -52,14 +52,14 @@ def enough(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
             name: ok("0", "no GPUs anywhere") if name in good else one
             for name, one in found.items()
         }
-    usual = int(mode(str(number) for number in good.values()) or 0)
+    common = int(mode(str(number) for number in good.values()) or 0)
     remedy = "dmesg -T | grep -i -e NVRM -e nvidia; lspci -d 10de:; a reset or reboot may help"
     for name, number in good.items():
         slots = hosts[name].slots
         if slots is not None and number < slots:
             found[name] = critical(f"{number} GPUs for {slots} slots", remedy, str(number))
-        elif number < usual:
-            found[name] = critical(f"{number} GPUs here, {usual} elsewhere", remedy, str(number))
+        elif number < common:
+            found[name] = critical(f"{number} GPUs here, {common} elsewhere", remedy, str(number))
     return found
 
 
@@ -159,12 +159,12 @@ def of_gpus(check: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen]
     return one
 
 
-def each_gpu(judge: Callable[[dict[str, str]], Finding | None]) -> Callable[[Seen], Finding]:
+def each_gpu(check: Callable[[dict[str, str]], Finding | None]) -> Callable[[Seen], Finding]:
     """As ``of_gpus``, out of a check of one GPU (None: it is well): the gravest that it finds."""
 
     @of_gpus
     def all_of_them(there: list[dict[str, str]]) -> Finding:
-        found = [one for gpu in there if (one := judge(gpu)) is not None]
+        found = [one for gpu in there if (one := check(gpu)) is not None]
         return max(found, key=lambda one: one.level, default=ok())
 
     return all_of_them

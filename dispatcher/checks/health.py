@@ -64,7 +64,7 @@ def memory(seen: Seen) -> Finding:
 
 def shm(seen: Seen) -> Finding:
     """Shared memory, where ranks of one host meet."""
-    finding = room(seen, "shm", SHM, f"remove what dead jobs left in {SHM}")
+    finding = free_space(seen, "shm", SHM, f"remove what dead jobs left in {SHM}")
     total = seen.value("space shm")[0]
     if finding.level == Level.OK and total <= TINY_SHM:
         return warn(
@@ -76,7 +76,9 @@ def shm(seen: Seen) -> Finding:
 
 def tmp(seen: Seen) -> Finding:
     """The folder for temporary files."""
-    return room(seen, "tmp", "the folder for temporary files", "remove old files, or set TMPDIR")
+    return free_space(
+        seen, "tmp", "the folder for temporary files", "remove old files, or set TMPDIR"
+    )
 
 
 def disk(seen: Seen) -> Finding:
@@ -87,10 +89,10 @@ def disk(seen: Seen) -> Finding:
         return critical(f"{where}: its file system does not answer", "look at its mount: dmesg -T")
     if "No such file" in reading.text and reading.status:
         return critical(f"{where}: no such directory", "copy the folder there, or use --chdir")
-    return room(seen, "cwd", where, "remove old files there")
+    return free_space(seen, "cwd", where, "remove old files there")
 
 
-def room(seen: Seen, name: str, where: str, remedy: str) -> Finding:
+def free_space(seen: Seen, name: str, where: str, remedy: str) -> Finding:
     """Space and inodes that are left in a file system."""
     reading = seen.reading(f"space {name}")
     if reading.hung:
@@ -319,13 +321,13 @@ def mounts(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
         for name, one in found.items()
         if one.level != Level.INCOMPLETE
     }
-    usual = {
+    common = {
         place
         for place in set().union(*shared.values())
         if sum(place in places for places in shared.values()) * 2 > len(shared)
     }
     for name, places in shared.items():
-        missing = sorted(usual - places)
+        missing = sorted(common - places)
         if missing:
             found[name] = critical(f"not mounted: {', '.join(missing[:4])}", "mount it: mount -a")
     return found

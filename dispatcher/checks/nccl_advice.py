@@ -181,8 +181,8 @@ def _agreement(
     for name, version, most in _odd(versions):
         add(name, Level.CRITICAL, f"has NCCL {version}, most hosts {most}")
     counts = {name: len(ports) for name, ports in chosen.items()}
-    for name, count, usual in _odd(counts):
-        text = f"has {count} good ports, most hosts {usual}"
+    for name, count, common in _odd(counts):
+        text = f"has {count} good ports, most hosts {common}"
         add(name, Level.WARN, text, "see which are not ACTIVE: ibstatus")
     rates = {name: max((p.gbps or 0.0) for p in ports) for name, ports in chosen.items()}
     for name, rate, best in _odd(rates):
@@ -206,8 +206,8 @@ def _odd(values: Mapping[str, object]) -> list[tuple[str, object, object]]:
     """(host, its value, the usual one) of hosts unlike the most; ties: the first is usual."""
     if not values:
         return []
-    usual = Counter(values.values()).most_common(1)[0][0]
-    return [(name, value, usual) for name, value in values.items() if value != usual]
+    common = Counter(values.values()).most_common(1)[0][0]
+    return [(name, value, common) for name, value in values.items() if value != common]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 
 
 @dataclass
-class Said:
+class NetworkUse:
     """What one host's ranks said. net: the network, the last word counts; devices: of IB.
 
     version: NCCL's; its first rank prints it and others need not.
@@ -56,50 +56,50 @@ class Said:
     version: str = ""
 
 
-def understand(words: str, said: Said) -> bool:
-    """Keep in ``said`` what ``words``, a line of NCCL's without its head, tell; if they do."""
+def understand(words: str, use: NetworkUse) -> bool:
+    """Keep in ``use`` what ``words``, a line of NCCL's without its head, tell; if they do."""
     if using := _USING.search(words):
         devices = tuple(_DEVICE.findall(using[2].partition("; OOB")[0])[:MOST_DEVICES])
         if using[1] == "Socket":
-            said.net = "Socket"
+            use.net = "Socket"
         elif devices:
-            said.net, said.devices = "IB", devices
+            use.net, use.devices = "IB", devices
         return using[1] == "Socket" or bool(devices)
     if network := _NETWORK.search(words) or _VIA.search(words):
-        said.net = network[1]
+        use.net = network[1]
     elif version := _VERSION.search(words):
-        said.version = version[1]
+        use.version = version[1]
     else:
         return False
     return True
 
 
-def read(lines: Iterable[str]) -> dict[str, Said]:
+def read(lines: Iterable[str]) -> dict[str, NetworkUse]:
     """host -> what its ranks said they use; hosts that said nothing of it are left out."""
-    found: dict[str, Said] = {}
+    found: dict[str, NetworkUse] = {}
     for line in lines:
         match = _LINE.search(line[:MOST_LINE])
         if match is not None:
-            understand(match[2], found.setdefault(match[1], Said()))
-    return {host: said for host, said in found.items() if said.net}
+            understand(match[2], found.setdefault(match[1], NetworkUse()))
+    return {host: use for host, use in found.items() if use.net}
 
 
 def differences(
-    expected: Mapping[str, tuple[str, tuple[str, ...]]], said: Mapping[str, Said]
+    expected: Mapping[str, tuple[str, tuple[str, ...]]], use: Mapping[str, NetworkUse]
 ) -> list[tuple[str, str]]:
     """(host, what is not as expected). expected: host -> network and devices (``mlx5_0:1``)."""
     found = []
     for host, (net, devices) in expected.items():
-        heard = said.get(host)
-        if heard is None:
+        used = use.get(host)
+        if used is None:
             continue
-        if net == "IB" and heard.net == "Socket":
+        if net == "IB" and used.net == "Socket":
             found.append((host, "fell back to Socket"))
-        elif heard.net.upper() != net.upper():
-            found.append((host, f"uses {heard.net}, expected was {net}"))
-        elif heard.devices and devices and set(heard.devices) != set(devices):
-            missing = " ".join(sorted(set(devices) - set(heard.devices)))
-            extra = " ".join(sorted(set(heard.devices) - set(devices)))
+        elif used.net.upper() != net.upper():
+            found.append((host, f"uses {used.net}, expected was {net}"))
+        elif used.devices and devices and set(used.devices) != set(devices):
+            missing = " ".join(sorted(set(devices) - set(used.devices)))
+            extra = " ".join(sorted(set(used.devices) - set(devices)))
             words = [f"does not use {missing}"] if missing else []
             words += [f"uses {extra} too"] if extra else []
             found.append((host, "; ".join(words)))
@@ -110,7 +110,7 @@ SOCKET = "Socket"
 
 
 @dataclass(frozen=True)
-class Odd:
+class Difference:
     """``what`` is true of ``nodes``: ``fell back to Socket, 3 others use IB``."""
 
     nodes: tuple[int, ...]
@@ -128,7 +128,7 @@ class Networks:
     ) -> None:
         self._settings = settings
         self._active = active or {}
-        self._said: dict[int, Said] = {}  # rank -> its words
+        self._uses: dict[int, NetworkUse] = {}  # rank -> its words
         self._nodes: dict[int, int] = {}  # rank -> where it runs; its words may be here before
 
     def place(self, rank: int, node: int) -> None:
@@ -138,64 +138,64 @@ class Networks:
     def take(self, rank: int, line: str) -> bool:
         """Hear a line of ``rank``; whether it told anything."""
         _, found, words = line[:MOST_LINE].partition("NCCL ")
-        one = self._said.get(rank, Said())
-        told = bool(found) and understand(f"NCCL {words}", one)
-        if told:
-            self._said[rank] = one
-        return told
+        one = self._uses.get(rank, NetworkUse())
+        understood = bool(found) and understand(f"NCCL {words}", one)
+        if understood:
+            self._uses[rank] = one
+        return understood
 
     @property
     def everybody(self) -> bool:
         """Whether every host with ranks has named its network."""
         return self.hosts().keys() == set(self._nodes.values())
 
-    def hosts(self) -> dict[int, Said]:
+    def hosts(self) -> dict[int, NetworkUse]:
         """Node -> what its ranks together use; those that have not named a network are left out."""
-        ranks: dict[int, list[Said]] = {}
-        for rank, one in list(self._said.items()):  # a run that was left in haste still hears
+        ranks: dict[int, list[NetworkUse]] = {}
+        for rank, one in list(self._uses.items()):  # a run that was left in haste still hears
             if rank in self._nodes:
                 ranks.setdefault(self._nodes[rank], []).append(one)
         found = {}
-        for node, said in sorted(ranks.items()):
-            known = [one for one in said if one.net]
+        for node, use in sorted(ranks.items()):
+            known = [one for one in use if one.net]
             if not known:
                 continue
             nets = Counter(one.net for one in known)
             net = SOCKET if SOCKET in nets else max(nets, key=lambda name: nets[name])
             devices = dict.fromkeys(name for one in known for name in one.devices)
-            version = next((one.version for one in said if one.version), "")
-            found[node] = Said(net, tuple(devices) if net != SOCKET else (), version)
+            version = next((one.version for one in use if one.version), "")
+            found[node] = NetworkUse(net, tuple(devices) if net != SOCKET else (), version)
         return found
 
-    def odd(self) -> list[Odd]:
+    def differing(self) -> list[Difference]:
         """The hosts that do not use what was meant, or what the others use; [] for none."""
         hosts = self.hosts()
         if not hosts:
             return []
         nets = Counter(one.net for one in hosts.values())
-        usual = max(nets, key=lambda net: (net != SOCKET, nets[net]))
-        alike = [len(one.devices) for one in hosts.values() if one.net == usual]
+        common = max(nets, key=lambda net: (net != SOCKET, nets[net]))
+        alike = [len(one.devices) for one in hosts.values() if one.net == common]
         counts = Counter(filter(None, alike))  # some tell their network without its ports
         groups: dict[str, list[int]] = {}
-        for node, said in hosts.items():
-            what = self._judged(node, said, nets, usual) or _ports(
-                said, self._settings[node], counts
+        for node, use in hosts.items():
+            what = self._judged(node, use, nets, common) or _ports(
+                use, self._settings[node], counts
             )
             if what:
                 groups.setdefault(what, []).append(node)
-        return [Odd(tuple(nodes), what) for what, nodes in groups.items()]
+        return [Difference(tuple(nodes), what) for what, nodes in groups.items()]
 
-    def _judged(self, node: int, said: Said, nets: Counter[str], usual: str) -> str:
+    def _judged(self, node: int, use: NetworkUse, nets: Counter[str], common: str) -> str:
         """What is odd about the network of ``node``; "" for nothing. nets: of how many hosts."""
         settings = self._settings[node]
-        how = "fell back to" if said.net == SOCKET else "uses"
+        how = "fell back to" if use.net == SOCKET else "uses"
         why = meant(settings)
-        if why and _breaks(said.net, settings):
-            rest = [net for net in nets.elements() if net != said.net]
-            return f"{how} {said.net}{_others(len(rest), rest)}, though {why}"
-        if said.net != usual:
-            return f"{how} {said.net}{_others(nets[usual], [usual])}"
-        if said.net == SOCKET and node in self._active and not _steers(settings):
+        if why and _breaks(use.net, settings):
+            rest = [net for net in nets.elements() if net != use.net]
+            return f"{how} {use.net}{_others(len(rest), rest)}, though {why}"
+        if use.net != common:
+            return f"{how} {use.net}{_others(nets[common], [common])}"
+        if use.net == SOCKET and node in self._active and not _steers(settings):
             return f"fell back to Socket, though {self._active[node]} are ACTIVE"
         return ""
 
@@ -228,24 +228,24 @@ def _others(count: int, names: Iterable[str]) -> str:
     return f", {who} {' or '.join(dict.fromkeys(names))}" if count else ""
 
 
-def _ports(said: Said, settings: Mapping[str, str], counts: Counter[int]) -> str:
+def _ports(use: NetworkUse, settings: Mapping[str, str], counts: Counter[int]) -> str:
     """What is odd about the ports that a host uses; counts: with so many, how many hosts."""
-    if not said.devices:
+    if not use.devices:
         return ""
     text = settings.get("NCCL_IB_HCA", "")
     chosen = parse_filter(text)
     if chosen.exact and not chosen.negated:
-        missing = [name for name in chosen.names if not _fits(chosen, name, said.devices)]
+        missing = [name for name in chosen.names if not _fits(chosen, name, use.devices)]
         if missing:
             words = " ".join(name if port < 0 else f"{name}:{port}" for name, port in missing)
             return f"does not use {words}, which NCCL_IB_HCA names"
         return ""
-    usual = max(counts, key=lambda count: (counts[count], count))
-    own = len(said.devices)
-    if own == usual:
+    common = max(counts, key=lambda count: (counts[count], count))
+    own = len(use.devices)
+    if own == common:
         return ""
     ports = "port" if own == 1 else "ports"
-    return f"uses {own} {ports}, {counts[usual]} with {usual}: {' '.join(said.devices)}"
+    return f"uses {own} {ports}, {counts[common]} with {common}: {' '.join(use.devices)}"
 
 
 def _fits(chosen: Filter, name: tuple[str, int], devices: Sequence[str]) -> bool:

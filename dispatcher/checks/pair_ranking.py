@@ -42,14 +42,14 @@ class Pair:
 class PairRanking:
     """culprits: hosts whose pairs are bad; links: bad pairs of good hosts; bad: all bad pairs.
 
-    usual: bytes/s that most hosts reach, 0 when nothing was measured. fine: hosts that
+    median: bytes/s that most hosts reach, 0 when nothing was measured. fine: hosts that
     were good with somebody, and are no culprits.
     """
 
     culprits: tuple[int, ...]
     links: tuple[tuple[int, int], ...]
     bad: frozenset[tuple[int, int]]
-    usual: float
+    median: float
     fine: frozenset[int] = frozenset()
 
 
@@ -69,9 +69,9 @@ def tournament(hosts: Sequence[int], nth: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
-def is_bad(pair: Pair, usual: float, latency: float, slow: float) -> bool:
+def is_bad(pair: Pair, median: float, latency: float, slow: float) -> bool:
     """Whether a pair failed, or is below ``slow`` (a share) of the usual rate, or late."""
-    if pair.rate is None or pair.rate < slow * usual:
+    if pair.rate is None or pair.rate < slow * median:
         return True
     return pair.latency is not None and pair.latency > LATE_FACTOR * latency + LATE
 
@@ -90,14 +90,14 @@ def rank_pairs(pairs: Sequence[Pair], slow: float) -> PairRanking:
                 best[host] = max(pair.rate, best.get(host, 0.0))
             if pair.latency is not None:
                 soonest[host] = min(pair.latency, soonest.get(host, pair.latency))
-    usual = statistics.median_high(best.values()) if best else 0.0
+    median = statistics.median_high(best.values()) if best else 0.0
     latency = statistics.median_low(soonest.values()) if soonest else 0.0
-    bad = {(pair.a, pair.b) for pair in pairs if is_bad(pair, usual, latency, slow)}
+    bad = {(pair.a, pair.b) for pair in pairs if is_bad(pair, median, latency, slow)}
     good = {(pair.a, pair.b) for pair in pairs} - bad
     culprits = _culprits(bad, good)
     links = tuple(sorted(p for p in bad if not culprits & set(p)))
     fine = frozenset(host for pair in good for host in pair) - culprits
-    return PairRanking(tuple(sorted(culprits)), links, frozenset(bad), usual, fine)
+    return PairRanking(tuple(sorted(culprits)), links, frozenset(bad), median, fine)
 
 
 def _culprits(bad: set[tuple[int, int]], good: set[tuple[int, int]]) -> set[int]:

@@ -121,10 +121,10 @@ def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, i
         number, word, severity = int(match[2]), match[3], match[4]
         if word == "Data":
             return None
-        usual = IGNORE if number in _HARMLESS_SXID else WARN
+        default = IGNORE if number in _HARMLESS_SXID else WARN
         if word == "Fatal" or (severity is not None and int(severity)):
-            usual = CRITICAL
-        return (f"SXid {number}", match[1]), table.get(number, usual), severity is None
+            default = CRITICAL
+        return (f"SXid {number}", match[1]), table.get(number, default), severity is None
     match = _NARROW.search(line)
     if match:
         return ("PCIe bandwidth limited by " + match[2][:60], match[1]), WARN, 1

@@ -34,13 +34,13 @@ JOIN_LIMIT = 2.0
 
 #: longest wait (s) of a loop that is told of signals: the kernel may give one to any thread,
 #: while its Python handler runs in the main one, and only when that wakes
-LOOK = 0.25
+POLL = 0.25
 
 #: (node, rank, stream, data)
 _Output = tuple[int, int, int, bytes]
 
 #: bytes of the largest block that is kept for the next use when it is freed
-_KEPT = 1 << 20
+_LARGEST_BLOCK = 1 << 20
 
 
 class SinkThread:
@@ -133,7 +133,7 @@ def keep_freed_memory() -> None:
     Left alone, glibc gives each buffer of 128 KiB back to the kernel, whose pages cost more than
     all we do with the bytes in them. It learns by seeing a larger block freed (mallopt(3)).
     """
-    bytes(_KEPT)
+    bytes(_LARGEST_BLOCK)
 
 
 class EventLoop:
@@ -153,10 +153,11 @@ class EventLoop:
         self._inbox.put(event)
 
     def _wait(self, due: float | None) -> list[Event]:
-        """All that is in the inbox, once there is something; [] when ``due`` or ``LOOK`` came
-        before. due: a time of the monotonic clock.
+        """All that is in the inbox, once there is something; [] at ``due`` or after ``POLL``.
+
+        due: a time of the monotonic clock.
         """
-        wait = LOOK if due is None else min(max(0.0, due - time.monotonic()), LOOK)
+        wait = POLL if due is None else min(max(0.0, due - time.monotonic()), POLL)
         try:
             first = self._inbox.get(timeout=wait)
         except queue.Empty:

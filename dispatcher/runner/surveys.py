@@ -83,8 +83,8 @@ class _Answers(Sink):
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if stream == 1:
             self.spoke.setdefault(rank, self._clock())
-        kept = (self.out if stream == 1 else self.err).setdefault(rank, bytearray())
-        kept += data[: MOST + 1 - len(kept)]
+        buffer = (self.out if stream == 1 else self.err).setdefault(rank, bytearray())
+        buffer += data[: MOST + 1 - len(buffer)]
 
 
 def survey(
@@ -238,10 +238,10 @@ def meeting_place(head: Seen, reached: str | None) -> tuple[list[str], int]:
 SECONDS = 0.4
 
 #: where each host can be called: (address, port)
-Places = Mapping[int, tuple[str, int]]
+Addresses = Mapping[int, tuple[str, int]]
 
 
-def find_places(
+def find_addresses(
     hosts: Sequence[Host],
     iface: str | None,
     transport_for: Callable[[Host], Transport],
@@ -255,7 +255,7 @@ def find_places(
         ["port", "call", ["free_port"], seconds, 4096],
     ]
     answers = survey(hosts, readings, transport_for, seconds=2 * seconds, connect=connect)
-    places, problems = {}, {}
+    addresses_of, problems = {}, {}
     for at, answer in enumerate(answers):
         seen = Seen(hosts[at].name, answer.readings, asked=Asked(iface=iface))
         addresses, port = meeting_place(seen, answer.address)
@@ -264,13 +264,13 @@ def find_places(
         elif not addresses or not port:
             problems[at] = f"no address on {iface}" if iface else "no address to call"
         else:
-            places[at] = (addresses[0], port)
-    return places, problems
+            addresses_of[at] = (addresses[0], port)
+    return addresses_of, problems
 
 
 def play_round(
     hosts: Sequence[Host],
-    places: Places,
+    addresses_of: Addresses,
     pairs: Sequence[tuple[int, int]],
     transport_for: Callable[[Host], Transport],
     *,
@@ -282,7 +282,7 @@ def play_round(
     order = {host: at for at, host in enumerate(playing)}
     table: dict[str, list[Any]] = {}
     for a, b in pairs:
-        address, port = places[b]
+        address, port = addresses_of[b]
         table[str(order[b])] = ["listen", address, port]
         table[str(order[a])] = ["call", address, port]
     reading = ["pair", "call", ["pair", table, SECONDS, limit], limit + 1.0, 4096]

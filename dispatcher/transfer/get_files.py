@@ -204,7 +204,7 @@ class Receiving:
 #: bytes of one list
 _LARGEST = 256 << 20
 #: how much larger a tar may be than what is in it: a block or two a member
-_TAR_ROOM = 1 << 30
+_TAR_OVERHEAD = 1 << 30
 
 
 class Fetching(CopyHandler):
@@ -225,7 +225,7 @@ class Fetching(CopyHandler):
 
     def unpack(self, node: int) -> None:
         """Take apart the tar of a host without Python, whose command ended well."""
-        archive, told = self._archives.pop(node, None), self.told[node]
+        archive, copy = self._archives.pop(node, None), self.copies[node]
         if archive is None:
             return
         (group,) = self._plans[node]
@@ -234,36 +234,36 @@ class Fetching(CopyHandler):
                 archive.seek(0)
                 done = unpack(archive, group.place, group.names, self._limit)
         except BadArchive as bad:
-            told.error, told.hostile = str(bad), True
+            copy.error, copy.hostile = str(bad), True
         except OSError as error:
-            told.error = f"{error.filename or group.place}: {(error.strerror or '').lower()}"
+            copy.error = f"{error.filename or group.place}: {(error.strerror or '').lower()}"
         else:
-            told.sent, told.left_out = done.files, done.left_out
-            told.bytes = told.wanted = done.bytes
+            copy.sent, copy.left_out = done.files, done.left_out
+            copy.bytes = copy.wanted = done.bytes
 
     # -- one host ---------------------------------------------------------------------------
 
     def _by_tar(self, node: int, link: Link) -> None:
         if len(self._plans[node]) > 1:
-            self.told[node].error = "{rank} in the folder needs a python3 there"
+            self.copies[node].error = "{rank} in the folder needs a python3 there"
             link.close()
             return
         (group,) = self._plans[node]
-        told, reader = self.told[node], self._readers[node]
+        copy, reader = self.copies[node], self._readers[node]
         parent = os.path.dirname(os.path.abspath(group.place))
         os.makedirs(parent, exist_ok=True)
         file = tempfile.TemporaryFile(dir=parent, prefix=".dispatch-get-")  # noqa: SIM115 - kept
         self._archives[node] = file
         try:
             while True:
-                told.bytes += file.write(reader.piece())
-                if told.bytes > self._limit + _TAR_ROOM:
+                copy.bytes += file.write(reader.piece())
+                if copy.bytes > self._limit + _TAR_OVERHEAD:
                     raise BadArchive(f"more than {self._limit} bytes")
         except Ended:
             pass
 
     def _by_python(self, node: int, link: Link) -> None:
-        groups, told, reader = self._plans[node], self.told[node], self._readers[node]
+        groups, copy, reader = self._plans[node], self.copies[node], self._readers[node]
         order = {
             "do": "get",
             "paths": [
@@ -276,20 +276,20 @@ class Fetching(CopyHandler):
         link.write(payload.copy_payload() + copy_frames.message(order))
         answer = reader.value()
         if isinstance(answer.get("error"), str):
-            told.error = answer["error"][:500]
+            copy.error = answer["error"][:500]
             return
         entries = self._judged(answer.get("list"))
         receiving = Receiving(entries, groups, checksum=self._checksum, resume=self._resume)
         try:
             link.write(copy_frames.message(receiving.needs()))
-            told.wanted, told.found = receiving.wanted, receiving.found
+            copy.wanted, copy.found = receiving.wanted, receiving.found
             while not receiving.done:
                 receiving.take(*reader.frame())
-                told.bytes = receiving.bytes
+                copy.bytes = receiving.bytes
             receiving.settle()
         finally:
             receiving.close()
-        told.sent, told.equal, told.left_out = receiving.sent, receiving.equal, receiving.left_out
+        copy.sent, copy.equal, copy.left_out = receiving.sent, receiving.equal, receiving.left_out
 
     def _judged(self, listed: object) -> list[copy_frames.Entry]:
         """The entries of what a host lists; bounded before they are made."""

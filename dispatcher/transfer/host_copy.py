@@ -48,7 +48,7 @@ class HostCopy:
 #: pieces of output, each of at most 256 KiB, that may wait
 _WAITING = 8
 #: seconds between two looks whether anybody listens still
-_LOOK = 0.5
+_POLL = 0.5
 
 
 class Ended(Exception):
@@ -78,7 +78,7 @@ class FrameReader:
         """The host said ``data``; waits while much of it is not yet read."""
         while not self._deaf:
             try:
-                return self._pieces.put(data, timeout=_LOOK)
+                return self._pieces.put(data, timeout=_POLL)
             except queue.Full:
                 continue
         return None
@@ -87,7 +87,7 @@ class FrameReader:
         """The host says nothing more; wait until all of it is dealt with."""
         self.put(b"")
         while self._thread is not None and self._thread.is_alive() and not self._deaf:
-            self._thread.join(_LOOK)
+            self._thread.join(_POLL)
 
     def stop(self) -> None:
         """Nobody listens any more."""
@@ -119,7 +119,7 @@ class FrameReader:
             return rest
         while not self._deaf:
             try:
-                piece = self._pieces.get(timeout=_LOOK)
+                piece = self._pieces.get(timeout=_POLL)
             except queue.Empty:
                 continue
             if piece:
@@ -131,22 +131,22 @@ class FrameReader:
 class CopyHandler(abc.ABC):
     """A ``runner.exec.stdio`` with the copy's far ends.
 
-    verb: names the threads. largest: bytes of one value a host may send. told: one a node,
+    verb: names the threads. largest: bytes of one value a host may send. copies: one a node,
     written as it goes.
     """
 
-    hears = True
+    takes_output = True
 
-    def __init__(self, verb: str, largest: int, told: Sequence[HostCopy]) -> None:
+    def __init__(self, verb: str, largest: int, copies: Sequence[HostCopy]) -> None:
         self._verb = verb
-        self._readers = [FrameReader(largest) for _ in told]
-        self.told = told
+        self._readers = [FrameReader(largest) for _ in copies]
+        self.copies = copies
 
     def start(self, node: int, link: Link) -> None:
         """The program of ``node`` runs; talk with it in a thread of its own."""
         self._readers[node].talk(f"{self._verb}:{node}", lambda: self._talk(node, link))
 
-    def heard(self, node: int, data: bytes) -> None:
+    def take_output(self, node: int, data: bytes) -> None:
         """``data`` came from ``node``; waits while much is not yet read."""
         self._readers[node].put(data)
 
@@ -169,29 +169,29 @@ class CopyHandler(abc.ABC):
         """Copy with one that has none. Raises: as ``_by_python``."""
 
     def _talk(self, node: int, link: Link) -> None:
-        told, reader = self.told[node], self._readers[node]
+        copy, reader = self.copies[node], self._readers[node]
         try:
             first = reader.line(len(payload.PYTHON))
-            told.python = first == payload.PYTHON
-            if told.python:
+            copy.python = first == payload.PYTHON
+            if copy.python:
                 self._by_python(node, link)
             elif first == payload.SHELL:
                 self._by_tar(node, link)
             else:
-                told.error, told.hostile = "it did not say how it copies", True
+                copy.error, copy.hostile = "it did not say how it copies", True
                 link.close()
             link.end_input()
         except (LinkClosed, Ended):
             pass  # the end of its command says more
         except (Malformed, BadArchive) as bad:
-            told.error, told.hostile = str(bad), True
+            copy.error, copy.hostile = str(bad), True
             link.close()
         except UsageError as error:
-            told.error = str(error)
+            copy.error = str(error)
             link.close()
         except OSError as error:
             name = f"{error.filename}: " if error.filename is not None else ""
-            told.error = name + (error.strerror or str(error)).lower()
+            copy.error = name + (error.strerror or str(error)).lower()
             link.close()
         finally:
             reader.stop()

@@ -230,7 +230,7 @@ _PACKED = 64 << 10
 class Sending(CopyHandler):
     """Talks with the hosts (``runner.exec.stdio``): ``plans[node]`` goes to ``node``.
 
-    plans: sources, and the groups with that host's destinations. told: written as it goes.
+    plans: sources, and the groups with that host's destinations. copies: written as it goes.
     below: node -> what it is told to pass on (``tree.instructions``), and what is known
     of those hosts, by the names it has for them.
     """
@@ -241,10 +241,10 @@ class Sending(CopyHandler):
         *,
         checksum: bool,
         resume: bool,
-        told: Sequence[HostCopy],
+        copies: Sequence[HostCopy],
         below: Mapping[int, tuple[dict[str, Any], dict[int, HostCopy]]] | None = None,
     ) -> None:
-        super().__init__("put", _LARGEST, told)
+        super().__init__("put", _LARGEST, copies)
         self._plans = plans
         self._below = below or {}
         self._checksum = checksum
@@ -264,26 +264,26 @@ class Sending(CopyHandler):
         while data := os.pread(tar, _PACKED, at):
             link.write(data)
             at += len(data)
-            self.told[node].bytes = min(at, self.told[node].wanted)
+            self.copies[node].bytes = min(at, self.copies[node].wanted)
 
     def _by_python(self, node: int, link: Link) -> None:
         sources, _ = self._plans[node]
-        told, reader = self.told[node], self._readers[node]
+        copy, reader = self.copies[node], self._readers[node]
         link.write(payload.copy_payload(bool(self._below.get(node))) + self._order(node))
         answer = reader.value()
-        if _take_report(told, answer):
+        if _take_report(copy, answer):
             return
         needed, starts = needs_of(answer, sources.entries)
-        told.wanted = sum(sources.entries[index].size for index in needed)
+        copy.wanted = sum(sources.entries[index].size for index in needed)
         try:
             for piece in sources.pieces(needed, starts):
                 link.write(piece)
-                told.bytes = min(told.wanted, told.bytes + len(piece))
+                copy.bytes = min(copy.wanted, copy.bytes + len(piece))
         except LinkClosed:
             pass  # it may have said why
         while "of" in (answer := reader.value()):
             self._take_message(node, answer)
-        _take_report(told, answer)
+        _take_report(copy, answer)
 
     def _take_message(self, node: int, answer: dict[str, Any]) -> None:
         """What an inner host says of those below it: it can say nothing of any other."""
@@ -292,14 +292,14 @@ class Sending(CopyHandler):
         if not isinstance(nodes, list):
             raise Malformed("a word of nobody")
         for other in nodes:
-            told = below.get(other) if isinstance(other, int) else None
-            if told is None:
+            copy = below.get(other) if isinstance(other, int) else None
+            if copy is None:
                 raise Malformed("a word of a host that is not below it")
-            told.python = True
+            copy.python = True
             if "failed" not in answer:
-                _take_report(told, answer)
+                _take_report(copy, answer)
             else:
-                told.relay_error = str(answer["failed"])[:300]
+                copy.relay_error = str(answer["failed"])[:300]
 
     def _order(self, node: int) -> bytes:
         sources, groups = self._plans[node]
@@ -315,15 +315,15 @@ class Sending(CopyHandler):
             return self._orders[key]
 
 
-def _take_report(told: HostCopy, answer: dict[str, Any]) -> bool:
+def _take_report(copy: HostCopy, answer: dict[str, Any]) -> bool:
     """Whether ``answer`` is the host's last word; what it says is kept."""
     error, sent, equal = answer.get("error"), answer.get("sent"), answer.get("equal")
     if isinstance(error, str):
-        told.error = error[:500]
+        copy.error = error[:500]
     elif isinstance(sent, int) and isinstance(equal, int):
-        told.sent, told.equal = sent, equal
-        told.bytes = told.wanted = _number(answer.get("bytes"))
-        told.found = _number(answer.get("found"))
+        copy.sent, copy.equal = sent, equal
+        copy.bytes = copy.wanted = _number(answer.get("bytes"))
+        copy.found = _number(answer.get("found"))
     else:
         return False
     return True

@@ -38,8 +38,8 @@ from collections.abc import Callable
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.frozen import Value, value
 
-#: bytes of a piece of what is ``Common``; an eighth of what a way that shares takes at once
-_PIECE = 32 << 10
+#: bytes of a chunk of what is ``Common``; an eighth of what a way that shares takes at once
+_CHUNK = 32 << 10
 
 
 @value
@@ -66,15 +66,15 @@ class LinkClosed(OSError):
 class Common(bytes):
     """Bytes that many links are written; links that share a way may have them cross it once.
 
-    pieces: the same bytes, cut once for all, so that a way knows each again by its identity.
+    chunks: the same bytes, cut once for all, so that a way knows each again by its identity.
     """
 
     def __init__(self, data: bytes) -> None:
-        cuts = range(0, len(data), _PIECE)
-        self._cut = tuple(Common(data[at : at + _PIECE]) for at in cuts) if len(cuts) > 1 else ()
+        cuts = range(0, len(data), _CHUNK)
+        self._cut = tuple(Common(data[at : at + _CHUNK]) for at in cuts) if len(cuts) > 1 else ()
 
     @property
-    def pieces(self) -> tuple[Common, ...]:
+    def chunks(self) -> tuple[Common, ...]:
         return self._cut or (self,)
 
 
@@ -148,11 +148,11 @@ class Link(abc.ABC):
     def resize(self, window: Window) -> None:  # noqa: B027 - most links have no terminal
         """Tell the far side's terminal its new size, where the transport can; never blocks long."""
 
-    def pulse(self, ping: bytes, every: float, heard: Callable[[], None]) -> bool:
+    def pulse(self, ping: bytes, every: float, on_beat: Callable[[], None]) -> bool:
         """Let the way there keep this link alive, with others; False where none can.
 
         Every so many seconds the command reads ``ping`` between two writes, and each NUL that
-        it answers with as an error calls ``heard()``, from any thread, and is no error.
+        it answers with as an error calls ``on_beat()``, from any thread, and is no error.
         """
         return False
 

@@ -17,7 +17,7 @@ from dispatcher.model.failure import Ending, Failure
 from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Link, LinkClosed, RecvBuffer
 
-_PIECE = 32 << 10
+_CHUNK = 32 << 10
 _MORE = {mux.OUTPUT: mux.MORE_OUTPUT, mux.ERRORS: mux.MORE_ERRORS}
 _END_OF = {mux.OUTPUT_END: mux.OUTPUT, mux.ERRORS_END: mux.ERRORS}
 
@@ -46,7 +46,7 @@ class MuxLink(Link):
             mux.OUTPUT: mux.Credit(mux.OUTPUT_WINDOW),
             mux.ERRORS: mux.Credit(mux.ERRORS_WINDOW),
         }
-        self._room = mux.Credit(mux.INPUT_WINDOW)
+        self._input_credit = mux.Credit(mux.INPUT_WINDOW)
         self._ending = Ending(None)
         self._lost: Failure | None = None
         self._over = False
@@ -68,7 +68,7 @@ class MuxLink(Link):
                 self._held[_END_OF[kind]].feed(self._left_over(_END_OF[kind]))
                 self._held[_END_OF[kind]].close()
             elif kind == mux.MORE_INPUT:
-                self._room.grant(body)
+                self._input_credit.grant(body)
             elif kind == mux.ENDED:
                 self._ending, self._lost = self._ending_of(body)
                 self._over = True
@@ -122,24 +122,24 @@ class MuxLink(Link):
             grants = data and not self._held[kind].ended()
             more = self._credit[kind].taken(len(data or b"")) if grants else b""
         if more:
-            self._say(_MORE[kind], more)
+            self._send(_MORE[kind], more)
         return data
 
     def write(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            size = self._take_room(1, min(len(left), _PIECE))
+            size = self._take_credit(1, min(len(left), _CHUNK))
             self._connection.send(self._channel, mux.INPUT, bytes(left[:size]))
             left = left[size:]
 
-    def _take_room(self, least: int, most: int) -> int:
+    def _take_credit(self, least: int, most: int) -> int:
         """Wait until so many bytes of input are welcome; how many of them may go."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._open() or self._room.left >= least)
+            self._changed.wait_for(lambda: not self._open() or self._input_credit.left >= least)
             if not self._open():
                 raise LinkClosed("link closed")
-            size = min(most, self._room.left)
-            self._room.use(size)
+            size = min(most, self._input_credit.left)
+            self._input_credit.use(size)
             return size
 
     def _open(self) -> bool:
@@ -150,9 +150,9 @@ class MuxLink(Link):
             was_open, self._input_open = self._open(), False
             self._changed.notify_all()
         if was_open:
-            self._say(mux.INPUT_END)
+            self._send(mux.INPUT_END)
 
-    def _say(self, kind: int, body: bytes = b"") -> None:
+    def _send(self, kind: int, body: bytes = b"") -> None:
         """Send what has no effect where the connection is gone, as everybody is about to read."""
         try:
             self._connection.send(self._channel, kind, body)
@@ -177,7 +177,7 @@ class MuxLink(Link):
                 held.discard()
             self._changed.notify_all()
         if not known:
-            self._say(mux.CLOSE)
+            self._send(mux.CLOSE)
         self._connection.forget(self._channel)
         self._ready()
 

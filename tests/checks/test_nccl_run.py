@@ -64,7 +64,7 @@ def test_who_is_odd(case: str) -> None:
         for line in lines:
             networks.take(node, line)
         networks.place(node, node)
-    assert [(one.nodes, one.what) for one in networks.odd()] == odd
+    assert [(one.nodes, one.what) for one in networks.differing()] == odd
 
 
 @pytest.mark.parametrize("setting", ["", "NCCL_IB_DISABLE", "NCCL_IB_HCA"])
@@ -73,7 +73,7 @@ def test_ports_that_a_check_has_seen(setting: str) -> None:
     for node in range(3):
         networks.take(node, SOCKET[-1])
         networks.place(node, node)
-    told = [(one.nodes, one.what) for one in networks.odd()]
+    told = [(one.nodes, one.what) for one in networks.differing()]
     what = "fell back to Socket, though 2 x InfiniBand 400 Gb/s are ACTIVE"
     assert told == ([] if setting else [((0,), what)])
 
@@ -102,4 +102,4 @@ def test_any_text_is_bounded(parts: list[str], line: str) -> None:
     for said in networks.hosts().values():
         assert len(said.net) <= 60
         assert len(said.devices) <= 32
-    assert all(len(one.what) < 4096 for one in networks.odd())
+    assert all(len(one.what) < 4096 for one in networks.differing())

@@ -95,7 +95,7 @@ def test_a_bad_link_is_no_bad_host() -> None:
 @pytest.mark.parametrize("pairs", [[], [Pair(0, 1, why="no answer")]])
 def test_little_is_known(pairs: list[Pair]) -> None:
     found = rank_pairs(pairs, 0.5)
-    assert (found.culprits, found.usual) == ((), 0.0)
+    assert (found.culprits, found.median) == ((), 0.0)
     assert found.bad == {(pair.a, pair.b) for pair in pairs}
 
 

@@ -15,7 +15,7 @@ from dispatcher.transport.process.command import LocalTransport
 class Terminal:
     """Stands for the user's terminal, which is given back by ``close``."""
 
-    hears = False
+    takes_output = False
     problem: str | None = None
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Terminal:
 
     def start(self, node: int, link: Link) -> None: ...
 
-    def heard(self, node: int, data: bytes) -> None: ...
+    def take_output(self, node: int, data: bytes) -> None: ...
 
     def finish(self, node: int) -> None: ...
 

@@ -28,10 +28,10 @@ def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[HostCopy, Wire
     wire = Wire()
     fetching.start(0, wire)
     for at in range(0, len(said), cut):
-        fetching.heard(0, said[at : at + cut])
+        fetching.take_output(0, said[at : at + cut])
     fetching.finish(0)
     fetching.close()
-    return fetching.told[0], wire
+    return fetching.copies[0], wire
 
 
 def listing(*entries: Entry) -> bytes:

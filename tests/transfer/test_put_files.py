@@ -25,10 +25,12 @@ def send(tmp_path: Path, said: bytes) -> tuple[list[HostCopy], Wire]:
     sources = Sources(groups, checksum=False)
     told = [HostCopy(), HostCopy()]
     below = {0: ({"below": [[7, [], []]]}, {7: told[1]})}
-    sending = Sending([(sources, groups)], checksum=False, resume=True, told=told[:1], below=below)
+    sending = Sending(
+        [(sources, groups)], checksum=False, resume=True, copies=told[:1], below=below
+    )
     wire = Wire()
     sending.start(0, wire)
-    sending.heard(0, said)
+    sending.take_output(0, said)
     sending.finish(0)
     sending.close()
     sources.close()

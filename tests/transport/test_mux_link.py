@@ -47,7 +47,7 @@ def test_what_the_far_end_says_is_bounded(said: list[tuple[int, bytes]]) -> None
     except (Malformed, IndexError):
         pass
     assert sum(map(len, link._held.values())) <= mux.OUTPUT_WINDOW + mux.ERRORS_WINDOW
-    assert link._room.left <= mux.INPUT_WINDOW
+    assert link._input_credit.left <= mux.INPUT_WINDOW
 
 
 def test_a_link_says_what_it_takes_and_how_it_ends() -> None:

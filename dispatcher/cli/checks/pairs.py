@@ -60,13 +60,13 @@ def text(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> l
     wide = max(map(len, names))
     lines = []
     for row, name in enumerate(names):
-        cells = [_shade(there, row, column, ranking.usual) for column in range(len(names))]
+        cells = [_shade(there, row, column, ranking.median) for column in range(len(names))]
         mark = " <" if row in ranking.culprits else ""
         lines.append(f"{name.rjust(wide)} {''.join(cells)}{mark}")
     return lines
 
 
-def _shade(there: dict[tuple[int, int], float | None], row: int, column: int, usual: float) -> str:
+def _shade(there: dict[tuple[int, int], float | None], row: int, column: int, median: float) -> str:
     if row == column:
         return " "
     if (row, column) not in there:
@@ -74,7 +74,7 @@ def _shade(there: dict[tuple[int, int], float | None], row: int, column: int, us
     rate = there[row, column]
     if rate is None:
         return FAILED
-    share = min(1.0, rate / usual) if usual else 0.0
+    share = min(1.0, rate / median) if median else 0.0
     return SHADES[max(1, round(share * (len(SHADES) - 1)))]
 
 
@@ -87,7 +87,7 @@ def svg(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> st
         f'height="{side + 2 * MARGIN}" font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{MARGIN}" y="16">rows send, columns receive; usual: '
-        f"{rate_words(ranking.usual)}</text>",
+        f"{rate_words(ranking.median)}</text>",
     ]
     for at, name in enumerate(names):
         middle = MARGIN + CELL * at + CELL * 0.7
@@ -103,7 +103,7 @@ def svg(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> st
         told = "failed" if rate is None else rate_words(rate)
         parts.append(
             f'<rect x="{MARGIN + CELL * column}" y="{MARGIN + CELL * row}" width="{CELL - 1}" '
-            f'height="{CELL - 1}" fill="{_colour(rate, ranking.usual)}">'
+            f'height="{CELL - 1}" fill="{_colour(rate, ranking.median)}">'
             f"<title>{escape(names[row])} to {escape(names[column])}: {told}</title></rect>"
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -113,11 +113,11 @@ def _style(is_culprit: bool) -> str:
     return ' font-weight="bold" fill="#c00"' if is_culprit else ""
 
 
-def _colour(rate: float | None, usual: float) -> str:
+def _colour(rate: float | None, median: float) -> str:
     """From red (nothing) over yellow to green (as usual); black for a failure."""
     if rate is None:
         return "#000"
-    share = min(1.0, rate / usual) if usual else 0.0
+    share = min(1.0, rate / median) if median else 0.0
     return f"hsl({120 * share:.0f},75%,50%)"
 
 
@@ -199,11 +199,11 @@ def _measured(
     connect: float,
 ) -> tuple[list[Pair], dict[int, str], int]:
     """The pairs, the hosts that could not take part and why, and how many rounds there were."""
-    from dispatcher.runner.surveys import find_places, play_round
+    from dispatcher.runner.surveys import find_addresses, play_round
 
     pairs: list[Pair] = []
     with TransportPool(options) as reach:
-        places, problems = find_places(
+        places, problems = find_addresses(
             targets, options.iface, reach.transport_for, seconds=LIMIT, connect=connect
         )
         play = _by_ranks(targets, options, reach, problems, connect)
@@ -260,9 +260,9 @@ def lines(
     seconds: float,
 ) -> list[str]:
     """What was found, for people: the map, then who is to blame."""
-    usual = rate_words(ranking.usual)
+    median = rate_words(ranking.median)
     what = f"{len(names)} hosts, {len(pairs)} pairs in {rounds} rounds"
-    out = [f"{what}, {seconds:.1f} s; usual: {usual}"]
+    out = [f"{what}, {seconds:.1f} s; usual: {median}"]
     out += text(names, pairs, ranking)
     groups: dict[str, list[str]] = {}
     for host, why in problems.items():
@@ -302,7 +302,7 @@ def record(
         "format": 1,
         "seconds": round(seconds, 3),
         "rounds": rounds,
-        "usual": ranking.usual,
+        "usual": ranking.median,
         "culprits": named(names, ranking.culprits),
         "links": [[names[a], names[b]] for a, b in ranking.links],
         "problems": {names[host]: why for host, why in problems.items()},

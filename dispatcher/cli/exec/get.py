@@ -66,14 +66,14 @@ def get(options: GetOptions) -> int:
     tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
     exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(options), tails=tails)
     began = time.monotonic()
-    outcomes = list(run(exec_plan, options, fetching, fetching.told))
+    outcomes = list(run(exec_plan, options, fetching, fetching.copies))
     for node, outcome in enumerate(outcomes):
         if is_good(outcome):
             fetching.unpack(node)
-    for name, told in zip(names, fetching.told, strict=True):
+    for name, told in zip(names, fetching.copies, strict=True):
         for left in told.left_out:
             say(f"note: {name}: left out {left}")
-    return conclude(names, outcomes, fetching.told, time.monotonic() - began, "fetched", options)
+    return conclude(names, outcomes, fetching.copies, time.monotonic() - began, "fetched", options)
 
 
 def _named(path: str) -> tuple[str, str]:

@@ -168,7 +168,7 @@ class Putting:
             plans,
             checksum=options.checksum,
             resume=not options.no_resume,
-            told=[self._told[node] for node in nodes],
+            copies=[self._told[node] for node in nodes],
             below=below,
         )
         tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)

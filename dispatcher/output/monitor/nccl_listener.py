@@ -23,7 +23,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
 
 if TYPE_CHECKING:
-    from dispatcher.checks.nccl_log import Networks, Said
+    from dispatcher.checks.nccl_log import Networks, NetworkUse
 
 NEEDLE = b"NCCL "
 #: bytes of a rank that are searched where nobody asked NCCL to speak; of an unfinished line
@@ -118,21 +118,21 @@ class NcclListener(Sink):
             return True
         self._news = None
         self._deaf = self._all
-        for odd in self._networks.odd():
-            if not self._told.issuperset(odd.nodes):
-                self._told.update(odd.nodes)
-                self._tell(NetworksDiffer(odd.nodes, odd.what))
+        for differing in self._networks.differing():
+            if not self._told.issuperset(differing.nodes):
+                self._told.update(differing.nodes)
+                self._tell(NetworksDiffer(differing.nodes, differing.what))
         return False
 
-    def said(self) -> Mapping[int, Said]:
+    def said(self) -> Mapping[int, NetworkUse]:
         """Host -> what NCCL said it uses there."""
         return {} if self._networks is None else self._networks.hosts()
 
     def lines(self, hosts: Sequence[str]) -> list[str]:
         """What is odd, for the verdict. hosts: number -> name."""
-        odd = [] if self._networks is None else self._networks.odd()
+        differing = [] if self._networks is None else self._networks.differing()
         found = []
-        for one in odd:
+        for one in differing:
             note, hint = network_text(NetworksDiffer(one.nodes, one.what), hosts)
             found += [f"note: {note}", f"  hint: {hint}"]
         return found

@@ -120,8 +120,8 @@ class ExecRunner(EventLoop):
 
     def _output(self, node: int, stream: int, data: bytes) -> None:
         """Output of a host, from its thread."""
-        if stream == STDOUT and self._stdio is not None and self._stdio.hears:
-            self._stdio.heard(node, data)
+        if stream == STDOUT and self._stdio is not None and self._stdio.takes_output:
+            self._stdio.take_output(node, data)
             self._taken(node, len(data))
         else:
             self._feed.output(node, node, stream, data)

@@ -26,11 +26,11 @@ READ_SIZE = 256 << 10
 INTERRUPT = b"\x03"  # what a terminal takes for Ctrl-C
 STDOUT, STDERR = 1, 2
 #: bytes of standard error kept to explain a command that did not start
-ERRORS_KEPT = 4096
+ERRORS_LIMIT = 4096
 #: seconds of silence after the command's end until we stop waiting for who holds its output open
 HELD_OPEN = 1.0
 #: seconds between two looks at a link that does not tell when its command ended
-LOOK = 1.0
+POLL = 1.0
 
 _READABLE = object()
 _CLOSE = object()
@@ -183,12 +183,12 @@ class HostCommand:
         if item is _CLOSE:
             self.over = True
         elif self._call is not None:
-            return self._heard_of(self._call)
+            return self._take_answer(self._call)
         elif self._link is not None:
             self._serve(self._link, item)
         return True
 
-    def _heard_of(self, call: Call) -> bool:
+    def _take_answer(self, call: Call) -> bool:
         """The call may have been answered."""
         answer = call.answer()
         if answer is None:
@@ -248,11 +248,11 @@ class HostCommand:
         if self._gone:
             return None if self._full else self._quiet_since + HELD_OPEN
         if self._ended and link.errors_ended() and not link.tells_end:
-            link.ending(LOOK)  # an end of output is followed by the command's own end at once
+            link.ending(POLL)  # an end of output is followed by the command's own end at once
             return 0.0
         if self._scanner is not None and self._deadline < math.inf:
             return self._deadline
-        return None if link.tells_end else time.monotonic() + LOOK
+        return None if link.tells_end else time.monotonic() + POLL
 
     def _wake(self) -> None:
         if not self._readable:
@@ -262,7 +262,7 @@ class HostCommand:
     def _order(self, link: Link, name: str) -> None:
         if self._window is not None and name == "INT":
             self._write(link, INTERRUPT)
-        elif self._stdio is not None and self._stdio.hears and not self._asked:
+        elif self._stdio is not None and self._stdio.takes_output and not self._asked:
             self._asked = True
             link.end_input()  # who we talk with ends in good order when we say no more
         elif self._window is not None or self._stdio is not None:
@@ -284,9 +284,9 @@ class HostCommand:
         before = sum(self._counts.values())
         while self._has_credit() and (data := link.read_errors(READ_SIZE)):
             if self._prompts is not None:
-                self._hear(link, STDERR, data)
+                self._scan(link, STDERR, data)
                 continue
-            self._errors = (self._errors + data)[-ERRORS_KEPT:]
+            self._errors = (self._errors + data)[-ERRORS_LIMIT:]
             self._give(STDERR, data)
         while self._has_credit() and not self._ended:
             data_or_none = link.read(READ_SIZE)
@@ -301,23 +301,23 @@ class HostCommand:
             self._full = self._owed >= self._credit
             return not self._full
 
-    def _hear(self, link: Link, stream: int, data: bytes) -> bytes:
+    def _scan(self, link: Link, stream: int, data: bytes) -> bytes:
         """Look for prompts; what follows them once the command can be told what to run."""
         assert self._prompts is not None
-        heard, rest = self._prompts.hear(stream, data)
-        if heard is Prompt.READY:
+        found, rest = self._prompts.scan(stream, data)
+        if found is Prompt.READY:
             self._prompts = None
             self._write(link, self._opening)
-        elif heard is Prompt.PASSWORD:
+        elif found is Prompt.PASSWORD:
             self._deadline = math.inf  # until the user has answered
             self._tell(PasswordAwaited(self._node))
-        elif heard is Prompt.WRONG:
+        elif found is Prompt.WRONG:
             self._end(ev.NodeLost(self._node, Failure(Kind.SUDO, "wrong password")))
         return rest
 
     def _take(self, link: Link, data: bytes) -> None:
         if self._prompts is not None:
-            data = self._hear(link, STDOUT, data)
+            data = self._scan(link, STDOUT, data)
             if not data:
                 return
         if self._scanner is not None:
@@ -364,7 +364,9 @@ class HostCommand:
         return CommandEnded(self._node, ending.code, ending.signal, held_open=not ended)
 
     def _too_late(self) -> Failure:
-        return Failure(Kind.TIMEOUT, "connected, but the command did not start" + self._said())
+        return Failure(
+            Kind.TIMEOUT, "connected, but the command did not start" + self._last_words()
+        )
 
     def _not_started(self, link: Link) -> Failure:
         """Why the link ended before the command began."""
@@ -374,10 +376,10 @@ class HostCommand:
         code = link.ending(0.0).code
         how = "the link ended" if code is None else f"exit code {code}"
         if self._prompts is not None and self._sudo and code is not None:
-            return Failure(Kind.SUDO, how + self._said())
-        return Failure(Kind.BOOT, f"{how} before the command started{self._said()}")
+            return Failure(Kind.SUDO, how + self._last_words())
+        return Failure(Kind.BOOT, f"{how} before the command started{self._last_words()}")
 
-    def _said(self) -> str:
+    def _last_words(self) -> str:
         noise = self._scanner.finish() if self._scanner is not None else b""
         if self._prompts is not None:
             noise = b"\n".join(self._prompts.said.values())

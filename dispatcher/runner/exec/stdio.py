@@ -24,13 +24,13 @@ from dispatcher.transport.base import Link, LinkClosed, Window
 class StdioHandler(Protocol):
     """Talks with every host's command. Methods are called from the hosts' own threads."""
 
-    #: whether ``heard`` takes the standard output, in the place of the sinks
-    hears: bool = False
+    #: whether ``take_output`` takes the standard output, in the place of the sinks
+    takes_output: bool = False
 
     def start(self, node: int, link: Link) -> None:
         """The command of ``node`` has started; returns at once, may write to ``link`` later."""
 
-    def heard(self, node: int, data: bytes) -> None:
+    def take_output(self, node: int, data: bytes) -> None:
         """Standard output of ``node``; may block, which holds back that host only."""
         return
 
@@ -43,7 +43,7 @@ class StdioHandler(Protocol):
 
 
 #: bytes of either stream that are kept to explain a host that lets nobody in
-KEPT = 4096
+NOISE_LIMIT = 4096
 
 
 class Prompt(enum.Enum):
@@ -70,23 +70,23 @@ class PromptScanner:
         self.asked = False
         self.said = {1: b"", 2: b""}
 
-    def hear(self, stream: int, data: bytes) -> tuple[Prompt, bytes]:
+    def scan(self, stream: int, data: bytes) -> tuple[Prompt, bytes]:
         """What ``data`` of ``stream`` means, and what followed if it means ``READY``."""
         text = self.said[stream] + data
         if stream == 1 and (at := text.find(self._ready)) >= 0:
-            self.said[stream] = text[:at][-KEPT:]
+            self.said[stream] = text[:at][-NOISE_LIMIT:]
             return Prompt.READY, text[at + len(self._ready) :]
-        heard = Prompt.NOTHING
+        found = Prompt.NOTHING
         while (at := text.find(self._prompt)) >= 0:
             text = text[:at] + text[at + len(self._prompt) :]
-            heard = Prompt.WRONG if self.asked else Prompt.PASSWORD
+            found = Prompt.WRONG if self.asked else Prompt.PASSWORD
             self.asked = True
-        self.said[stream] = text[-KEPT:]
-        return heard, b""
+        self.said[stream] = text[-NOISE_LIMIT:]
+        return found, b""
 
 
 CHUNK = 64 << 10
-_LINK_LOOK = 0.5  # seconds between two looks whether a link has ended
+_LINK_POLL = 0.5  # seconds between two looks whether a link has ended
 
 
 class StdinSpool(StdioHandler):
@@ -151,7 +151,7 @@ class StdinSpool(StdioHandler):
             while not link.gone() and not self._closed:
                 with self._grown:
                     if at == self._size and not self._complete:
-                        self._grown.wait(_LINK_LOOK)
+                        self._grown.wait(_LINK_POLL)
                         continue
                     size = self._size
                 data = os.pread(self._file, min(CHUNK, size - at), at)
@@ -164,7 +164,7 @@ class StdinSpool(StdioHandler):
             pass  # the command reads no more; whether that is a failure, its exit code says
 
 
-_LOOK = 0.25
+_SIZE_POLL = 0.25
 _CHUNK = 4096
 _ESCAPE, _LEAVE = b"~", b"."
 
@@ -216,7 +216,7 @@ class Keyboard(StdioHandler):
                 if now != size:
                     size = now
                     link.resize(Window(now.columns, now.lines))
-                readable, _, _ = select.select([self._fd, self._closing], [], [], _LOOK)
+                readable, _, _ = select.select([self._fd, self._closing], [], [], _SIZE_POLL)
                 if self._closing in readable:
                     return
                 if self._fd in readable and not self._pass(link):

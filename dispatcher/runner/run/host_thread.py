@@ -74,7 +74,7 @@ class HostThread(threading.Thread):
     agent may have under way, as ``prepare`` grants them. input_taken: takes (node,
     number of bytes) that the node's readers of standard input have taken, from this thread.
     body: the bytes that a frame of output brings.
-    heard: takes the node when it gave a beat that nobody waits for, from this thread.
+    on_beat: takes the node when it gave a beat that nobody waits for, from this thread.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HostThread(threading.Thread):
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, int, bytes], None],
         input_taken: Callable[[int, int], None] = lambda node, nbytes: None,
-        heard: Callable[[int], None] = lambda node: None,
+        on_beat: Callable[[int], None] = lambda node: None,
         body: Body = literal,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
@@ -110,7 +110,7 @@ class HostThread(threading.Thread):
         self._tell = tell
         self._output = output
         self._input_taken = input_taken
-        self._heard = heard
+        self._on_beat = on_beat
         self._body = body
         self._state = BOOTING
         self._due = 0.0  # when the state's time is over
@@ -233,7 +233,7 @@ class HostThread(threading.Thread):
             if self._state == SERVING and (self._beat or is_due):
                 frames += _PING
                 self._expect_beat()
-                if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._hear):
+                if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._note_beat):
                     self._pulsed, self._due = True, math.inf
             elif is_due and self._state != SERVING:
                 deaf = Failure(Kind.LOST, "the link was closed")
@@ -317,7 +317,7 @@ class HostThread(threading.Thread):
     def _take(self, frame: Frame) -> None:
         if frame.body == _BEAT and frame.kind == CONTROL and not self._rests:
             self._beat = True
-            self._hear()
+            self._note_beat()
             return
         if frame.kind == CONTROL:
             for event in reports.read(self.node, self.ranks, frame.body):
@@ -362,9 +362,9 @@ class HostThread(threading.Thread):
         self._received.clear()
         self._ended.clear()
 
-    def _hear(self) -> None:
+    def _note_beat(self) -> None:
         if not self._rests:
-            self._heard(self.node)
+            self._on_beat(self.node)
 
     def _expect_beat(self) -> None:
         """We have just been heard there; a beat is answered, so that one wake-up serves both."""

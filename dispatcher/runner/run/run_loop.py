@@ -338,7 +338,7 @@ class Runner(EventLoop):
             credit=self._credit,
             tell=self.tell,
             output=self._output,
-            heard=self._beats.note,
+            on_beat=self._beats.note,
             body=bodies(self._equal),
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )

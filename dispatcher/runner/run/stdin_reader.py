@@ -133,11 +133,11 @@ class StdinReader:
     def _run(self) -> None:
         # a read from the background then fails, instead of stopping the launcher
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
-        while (room := self._room()) is not None:
-            if not self._wait(room > 0):
+        while (credit := self._credit()) is not None:
+            if not self._wait(credit > 0):
                 continue
             try:
-                data = os.read(self._fd, min(room, OUTPUT_LIMIT))
+                data = os.read(self._fd, min(credit, OUTPUT_LIMIT))
             except OSError as error:
                 if error.errno == EIO and self._is_in_background():
                     self._wait(False, TURN)
@@ -148,7 +148,7 @@ class StdinReader:
             if not data:
                 return
 
-    def _room(self) -> int | None:
+    def _credit(self) -> int | None:
         """Bytes that may be read now; None when nobody is left to read them."""
         with self._lock:
             if self._closed or not self._taken:

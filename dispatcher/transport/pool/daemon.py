@@ -28,7 +28,7 @@ from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, prelo
 from dispatcher.transport.ssh.shared_sessions import SessionPool
 
 #: seconds between two looks for connections that are to be closed
-LOOK = 1.0
+POLL = 1.0
 #: seconds without any connection or client after which the daemon ends
 LINGER = 5.0
 #: readings of the configuration that are remembered, beside those that made a connection
@@ -50,7 +50,7 @@ class Daemon:
 
     def run(self) -> None:
         """Serve whoever of this user calls; returns after ``LINGER`` seconds with nothing held."""
-        self._listener.settimeout(LOOK)
+        self._listener.settimeout(POLL)
         while not self._over():
             try:
                 link, _ = self._listener.accept()

@@ -136,7 +136,7 @@ class PoolLink(MuxLink):
 
     def resize(self, window: Window) -> None:
         size = {"columns": window.columns, "rows": window.rows}
-        self._say(RESIZE, json.dumps(size).encode())
+        self._send(RESIZE, json.dumps(size).encode())
 
 
 #: seconds that the daemon's answer may be late

@@ -30,7 +30,7 @@ from dispatcher.transport.process.pump import Pump
 #: Bytes held for the owner before the child's writes block.
 BUFFER_LIMIT = 1 << 20
 
-_KEPT_ERRORS = 8192  # enough of the first error bytes to tell why a connection failed
+_ERRORS_LIMIT = 8192  # enough of the first error bytes to tell why a connection failed
 
 
 class _Buffer(RecvBuffer):
@@ -45,7 +45,7 @@ class _Buffer(RecvBuffer):
         pump.add(fd, self._fill)
 
     def _fill(self, data: bytes) -> bool:
-        self.first += data[: _KEPT_ERRORS - len(self.first)]
+        self.first += data[: _ERRORS_LIMIT - len(self.first)]
         self.feed(data)
         if not data:
             self.close()

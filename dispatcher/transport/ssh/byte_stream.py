@@ -24,7 +24,7 @@ from dispatcher.transport.process.pump import Pump
 _CHUNK, _FULL = 64 << 10, 256 << 10  # bytes taken at once: usually, and while more is waiting
 _LINE = 1024
 _LAST_WORDS = 0.5  # seconds a program that hung up may take to end its standard error
-_KEPT_WORDS = 4096
+_ERRORS_LIMIT = 4096
 
 
 class ByteStream:
@@ -59,7 +59,7 @@ class ByteStream:
             self._held, self._at = b"", 0
         return part
 
-    def unread(self, data: bytes) -> None:
+    def give_back(self, data: bytes) -> None:
         """Give back bytes that were read too far."""
         self._held, self._at = data + self._held[self._at :], 0
 
@@ -135,12 +135,12 @@ class ProxyStream(ByteStream):
         assert process.stderr is not None
         self._errors = os.dup(process.stderr.fileno())
         process.stderr.close()
-        pump.add(self._errors, self._hear)
+        pump.add(self._errors, self._take)
 
-    def _hear(self, data: bytes) -> bool:
+    def _take(self, data: bytes) -> bool:
         if not data:
             self._silent.set()
-        self._words = (self._words + data)[:_KEPT_WORDS]
+        self._words = (self._words + data)[:_ERRORS_LIMIT]
         return True
 
     def words(self) -> str:
@@ -155,7 +155,7 @@ class ProxyStream(ByteStream):
         except (ProcessLookupError, PermissionError):
             pass
         # The stream's end may be seen before the words that were written ahead of it.
-        self._pump.drop(self._errors, self._hear)
+        self._pump.drop(self._errors, self._take)
         try:
             self._process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -220,5 +220,5 @@ def _read_line(stream: ByteStream) -> str:
             raise EOFError
         data += more
     line, _, rest = data.partition(b"\n")
-    stream.unread(rest)
+    stream.give_back(rest)
     return line.rstrip(b"\r").decode("utf-8", "replace")

@@ -51,7 +51,7 @@ from dispatcher.transport.ssh.byte_stream import ByteStream, read_identification
 from dispatcher.transport.ssh_auth.identities import methods
 
 #: seconds of silence after which we look after a host: more than between two heartbeats
-LOOK = 7.5
+SILENCE_CHECK = 7.5
 #: bytes a peer may send before we have read: the bound on memory a link
 WINDOW = 1 << 20
 
@@ -78,7 +78,7 @@ class Misbehaved(SSHException):  # type: ignore[misc]
 class BoundedPacketizer(Packetizer):  # type: ignore[misc]
     """Packets of one connection: bounded, without a timer; it knows when the host was heard."""
 
-    heard = 0.0  # when the last bytes came
+    last_received = 0.0  # when the last bytes came
     silent: Callable[[float], None]  # told the seconds for which nothing came
 
     def read_all(self, n: int, check_rekey: bool = False) -> Any:
@@ -86,12 +86,12 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
         if n > _MAX_READ:
             raise Misbehaved(f"it announces a packet of {n} bytes")
         found = super().read_all(n, check_rekey)
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         return found
 
     def _check_keepalive(self) -> None:
         """paramiko calls it when nothing came for ``_active_check_timeout``."""
-        self.silent(time.monotonic() - self.heard)
+        self.silent(time.monotonic() - self.last_received)
 
     def sends(self) -> bool:
         """Whether somebody is sending, and maybe for long."""
@@ -129,7 +129,7 @@ class SshChannel(Channel):  # type: ignore[misc]
 
     # -- what is sent ------------------------------------------------------------
 
-    def say(self, message: Any) -> bool:
+    def send_message(self, message: Any) -> bool:
         """Send a message about this channel, unless it is closed: then False."""
         with self.lock:
             if self.closed:
@@ -207,7 +207,7 @@ class SshChannel(Channel):  # type: ignore[misc]
             message.add_int(self.remote_chanid)
             message.add_int(grant)
             try:
-                self.say(message)
+                self.send_message(message)
             except (EOFError, OSError, SSHException):
                 pass  # the connection is gone; the end is in the buffer already
 
@@ -243,7 +243,7 @@ class SshChannel(Channel):  # type: ignore[misc]
             reply = Message()
             reply.add_byte(cMSG_CHANNEL_FAILURE)
             reply.add_int(self.remote_chanid)
-            self.say(reply)
+            self.send_message(reply)
 
     def _set_closed(self) -> None:
         super()._set_closed()
@@ -283,7 +283,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     """
 
     active: Any  # paramiko's; turns False on another thread, at any moment
-    _active_check_timeout = LOOK
+    _active_check_timeout = SILENCE_CHECK
     _channel_handler_table = {  # noqa: RUF012 - paramiko's own way: message number -> function
         **paramiko.Transport._channel_handler_table,
         # paramiko's table holds its own class's functions: ours would not be called.
@@ -355,10 +355,10 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
             return False
         return bool(self.active)
 
-    def say(self, channel: SshChannel, message: Any) -> bool:
+    def send_message(self, channel: SshChannel, message: Any) -> bool:
         """As ``send``, but not after the channel's close."""
         try:
-            return channel.say(message) and bool(self.active)
+            return channel.send_message(message) and bool(self.active)
         except (EOFError, OSError, SSHException):
             return False
 

@@ -228,8 +228,8 @@ class ParamikoTransport(Transport):
         from dispatcher.transport.ssh.session import Session, offers
 
         config = route[-1]
-        ours = offers(dict(config.algorithms))
-        for name, left in ours.items():
+        offered = offers(dict(config.algorithms))
+        for name, left in offered.items():
             if not left:
                 return Failure(
                     Kind.CONFIG, f"ssh config: no {name} we have is allowed", hint=_SSH_HINT
@@ -242,7 +242,7 @@ class ParamikoTransport(Transport):
         stream = self._reach(route, deadline, steps)
         if isinstance(stream, Failure):
             return stream
-        session = Session(stream, check, ours, steps)
+        session = Session(stream, check, offered, steps)
         session.typed = asked
         failure = None
         if not session.handshake(deadline):

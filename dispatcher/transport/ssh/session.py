@@ -39,7 +39,7 @@ from dispatcher.transport import base
 from dispatcher.transport.base import Steps, Window
 from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh.paramiko_internals import (
-    LOOK,
+    SILENCE_CHECK,
     SUPPORTED,
     Connection,
     Login,
@@ -86,19 +86,19 @@ _ALSO = {"curve25519-sha256@libssh.org": "curve25519-sha256"}
 _SIGNS = "+-^"
 
 
-def narrow(ours: Sequence[str], config: str | None) -> tuple[str, ...]:
+def narrow(supported: Sequence[str], config: str | None) -> tuple[str, ...]:
     """Our algorithms, in our order, less what the config's list excludes.
 
     ``+`` and ``^`` lists add and move; they exclude nothing. ``-`` removes.
     """
     if not config or config[0] in "+^":
-        return tuple(ours)
+        return tuple(supported)
     listed = config.lstrip(_SIGNS).split(",")
 
     def named(name: str) -> bool:
         return any(matches(name, item) or _ALSO.get(name) == item for item in listed)
 
-    return tuple(name for name in ours if named(name) != (config[0] == "-"))
+    return tuple(name for name in supported if named(name) != (config[0] == "-"))
 
 
 #: seconds for which a connection counts as alive after it was heard: longer than idle ones,
@@ -152,7 +152,7 @@ class Standby:
         if self._channel.active and self._session.clear_to_send.is_set():
             message = request(self._channel, "exec", wants_reply=True)
             message.add_string(self._command)
-            self._session.say(self._channel, message)
+            self._session.send_message(self._channel, message)
         self._opened.set()
 
     def serves(self, command: str) -> bool:
@@ -196,7 +196,7 @@ class Session(Connection):
         self._standby: Standby | None = None
         self._answered = threading.Event()
         self._alive = (0.0, base.ALIVE_COUNT)
-        self._heard_then = 0.0
+        self._silent_since = 0.0
         self._questions = 0  # that the present silence was met with
 
     # -- what the caller does --------------------------------------------------
@@ -268,7 +268,7 @@ class Session(Connection):
     def has_standby(self, command: str) -> bool:
         """Whether ``take_standby`` gives a channel without waiting."""
         standby = self._standby
-        fresh = time.monotonic() - self.packetizer.heard < FRESH
+        fresh = time.monotonic() - self.packetizer.last_received < FRESH
         return fresh and standby is not None and standby.serves(command) and standby.ready()
 
     def set_keepalive(self, interval: float, most: int) -> None:
@@ -278,11 +278,11 @@ class Session(Connection):
         """
         self._alive = interval, most
         if interval:
-            self.stream.settimeout(min(LOOK, interval))
+            self.stream.settimeout(min(SILENCE_CHECK, interval))
 
     def answers(self, deadline: float) -> bool:
         """Whether the host lives: it was heard just now, or answers by ``deadline``."""
-        if time.monotonic() - self.packetizer.heard < FRESH:
+        if time.monotonic() - self.packetizer.last_received < FRESH:
             return True
         self._answered.clear()
         return self._question() and self._wait(self._answered, deadline)
@@ -301,7 +301,7 @@ class Session(Connection):
         message = request(channel, "window-change", wants_reply=False)
         for value in (window.columns, window.rows, 0, 0):
             message.add_int(value)
-        self.say(channel, message)
+        self.send_message(channel, message)
 
     def execute(self, channel: SshChannel, command: str, deadline: float) -> str:
         """``""`` when the command runs, or ``late``, ``gone`` or ``refused``."""
@@ -311,7 +311,7 @@ class Session(Connection):
 
     def _ask(self, channel: SshChannel, message: Any, deadline: float) -> str:
         channel.expect_reply()
-        if not self.say(channel, message):
+        if not self.send_message(channel, message):
             return "gone"
         if not self._wait(channel.event, deadline):
             return "late"
@@ -328,11 +328,11 @@ class Session(Connection):
             return os.strerror(problem.errno).lower()
         return None
 
-    def end(self, patience: float = 0.8) -> None:
+    def end(self, timeout: float = 0.8) -> None:
         """End the connection and its thread; any thread, any number of times."""
         self.stream.shut()
         if self.ident is not None and self is not threading.current_thread():
-            self.join(patience)
+            self.join(timeout)
         if not self.is_alive():
             self.stream.close()
 
@@ -355,8 +355,8 @@ class Session(Connection):
         """Nothing was heard for so long: ask whether the host lives, or give it up."""
         if not self.clear_to_send.is_set() or not self.is_authenticated():
             return  # what is due by a deadline is waited for elsewhere
-        if self.packetizer.heard != self._heard_then:
-            self._heard_then, self._questions = self.packetizer.heard, 0
+        if self.packetizer.last_received != self._silent_since:
+            self._silent_since, self._questions = self.packetizer.last_received, 0
         due = base.questions_due(seconds, *self._alive)
         if due is None and self._questions >= self._alive[1]:
             raise HostUnresponsive(f"no answer for {seconds:.0f} s")
@@ -383,7 +383,7 @@ class Session(Connection):
 
 def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """What to offer a host, narrowed by its config; a key with nothing left is ``()``."""
-    ours = {
+    supported = {
         "ciphers": (CIPHERS, "ciphers"),
         "macs": (MACS, "macs"),
         "kex": (KEX, "kexalgorithms"),
@@ -392,5 +392,5 @@ def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:
     }
     return {
         name: narrow([n for n in names if n in SUPPORTED[name]], config.get(option))
-        for name, (names, option) in ours.items()
+        for name, (names, option) in supported.items()
     }

@@ -41,7 +41,7 @@ from dispatcher.transport.ssh_config.config_lines import matches
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 _HOST = 2
-_KEPT_TIME = 2**63
+_FOREVER = 2**63
 
 
 def certificate_problem(
@@ -75,7 +75,7 @@ def certificate_problem(
     # Before the names: until it is proved, whatever they say comes from a stranger.
     if not _verify(authority, signed, signature):
         return "its signature is wrong"
-    if not after <= (time.time() if now is None else now) < min(before, _KEPT_TIME):
+    if not after <= (time.time() if now is None else now) < min(before, _FOREVER):
         return "it is not valid at this time"
     # A certificate without names would vouch for every host there is.
     if not any(matches(host, name.decode("utf-8", "replace").lower()) for name in names):
@@ -121,7 +121,7 @@ class HostKeyCheck:
             # A key on file for the bare name serves every port, as in ssh.
             self._portless = index.keys_of(config.host)
 
-    def wanted_types(self, ours: tuple[str, ...]) -> tuple[str, ...]:
+    def wanted_types(self, offered: tuple[str, ...]) -> tuple[str, ...]:
         """Our host key algorithms, in order, narrowed to what can be checked.
 
         With keys on file: only their types (a certificate where an authority is
@@ -129,9 +129,9 @@ class HostKeyCheck:
         """
         known = self._known or self._portless
         kinds = {entry.kind for entry in known.keys}
-        plain = tuple(name for name in ours if _kind_of(name) in kinds)
-        certified = tuple(name + CERT for name in ours) if known.authorities else ()
-        return (certified + plain) or ours
+        plain = tuple(name for name in offered if _kind_of(name) in kinds)
+        certified = tuple(name + CERT for name in offered) if known.authorities else ()
+        return (certified + plain) or offered
 
     def verify(self, blob: bytes, kind: str) -> Failure | None:
         """Why the key must not be trusted, or ``None``.

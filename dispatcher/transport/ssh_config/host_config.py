@@ -71,12 +71,12 @@ class HostConfig:
 class _Values:
     """Typed access to one host's raw values."""
 
-    def __init__(self, raw: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> None:
+    def __init__(self, raw: Mapping[str, Sequence[str]], origins: Mapping[str, str]) -> None:
         self.raw = raw
-        self._places = places
+        self._origins = origins
 
     def place(self, keyword: str) -> str:
-        return f"{self._places.get(keyword, 'command line')}: {keyword}"
+        return f"{self._origins.get(keyword, 'command line')}: {keyword}"
 
     def text(self, keyword: str) -> str | None:
         words = self.raw.get(keyword)
@@ -103,7 +103,7 @@ class _Values:
 def check(
     name: str,
     raw: Mapping[str, Sequence[str]],
-    places: Mapping[str, str],
+    origins: Mapping[str, str],
     local: config_lines.Local,
     environ: Mapping[str, str],
 ) -> HostConfig:
@@ -111,7 +111,7 @@ def check(
 
     Raises: ConfigProblem for a bad value and for what cannot be followed.
     """
-    values = _Values(raw, places)
+    values = _Values(raw, origins)
     _refuse(values)
     host = config_lines.expand(
         values.text("hostname") or "%h",

@@ -58,7 +58,7 @@ class _Lookup:
     original: str
     host: str  # what ``Host`` lines are compared with
     raw: Raw
-    places: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
     ignored: str = ""
     final: bool = False
     wants_final: bool = False
@@ -95,7 +95,7 @@ class SshConfig:
             return problem
         try:
             lookup = self._read(target)
-            return check(target.host, lookup.raw, lookup.places, self._local, self._environ)
+            return check(target.host, lookup.raw, lookup.origins, self._local, self._environ)
         except ConfigProblem as bad:
             return Failure(Kind.CONFIG, str(bad), bad.hint or _HINT)
 
@@ -114,7 +114,7 @@ class SshConfig:
             raw["port"] = [str(target.port)]
         lookup = _Lookup(target.host, target.host, raw)
         self._read_all(lookup)
-        lookup.host = _host_name(lookup, lookup.places.get("hostname", "hostname")).lower()
+        lookup.host = _host_name(lookup, lookup.origins.get("hostname", "hostname")).lower()
         if lookup.wants_final:
             lookup.final = True
             raw["hostname"] = [lookup.host.replace("%", "%%")]
@@ -348,10 +348,10 @@ def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
         kept = raw.setdefault(keyword, [])
         if words[0] not in kept:
             kept.append(words[0])
-            lookup.places.setdefault(keyword, line.place)
+            lookup.origins.setdefault(keyword, line.place)
     elif keyword in SINGLE | LISTS | RAW and keyword not in raw:
         raw[keyword] = words
-        lookup.places[keyword] = line.place
+        lookup.origins[keyword] = line.place
 
 
 def _excluded(keyword: str, raw: Raw) -> bool:

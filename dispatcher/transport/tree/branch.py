@@ -6,9 +6,9 @@ no more than they granted. So a link that stands still delays only what is behin
 
 What is common to many streams crosses the link for the first of them; the others are then
 told that it is their next input, each when its own writer comes to it. The root alone decides
-which piece the relay keeps in which place (``PieceCache``): it has a piece put there (KEEP),
+which chunk the relay keeps in which place (``ChunkCache``): it has a chunk put there (KEEP),
 and then given to one stream after the other (KEPT). All of that goes down one lane, so nothing
-is lost when a piece takes the place of another: whoever was promised the old one has had it by
+is lost when a chunk takes the place of another: whoever was promised the old one has had it by
 then. Where the link is itself such a stream, the same bytes are common there, so that a tree's
 links carry them once at any depth.
 
@@ -33,15 +33,15 @@ from dispatcher.remote.tree_relay import KEEP, KEPT, PULSE
 from dispatcher.transport.base import Common, Link, LinkClosed
 from dispatcher.transport.tree.stream import Stream
 
-#: places; a relay keeps so many pieces at most, four times what a stream may be ahead of another
-PLACES = 32
+#: places; a relay keeps so many chunks at most, four times what a stream may be ahead of another
+CACHE_SIZE = 32
 
 
-class PieceCache:
-    """Which pieces a relay has, as the root knows it.
+class ChunkCache:
+    """Which chunks a relay has, as the root knows it.
 
     Places are taken in turn, and nobody notes who has yet to read what lies there: one that
-    comes too late for a piece has it sent once more, which is never more than if each had been
+    comes too late for a chunk has it sent once more, which is never more than if each had been
     sent its own. Pieces are told apart by identity: to compare them would take as long as to
     send them.
     """
@@ -49,15 +49,15 @@ class PieceCache:
     def __init__(self) -> None:
         self._lying: dict[int, tuple[int, bytes]] = {}  # the oldest first
 
-    def place(self, piece: bytes) -> tuple[int, bool]:
-        """The place of ``piece``, and whether it has to be put there first."""
-        found = self._lying.get(id(piece))
+    def place(self, chunk: bytes) -> tuple[int, bool]:
+        """The place of ``chunk``, and whether it has to be put there first."""
+        found = self._lying.get(id(chunk))
         if found is not None:
             return found[0], False
         place = len(self._lying)
-        if place == PLACES:
+        if place == CACHE_SIZE:
             place, _ = self._lying.pop(next(iter(self._lying)))
-        self._lying[id(piece)] = place, piece
+        self._lying[id(chunk)] = place, chunk
         return place, True
 
 
@@ -100,7 +100,7 @@ class Branch:
         self._number = 0
         self._orders: deque[tuple[bytes, ...]] = deque()  # frames, and each in its parts
         self._input: deque[tuple[bytes, ...]] = deque()
-        self._pieces = PieceCache()
+        self._chunks = ChunkCache()
         self._rang = threading.Event()
         self._settled = threading.Event()  # the relay has answered, or never will
         self._closing = False
@@ -142,21 +142,21 @@ class Branch:
                 lane.append((mux.frame(number, kind, body),))
         self._rang.set()
 
-    def send_common(self, number: int, piece: Common) -> None:
-        """Let ``piece`` be the next input of a stream; the relay may have it already."""
+    def send_common(self, number: int, chunk: Common) -> None:
+        """Let ``chunk`` be the next input of a stream; the relay may have it already."""
         with self._lock:
             if number in self._streams:
-                place, is_new = self._pieces.place(piece)
+                place, is_new = self._chunks.place(chunk)
                 if is_new:
-                    header = mux.HEADER.pack(place, KEEP, len(piece))
-                    self._input.append((header, piece))
+                    header = mux.HEADER.pack(place, KEEP, len(chunk))
+                    self._input.append((header, chunk))
                 self._input.append((mux.frame(number, KEPT, mux.COUNT.pack(place)),))
         self._rang.set()
 
-    def pulse(self, number: int, ping: bytes, every: float, heard: Callable[[], None]) -> None:
+    def pulse(self, number: int, ping: bytes, every: float, on_beat: Callable[[], None]) -> None:
         """Ping the command of a stream, with all others; see ``Link.pulse``."""
         with self._lock:
-            self._beats[number] = heard
+            self._beats[number] = on_beat
             self._ping, self._every = ping, every
             self._next_pulse = min(self._next_pulse, time.monotonic() + every)
         self._rang.set()
@@ -276,9 +276,9 @@ class Branch:
             raise mux.Malformed(f"a pulse of {len(body)} bytes")
         with self._lock:
             known = [self._beats.get(number) for (number,) in mux.COUNT.iter_unpack(body)]
-        for heard in known:
-            if heard is not None:  # else it was closed meanwhile
-                heard()
+        for on_beat in known:
+            if on_beat is not None:  # else it was closed meanwhile
+                on_beat()
 
     def _read_errors(self, link: Link) -> None:
         while errors := link.read_errors(_READ_SIZE):

@@ -17,7 +17,7 @@ from dispatcher.transport.mux_link import Connection, MuxLink
 from dispatcher.transport.process.child import signal_name
 from dispatcher.transport.process.openssh import SSH_FAILED, classify
 
-_KEPT_ERRORS = 8192  # enough of the first error bytes to tell why a host was not reached
+_ERRORS_LIMIT = 8192  # enough of the first error bytes to tell why a host was not reached
 
 
 class RelayConnection(Connection, Protocol):
@@ -29,10 +29,10 @@ class RelayConnection(Connection, Protocol):
     name: str
     common: Common
 
-    def send_common(self, channel: int, piece: Common) -> None:
-        """Let ``piece`` be the channel's next input."""
+    def send_common(self, channel: int, chunk: Common) -> None:
+        """Let ``chunk`` be the channel's next input."""
 
-    def pulse(self, channel: int, ping: bytes, every: float, heard: Callable[[], None]) -> None:
+    def pulse(self, channel: int, ping: bytes, every: float, on_beat: Callable[[], None]) -> None:
         """Ping the channel's command; see ``Link.pulse``."""
 
     def one_write(self, channel: int) -> AbstractContextManager[None]:
@@ -66,7 +66,7 @@ class Stream(MuxLink):
 
     def _arriving(self, kind: int, body: bytes) -> bytes:
         if kind == ERRORS:
-            self._first_errors += body[: _KEPT_ERRORS - len(self._first_errors)]
+            self._first_errors += body[: _ERRORS_LIMIT - len(self._first_errors)]
         elif self._scanner is not None:
             rest = self._scanner.feed(body)
             if rest is None:
@@ -112,17 +112,17 @@ class Stream(MuxLink):
         self._held[ERRORS].ended(seconds)
         return self._first_errors.decode("utf-8", "replace")
 
-    def pulse(self, ping: bytes, every: float, heard: Callable[[], None]) -> bool:
-        self._branch.pulse(self._channel, ping, every, heard)
+    def pulse(self, ping: bytes, every: float, on_beat: Callable[[], None]) -> bool:
+        self._branch.pulse(self._channel, ping, every, on_beat)
         return True
 
     def write(self, data: bytes) -> None:
         common = data if isinstance(data, Common) else self._branch.common
         with self._branch.one_write(self._channel):
             if common and data.startswith(common):
-                for piece in common.pieces:
-                    self._take_room(len(piece), len(piece))
-                    self._branch.send_common(self._channel, piece)
+                for chunk in common.chunks:
+                    self._take_credit(len(chunk), len(chunk))
+                    self._branch.send_common(self._channel, chunk)
                 data = data[len(common) :]
             super().write(data)
 

@@ -84,7 +84,7 @@ def test_nothing_follows_a_close(slow: Slow, channel: SshChannel) -> None:
             channel.send(b"x")
         channel.shutdown_write()
         channel.close()
-        assert not channel.say(request(channel, "window-change", wants_reply=False))
+        assert not channel.send_message(request(channel, "window-change", wants_reply=False))
 
     during(slow, channel.close, more)
     assert slow.sent == [EOF, CLOSE]
@@ -97,7 +97,9 @@ def test_no_data_after_the_end_of_input(slow: Slow, channel: SshChannel) -> None
 
 def test_what_others_add_is_sent_by_who_sends(slow: Slow, channel: SshChannel) -> None:
     ask = request(channel, "exec", wants_reply=True)
-    during(slow, lambda: channel.send(b"x"), lambda: [channel.say(ask), channel.send(b"y")])
+    during(
+        slow, lambda: channel.send(b"x"), lambda: [channel.send_message(ask), channel.send(b"y")]
+    )
     assert slow.sent == [DATA, REQUEST, DATA]
 
 

@@ -87,7 +87,7 @@ def test_a_wire_gives_what_was_sent(
     got = b""
     while part := stream.recv(reads[len(got) % len(reads)]):
         keep = max(1, len(part) - back)
-        stream.unread(part[keep:])
+        stream.give_back(part[keep:])
         got += part[:keep]
     assert got == data
     assert stream.recv(1) == b""

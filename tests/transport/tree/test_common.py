@@ -19,7 +19,7 @@ from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Common, Link, LinkClosed, Target
 from dispatcher.transport.process.command import LocalTransport
-from dispatcher.transport.tree.branch import PLACES, Branch, PieceCache
+from dispatcher.transport.tree.branch import CACHE_SIZE, Branch, ChunkCache
 from dispatcher.transport.tree.stream import Stream
 from dispatcher.transport.tree.tree_transport import payload
 
@@ -248,18 +248,18 @@ def test_a_relay_that_is_lost_in_the_midst_of_it_frees_who_writes() -> None:
     branch.close()
 
 
-@given(st.lists(st.integers(0, PLACES + 8), max_size=200))
+@given(st.lists(st.integers(0, CACHE_SIZE + 8), max_size=200))
 def test_what_lies_in_a_place_is_what_was_put_there_last(wanted: list[int]) -> None:
-    pieces = [bytes(3) + b"%d" % number for number in range(PLACES + 9)]
-    cache, lying, sent = PieceCache(), dict[int, bytes](), 0
+    pieces = [bytes(3) + b"%d" % number for number in range(CACHE_SIZE + 9)]
+    cache, lying, sent = ChunkCache(), dict[int, bytes](), 0
     for number in wanted:
         place, is_new = cache.place(pieces[number])
         if is_new:
             lying[place] = pieces[number]
             sent += 1
         assert lying[place] is pieces[number]
-    assert len(lying) <= PLACES
-    if len(set(wanted)) <= PLACES:
+    assert len(lying) <= CACHE_SIZE
+    if len(set(wanted)) <= CACHE_SIZE:
         assert sent == len(set(wanted))
 
 
