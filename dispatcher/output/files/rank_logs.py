@@ -130,24 +130,25 @@ class LogFile:
         return self._path.with_name(f"{self._path.name}.{number}")
 
 
-class RankFiles(Sink):
-    """Writes into ``folder``; ``warn`` is called with a text when a file cannot be written."""
+class StreamFiles(Sink):
+    """Writes each stream into a file of its own, which ``path`` names; below ``folder``.
+
+    warn: called with a text when a file cannot be written. missing: bytes that could not be.
+    """
 
     def __init__(
         self, folder: Path, warn: Callable[[str], None], rotation: Rotation | None = None
     ) -> None:
-        self._folder = self._now = folder
+        self._folder = folder
         self._warn = warn
         self._rotation = rotation or Rotation()
         self._files: dict[tuple[int, int], LogFile] = {}
         self._open: dict[tuple[int, int], None] = {}  # the least recently written first
-        self.missing = 0  # bytes that could not be written
+        self.missing = 0
 
     def path(self, rank: int, stream: int) -> Path:
-        """The file of that rank's stream in the present attempt."""
-        world, own = placement.place(rank)
-        which = f"{world}." if world else ""
-        return self._now / f"rank-{which}{own:05d}.{'out' if stream == STDOUT else 'err'}"
+        """The file of that stream."""
+        raise NotImplementedError
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         self._write((rank, stream), data, len(data))
@@ -158,25 +159,11 @@ class RankFiles(Sink):
             self.missing += count
 
     def event(self, entry: Entry) -> None:
-        event = entry.event
-        if isinstance(event, OutputEnded):
-            self._close_file((event.rank, event.stream))
-        elif isinstance(event, RanksPlaced) and event.restart:
-            self._begin(event.restart)
-
-    def _begin(self, restart: int) -> None:
-        """From here on the output is of ranks that were started again."""
-        for key in list(self._files):
-            self._close_file(key)
-        self._now = self._folder / f"restart-{restart}"
-        try:
-            self._now.mkdir(mode=0o700)
-        except OSError as error:
-            self._warn(f"{self._now}: cannot be made: {error.strerror}")
+        if isinstance(entry.event, OutputEnded):
+            self._close_file((entry.event.rank, entry.event.stream))
 
     def close(self) -> None:
-        for key in list(self._files):
-            self._close_file(key)
+        self._close_all()
         if self.missing:
             self._warn(
                 f"{self._folder}: {self.missing:,} bytes of output are missing from the files"
@@ -206,22 +193,46 @@ class RankFiles(Sink):
         if file is not None:
             file.release()
 
+    def _close_all(self) -> None:
+        for key in list(self._files):
+            self._close_file(key)
 
-class HostFiles(Sink):
-    """Writes stream ``n`` of every host into the folder ``folders[n]``.
 
-    warn: called with a text when a file cannot be written; the command goes on.
+class RankFiles(StreamFiles):
+    """The files of a run's ranks; those of ranks that were started again in folders of theirs."""
+
+    _restarted = ""
+
+    def path(self, rank: int, stream: int) -> Path:
+        """The file of that rank's stream in the present attempt."""
+        world, own = placement.place(rank)
+        which = f"{world}." if world else ""
+        side = "out" if stream == STDOUT else "err"
+        return self._folder / self._restarted / f"rank-{which}{own:05d}.{side}"
+
+    def event(self, entry: Entry) -> None:
+        super().event(entry)
+        if isinstance(entry.event, RanksPlaced) and entry.event.restart:
+            self._close_all()
+            self._restarted = f"restart-{entry.event.restart}"
+            try:
+                (self._folder / self._restarted).mkdir(mode=0o700)
+            except OSError as error:
+                self._warn(f"{self._folder / self._restarted}: cannot be made: {error.strerror}")
+
+
+class HostFiles(StreamFiles):
+    """The files of a command's hosts: stream ``n`` of every host in the folder ``folders[n]``.
+
     Raises: UsageError when a folder cannot be made.
     """
 
     def __init__(
         self, folders: Mapping[int, Path], names: Sequence[str], warn: Callable[[str], None]
     ) -> None:
+        super().__init__(next(iter(folders.values())), lambda text: warn(f"error: {text}"))
         self._folders = folders
         self._names = names
-        self._warn = warn
-        self._files: dict[tuple[int, int], int] = {}
-        self.missing = 0  # bytes that could not be written
         for folder in folders.values():
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -231,31 +242,13 @@ class HostFiles(Sink):
             except OSError as error:
                 raise UsageError(f"{folder}: {(error.strerror or '').lower()}") from None
 
+    def path(self, rank: int, stream: int) -> Path:
+        """The file of that host's stream."""
+        return self._folders[stream] / self._names[rank]
+
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        folder = self._folders.get(stream)
-        if folder is None:
-            return
-        try:
-            if (rank, stream) not in self._files:
-                self._files[rank, stream] = create(folder / self._names[rank])
-            write_all(self._files[rank, stream], data)
-        except OSError as error:
-            if not self.missing:
-                self._warn(f"error: {folder / self._names[rank]}: {(error.strerror or '').lower()}")
-            self.missing += len(data)
-
-    def event(self, entry: Entry) -> None:
-        event = entry.event
-        if isinstance(event, OutputEnded):
-            fd = self._files.pop((event.rank, event.stream), None)
-            if fd is not None:
-                os.close(fd)
-
-    def close(self) -> None:
-        for fd in self._files.values():
-            os.close(fd)
-        if self.missing:
-            self._warn(f"error: {self.missing} bytes of output are missing from the files")
+        if stream in self._folders:
+            super().output(rank, stream, data)
 
 
 #: bytes of a line that wait in memory for its end
