@@ -226,7 +226,7 @@ class RunSession:
             (*cleaned, *self._nccl.lines(self._hosts)),
             {
                 node: NcclNetwork(one.net, one.devices, one.version)
-                for node, one in self._nccl.said().items()
+                for node, one in self._nccl.networks().items()
             },
         )
         return Entry(self._fold.seq + 1, round(seconds, 6), closed)

@@ -48,7 +48,7 @@ class ConnectPolicy:
         self._attempts: dict[int, Attempt] = {}  # host -> its latest
 
     @property
-    def has_room(self) -> bool:
+    def can_begin(self) -> bool:
         """Whether one more host may connect now (C-1)."""
         return len(self._connecting) < max(1, int(self._window))
 

@@ -193,7 +193,7 @@ class ExecMachine:
         while (
             self._queue
             and not self._stopped
-            and self._connect.has_room
+            and self._connect.can_begin
             and self._at[CONNECTING] + self._at[RUNNING] < most
         ):
             actions.append(self._begin(self._queue.popleft(), now))

@@ -93,12 +93,12 @@ class HangMonitor:
                 self._end([rank], now)
             case ev.NodeLost(node):
                 self._end([rank for rank, host in self._living.items() if host == node], now)
-                return self._heard(node, now)
+                return self._answered(node, now)
             case OutputSeen(ago, progress) if self._hang is not None:
                 self._hang.wrote(now - ago, progress=progress)
             case NodeSampled() if self._hang is not None:
                 self._hang.sampled(event, now)
-                return self._judge(now)
+                return self._check(now)
             case ev.NodePaused() if self._hang is not None:
                 self._hang.anew(now)
             case StacksWanted():
@@ -106,7 +106,7 @@ class HangMonitor:
             case NodeStacks(node, number, ranks) if number == self._number and self._awaited:
                 known = {s.rank: s for s in ranks if self._living.get(s.rank) == node}
                 self._stacks.update(known)
-                return self._heard(node, now)
+                return self._answered(node, now)
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -114,7 +114,7 @@ class HangMonitor:
         self._wake(now)
         if self._until is not None and self._until <= now:
             return self._conclude(now)
-        return self._judge(now)
+        return self._check(now)
 
     def next_deadline(self) -> float | None:
         """When ``tick`` wants to be called; None: for no reason yet."""
@@ -158,7 +158,7 @@ class HangMonitor:
         """When a hang may be reported at the earliest, while it can be."""
         return None if self._hang is None or self._reported else self._hang.due
 
-    def _judge(self, now: float) -> list[Action]:
+    def _check(self, now: float) -> list[Action]:
         due = self._due
         if self._hang is None or due is None or self._hung_since is not None:
             return []
@@ -190,7 +190,7 @@ class HangMonitor:
         asked: list[Action] = [GatherStacks(h, self._number, LOOK) for h in sorted(self._awaited)]
         return asked or self._conclude(now)
 
-    def _heard(self, host: int, now: float) -> list[Action]:
+    def _answered(self, host: int, now: float) -> list[Action]:
         """``host`` has answered, or never will."""
         if host not in self._awaited:
             return []
@@ -209,8 +209,8 @@ class HangMonitor:
         self._forget()
         if since is not None and self._due == since + self._timeout:  # V-3
             self._reported = True  # V-4
-            odd = [rank for group in groups if group.odd for rank in group.ranks]
-            self.hung = Hung(now - since, groups, rank=odd[0] if len(odd) == 1 else None)
+            apart = [rank for group in groups if group.odd for rank in group.ranks]
+            self.hung = Hung(now - since, groups, rank=apart[0] if len(apart) == 1 else None)
         return actions
 
     def _forget(self) -> None:

@@ -72,7 +72,7 @@ class HangRule:
         self._most_watts: dict[Gpu, float] = {}
         self._at_work: dict[Gpu, float] = {}  # when it was last seen to work
         self._waits: dict[Gpu, float] = {}  # since when it does nothing else
-        self._looked: dict[int, float] = {}  # node -> when its GPUs were last seen
+        self._gpus_seen: dict[int, float] = {}  # node -> when its GPUs were last seen
         #: rank -> the GPUs that it is taken to use, and those that it may use; None: not known
         self._gpus: dict[int, tuple[Indices, Indices]] = {}
 
@@ -107,24 +107,24 @@ class HangRule:
             if rank.rank in self._nodes:
                 self._keep(rank.rank, (now, sample.at, rank.cpu))
                 self._gpus[rank.rank] = rank.own, rank.gpus
-        self._look(sample.node, sample.gpus, now)
+        self._take_gpus(sample.node, sample.gpus, now)
 
     def _keep(self, rank: int, one: tuple[float, float, float]) -> None:
-        kept = self._used.setdefault(rank, deque())
-        if len(kept) > 1 and kept[-1][1] - kept[-2][1] < every(self.seconds) * 0.9:
-            kept.pop()  # somebody wants samples more often than is needed here
-        kept.append(one)
-        while len(kept) > 1 and kept[1][1] <= one[1] - self.seconds:
-            kept.popleft()
+        samples = self._used.setdefault(rank, deque())
+        if len(samples) > 1 and samples[-1][1] - samples[-2][1] < every(self.seconds) * 0.9:
+            samples.pop()  # somebody wants samples more often than is needed here
+        samples.append(one)
+        while len(samples) > 1 and samples[1][1] <= one[1] - self.seconds:
+            samples.popleft()
 
-    def _look(self, node: int, gpus: tuple[GpuSample, ...], now: float) -> None:
-        seen_before = self._looked.get(node, now)
+    def _take_gpus(self, node: int, gpus: tuple[GpuSample, ...], now: float) -> None:
+        seen_before = self._gpus_seen.get(node, now)
         waited = {gpu: when for gpu, when in self._waits.items() if gpu[0] == node}
         for key in waited:
             del self._waits[key]
         if not gpus:
             return  # they do not answer
-        self._looked[node] = now
+        self._gpus_seen[node] = now
         if now - seen_before > self._old:
             waited = {}  # nobody knows what they did meanwhile
         for gpu in gpus:
@@ -148,7 +148,7 @@ class HangRule:
         self._progress = None if self._progress is None else now
         self._used.clear()
         self._waits.clear()
-        self._looked.clear()
+        self._gpus_seen.clear()
 
     # -- what it means --------------------------------------------------------------------
 
@@ -186,16 +186,16 @@ class HangRule:
     def _waits_for_others(self, rank: int, now: float) -> bool:
         """Whether all that the rank's own GPUs do is waiting."""
         node, (own, _) = self._nodes[rank], self._gpus.get(rank, (None, None))
-        if not own or now - self._looked.get(node, now) > self._old:
+        if not own or now - self._gpus_seen.get(node, now) > self._old:
             return False
         return all(now - self._waits.get((node, index), now) >= self.seconds for index in own)
 
     def _is_still(self, rank: int, now: float) -> bool:
-        kept = self._used.get(rank)
-        if not kept or now - kept[-1][0] > self._old:
+        samples = self._used.get(rank)
+        if not samples or now - samples[-1][0] > self._old:
             return False
-        _, first, before = kept[0]
-        _, last, after = kept[-1]
+        _, first, before = samples[0]
+        _, last, after = samples[-1]
         # the first sample comes a moment after the start, so the window may lack a part of a period
         if last - first < self.seconds - every(self.seconds):
             return False

@@ -62,8 +62,8 @@ class Client:
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """Queue the output or, where there is no room, count it."""
         # a gap that has begun lasts until there is room again for a good deal
-        room = LIMIT // 2 if self._missing else LIMIT
-        if self._size + len(data) > room:
+        limit = LIMIT // 2 if self._missing else LIMIT
+        if self._size + len(data) > limit:
             self._missing[rank, stream] = self._missing.get((rank, stream), 0) + len(data)
             return
         self.tell_gap()

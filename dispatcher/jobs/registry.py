@@ -34,7 +34,7 @@ from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import is_run_id, private, state_folder
 
 #: ended jobs that are kept at most
-MOST_KEPT = 100
+MOST_RECORDS = 100
 #: bytes of a record that are read at most
 LARGEST = 8 << 20
 
@@ -278,13 +278,13 @@ def _write(path: Path, value: Any) -> None:
 
 
 def _forget(base: Path) -> None:
-    """Remove the oldest records, so that ``MOST_KEPT`` stay; never that of a running job."""
+    """Remove the oldest records, so that ``MOST_RECORDS`` stay; never that of a running job."""
     names = sorted(name for name in os.listdir(base) if is_run_id(name))
-    if len(names) <= MOST_KEPT:
+    if len(names) <= MOST_RECORDS:
         return
     import shutil  # every start would pay for it
 
-    for name in names[: len(names) - MOST_KEPT]:
+    for name in names[: len(names) - MOST_RECORDS]:
         job = _read(base / name)
         if job is None or job.state in (ENDED, DEAD):
             shutil.rmtree(base / name, ignore_errors=True)

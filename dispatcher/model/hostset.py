@@ -103,33 +103,33 @@ def expand(text: str, limit: int = LIMIT, resolve: Resolve | None = None) -> lis
     if len(text) > LONGEST_TEXT:
         raise HostsetError(f"host list of {len(text)} characters (at most {LONGEST_TEXT})")
     operands = _parse(text)
-    room = limit
+    left = limit
     for operand in operands:
         wanted = operand.count()
-        if wanted > room:
+        if wanted > left:
             raise HostsetError(
-                f"too many hosts: {wanted} in {shown(text)}, room for {room}",
+                f"too many hosts: {wanted} in {shown(text)}, room for {left}",
                 operand.offset,
                 "check the bounds of the range",
             )
-        room -= wanted
-    chosen: dict[str, None] = {}
+        left -= wanted
+    selected: dict[str, None] = {}
     for operand in operands:
         names = dict.fromkeys(_checked(operand, resolve or groups, limit))
         if operand.operator == ",":
-            chosen |= names
+            selected |= names
         elif operand.operator == "!":
-            chosen = {name: None for name in chosen if name not in names}
+            selected = {name: None for name in selected if name not in names}
         elif operand.operator == "&":
-            chosen = {name: None for name in chosen if name in names}
+            selected = {name: None for name in selected if name in names}
         else:
-            only = {name: None for name in names if name not in chosen}
-            chosen = {name: None for name in chosen if name not in names} | only
-        if len(chosen) > limit:
+            only = {name: None for name in names if name not in selected}
+            selected = {name: None for name in selected if name not in names} | only
+        if len(selected) > limit:
             raise HostsetError(f"too many hosts: more than {limit}", operand.offset)
-    if not chosen:
+    if not selected:
         raise HostsetError(f"no host is left: {shown(text)}")
-    return list(chosen)
+    return list(selected)
 
 
 def _checked(operand: _Operand, resolve: Resolve, limit: int) -> Iterator[str]:
@@ -321,18 +321,18 @@ def fold(names: Iterable[str]) -> str:
     """
     wanted = list(dict.fromkeys(names))
     plain = [name for name in wanted if _is_foldable(name)]
-    odd = [name for name in wanted if not _is_foldable(name)]
+    others = [name for name in wanted if not _is_foldable(name)]
     if len(plain) < 2:
         return ",".join(wanted)
     if len(plain) > _MOST_AXES_FOLDED and any(len(_NUMBER.findall(name)) > 1 for name in plain):
-        return ",".join([*_folded_by_last_number(plain), *odd])
+        return ",".join([*_folded_by_last_number(plain), *others])
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     try:
         short = str(NodeSet.fromlist(plain, resolver=RESOLVER_NOGROUP))
     except Exception:  # noqa: BLE001 - display must not fail; the long form is right too
         short = ",".join(plain)
-    return ",".join([short, *odd])
+    return ",".join([short, *others])
 
 
 def _is_foldable(name: str) -> bool:

@@ -47,14 +47,14 @@ class BufferedSink(Sink):
         *,
         limit: int = LIMIT,
         drop: bool = True,
-        patience: float = 0.0,
+        stall_limit: float = 0.0,
         pace: Callable[[], int] = lambda: 0,
         spool: Spool | None = None,
     ) -> None:
         self._sink = sink
         self._limit = limit
         self._drop = drop
-        self._patience = patience
+        self._stall_limit = stall_limit
         self._pace = pace
         self._seen = 0
         self._moved = time.monotonic()  # when the sink last took something, or was done with it
@@ -78,7 +78,7 @@ class BufferedSink(Sink):
         with self._cond:
             self._raise()
             # a gap that has begun lasts until there is room again for a good deal
-            room = self._limit if self._gap is None else self._limit // 2
+            limit = self._limit if self._gap is None else self._limit // 2
             if self._spool is not None:
                 self._put_or_spool(rank, stream, data, cost)
             elif not self._drop:
@@ -86,7 +86,7 @@ class BufferedSink(Sink):
                     self._cond.wait()
                     self._raise()
                 self._put("output", (rank, stream, data), cost)
-            elif self._size + cost <= room or self._finds_room(cost):
+            elif self._size + cost <= limit or self._waits_for_sink(cost):
                 self._gap = None
                 self._put("output", (rank, stream, data), cost)
             else:
@@ -130,13 +130,13 @@ class BufferedSink(Sink):
             self._raise()
         self._put("output", (rank, stream, data), cost)
 
-    def _finds_room(self, cost: int) -> bool:
+    def _waits_for_sink(self, cost: int) -> bool:
         """Wait for a sink that is slow; False when it stands still, or there is a gap already."""
         while self._gap is None and self._size + cost > self._limit:
             seen, self._seen = self._seen, self._pace()
             if self._seen != seen:
                 self._moved = time.monotonic()
-            left = self._moved + self._patience - time.monotonic()
+            left = self._moved + self._stall_limit - time.monotonic()
             if left <= 0:
                 return False
             self._cond.wait(timeout=left)

@@ -101,12 +101,12 @@ def target_hosts(
     user: str | None = None,
     port: int | None = None,
     *,
-    said: str = "-x",
+    option: str = "-x",
     hint: str | None = None,
 ) -> tuple[Host, ...]:
     """The hosts of all lists in written order, each place once, less the ``excluded`` names.
 
-    user, port: hold for hosts that name none of their own. said: who excludes, and hint
+    user, port: hold for hosts that name none of their own. option: what excludes, and hint
     what to do about it.
     Raises: PlanError when no host is left.
     """
@@ -117,5 +117,5 @@ def target_hosts(
     gone = frozenset(excluded)
     left = [host for host in first.values() if host.name not in gone]
     if not left:
-        raise PlanError(f"no host is left after {said}" if gone else "no hosts", hint=hint)
+        raise PlanError(f"no host is left after {option}" if gone else "no hosts", hint=hint)
     return tuple(replace(host, user=host.user or user, port=host.port or port) for host in left)

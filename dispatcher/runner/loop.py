@@ -238,7 +238,7 @@ class ConnectGate:
     def enter(self, host: int) -> Attempt:
         """Wait for room; the attempt to make then."""
         with self._room:
-            self._room.wait_for(lambda: self._policy.has_room)
+            self._room.wait_for(lambda: self._policy.can_begin)
             return self._policy.begin(host, time.monotonic())
 
     def reached(self, host: int) -> None:

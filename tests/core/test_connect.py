@@ -16,7 +16,7 @@ FINAL = Failure(Kind.AUTH, "no")
 def room(policy: ConnectPolicy, now: float = 0.0) -> int:
     """How many hosts more may connect, all of which then do."""
     count = 0
-    while policy.has_room:
+    while policy.can_begin:
         policy.begin(1000 + count, now)
         count += 1
     return count
@@ -102,7 +102,7 @@ def test_any_course(most: int, seconds: float, course: list[tuple[str, int, floa
     for step, host, wait in course:
         now += wait
         if step == "b":
-            if policy.has_room and host not in connecting and ready.get(host, 0.0) <= now:
+            if policy.can_begin and host not in connecting and ready.get(host, 0.0) <= now:
                 attempt = policy.begin(host, now)
                 assert attempt.until == first.setdefault(host, now) + seconds  # C-4
                 connecting.add(host)
@@ -121,4 +121,4 @@ def test_any_course(most: int, seconds: float, course: list[tuple[str, int, floa
                     assert now + pause < first[host] + seconds  # C-4
                     ready[host] = now + pause
         assert len(connecting) <= most  # C-1
-        assert policy.has_room or connecting  # somebody can always go on
+        assert policy.can_begin or connecting  # somebody can always go on

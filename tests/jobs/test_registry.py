@@ -71,7 +71,7 @@ def test_a_folder_of_others_is_refused(state: Path) -> None:
 
 
 def test_only_so_many_records_are_kept(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "MOST_KEPT", 2)
+    monkeypatch.setattr(registry, "MOST_RECORDS", 2)
     for letter in "abcd":
         registry.conclude(enroll(f"20260131-142501-{letter * 6}"), 0, [])
     running = enroll("20260101-142501-aaaaaa")  # the oldest of all, and alive

@@ -153,7 +153,7 @@ def test_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_reader_gets_all_and_one_that_paused_is_left_behind(stuck: Slow) -> None:
-    behind = start(stuck, patience=60)
+    behind = start(stuck, stall_limit=60)
     for _ in range(3):
         behind.output(0, 1, CHUNK)
     full = threading.Thread(target=behind.output, args=(0, 1, CHUNK), daemon=True)
@@ -168,7 +168,7 @@ def test_a_slow_reader_gets_all_and_one_that_paused_is_left_behind(stuck: Slow) 
 
 
 def test_patience_ends(stuck: Slow) -> None:
-    behind = start(stuck, patience=0.2)
+    behind = start(stuck, stall_limit=0.2)
     for _ in range(6):
         behind.output(0, 1, CHUNK)
     stuck.go.set()

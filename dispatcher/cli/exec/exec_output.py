@@ -164,7 +164,7 @@ class ExecOutput:
         options, blocks = self._options, blocks_of(self._kept, self._names)
         label = not options.no_label
         if self._early is not None:
-            for piece in gathered(blocks, label=label, shown=self._early.shown):
+            for piece in gathered(blocks, label=label, early=self._early.early):
                 write_all(1, piece)
         if options.gather_all:
             said = blocks_of(self._kept, self._names, STDERR)

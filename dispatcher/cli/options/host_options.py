@@ -199,7 +199,7 @@ def find_hosts(
     reached = options if isinstance(options, LoginOptions) else LoginOptions()
     hosts = target_hosts(
         lists, _excluded(options.excluded), *login(reached),
-        said=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
+        option=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
     )  # fmt: skip
     if isinstance(options, LoginOptions):
         from dispatcher.cli.options.connect_options import judge
@@ -219,7 +219,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     lists: list[Hostlist] = []
     if options.hostfile:
         said = said_by("hostfile", "-H")
-        named = read_hosts(options.hostfile, sys.stdin.buffer.read, said=said, slots=slots)
+        named = read_hosts(options.hostfile, sys.stdin.buffer.read, option=said, slots=slots)
         lists.append(config_trust.hosts(named, setting_of("hostfile")))
     said = said_by("lists", "-w")
     lists += [

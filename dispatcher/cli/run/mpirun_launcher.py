@@ -117,7 +117,7 @@ def _judged(plan: JobPlan, options: RunOptions) -> Launcher:
         raise UsageError("--label host: mpirun labels by rank", hint="--label none")
     if options.fanout_tree is not None:
         raise UsageError("--fanout-tree and --launcher exclude each other")
-    mpirun_plan.judge(plan)
+    mpirun_plan.check(plan)
     return _found(options.launcher)
 
 

@@ -145,7 +145,7 @@ def unhurried(
     from dispatcher.output.buffered import BufferedSink
 
     patience = PAUSED if program_reads else 0.0
-    return BufferedSink(screen, "screen", drop=drop, patience=patience, pace=lambda: writer.pace)
+    return BufferedSink(screen, "screen", drop=drop, stall_limit=patience, pace=lambda: writer.pace)
 
 
 def view_of(output: OutputSettings, labels: Labels) -> LineFormat:

@@ -118,8 +118,8 @@ def _read_value(cls: type[Value]) -> _Reader:
         if issubclass(cls, OneOf):
             found = {name: one for name, one in found.items() if name != "kind"}
         if not found.keys() <= readers.keys():
-            odd = min(found.keys() - readers.keys())
-            raise Malformed(f"{where}: unknown field: {ascii(odd)[:60]}")
+            unknown = min(found.keys() - readers.keys())
+            raise Malformed(f"{where}: unknown field: {ascii(unknown)[:60]}")
         lack = [name for name in needed if name not in found]
         if lack:
             raise Malformed(f"{where}: missing: {', '.join(lack)}")

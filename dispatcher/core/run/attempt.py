@@ -177,8 +177,8 @@ class AttemptMachine:
                 self.deadlines["probe"] = now + seconds + PROBE_SLACK
                 return [Probe(node, addresses, port, seconds) for node in nodes]
             case Start(plan, address, port):
-                odd = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.warnings]
-                return odd + self._start(plan, address, port)
+                warnings = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.warnings]
+                return warnings + self._start(plan, address, port)
         return self.stop(answer, now)
 
     def _start(self, plan: JobPlan, address: str, port: int) -> list[Action]:

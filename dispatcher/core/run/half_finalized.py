@@ -90,7 +90,7 @@ class HalfFinalized:
             return None
         self._awaited.discard(event.node)
         self._answers.append(event)
-        return None if self._awaited & set(self._ranks.living()) else self._judge()
+        return None if self._awaited & set(self._ranks.living()) else self._conclude()
 
     def instead(self, cause: verdicts.Cause) -> verdicts.Cause:
         """The cause, where ``cause`` came: ranks that lose a partner fail in their turn."""
@@ -119,7 +119,7 @@ class HalfFinalized:
         own = [e for e in self._found.values() if self._ranks.nodes.get(e.rank) == node]
         return tuple((event.served, event.library) for event in own if event.library)
 
-    def _judge(self) -> verdicts.Cause | None:
+    def _conclude(self) -> verdicts.Cause | None:
         answers, self._answers = self._answers, []
         if self._suspect:
             self._suspect = False  # a query tells, once and for all

@@ -61,14 +61,14 @@ def place(
     for segment in event.segments:
         if not segment.argv or not segment.argv[0]:
             raise Refused("no program is named")
-        chosen = _chosen(segment, plan, hostnames or {})
-        for node, count in _shares(segment.nprocs, chosen, taken):
+        selected = _selected(segment, plan, hostnames or {})
+        for node, count in _shares(segment.nprocs, selected, taken):
             nodes += [node] * count
             taken[node] += count
     return World(index, event.rank, event.segments, event.preput, tuple(nodes))
 
 
-def _chosen(segment: Segment, plan: JobPlan, hostnames: Mapping[int, str]) -> Sequence[NodePlan]:
+def _selected(segment: Segment, plan: JobPlan, hostnames: Mapping[int, str]) -> Sequence[NodePlan]:
     """The nodes that the segment may use, in the order they are named."""
     named: Sequence[NodePlan] = plan.nodes
     for key, text in segment.info:
@@ -97,19 +97,19 @@ def _shares(
 ) -> list[tuple[int, int]]:
     """(node, ranks) for ``wanted`` ranks: free slots first, then in turn."""
 
-    def room(node: NodePlan) -> int:
+    def capacity(node: NodePlan) -> int:
         return (len(node.slots) or len(node.ranks)) - taken[node.index]
 
     # all nodes with free slots are equal, and the sort is stable
-    order = sorted(nodes, key=lambda node: max(0, -room(node)))
+    order = sorted(nodes, key=lambda node: max(0, -capacity(node)))
     most = [
         None if node.host.max_slots is None else max(0, node.host.max_slots - taken[node.index])
         for node in order
     ]
-    free = [max(0, room(node)) for node in order]
+    free = [max(0, capacity(node)) for node in order]
     try:
         counts = placement.shares(free, wanted, most=most, oversubscribe=True)
-    except placement.NoRoom as full:
+    except placement.TooFewSlots as full:
         names = fold(node.host.name for node in nodes)
         raise Refused(
             f"{wanted} processes wanted: {names} take {full.most} more (max_slots)"

@@ -69,7 +69,7 @@ class StartCheck:
         self._facts: dict[int, ev.Facts] = {}
         self._failures: dict[int, Failure] = {}
         self._problems: dict[int, frozenset[str]] = {}
-        self._chosen: list[tuple[int, str]] = []  # what may not be expected of GPUs
+        self._gpu_warnings: list[tuple[int, str]] = []  # what may not be expected of GPUs
         self._candidates: tuple[str, ...] = ()
         self._asked: tuple[str, ...] = ()  # the addresses of the latest probe
         self._reached: dict[int, tuple[str, ...]] = {}
@@ -87,7 +87,7 @@ class StartCheck:
     @property
     def warnings(self) -> list[tuple[int, str]]:
         """(node, what is odd about it) of hosts that are good enough to start on."""
-        return (host_warnings(self._facts) if self._prove else []) + self._chosen
+        return (host_warnings(self._facts) if self._prove else []) + self._gpu_warnings
 
     def ready(self, event: ev.NodeReady) -> Decision:
         """A node's agent has looked at its host."""
@@ -141,11 +141,11 @@ class StartCheck:
             return rejection(self._failures, self._problems)
         try:
             counts = {node: facts.gpus for node, facts in self._facts.items()}
-            said = {node: facts.visible for node, facts in self._facts.items()}
-            self._plan = self._plan.resolved(counts, said)
+            variables = {node: facts.visible for node, facts in self._facts.items()}
+            self._plan = self._plan.resolved(counts, variables)
             plan = self._plan
-            self._chosen = devices.gpu_warnings(
-                plan.nodes, plan.devices, plan.exports, counts, said
+            self._gpu_warnings = devices.gpu_warnings(
+                plan.nodes, plan.devices, plan.exports, counts, variables
             )
         except UsageError as error:
             return verdicts.Impossible(error.message, error.hint)
@@ -206,8 +206,8 @@ def _hint(problems: frozenset[str]) -> str | None:
 
 
 #: free bytes below which even a small file does not fit
-LEAST_ROOM = 1 << 20
-PLACES = ("the folder for temporary files", "shared memory")
+LEAST_FREE = 1 << 20
+FOLDERS = ("the folder for temporary files", "shared memory")
 
 
 def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
@@ -215,12 +215,12 @@ def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
     found = []
     # of two scripts as frequent that of the first node is the right one
     scripts = Counter(one.script for _, one in sorted(facts.items()) if one.script is not None)
-    usual = max(scripts, key=lambda script: scripts[script], default=None)
+    common = max(scripts, key=lambda script: scripts[script], default=None)
     for node, one in sorted(facts.items()):
-        for place, free in zip(PLACES, one.room, strict=True):
-            if free is not None and free < LEAST_ROOM:
+        for place, free in zip(FOLDERS, one.room, strict=True):
+            if free is not None and free < LEAST_FREE:
                 found.append((node, f"{place} is full: {free >> 10} KiB free"))
-        if one.script not in (None, usual):
+        if one.script not in (None, common):
             found.append((node, "its script is not the one that most hosts have"))
     return found
 

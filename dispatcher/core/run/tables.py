@@ -31,8 +31,8 @@ from dispatcher.plan.job.request import Limits
 class HostTable:
     """places: each host as it was first planned, spares last. limits: of the run."""
 
-    def __init__(self, places: Sequence[NodePlan], limits: Limits) -> None:
-        self.planned = tuple(places)
+    def __init__(self, planned: Sequence[NodePlan], limits: Limits) -> None:
+        self.planned = tuple(planned)
         self.linked: set[int] = set()
         self.facts: dict[int, Facts] = {}  # of hosts whose agent found nothing wrong
         self.out: dict[int, str] = {}  # host -> why
@@ -249,18 +249,18 @@ def assign_hosts(
     leaving = [n for n, h in enumerate(assigned) if h in bad]
     leaving += [n for n, h in enumerate(assigned) if h in faulty and h not in bad]
     taken = {machines.get(h) for n, h in enumerate(assigned) if n not in leaving} - {None}
-    places: dict[int, NodePlan] = {}
+    planned: dict[int, NodePlan] = {}
     hosts = dict(enumerate(assigned))
     left = dict(free)
     for node in leaving:
         for host, (own, facts) in left.items():
             place = reassignment.with_host(plan, node, own, facts.gpus, facts.visible)
             if place is not None and machines.get(host) not in taken:
-                places[node], hosts[node] = place, host
+                planned[node], hosts[node] = place, host
                 taken |= {machines.get(host)} - {None}
                 del left[host]
                 break
-    unfilled = [node for node in leaving if node not in places]
+    unfilled = [node for node in leaving if node not in planned]
     least = plan.restarts.min_nodes
     n_spare = 0 if least is None else max(0, len(assigned) - least)
     musts = frozenset(node for node in unfilled if assigned[node] in bad)
@@ -269,12 +269,12 @@ def assign_hosts(
     if len(musts) > n_spare:
         return Assignment(plan, tuple(assigned), vacant=musts)
     gone = frozenset(unfilled[:n_spare])  # the bad ones come first
-    kept = [node for node in range(len(assigned)) if node not in gone]
-    changed = [node for node in leaving if node in places or node in gone]
+    remaining = [node for node in range(len(assigned)) if node not in gone]
+    changed = [node for node in leaving if node in planned or node in gone]
     return Assignment(
-        plan=reassignment.shrunk(reassignment.replaced(plan, places), gone),
-        hosts=tuple(hosts[node] for node in kept),
-        swaps=tuple((assigned[n], hosts[n], places[n].ranks) for n in sorted(places)),
+        plan=reassignment.shrunk(reassignment.replaced(plan, planned), gone),
+        hosts=tuple(hosts[node] for node in remaining),
+        swaps=tuple((assigned[n], hosts[n], planned[n].ranks) for n in sorted(planned)),
         dropped=tuple(assigned[node] for node in sorted(gone)),
         excluded=tuple(assigned[node] for node in sorted(changed) if assigned[node] not in bad),
     )

@@ -36,19 +36,19 @@ class HostOutput(Sink):
 
     def __init__(self, streams: frozenset[int]) -> None:
         self._streams = streams
-        self._said: dict[tuple[int, int], bytearray] = {}
+        self._blocks: dict[tuple[int, int], bytearray] = {}
         self._dropped: dict[tuple[int, int], int] = {}
         self.seconds: dict[int, float] = {}
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if stream not in self._streams:
             return
-        said = self._said.setdefault((rank, stream), bytearray())
-        room = max(0, MOST - len(said))
-        said += data[:room]
-        if len(data) > room:
+        held = self._blocks.setdefault((rank, stream), bytearray())
+        left = max(0, MOST - len(held))
+        held += data[:left]
+        if len(data) > left:
             key = (rank, stream)
-            self._dropped[key] = self._dropped.get(key, 0) + len(data) - room
+            self._dropped[key] = self._dropped.get(key, 0) + len(data) - left
 
     def event(self, entry: Entry) -> None:
         if isinstance(entry.event, exec_events.HostDone):
@@ -56,9 +56,9 @@ class HostOutput(Sink):
 
     def block(self, node: int, stream: int) -> bytes:
         """What the host wrote, and a line that says how much is missing, if any is."""
-        said = bytes(self._said.get((node, stream), b""))
+        held = bytes(self._blocks.get((node, stream), b""))
         dropped = self._dropped.get((node, stream), 0)
-        return said + (b"\n[%d bytes more]\n" % dropped if dropped else b"")
+        return held + (b"\n[%d bytes more]\n" % dropped if dropped else b"")
 
     def dropped(self, node: int, stream: int) -> int:
         """Bytes of the host's stream that were not kept."""
@@ -70,16 +70,16 @@ def gathered(
     *,
     label: bool = True,
     what: str = "",
-    shown: tuple[bytes, frozenset[str]] | None = None,
+    early: tuple[bytes, frozenset[str]] | None = None,
 ) -> Iterator[bytes]:
     """Each different block once, below the folded names of its hosts; most hosts first.
 
     blocks: host name -> what it said. Hosts that said nothing are left out. what: is
-    said behind the names. shown: the block that stands there already, and whose it is.
+    said behind the names. early: the block that stands there already, and whose it is.
     """
     for names, block in _by_size(blocks):
-        if shown is not None and block == shown[0]:
-            late = [name for name in names if name not in shown[1]]
+        if early is not None and block == early[0]:
+            late = [name for name in names if name not in early[1]]
             if late and label:
                 yield headed(late, b"as above\n")
             continue
@@ -102,14 +102,14 @@ def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
         return
     import difflib  # for what few ask for
 
-    usual, *others = groups
-    before, usual_name = _shown(usual[1]), fold(usual[0])
+    largest, *others = groups
+    before, largest_name = _text_lines(largest[1]), fold(largest[0])
     for names, block in others:
-        after, name = _shown(block), fold(names)
+        after, name = _text_lines(block), fold(names)
         if max(len(before), len(after)) > MOST_LINES:
-            yield f"{name} and {usual_name} differ\n".encode()
+            yield f"{name} and {largest_name} differ\n".encode()
             continue
-        found = difflib.unified_diff(before, after, usual_name, name, lineterm="")
+        found = difflib.unified_diff(before, after, largest_name, name, lineterm="")
         yield "".join(line.rstrip("\n") + "\n" for line in found).encode()
 
 
@@ -118,7 +118,7 @@ def _by_size(blocks: Mapping[str, bytes]) -> list[tuple[list[str], bytes]]:
     return sorted(groups, key=lambda group: -len(group[0]))
 
 
-def _shown(block: bytes) -> list[str]:
+def _text_lines(block: bytes) -> list[str]:
     return [line.decode("utf-8", "replace") for line in _lines(block)]
 
 
@@ -129,7 +129,7 @@ def _lines(block: bytes) -> list[bytes]:
 
 
 def record(
-    name: str, index: int, outcome: exec_events.Outcome, kept: HostOutput, words: str
+    name: str, index: int, outcome: exec_events.Outcome, outputs: HostOutput, words: str
 ) -> dict[str, Any]:
     """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
     found: dict[str, Any] = {
@@ -141,16 +141,16 @@ def record(
         "signal": outcome.signal if isinstance(outcome, exec_events.Killed) else None,
         "kind": outcome.failure.kind.value if isinstance(outcome, exec_events.Failed) else None,
         "words": words,
-        "seconds": round(kept.seconds.get(index, 0.0), 3),
+        "seconds": round(outputs.seconds.get(index, 0.0), 3),
     }
     for stream, title in ((1, "stdout"), (2, "stderr")):
-        data = kept.block(index, stream)[:MOST]
+        data = outputs.block(index, stream)[:MOST]
         try:
             found[title] = data.decode()
         except UnicodeDecodeError:
             found[f"{title}_base64"] = base64.b64encode(data).decode()
-        if kept.dropped(index, stream):
-            found[f"{title}_dropped"] = kept.dropped(index, stream)
+        if outputs.dropped(index, stream):
+            found[f"{title}_dropped"] = outputs.dropped(index, stream)
     return found
 
 
@@ -164,9 +164,9 @@ _KINDS: Mapping[type, str] = {
 }
 
 
-def blocks_of(kept: HostOutput, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:
+def blocks_of(outputs: HostOutput, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:
     """Host name -> what it wrote to ``stream``."""
-    return {name: kept.block(node, stream) for node, name in enumerate(names)}
+    return {name: outputs.block(node, stream) for node, name in enumerate(names)}
 
 
 #: seconds from when a block has most hosts until it is shown; a quick command shows whole groups
@@ -174,15 +174,20 @@ WAIT = 1.0
 
 
 class EarlyBlock(Sink):
-    """Watches what ``kept`` has; ``shown`` is the block that was shown and whose, if any was.
+    """Watches what ``outputs`` has; ``early`` is the block that was shown and whose, if any was.
 
     write: called once, from a thread of its own: nobody is held back by a paused reader.
     """
 
     def __init__(
-        self, kept: HostOutput, names: Sequence[str], write: Callable[[bytes], None], *, label: bool
+        self,
+        outputs: HostOutput,
+        names: Sequence[str],
+        write: Callable[[bytes], None],
+        *,
+        label: bool,
     ) -> None:
-        self._kept = kept
+        self._outputs = outputs
         self._names = names
         self._write = write
         self._label = label
@@ -190,28 +195,28 @@ class EarlyBlock(Sink):
         self._done = 0
         self._since: float | None = None
         self._thread: threading.Thread | None = None
-        self.shown: tuple[bytes, frozenset[str]] | None = None
+        self.early: tuple[bytes, frozenset[str]] | None = None
 
     def event(self, entry: Entry) -> None:
         if isinstance(entry.event, exec_events.HostDone):
             self._done += 1
             node = entry.event.node
-            block = self._kept.block(node, 1)
+            block = self._outputs.block(node, 1)
             if block:
                 self._nodes.setdefault(block, []).append(node)
 
     def tick(self, now: float) -> bool:
-        if self.shown is not None or self._done == len(self._names):
+        if self.early is not None or self._done == len(self._names):
             return False
-        usual = max(self._nodes.items(), key=lambda item: len(item[1]), default=None)
-        if usual is None or 2 * len(usual[1]) <= len(self._names):
+        largest = max(self._nodes.items(), key=lambda item: len(item[1]), default=None)
+        if largest is None or 2 * len(largest[1]) <= len(self._names):
             return False
         self._since = self._since or now
         if now - self._since < WAIT:
             return True
-        block, nodes = usual
+        block, nodes = largest
         names = [self._names[node] for node in nodes]
-        self.shown = block, frozenset(names)
+        self.early = block, frozenset(names)
         text = headed(names, block, label=self._label, of=len(self._names))
         self._thread = threading.Thread(target=self._write, args=(text,), name="early", daemon=True)
         self._thread.start()

@@ -5,7 +5,7 @@ searched; a job that does not let NCCL speak shall not pay for that. Whose setti
 NCCL to speak is listened to for its first ``FIRST`` bytes only: a program may ask by itself.
 Who does ask is searched for four letters, a block at a time, until every host has named its
 network and ``SETTLED`` seconds brought nothing new. Where some hosts stay silent, what the others
-said is judged after ``PATIENCE`` seconds.
+said is judged after ``SILENT_LIMIT`` seconds.
 
 What is judged is ``checks.nccl_log``; it is loaded when the first such line comes. With
 NCCL_DEBUG_FILE nothing is heard here, and nothing is said.
@@ -29,7 +29,7 @@ NEEDLE = b"NCCL "
 #: bytes of a rank that are searched where nobody asked NCCL to speak; of an unfinished line
 FIRST, MOST_LINE = 64 << 10, 4096
 #: seconds without news after which all, or some hosts only, have said what they use
-SETTLED, PATIENCE = 2.0, 15.0
+SETTLED, SILENT_LIMIT = 2.0, 15.0
 #: values of NCCL_DEBUG with which it says what it uses
 SPEAKS = ("INFO", "TRACE")
 
@@ -80,9 +80,9 @@ class NcclListener(Sink):
         if end < len(data):
             self._rests[rank, stream] = data[end : end + MOST_LINE]
         if data.find(NEEDLE, 0, end) >= 0:
-            self._hear(rank, data[:end])
+            self._read(rank, data[:end])
 
-    def _hear(self, rank: int, block: bytes) -> None:
+    def _read(self, rank: int, block: bytes) -> None:
         if self._networks is None:
             from dispatcher.checks.nccl_log import Networks
 
@@ -114,7 +114,7 @@ class NcclListener(Sink):
             return True
         if self._all is None:  # asked once in a silence: there may be many ranks
             self._all = self._networks.everybody
-        if not self._all and silence < PATIENCE:
+        if not self._all and silence < SILENT_LIMIT:
             return True
         self._news = None
         self._deaf = self._all
@@ -124,7 +124,7 @@ class NcclListener(Sink):
                 self._tell(NetworksDiffer(differing.nodes, differing.what))
         return False
 
-    def said(self) -> Mapping[int, NetworkUse]:
+    def networks(self) -> Mapping[int, NetworkUse]:
         """Host -> what NCCL said it uses there."""
         return {} if self._networks is None else self._networks.hosts()
 

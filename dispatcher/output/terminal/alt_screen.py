@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dispatcher.output.terminal.watch_table import ViewState, WatchTable
 
 #: seconds that whoever asks waits for a painter who may be stuck in a paused terminal
-PATIENCE = 1.0
+ASK_LIMIT = 1.0
 
 
 class TtyLock:
@@ -54,7 +54,7 @@ class TtyLock:
         """Nothing is drawn below the lines, and nothing will be, in this context."""
         with self._state:
             self._asking += 1
-            self._state.wait_for(lambda: not self._drawn, PATIENCE)
+            self._state.wait_for(lambda: not self._drawn, ASK_LIMIT)
         try:
             yield
         finally:
@@ -197,7 +197,7 @@ EVERY, STOPPED = 0.5, 2.0
 
 
 #: notes that are kept for the time after
-NOTES_KEPT = 200
+MOST_NOTES = 200
 
 
 class TableView:
@@ -255,7 +255,7 @@ class WatchScreen(Sink):
         self._lent = False
         self._last = 0.0
         self._missing: dict[tuple[int, int], int] = {}
-        self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        self._notes: deque[str] = deque(maxlen=MOST_NOTES)
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if not self._on:

@@ -103,7 +103,7 @@ class Screen(Sink):
         block = lines.feed(data)
         if block:
             self._show(rank, stream, block)
-        if not self._patience(key, lines):
+        if not self._delay(key, lines):
             self._unfinished.pop(key, None)
         elif block or self._is_cut(key, lines) or b"\n" in data:
             self._unfinished[key] = self._quiet_clock
@@ -140,7 +140,7 @@ class Screen(Sink):
         self._last_tick = now
         for key, since in list(self._unfinished.items()):
             lines = self._lines[key]
-            if self._quiet_clock - since >= self._patience(key, lines):
+            if self._quiet_clock - since >= self._delay(key, lines):
                 del self._unfinished[key]
                 is_cut = self._is_cut(key, lines)
                 self._show(*key, lines.flush() if is_cut else lines.state())
@@ -178,7 +178,7 @@ class Screen(Sink):
         """Whether the unfinished line is cut when it is shown before its end."""
         return not lines.is_bar and key[1] in self._view.terminals
 
-    def _patience(self, key: tuple[int, int], lines: LineAssembler) -> float:
+    def _delay(self, key: tuple[int, int], lines: LineAssembler) -> float:
         """Seconds until the unfinished line is shown; 0 if there is none, or it never is."""
         if not lines.rest:
             return 0.0

@@ -98,11 +98,11 @@ class ViewState:
         return new(self, top=tops[key]) if key in tops else self
 
 
-def chosen(rows: Sequence[Row], look: ViewState) -> list[Row]:
+def selected(rows: Sequence[Row], view: ViewState) -> list[Row]:
     """The rows that pass the filter (part of a host's name, or a rank), as sorted."""
-    wanted = look.filter
+    wanted = view.filter
     fits = [row for row in rows if not wanted or wanted in row.host or wanted == name(row.rank)]
-    return sorted(fits, key=SORTS[look.sort], reverse=True)
+    return sorted(fits, key=SORTS[view.sort], reverse=True)
 
 
 class WatchTable:
@@ -113,7 +113,7 @@ class WatchTable:
         self.page = 1  # rows of the last picture
 
     def lines(
-        self, snapshot: Snapshot, look: ViewState, notes: Sequence[str], columns: int, height: int
+        self, snapshot: Snapshot, view: ViewState, notes: Sequence[str], columns: int, height: int
     ) -> tuple[list[Text], ViewState]:
         """At most ``height`` lines, none wider than ``columns``; and the look, scrolled no further
         than there are rows."""
@@ -123,25 +123,25 @@ class WatchTable:
             head.append(Text(f"GPUs do not answer: {names}", style="yellow"))
         head += [Text(sanitize_text(words), style="yellow") for words in snapshot.slow]
         below = [Text(sanitize_text(note), style="yellow") for note in notes[-NOTES_SHOWN:]]
-        rows = chosen(snapshot.rows, look)
+        rows = selected(snapshot.rows, view)
         self.page = max(1, height - len(head) - len(below) - 2)
-        look = dataclasses.replace(look, top=max(0, min(look.top, len(rows) - self.page)))
-        seen = rows[look.top : look.top + self.page]
-        lines = [*head, *table(seen, snapshot.rows, look.sort)]
+        view = dataclasses.replace(view, top=max(0, min(view.top, len(rows) - self.page)))
+        seen = rows[view.top : view.top + self.page]
+        lines = [*head, *table(seen, snapshot.rows, view.sort)]
         lines += [Text()] * (height - len(lines) - len(below) - 1)
-        lines += [*below, _status(look, len(rows), len(seen))]
+        lines += [*below, _status(view, len(rows), len(seen))]
         for line in lines:
             line.truncate(columns, overflow="ellipsis")
             line.no_wrap = True
-        return lines[:height], look
+        return lines[:height], view
 
 
-def _status(look: ViewState, total: int, seen: int) -> Text:
-    if look.typing is not None:
-        return Text(f"host or rank: {look.typing}\N{LOWER ONE EIGHTH BLOCK}")
-    where = f"{look.top + 1}-{look.top + seen} of {total}" if total else "no ranks"
-    only = f" with {look.filter!r}" if look.filter else ""
-    return Text(f"{where}{only}, by {look.sort}   {HELP}", style="dim")
+def _status(view: ViewState, total: int, seen: int) -> Text:
+    if view.typing is not None:
+        return Text(f"host or rank: {view.typing}\N{LOWER ONE EIGHTH BLOCK}")
+    where = f"{view.top + 1}-{view.top + seen} of {total}" if total else "no ranks"
+    only = f" with {view.filter!r}" if view.filter else ""
+    return Text(f"{where}{only}, by {view.sort}   {HELP}", style="dim")
 
 
 def table(rows: Sequence[Row], everyone: Sequence[Row], sort: str = "") -> list[Text]:

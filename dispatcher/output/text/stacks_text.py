@@ -41,7 +41,7 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
 
 
 class Stacks(Sink):
-    """Files in ``folder`` (None: none) of each gathering; its number and its words to ``told``.
+    """Files in ``folder`` (None: none) of each gathering; its number and its words to ``answer``.
 
     hosts: number -> name. warn: hears of a disk that refuses.
     """
@@ -50,12 +50,12 @@ class Stacks(Sink):
         self,
         hosts: Sequence[str],
         folder: Path | None,
-        told: Callable[[int, list[str]], None],
+        answer: Callable[[int, list[str]], None],
         warn: Callable[[str], None],
     ) -> None:
         self._hosts = hosts
         self._folder = folder
-        self._told = told
+        self._answer = answer
         self._warn = warn
         self._seen: list[NodeStacks] = []
 
@@ -77,7 +77,7 @@ class Stacks(Sink):
                     self._write(number, lines, groups, seen)
                 except OSError as error:
                     self._warn(f"{self._folder}: stacks cannot be written: {error.strerror}")
-                self._told(number, lines)
+                self._answer(number, lines)
 
     def _write(
         self, number: int, lines: list[str], groups: Sequence[Group], seen: list[NodeStacks]

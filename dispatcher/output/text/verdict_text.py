@@ -189,12 +189,14 @@ def _consequences(
 ) -> list[str]:
     lines = []
     cause = verdict.cause
-    told = {cause.rank} if isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted)) else set()
+    reported = (
+        {cause.rank} if isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted)) else set()
+    )
     if isinstance(cause, verdicts.RankFailed):
-        told.update(alike(cause, verdict.statuses, last))
+        reported.update(alike(cause, verdict.statuses, last))
     by_status: dict[int, list[int]] = {}
     for rank, status in sorted(verdict.statuses.items()):
-        if rank not in told and status != 0:
+        if rank not in reported and status != 0:
             by_status.setdefault(status, []).append(rank)
     for status, ranks in by_status.items():
         lines.append(f"  then {fold_ranks(ranks)}: {status_words(status)}")

@@ -95,60 +95,60 @@ def read_hosts(
     stdin: Callable[[], bytes],
     resolve: Resolve | None = None,
     *,
-    said: str = "-H",
+    option: str = "-H",
     slots: bool = True,
 ) -> Hostlist:
     """Hosts named by the value of ``-H``: ``-`` (standard input), a file, or a list.
 
     An existing file is read as a hostfile. A text that can only be a path, yet
-    is none, is an error: a mistyped file name must not become a host. said: who
+    is none, is an error: a mistyped file name must not become a host. option: what
     has the value, if that is not ``-H``.
 
     Raises: UsageError when the file cannot be read or is too large;
     HostfileError when its text is wrong.
     """
     if spec == "-":
-        text = _bounded(stdin(), "standard input", said)
+        text = _bounded(stdin(), "standard input", option)
         return parse_hostfile(text, "<stdin>", resolve, slots=slots)
     if "\0" in spec:
-        raise UsageError(f"{said}: a NUL byte in the value")
+        raise UsageError(f"{option}: a NUL byte in the value")
     if os.path.isdir(spec):
         raise UsageError(
-            f"{said}: {shown(spec)} is a directory",
+            f"{option}: {shown(spec)} is a directory",
             hint=f"name the file in it; to mean a host of that name, write {spec}:SLOTS",
         )
     if os.path.lexists(spec) or looks_like_path(spec):
-        return read_hostfile(spec, said, resolve, slots=slots)
-    return parse_inline(spec, said, resolve, slots=slots)
+        return read_hostfile(spec, option, resolve, slots=slots)
+    return parse_inline(spec, option, resolve, slots=slots)
 
 
 def read_hostfile(
-    path: str, said: str, resolve: Resolve | None = None, *, slots: bool = True
+    path: str, option: str, resolve: Resolve | None = None, *, slots: bool = True
 ) -> Hostlist:
-    """Hosts of the file at ``path``. said: the option that names it.
+    """Hosts of the file at ``path``. option: the one that names it.
 
     Raises: UsageError when it cannot be read; HostfileError when its text is wrong.
     """
     if not os.path.lexists(path):
         raise UsageError(
-            f"{said}: {shown(path)}: no such file",
+            f"{option}: {shown(path)}: no such file",
             hint=f"look in its folder: ls {_folder(path)}" if len(path) < 200 else None,
         )
-    text = _contents(path, said)
+    text = _contents(path, option)
     return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots)
 
 
-def _contents(path: str, said: str) -> bytes:
+def _contents(path: str, option: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return _bounded(file.read(MOST_BYTES + 1), shown(path), said)
+            return _bounded(file.read(MOST_BYTES + 1), shown(path), option)
     except OSError as error:
-        raise UsageError(f"{said}: {shown(path)}: {error.strerror or error}") from error
+        raise UsageError(f"{option}: {shown(path)}: {error.strerror or error}") from error
 
 
-def _bounded(found: bytes, source: str, said: str) -> bytes:
+def _bounded(found: bytes, source: str, option: str) -> bytes:
     if len(found) > MOST_BYTES:
-        raise UsageError(f"{said}: {source}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
+        raise UsageError(f"{option}: {source}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
     return found
 
 
@@ -204,11 +204,11 @@ def _merged(
     slots: bool,
 ) -> list[Host]:
     """One host per place; contradictions are added to ``problems``."""
-    places: dict[tuple[str, int | None], list[_Mention]] = {}
+    by_place: dict[tuple[str, int | None], list[_Mention]] = {}
     for mention in mentions:
-        places.setdefault(mention.host.place, []).append(mention)
+        by_place.setdefault(mention.host.place, []).append(mention)
     counted = False
-    for repeated in places.values():
+    for repeated in by_place.values():
         first = repeated[0]
         for again in repeated[1:]:
             clash = _contradiction(first, again, source)
@@ -217,12 +217,12 @@ def _merged(
             else:
                 counted = True
     if not counted or problems or not slots:
-        return [repeated[0].host for repeated in places.values()]
-    many = [group[0].host.name for group in places.values() if len(group) > 1]
+        return [repeated[0].host for repeated in by_place.values()]
+    many = [group[0].host.name for group in by_place.values() if len(group) > 1]
     notices.append(f"{source}: hosts are repeated, so each line counts one slot: {fold(many)}")
     return [
         replace(group[0].host, slots=len(group)) if group[0].host.slots is None else group[0].host
-        for group in places.values()
+        for group in by_place.values()
     ]
 
 

@@ -54,24 +54,24 @@ def with_gpus(
     policy: str,
     exports: Exports,
     counts: Mapping[int, int],
-    said: Mapping[int, str | None],
+    variables: Mapping[int, str | None],
 ) -> tuple[NodePlan, ...]:
     """``nodes`` with the GPUs that were chosen on them (``NodePlan.gpus``).
 
-    policy: as ``--devices`` has it. counts: GPUs of each node, by its index. said:
+    policy: as ``--devices`` has it. counts: GPUs of each node, by its index. variables:
     ``CUDA_VISIBLE_DEVICES`` there.
     """
 
-    def chosen(node: NodePlan) -> tuple[str, ...] | None:
+    def selected(node: NodePlan) -> tuple[str, ...] | None:
         count, typed = counts.get(node.index), _typed(exports, node)
         if count is None or (typed is None and (node.named or policy == "node")):
             return None
-        return _chosen(node, count, said.get(node.index) if typed is None else typed)
+        return _selected(node, count, variables.get(node.index) if typed is None else typed)
 
-    return tuple(replace(node, gpus=chosen(node)) for node in nodes)
+    return tuple(replace(node, gpus=selected(node)) for node in nodes)
 
 
-def _chosen(node: NodePlan, count: int, text: str | None) -> tuple[str, ...] | None:
+def _selected(node: NodePlan, count: int, text: str | None) -> tuple[str, ...] | None:
     """The GPUs that the variable's ``text``, or the batch system, leaves of ``count``."""
     if text is not None:
         return visible(text, count)
@@ -116,14 +116,14 @@ def gpu_warnings(
     policy: str,
     exports: Exports,
     counts: Mapping[int, int],
-    said: Mapping[int, str | None],
+    variables: Mapping[int, str | None],
 ) -> list[tuple[int, str]]:
     """(node, what its users may not expect of its GPUs). nodes: as ``with_gpus`` made them."""
     found: list[tuple[int, str]] = []
     if policy == "none":
         return found
     for node in nodes:
-        text, count = said.get(node.index), counts.get(node.index, 0)
+        text, count = variables.get(node.index), counts.get(node.index, 0)
         if not text or not count or _typed(exports, node) is not None:
             continue
         there, names = f"{VARIABLE}={shown(text)} there", visible(text, count)

@@ -210,19 +210,19 @@ def _completed(host: Host, request: Request) -> Host:
 def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
     """``plan`` with ranks; every node's room must be known or counted."""
     nodes = _counted(plan, gpu_counts)
-    room = _room(plan, nodes)
+    free = _capacity(plan, nodes)
     most = [node.host.max_slots for node in nodes]
-    n_ranks = sum(room) if plan.np is None else plan.np
+    n_ranks = sum(free) if plan.np is None else plan.np
     if isinstance(plan.stdin, int) and plan.stdin >= n_ranks:
         raise PlanError(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
     if n_ranks > names.MOST_RANKS:
         raise PlanError(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
     try:
         counts = placement.shares(
-            room, n_ranks, map_by=plan.map_by, most=most, oversubscribe=plan.oversubscribe
+            free, n_ranks, map_by=plan.map_by, most=most, oversubscribe=plan.oversubscribe
         )
-    except placement.NoRoom as full:
-        raise _no_room(full, plan.oversubscribe, nodes) from None
+    except placement.TooFewSlots as full:
+        raise _too_few_slots(full, plan.oversubscribe, nodes) from None
     used = [(node, count) for node, count in zip(nodes, counts, strict=True) if count]
     ranks = placement.ranks_of([count for _, count in used], plan.map_by)
     notices = plan.notices
@@ -274,7 +274,7 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
     return nodes
 
 
-def _room(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
+def _capacity(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
     """Ranks each node has room for, by the table above."""
     if not isinstance(plan.nproc_per_node, int):
         return [len(node.slots) or 1 for node in nodes]
@@ -294,15 +294,17 @@ def _room(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
     return [wanted] * len(nodes)
 
 
-def _no_room(full: placement.NoRoom, asked: bool, nodes: Sequence[NodePlan]) -> PlanError:
+def _too_few_slots(
+    full: placement.TooFewSlots, asked: bool, nodes: Sequence[NodePlan]
+) -> PlanError:
     names = fold(node.host.name for node in nodes)
     if asked:
         return PlanError(
             f"{_plural(full.asked, 'rank')} but {names} take at most {full.most} (max_slots)"
         )
     return PlanError(
-        f"{_plural(full.asked, 'rank')} but only {_plural(full.room, 'slot')} on {names}",
-        hint=f"--oversubscribe, or --np {full.room}",
+        f"{_plural(full.asked, 'rank')} but only {_plural(full.free, 'slot')} on {names}",
+        hint=f"--oversubscribe, or --np {full.free}",
     )
 
 

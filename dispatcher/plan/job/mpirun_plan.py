@@ -53,16 +53,16 @@ class Launcher:
     version: str
 
 
-def family(said: str) -> Family | None:
-    """Whose launcher says ``said`` of its version; None for an unknown one."""
-    if match := re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)", said):
+def family(text: str) -> Family | None:
+    """Whose launcher says ``text`` of its version; None for an unknown one."""
+    if match := re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)", text):
         return "openmpi" if int(match[1]) < 5 else "prrte"
-    if "PRRTE" in said:
+    if "PRRTE" in text:
         return "prrte"
-    return "hydra" if "HYDRA" in said or "Intel(R) MPI" in said else None
+    return "hydra" if "HYDRA" in text or "Intel(R) MPI" in text else None
 
 
-def judge(plan: JobPlan) -> None:
+def check(plan: JobPlan) -> None:
     """Nothing, if another launcher can do what ``plan`` says. Raises: UsageError."""
     if plan.is_open:
         names = fold(node.host.name for node in plan.nodes if not node.slots)
@@ -84,8 +84,8 @@ def judge(plan: JobPlan) -> None:
             raise UsageError(f"{what}: needs ranks that dispatch starts itself, not --launcher")
     hosts = [node.host.name for node in plan.nodes]
     for node in plan.nodes:
-        for what, said in (("env", node.host.env), ("python", node.host.python)):
-            if said:
+        for what, text in (("env", node.host.env), ("python", node.host.python)):
+            if text:
                 raise UsageError(f"{node.host.name}: {what}=: mpirun treats all hosts alike")
         if hosts.count(node.host.name) > 1:
             raise UsageError(f"{node.host.name}: two ports of one name: mpirun knows names only")
@@ -116,25 +116,25 @@ def words(
             options += [] if name.startswith(("OMPI_", "PMIX_", "PRTE_")) else ["-x", name]
         if labels:
             options += ["--tag-output"] if kind == "openmpi" else ["--output", "tag"]
-    told = _HYDRA if kind == "hydra" else _OPENMPI
-    shim = ("sh", "-c", _shim(plan, told), "sh")
+    variables = _HYDRA if kind == "hydra" else _OPENMPI
+    shim = ("sh", "-c", _shim(plan, variables), "sh")
     return (launcher.program, *options, "-n", str(plan.world_size), *shim, *plan.argv(0))
 
 
 def _open_mpi(plan: JobPlan, agent: str, kind: Family) -> list[str]:
     counts = ",".join(f"{node.host.name}:{len(node.ranks)}" for node in plan.nodes)
     place = {"block": "slot", "node": "node"}[plan.map_by]
-    ours, layer = ("--mca", "plm_rsh") if kind == "openmpi" else ("--prtemca", "plm_ssh")
+    flag, layer = ("--mca", "plm_rsh") if kind == "openmpi" else ("--prtemca", "plm_ssh")
     own = "orte" if kind == "openmpi" else "prte"
     options = [
         # the daemons there look for the agent's first word too, though they never use it
-        ours, f"{layer}_agent", f"sh {agent}", ours, f"{layer}_no_tree_spawn", "1",
-        ours, f"{own}_keep_fqdn_hostnames", "1", "--leave-session-attached",
+        flag, f"{layer}_agent", f"sh {agent}", flag, f"{layer}_no_tree_spawn", "1",
+        flag, f"{own}_keep_fqdn_hostnames", "1", "--leave-session-attached",
         "-H", counts, "--map-by", place, "--bind-to", "none", "--wdir", plan.cwd,
     ]  # fmt: skip
     if plan.iface:
         name = "oob_tcp_if_include" if kind == "openmpi" else "prte_if_include"
-        options += [ours, name, plan.iface, "--mca", "btl_tcp_if_include", plan.iface]
+        options += [flag, name, plan.iface, "--mca", "btl_tcp_if_include", plan.iface]
     return options
 
 
@@ -149,10 +149,10 @@ def _hydra_hosts(plan: JobPlan) -> str:
     return ",".join(f"{n.host.name}:{count}" for n, count in zip(plan.nodes, counts, strict=True))
 
 
-def _shim(plan: JobPlan, told: Sequence[str]) -> str:
+def _shim(plan: JobPlan, variables: Sequence[str]) -> str:
     """The shell text that gives a rank the variables torch wants, and becomes its program."""
-    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    found = " ".join(f'{name}="${theirs}"' for name, theirs in zip(ours, told, strict=True))
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    found = " ".join(f'{name}="${theirs}"' for name, theirs in zip(names, variables, strict=True))
     address = shlex.quote(plan.master_addr or plan.nodes[0].host.name)
     port = plan.master_port or PORT
     return (

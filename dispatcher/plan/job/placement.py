@@ -29,21 +29,21 @@ from dispatcher.plan.hosts.filters import Choice
 MAPPINGS = ("block", "node")
 
 
-class NoRoom(ValueError):
-    """The ranks do not fit: ``asked`` ranks, room for ``room``, at most ``most`` of them ever.
+class TooFewSlots(ValueError):
+    """The ranks do not fit: ``asked`` ranks, room for ``free``, at most ``most`` of them ever.
 
     ``most`` is None where over-subscription has no bound.
     """
 
-    def __init__(self, asked: int, room: int, most: int | None) -> None:
-        super().__init__(f"{asked} ranks, {room} slots, at most {most}")
+    def __init__(self, asked: int, free: int, most: int | None) -> None:
+        super().__init__(f"{asked} ranks, {free} slots, at most {most}")
         self.asked = asked
-        self.room = room
+        self.free = free
         self.most = most
 
 
 def shares(
-    room: Sequence[int],
+    free: Sequence[int],
     n_ranks: int,
     *,
     map_by: str = "block",
@@ -58,22 +58,22 @@ def shares(
       map_by: "block" or "node".
       most: bound per node when over-subscribed, >= room; None is no bound.
       oversubscribe: whether more ranks than slots may be placed.
-    Raises: NoRoom when the ranks do not fit.
+    Raises: TooFewSlots when the ranks do not fit.
     """
-    bounds: list[int | None] = list(most) if most is not None else [None] * len(room)
-    total = sum(room)
+    bounds: list[int | None] = list(most) if most is not None else [None] * len(free)
+    total = sum(free)
     known = [bound for bound in bounds if bound is not None]
     ceiling = sum(known) if len(known) == len(bounds) else None
     if n_ranks > total and (not oversubscribe or (ceiling is not None and n_ranks > ceiling)):
-        raise NoRoom(n_ranks, total, ceiling)
-    counts = [0] * len(room)
+        raise TooFewSlots(n_ranks, total, ceiling)
+    counts = [0] * len(free)
     if map_by == "block":
         left = n_ranks
-        for index, slots in enumerate(room):
+        for index, slots in enumerate(free):
             counts[index] = min(slots, left)
             left -= counts[index]
     else:
-        left = _deal(counts, n_ranks, list(room))
+        left = _deal(counts, n_ranks, list(free))
     _deal(counts, left, bounds)
     return tuple(counts)
 

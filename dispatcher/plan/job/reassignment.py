@@ -20,11 +20,11 @@ from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 
 
 def with_host(
-    plan: JobPlan, node: int, host: NodePlan, gpus: int = 0, said: str | None = None
+    plan: JobPlan, node: int, host: NodePlan, gpus: int = 0, variable: str | None = None
 ) -> NodePlan | None:
     """``host`` in the place of ``node``; None if it has no room for that node's ranks.
 
-    gpus: how many the host has, as counted there; 0 where it has none. said: its
+    gpus: how many the host has, as counted there; 0 where it has none. variable: its
     ``CUDA_VISIBLE_DEVICES``. What there is to be seen bounds a host whose slots nobody has
     said; without GPUs it takes what it is given.
     """
@@ -33,7 +33,7 @@ def with_host(
         return replace(host, index=node, ranks=())
     slots = host.slots
     if not slots and taken.slots:
-        seen = gpus if said is None or plan.devices == "node" else len(visible(said, gpus))
+        seen = gpus if variable is None or plan.devices == "node" else len(visible(variable, gpus))
         if gpus and seen < len(taken.slots):
             return None
         slots = tuple(map(str, range(len(taken.slots))))
@@ -53,18 +53,18 @@ def replaced(plan: JobPlan, nodes: Mapping[int, NodePlan]) -> JobPlan:
 
 def shrunk(plan: JobPlan, gone: frozenset[int]) -> JobPlan:
     """``plan`` without the nodes ``gone``; the others are numbered anew, and so are all ranks."""
-    kept = [node for node in plan.nodes if node.index not in gone]
+    remaining = [node for node in plan.nodes if node.index not in gone]
     if plan.is_open:
         return replace(
-            plan, nodes=tuple(replace(node, index=index) for index, node in enumerate(kept))
+            plan, nodes=tuple(replace(node, index=index) for index, node in enumerate(remaining))
         )
-    counts = [len(node.ranks) for node in kept]
+    counts = [len(node.ranks) for node in remaining]
     ranks = placement.ranks_of(counts, plan.map_by)
     return replace(
         plan,
         np=None if plan.np is None else sum(counts),
         nodes=tuple(
-            replace(node, index=index, ranks=ranks[index]) for index, node in enumerate(kept)
+            replace(node, index=index, ranks=ranks[index]) for index, node in enumerate(remaining)
         ),
     )
 

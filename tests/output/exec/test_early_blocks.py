@@ -25,7 +25,7 @@ class Table:
     def rest(self) -> bytes:
         self.early.close()
         blocks = {name: self.kept.block(node, 1) for node, name in enumerate(NAMES)}
-        return b"".join(gathered(blocks, shown=self.early.shown))
+        return b"".join(gathered(blocks, early=self.early.early))
 
 
 def test_most_hosts_first_and_the_rest_at_the_end() -> None:

@@ -16,7 +16,14 @@ from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.live_table import LAST, Snapshot, Table
 from dispatcher.output.terminal.footer import drawn
-from dispatcher.output.terminal.watch_table import HELP, SORTS, ViewState, WatchTable, chosen, keys
+from dispatcher.output.terminal.watch_table import (
+    HELP,
+    SORTS,
+    ViewState,
+    WatchTable,
+    keys,
+    selected,
+)
 
 GIB = 1 << 30
 
@@ -294,12 +301,13 @@ def test_sorting_and_choosing() -> None:
         run.table.output(rank, 1, b"x\n")
         run.now += pause
     rows = run.table.snapshot().rows
-    order = {sort: [row.rank for row in chosen(rows, ViewState(sort))] for sort in SORTS}
+    order = {sort: [row.rank for row in selected(rows, ViewState(sort))] for sort in SORTS}
     assert order["rank"] == [0, 1, 2, 3]
     assert order["silence"] == [1, 2, 0, 3]
-    assert [row.rank for row in chosen(rows, ViewState(filter="n1"))] == [2, 3]
-    assert [row.rank for row in chosen(rows, ViewState(filter="1"))] == [1, 2, 3]  # n1, and rank 1
-    assert chosen(rows, ViewState(filter="gpu")) == []
+    assert [row.rank for row in selected(rows, ViewState(filter="n1"))] == [2, 3]
+    by_one = [row.rank for row in selected(rows, ViewState(filter="1"))]
+    assert by_one == [1, 2, 3]  # n1, and rank 1
+    assert selected(rows, ViewState(filter="gpu")) == []
 
 
 # -- keys ----------------------------------------------------------------------------

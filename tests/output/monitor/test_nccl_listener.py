@@ -6,8 +6,8 @@ from dispatcher.core.events.run_events import Entry, Event, RankSpawned, RanksPl
 from dispatcher.output.monitor.nccl_listener import (
     FIRST,
     MOST_LINE,
-    PATIENCE,
     SETTLED,
+    SILENT_LIMIT,
     NcclListener,
 )
 from dispatcher.output.terminal.notes import Notes
@@ -52,7 +52,7 @@ def test_told_once_when_all_hosts_have_spoken() -> None:
     assert ears.told == []
     assert not ears.wait(SETTLED)
     ears.hear(4, SOCKET)
-    assert not ears.wait(PATIENCE)
+    assert not ears.wait(SILENT_LIMIT)
     said: list[str] = []
     notes = Notes(HOSTS, said.append, verbose=False)
     for event in ears.told:
@@ -62,7 +62,7 @@ def test_told_once_when_all_hosts_have_spoken() -> None:
         "  hint: dispatch check --nccl -H b03",
     ]
     assert ears.sink.lines(HOSTS) == said
-    assert {node: one.net for node, one in ears.sink.said().items()} == {
+    assert {node: one.net for node, one in ears.sink.networks().items()} == {
         0: "IB", 1: "IB", 2: "Socket",
     }  # fmt: skip
     ears.begin()  # another attempt has said nothing yet
@@ -74,10 +74,10 @@ def test_hosts_that_stay_silent_are_not_waited_for() -> None:
     ears.hear(0, IB)
     ears.hear(2, SOCKET)
     assert ears.wait(SETTLED)
-    assert not ears.wait(PATIENCE)
+    assert not ears.wait(SILENT_LIMIT)
     assert len(ears.told) == 1
     ears.hear(4, SOCKET)  # late, and as odd
-    assert not ears.wait(PATIENCE)
+    assert not ears.wait(SILENT_LIMIT)
     assert len(ears.told) == 2
 
 
@@ -85,10 +85,10 @@ def test_nobody_asked() -> None:
     ears = Ears(debug="WARN")
     ears.hear(2, b"x" * FIRST)
     ears.hear(2, b"\n" + SOCKET)  # too late to be looked for
-    assert ears.sink.said() == {}
+    assert ears.sink.networks() == {}
     ears.hear(0, IB)  # its program asks by itself
     ears.hear(2, b"\n" + SOCKET)
-    assert len(ears.sink.said()) == 2
+    assert len(ears.sink.networks()) == 2
 
 
 def test_a_line_without_end_takes_no_room() -> None:
@@ -97,11 +97,11 @@ def test_a_line_without_end_takes_no_room() -> None:
         ears.hear(0, b"NCCL " * 4096)
     assert sum(map(len, ears.sink._rests.values())) <= MOST_LINE
     ears.hear(0, b"\n" + IB)
-    assert ears.sink.said()[0].net == "IB"
+    assert ears.sink.networks()[0].net == "IB"
 
 
 def test_words_that_come_before_the_news_of_their_rank() -> None:
     ears = Ears()
     ears.begin(IB)
-    assert len(ears.sink.said()) == 3
+    assert len(ears.sink.networks()) == 3
     assert not ears.wait(SETTLED)  # all have spoken

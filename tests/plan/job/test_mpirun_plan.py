@@ -102,7 +102,7 @@ def test_ranks_that_are_not_used_are_not_told() -> None:
 )
 def test_what_it_cannot_do(hosts: str, fields: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        mpirun_plan.judge(planned(hosts, **fields))
+        mpirun_plan.check(planned(hosts, **fields))
 
 
 def test_what_is_left_to_us_is_one_process_here() -> None:

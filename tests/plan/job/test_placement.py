@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.plan.job.placement import NoRoom, ranks_of, shares
+from dispatcher.plan.job.placement import TooFewSlots, ranks_of, shares
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_extra_ranks_are_dealt_out_in_turn(
 
 
 def test_more_ranks_than_slots_must_be_asked_for() -> None:
-    with pytest.raises(NoRoom) as caught:
+    with pytest.raises(TooFewSlots) as caught:
         shares([2, 2], 5)
-    assert (caught.value.asked, caught.value.room) == (5, 4)
+    assert (caught.value.asked, caught.value.free) == (5, 4)
 
 
 def test_max_slots_holds_even_when_asked() -> None:
-    with pytest.raises(NoRoom) as caught:
+    with pytest.raises(TooFewSlots) as caught:
         shares([2, 2], 6, most=[2, 3], oversubscribe=True)
     assert caught.value.most == 5
 
@@ -88,7 +88,7 @@ def test_oversubscription_respects_every_bound(
     most = [slots + data.draw(st.integers(0, 5)) for slots in room]
     try:
         counts = shares(room, n_ranks, map_by=map_by, most=most, oversubscribe=True)
-    except NoRoom:
+    except TooFewSlots:
         assert n_ranks > sum(most)
     else:
         assert sum(counts) == n_ranks
