@@ -1,4 +1,4 @@
-"""The command line: options to plan to exit code. Thin; one file a command.
+"""The command line: options to plan to exit code. Thin; ``COMMANDS`` says which file has what.
 
 ``console`` is the console script ``dispatch``, ``main`` the same as a function.
 The first word chooses the command; anything else is the main one, ``run``. A
@@ -16,7 +16,38 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from dispatcher.cli.command_table import COMMANDS
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # nothing of ours, nor typing, is loaded before ``console`` has begun
+    from typing import Any
+
+    from dispatcher.model.errors import DispatchError
+
+#: command -> below this package, the class of what it takes and the function that does it: by
+#: name, since they are loaded when they are wanted, and ``--help`` wants the first alone
+COMMANDS = {
+    "run": ("run.run:RunOptions", "run.launch:launch"),
+    "exec": ("exec.exec:ExecOptions", "exec.run_exec:run"),
+    "check": ("checks.check:CheckOptions", "checks.run_check:run"),
+    "connect": ("exec.connect:ConnectOptions", "exec.connect:connect"),
+    "jobs": ("jobs.jobs:JobsOptions", "jobs.jobs:jobs"),
+    "attach": ("jobs.attach:AttachOptions", "jobs.attach:attach"),
+    "logs": ("jobs.logs:LogsOptions", "jobs.logs:logs"),
+    "stop": ("jobs.attach:StopOptions", "jobs.attach:stop"),
+    "top": ("jobs.top:TopOptions", "jobs.top:top"),
+    "stacks": ("jobs.stacks:StacksOptions", "jobs.stacks:stacks"),
+    "kill": ("jobs.sweep:KillOptions", "jobs.sweep:kill"),
+    "sweep": ("jobs.sweep:SweepOptions", "jobs.sweep:sweep"),
+    "get": ("exec.get:GetOptions", "exec.get:get"),
+    "report": ("tools.report:ReportOptions", "tools.report:report"),
+    "config": ("tools.config:ConfigOptions", "tools.config:config"),
+    "completion": ("tools.completion:CompletionOptions", "tools.completion:completion"),
+    "man": ("tools.man:ManOptions", "tools.man:man"),
+    "hosts": ("tools.hosts:HostsOptions", "tools.hosts:hosts"),
+    "import": ("tools.import_:ImportOptions", "tools.import_:translated"),
+    "fold": ("tools.fold:FoldOptions", "tools.fold:folded"),
+    "put": ("exec.put:PutOptions", "exec.put:put"),
+    "shell": ("exec.shell:ShellOptions", "exec.shell:run"),
+}
 
 #: new objects, less those freed, until we look for cycles among them; Python's 700 means a
 #: hundred looks, at what is no rubbish, while modules are being loaded: 6 of 100 ms
@@ -42,15 +73,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _call(words: list[str]) -> int:
     if "_DISPATCH_COMPLETE" in os.environ:  # a shell asks what may follow
-        from dispatcher.cli.tools.completion import answer
-
-        return answer(os.environ["_DISPATCH_COMPLETE"])
+        return int(named("tools.completion:answer")(os.environ["_DISPATCH_COMPLETE"]))
     if words[:1] == ["help"]:  # as git, docker and kubectl have it; ``help exec`` too
         words = [*words[1:2], "--help"]
     command = words.pop(0) if words and words[0] in COMMANDS else "run"
-    module = importlib.import_module(f"dispatcher.cli.{COMMANDS[command]}")
-    code: int = module.main(words)
-    return code
+    return int(named("entry:enter")(command, words))
+
+
+def named(path: str) -> Any:
+    """What ``module:name`` is, below this package."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(f"dispatcher.cli.{module}"), name)
+
+
+def complain(error: DispatchError) -> int:
+    """Tell ``error`` on standard error; its exit code."""
+    sys.stderr.write(f"error: {error.message}\n")
+    if error.hint:
+        sys.stderr.write(f"  hint: {error.hint}\n")
+    return error.exit_code
+
+
+def say(line: str) -> None:
+    """One line on standard error, in one write: what a command says beside its output."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def console() -> None:

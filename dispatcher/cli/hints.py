@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.api.request import cwd_of
-from dispatcher.cli.options import mistakes
-from dispatcher.cli.options import mistakes as retyped
+from dispatcher.cli import mistakes
 from dispatcher.cli.options.host_options import only_typed
-from dispatcher.cli.options.option_classes import ExecOptions, HostOptions, RunOptions
 from dispatcher.model.failure import Kind
+
+if TYPE_CHECKING:
+    from dispatcher.cli.exec.exec import ExecOptions
+    from dispatcher.cli.options.host_options import HostOptions
+    from dispatcher.cli.run.run import RunOptions
 
 _BARE = re.compile(r"[A-Za-z0-9][\w.-]*\Z")
 #: of a name that was meant for another: ``difflib``'s measure
@@ -38,6 +41,9 @@ class Advice:
         """What to do about ``trouble``; None: nothing is known here."""
         if trouble == Kind.DNS.value:
             return self._no_such_host()
+        from dispatcher.cli.exec.exec import ExecOptions
+        from dispatcher.cli.run.run import RunOptions
+
         options = self._options
         if isinstance(options, RunOptions):
             if trouble in ("no script", "cwd"):
@@ -54,14 +60,16 @@ class Advice:
         options = only_typed(self._options)
         named, lists = options.hostfile, options.lists
         if not named and len(lists) == 1 and os.path.isfile(lists[0]):
-            line = retyped.as_file(lists[0])
+            line = mistakes.as_file(lists[0])
             return f"{line}  # it is a file here, and -w takes lists" if line else None
         if not named or not _BARE.match(named) or os.path.lexists(named):
             return None
         near = _near(named, ".", os.path.isfile)
         if near is None:
             return f"getent hosts {named}  # and there is no such file here"
-        return f"{retyped.respelled(named, near)}  # there is no such file here; did you mean this?"
+        return (
+            f"{mistakes.respelled(named, near)}  # there is no such file here; did you mean this?"
+        )
 
 
 def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
@@ -77,12 +85,12 @@ def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
     near = _near(os.path.basename(path), os.path.dirname(path), os.path.isfile)
     if near is not None:
         found = os.path.join(os.path.dirname(words[0]), near)
-        line = retyped.line([*retyped.options(), found, *words[1:]])
+        line = mistakes.line([*mistakes.options(), found, *words[1:]])
         return f"{line}  # {absent}; did you mean this?"
     if command := mistakes.near_command(words):
         return f"{command}  # {absent}; did you mean this?"
     if "/" not in words[0] and not words[0].endswith(".py"):
-        line = retyped.line([*retyped.options(), "--no-python", *words])
+        line = mistakes.line([*mistakes.options(), "--no-python", *words])
         return f"{line}  # {absent}; if it is a program"
     return f"ls {shlex.quote(os.path.dirname(path))}  # {absent}"
 

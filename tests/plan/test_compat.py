@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher import cli
-from dispatcher.cli.run.run import command as run_command
+from dispatcher.cli.entry import load
 from dispatcher.model.errors import UsageError
 from dispatcher.plan import compat
 from dispatcher.plan.compat import translate
 
+RUN = load("run")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "migration.md"
 ROWS = re.findall(r"^\| `(.+?)` \| `(dispatch .+?)` \|$", DOCUMENT.read_text(), re.M)
 TABLES = {
@@ -38,7 +39,7 @@ def test_the_document(line: str, wanted: str) -> None:
 @pytest.mark.parametrize(("line", "wanted"), ROWS, ids=[row[0][:40] for row in ROWS])
 def test_dispatch_takes_what_it_is_told(line: str, wanted: str) -> None:
     words = shlex.split(wanted)[1:]
-    with run_command.make_context("dispatch", words) as context:
+    with RUN.make_context("dispatch", words) as context:
         assert context.params["words"]
         program = translate(shlex.split(line)).program
         assert context.params["words"] == program
@@ -46,7 +47,7 @@ def test_dispatch_takes_what_it_is_told(line: str, wanted: str) -> None:
 
 @pytest.mark.parametrize("who", TABLES)
 def test_every_flag_becomes_options_that_exist(who: str) -> None:
-    known = {name for param in run_command.params for name in (*param.opts, *param.secondary_opts)}
+    known = {name for param in RUN.params for name in (*param.opts, *param.secondary_opts)}
     for name, flag in TABLES[who].items():
         try:
             words = flag.becomes(*["1"] * flag.values) or ()

@@ -1,279 +1,90 @@
-"""``dispatch check``: is the cluster fit for a job, and which host is not?
-
-All hosts stand before all checks; what comes out is which of them are fit for a job.
-"""
+"""``dispatch check``: what it takes; each class is a section of its help."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from typing import Literal
 
-import click
-
-from dispatcher.api.request import cwd_of, python_of
-from dispatcher.api.transports import allow_open_files
-from dispatcher.checks import report
-from dispatcher.checks.check import Asked, Check
-from dispatcher.checks.report import CheckReport
-from dispatcher.checks.xid import parse_table
-from dispatcher.cli import entry
-from dispatcher.cli.checks import check_table
-from dispatcher.cli.entry import CONTEXT, enter
-from dispatcher.cli.help import section
-from dispatcher.cli.hints import Advice
-from dispatcher.cli.options.connect_options import TransportPool
-from dispatcher.cli.options.host_options import find_hosts, how_options, where_options
-from dispatcher.cli.options.option_classes import CheckOptions, LoginOptions, count, seconds
-from dispatcher.cli.say import say
-from dispatcher.model import errors
-from dispatcher.model.errors import UsageError
-from dispatcher.model.host import Host
-from dispatcher.plan.job.request import parse_seconds
-
-#: seconds for all of it
-QUICK, FULL = 20.0, 60.0
-#: seconds to reach one host
-CONNECT = 10.0
-#: exit code when a host is not fit
-UNFIT = 1
-MOST_TABLE = 1 << 20
+from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli.options.host_options import LoginOptions, WhereOptions
 
 
-def run(options: CheckOptions) -> int:
-    """Check the hosts that the options name; the exit code. Raises: UsageError."""
-    words = options.words
-    if len(words) > 1:
-        raise UsageError(f"one script at most: {words[1]!r} is a second word")
-    full = options.full
-    targets = find_hosts(options, say, slots=full)
-    time_limit, chosen = (
-        limit(options.check_timeout, full=full),
-        checks(options.xid_table, options.site_checks, full=full),
+class ReadingOptions(Options, section="Checks"):
+    """What is looked at on every host."""
+
+    full: bool = option(help="Also check GPUs, kernel log, InfiniBand and mounts; slower.")
+    python: str | None = option(metavar="PATH", help="Python for the ranks, as in a run.")
+    chdir: str | None = option(
+        metavar="DIR", help="Working directory of the ranks [default: this one]."
     )
-    asked = Asked(cwd_of(options.chdir), words[0] if words else "", options.iface)
-    want = wanted(targets, asked, options.python, time_limit, options.site_checks, full=full)
-    began = time.monotonic()
-    found = examined(
-        targets, want, chosen, options, time_limit,
-        count(options.master_port, "--master-port", None, 65535),
-    )  # fmt: skip
-    took = time.monotonic() - began
-    if options.as_json:
-        sys.stdout.write(json.dumps(check_table.record(found, took), indent=2) + "\n")
-    else:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        shown = check_table.lines(
-            found, took, colour=colour, every=options.verbose, advise=Advice(options)
-        )
-        sys.stdout.write("".join(f"{line}\n" for line in shown))
-    if found.lost:
-        return errors.CLUSTER
-    return 0 if all(found.fit(host) for host in found.hosts) else UNFIT
-
-
-def limit(text: str | None, *, full: bool) -> float:
-    """Seconds that everything may take. Raises: UsageError."""
-    if text is None:
-        return FULL if full else QUICK
-    limit = parse_seconds(text, "--check-timeout")
-    if limit < 1:
-        raise UsageError(f"--check-timeout {text}: less than a second", hint="--check-timeout 20")
-    return limit
-
-
-def checks(
-    xid_table: str | None = None, site_checks: str | None = None, *, full: bool
-) -> tuple[Check, ...]:
-    """The checks that the options of these names ask for. Raises: UsageError."""
-    if not full:
-        for option, given in (("--xid-table", xid_table), ("--site-checks", site_checks)):
-            if given:
-                raise UsageError(f"{option} needs the full check")
-        return report.QUICK
-    levels: Mapping[int, str] = {}
-    path = xid_table
-    if path:
-        try:
-            with open(path, encoding="utf-8", errors="backslashreplace") as file:
-                levels = parse_table(file.read(MOST_TABLE), f"--xid-table {path}")
-        except OSError as error:
-            raise UsageError(f"--xid-table {path}: {(error.strerror or '').lower()}") from None
-    return (*report.QUICK, *report.full(levels, site_checks=bool(site_checks)))
-
-
-def wanted(
-    hosts: tuple[Host, ...],
-    asked: Asked,
-    python: str | None,
-    seconds: float,
-    site_checks: str | None = None,
-    *,
-    full: bool,
-) -> report.Want:
-    """What must be read on ``hosts``. python: the ranks', None for the usual one."""
-    from dispatcher.runner.surveys import readings_limit
-
-    script = os.path.join(asked.cwd, asked.script) if asked.script else ""
-    return report.Want(
-        Asked(asked.cwd, script, asked.iface),
-        python or python_of(os.environ),
-        {host.name: host.python for host in hosts if host.python},
-        readings_limit(seconds),
-        full=full,
-        site=site_checks or "",
+    iface: str | None = option(metavar="NAME", help="Network interface of the ranks.")
+    master_port: str | None = option(metavar="PORT", help="Try this port on host 0 [any free one].")
+    check_timeout: str | None = option(
+        metavar="S", help="Seconds for everything [20; 60 with --full]."
     )
-
-
-def examined(
-    hosts: tuple[Host, ...],
-    want: report.Want,
-    chosen: tuple[Check, ...],
-    options: LoginOptions,
-    time_limit: float,
-    port: int | None,
-) -> CheckReport:
-    """The report on ``hosts``, which are visited for it."""
-    from dispatcher.runner.surveys import examine
-
-    allow_open_files(len(hosts))
-    if not want.asked.script:
-        chosen = tuple(check for check in chosen if check.name != "script")
-    connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
-    with TransportPool(options) as reach:
-        return examine(
-            hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port
-        )
-
-
-EPILOG = """\b
-Examples:
-  dispatch check -H hostfile train.py
-  dispatch check -H hostfile --full --json
-  dispatch check -H hostfile --pairs --svg map.svg
-  dispatch check -H hostfile --pairs --backend nccl      # or gloo on CPUs, mpi, tcp
-  dispatch check -H hostfile --nccl --apply nccl.env
-  dispatch --env-file nccl.env -H hostfile train.py
-  dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
-A run does by itself what costs nothing: --check quick. dispatch --check full does all of this.
-Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 usage;
-125 a host was not reached; 130 Ctrl-C.
-"""
-
-
-@entry.command(
-    "check",
-    CheckOptions,
-    context_settings={**CONTEXT, "allow_interspersed_args": True},
-    epilog=EPILOG,
-)
-@click.argument("words", nargs=-1, metavar="[SCRIPT]")
-@where_options
-@section(
-    "Checks",
-    click.option(
-        "--full", is_flag=True, help="Also check GPUs, kernel log, InfiniBand and mounts; slower."
-    ),
-    click.option("--python", metavar="PATH", help="Python for the ranks, as in a run."),
-    click.option(
-        "--chdir", metavar="DIR", help="Working directory of the ranks [default: this one]."
-    ),
-    click.option("--iface", metavar="NAME", help="Network interface of the ranks."),
-    click.option("--master-port", metavar="PORT", help="Try this port on host 0 [any free one]."),
-    click.option(
-        "--check-timeout", metavar="S", help="Seconds for everything [20; 60 with --full]."
-    ),
-    click.option(
-        "--xid-table",
+    xid_table: str | None = option(
         metavar="FILE",
         help="With --full: lines of NUMBER critical|warn|ignore for the driver's Xid messages.",
-    ),
-    click.option(
-        "--site-checks",
+    )
+    site_checks: str | None = option(
         metavar="DIR",
         help="With --full: run the executables in DIR of each host; each prints a JSON line.",
-    ),
-)
-@section(
-    "Pairs of hosts",
-    click.option("--pairs", is_flag=True, help="Measure hosts two by two; find the slow one."),
-    click.option(
-        "--backend",
-        type=click.Choice(["tcp", "mpi", "nccl", "gloo"]),
-        help="Measure plain TCP, or ranks of --python: MPI, NCCL on GPU 0, gloo (CPU) [tcp].",
-    ),
-    click.option("--rounds", metavar="N|all", help="At most N rounds, or all pairs [4]."),
-    click.option(
-        "--slow", metavar="SHARE", help="A pair is bad below this share of the usual [0.5]."
-    ),
-    click.option("--svg", metavar="FILE", help="Write the heat map to FILE."),
-)
-@section(
-    "NCCL",
-    click.option(
-        "--nccl", is_flag=True, help="What NCCL will use on every host, and which settings to give."
-    ),
-    click.option(
+    )
+
+
+class PairOptions(Options, section="Pairs of hosts"):
+    """How hosts are measured two by two."""
+
+    pairs: bool = option(help="Measure hosts two by two; find the slow one.")
+    backend: Literal["tcp", "mpi", "nccl", "gloo"] | None = option(
+        help="Measure plain TCP, or ranks of --python: MPI, NCCL on GPU 0, gloo (CPU) [tcp]."
+    )
+    rounds: str | None = option(metavar="N|all", help="At most N rounds, or all pairs [4].")
+    slow: str | None = option(
+        metavar="SHARE", help="A pair is bad below this share of the usual [0.5]."
+    )
+    svg: str | None = option(metavar="FILE", help="Write the heat map to FILE.")
+
+
+class NcclOptions(Options, section="NCCL"):
+    """What is asked of NCCL."""
+
+    nccl: bool = option(help="What NCCL will use on every host, and which settings to give.")
+    texts: tuple[str, ...] = option(
         "--from",
-        "texts",
-        multiple=True,
         metavar="FILE",
         help="Read a host's ibstatus, rdma link, ip addr, env ... from FILE; may be repeated.",
-    ),
-    click.option("--apply", "apply", metavar="FILE", help="Write the advice for --env-file."),
-    click.option("--log", "log", metavar="FILE", help="Compare with NCCL's INFO lines in FILE."),
-)
-@section(
-    "Output",
-    click.option(
-        "-v", "--verbose", is_flag=True, help="Also show checks that are fine everywhere."
-    ),
-    click.option("--json", "as_json", is_flag=True, help="The result as one JSON object."),
-)
-@section(
-    "Connections",
-    click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10]."),
-)
-@how_options
-def command(options: CheckOptions) -> int:
+    )
+    apply: str | None = option(metavar="FILE", help="Write the advice for --env-file.")
+    log: str | None = option(metavar="FILE", help="Compare with NCCL's INFO lines in FILE.")
+
+
+class FindingOptions(Options, section="Output"):
+    """What is shown of it."""
+
+    verbose: bool = option("-v", help="Also show checks that are fine everywhere.")
+    as_json: bool = option("--json", help="The result as one JSON object.")
+    connect_timeout: str | None = option(
+        "-t", section="Connections", metavar="S", help="Seconds to reach a host [10]."
+    )
+
+
+class CheckOptions(
+    WhereOptions, ReadingOptions, PairOptions, NcclOptions, FindingOptions, LoginOptions
+):
     """Look at all hosts at once and say which are fit for a job, which are not, and why."""
-    kinds = [
-        kind
-        for kind, wanted in (
-            ("full", options.full),
-            ("pairs", options.pairs),
-            ("nccl", options.nccl),
-        )
-        if wanted
-    ]
-    if len(kinds) > 1:
-        raise UsageError(f"--{kinds[0]} and --{kinds[1]} exclude each other")
-    if options.words and kinds and not options.full:
-        raise UsageError(f"--{kinds[0]} looks at no script")
-    for option, given, kind in (
-        ("--backend", options.backend, "pairs"),
-        ("--rounds", options.rounds, "pairs"),
-        ("--slow", options.slow, "pairs"),
-        ("--svg", options.svg, "pairs"),
-        ("--from", options.texts, "nccl"),
-        ("--apply", options.apply, "nccl"),
-        ("--log", options.log, "nccl"),
-    ):
-        if given and kind not in kinds:
-            raise UsageError(f"{option} needs --{kind}")
-    if options.nccl:
-        from dispatcher.cli.checks import nccl
 
-        return nccl.run(options)
-    if options.pairs:
-        from dispatcher.cli.checks import pairs
+    epilog = """\b
+    Examples:
+      dispatch check -H hostfile train.py
+      dispatch check -H hostfile --full --json
+      dispatch check -H hostfile --pairs --svg map.svg
+      dispatch check -H hostfile --pairs --backend nccl      # or gloo on CPUs, mpi, tcp
+      dispatch check -H hostfile --nccl --apply nccl.env
+      dispatch --env-file nccl.env -H hostfile train.py
+      dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
+    A run does by itself what costs nothing: --check quick. dispatch --check full does all of this.
+    Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 usage;
+    125 a host was not reached; 130 Ctrl-C.
+    """
 
-        return pairs.run(options)
-    return run(options)
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch check`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch check")
+    words: tuple[str, ...] = argument(metavar="[SCRIPT]")

@@ -13,9 +13,10 @@ from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_advice import Advice, advise
 from dispatcher.checks.nccl_model import READINGS, HostNet, Message, from_text, text_of
+from dispatcher.cli import say
+from dispatcher.cli.checks.check import CheckOptions
+from dispatcher.cli.options.declaration import seconds
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
-from dispatcher.cli.options.option_classes import CheckOptions, seconds
-from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text

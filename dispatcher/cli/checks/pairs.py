@@ -25,10 +25,11 @@ from dispatcher.checks.pair_ranking import (
     rank_pairs,
     tournament,
 )
+from dispatcher.cli import say
+from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.connect_options import TransportPool
+from dispatcher.cli.options.declaration import count, seconds
 from dispatcher.cli.options.host_options import find_hosts
-from dispatcher.cli.options.option_classes import CheckOptions, count, seconds
-from dispatcher.cli.say import say
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host

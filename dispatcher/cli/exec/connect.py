@@ -3,68 +3,69 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
-import click
-
-from dispatcher.cli import entry
-from dispatcher.cli.entry import MIXED, enter
-from dispatcher.cli.help import section
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import converted, option
 from dispatcher.cli.options.host_options import (
-    how_options,
-    time_options,
+    KeepOptions,
+    LimitOptions,
+    LoginOptions,
+    WhereOptions,
     verbose_option,
-    where_options,
 )
-from dispatcher.cli.options.option_classes import ConnectOptions, replace
 from dispatcher.model.errors import DispatchError, UsageError
 
-EPILOG = """\b
-Examples:
-  dispatch connect -H hostfile          # then all commands are quick, for ten idle minutes
-  dispatch connect --list
-  dispatch connect --close [-w n07]
-One process of yours in the background has them; it ends when they do. Keys with a
-passphrase must be in an SSH agent.
-"""
+
+class KeptOptions(KeepOptions, section="Connections"):
+    """Which connections stay open."""
+
+    keep: str | None = option(
+        default="600", metavar="S", help="Close them after S idle seconds [600]."
+    )
+    listing: bool = option("--list", help="List the hosts that are connected.")
+    closing: bool = option(
+        "--close", help="Close all connections, or only those to the hosts of -H and -w."
+    )
+    verbose: bool = verbose_option()
 
 
-@entry.command("connect", ConnectOptions, context_settings=MIXED, epilog=EPILOG)
-@where_options
-@section(
-    "Connections",
-    click.option("--keep", metavar="S", help="Close them after S idle seconds [600]."),
-    click.option("--list", "listing", is_flag=True, help="List the hosts that are connected."),
-    click.option(
-        "--close", "closing", is_flag=True,
-        help="Close all connections, or only those to the hosts of -H and -w.",
-    ),
-    verbose_option,
-)  # fmt: skip
-@time_options
-@how_options
-def command(options: ConnectOptions) -> int:
+class ConnectOptions(WhereOptions, KeptOptions, LimitOptions, LoginOptions):
     """Connect to all hosts, and keep the connections for the commands to come."""
+
+    epilog = """\b
+    Examples:
+      dispatch connect -H hostfile          # then all commands are quick, for ten idle minutes
+      dispatch connect --list
+      dispatch connect --close [-w n07]
+    One process of yours in the background has them; it ends when they do. Keys with a
+    passphrase must be in an SSH agent.
+    """
+
+
+def connect(options: ConnectOptions) -> int:
+    """Run ``true`` on all hosts over connections that stay, or list or close these; the exit code.
+
+    Raises: UsageError.
+    """
     if options.listing or options.closing:
         return _ask(options)
     from dispatcher.api.transports import allow_open_files
+    from dispatcher.cli.exec.exec import ExecOptions
     from dispatcher.cli.exec.run_exec import carry_out, limits
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.cli.options.host_options import find_hosts
-    from dispatcher.cli.say import say
     from dispatcher.plan.exec_plan import ExecPlan
 
     hosts = find_hosts(options, say)
     allow_open_files(len(hosts))
-    options = replace(options, gather=True)
+    shown = converted(options, ExecOptions, gather=True)
     with TransportPool(options) as reach:
-        return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), options, reach)
+        return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)
 
 
 def _ask(options: ConnectOptions) -> int:
     """List, or close; prints the hosts to which connections are open."""
     from dispatcher.cli.options.host_options import find_hosts, hosts_typed
-    from dispatcher.cli.say import say
     from dispatcher.model.hostset import fold
     from dispatcher.remote.protocol.mux import Malformed
     from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask
@@ -84,8 +85,3 @@ def _ask(options: ConnectOptions) -> int:
     elif options.listing:
         print(f"{fold(names)} ({len(names)}), for {said['idle']:g} idle seconds")
     return os.EX_OK
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch connect`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch connect")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.hints import Advice
-from dispatcher.cli.options.option_classes import ExecOptions
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.run_events import Sink

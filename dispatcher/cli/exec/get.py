@@ -6,25 +6,12 @@ import os
 import time
 from collections.abc import Sequence
 
-import click
-
 from dispatcher.bootstrap import payload, shell
-from dispatcher.cli import entry
-from dispatcher.cli.entry import CONTEXT, enter
-from dispatcher.cli.exec.run_copy import conclude, here, run, there
+from dispatcher.cli import say
+from dispatcher.cli.exec.run_copy import CopyOptions, conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
-from dispatcher.cli.help import section
-from dispatcher.cli.options.host_options import (
-    copy_options,
-    find_hosts,
-    how_options,
-    keep_option,
-    time_options,
-    verbose_option,
-    where_options,
-)
-from dispatcher.cli.options.option_classes import GetOptions
-from dispatcher.cli.say import say
+from dispatcher.cli.options.declaration import argument, option
+from dispatcher.cli.options.host_options import find_hosts, verbose_option
 from dispatcher.core.events.exec_events import is_good
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import UsageError
@@ -33,6 +20,33 @@ from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer.get_files import Fetching, Group
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class GetOptions(CopyOptions, section="Files"):
+    """Copy files and trees REMOTE of every host to DIR/HOST/.
+
+    Names are exact; nothing is expanded there but ~ at the start, the home folder. What a
+    host sends cannot leave its folder. A file whose size and time are equal here is not
+    fetched; an interrupted copy goes on where it stopped.
+
+    {host} in a name is the host's, {rank} each rank of the host in turn, as slots in the
+    hostfile give them. Where DIR has one of them it is the whole name of the folder.
+    """
+
+    epilog = """\b
+    Examples:
+      dispatch get -H hostfile /var/log/syslog logs      logs/n01/syslog, logs/n02/syslog ...
+      dispatch get -w 'n[01-16]' '/data/{host}/out' .
+      dispatch get -w 'n[01-16]' '~/out' outs            quoted, it is the home of each host
+      dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'
+    Exit code: as dispatch exec.
+    """
+
+    paths: tuple[str, ...] = argument(metavar="REMOTE... DIR")
+    max_size: str = option(
+        default="16G", metavar="N[K|M|G]", help="At most N bytes from each host [16G]."
+    )
+    verbose: bool = verbose_option()
 
 
 def get(options: GetOptions) -> int:
@@ -110,46 +124,3 @@ def _size(text: str) -> int:
     if not (number.isascii() and number.isdigit() and len(number) < 13 and unit in ("", *_SIZES)):
         raise UsageError(f"--max-size: not a size: {text!r}", hint="--max-size 500M")
     return int(number) * _SIZES.get(unit, 1)
-
-
-EPILOG = """\b
-Examples:
-  dispatch get -H hostfile /var/log/syslog logs      logs/n01/syslog, logs/n02/syslog ...
-  dispatch get -w 'n[01-16]' '/data/{host}/out' .
-  dispatch get -w 'n[01-16]' '~/out' outs            quoted, it is the home of each host
-  dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'
-Exit code: as dispatch exec.
-"""
-
-
-@entry.command(
-    "get", GetOptions, context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
-)
-@click.argument("paths", nargs=-1, metavar="REMOTE... DIR")
-@where_options
-@time_options
-@copy_options
-@section(
-    "Files",
-    click.option("--max-size", metavar="N[K|M|G]", help="At most N bytes from each host [16G]."),
-    verbose_option,
-)
-@section("Connections", keep_option)
-@how_options
-def command(options: GetOptions) -> int:
-    """Copy files and trees REMOTE of every host to DIR/HOST/.
-
-    Names are exact; nothing is expanded there but ~ at the start, the home folder. What a
-    host sends cannot leave its folder. A file whose size and time are equal here is not
-    fetched; an interrupted copy goes on where it stopped.
-
-    {host} in a name is the host's, {rank} each rank of the host in turn, as slots in the
-    hostfile give them. Where DIR has one of them it is the whole name of the folder.
-    """
-
-    return get(options)
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch get`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch get", {"--keep": "600"})

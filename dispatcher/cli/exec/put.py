@@ -6,26 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from dispatcher.api.transports import LOCAL_NAMES
 from dispatcher.bootstrap import payload, shell
-from dispatcher.cli import entry
-from dispatcher.cli.entry import CONTEXT, enter
-from dispatcher.cli.exec.run_copy import conclude, run, there
+from dispatcher.cli import say
+from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
-from dispatcher.cli.help import section
-from dispatcher.cli.options.host_options import (
-    copy_options,
-    find_hosts,
-    how_options,
-    keep_option,
-    time_options,
-    verbose_option,
-    where_options,
-)
-from dispatcher.cli.options.option_classes import PutOptions, count
-from dispatcher.cli.say import say
+from dispatcher.cli.options.declaration import argument, count, option
+from dispatcher.cli.options.host_options import find_hosts, verbose_option
 from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import UsageError
@@ -38,6 +25,39 @@ from dispatcher.transfer import put_files
 from dispatcher.transfer.dest_dir import names_of
 from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.put_files import Group, Sending, Sources
+
+
+class PutOptions(CopyOptions, section="Files"):
+    """Copy files and trees SRC to DEST on every host.
+
+    DEST is a folder if it ends in /, is one there, or there are several SRC; ~ at its start
+    is the home folder there, if quoted. A file
+    is renamed into its place when all of it is there and compared by SHA-256; modes and
+    times are kept. A file whose size and time are equal there is not sent. An
+    interrupted copy goes on where it stopped; what it left is removed after a week.
+
+    {host} in a name is the host's; {rank} is each rank of the host in turn, as slots in the
+    hostfile give them: in SRC that many files, in DEST a place for each rank's.
+    """
+
+    epilog = """\b
+    Examples:
+      dispatch put -H hostfile train.py conf /opt/job/
+      dispatch put -w 'n[01-16]' node.conf /etc/site.conf
+      dispatch put -w 'n[01-16]' shard.tar '/data/{host}/'
+      dispatch put -H hostfile 'shard-{rank}.bin' /data/       each rank's, on its own host
+    Exit code: as dispatch exec.
+    """
+
+    paths: tuple[str, ...] = argument(metavar="SRC... DEST")
+    branches: str | None = option(
+        "--fanout-tree",
+        metavar="[=K]",
+        bare="",
+        help="Let hosts pass the files on to others, in K branches [8]; automatic for 64 hosts "
+        "and 8 GiB or more.",
+    )
+    verbose: bool = verbose_option()
 
 
 def put(options: PutOptions) -> int:
@@ -180,52 +200,3 @@ class Putting:
             tails=tails,
         )
         return dict(zip(nodes, run(exec_plan, options, sending, self._told), strict=True))
-
-
-EPILOG = """\b
-Examples:
-  dispatch put -H hostfile train.py conf /opt/job/
-  dispatch put -w 'n[01-16]' node.conf /etc/site.conf
-  dispatch put -w 'n[01-16]' shard.tar '/data/{host}/'
-  dispatch put -H hostfile 'shard-{rank}.bin' /data/       each rank's, on its own host
-Exit code: as dispatch exec.
-"""
-
-
-@entry.command(
-    "put", PutOptions, context_settings={**CONTEXT, "allow_interspersed_args": True}, epilog=EPILOG
-)
-@click.argument("paths", nargs=-1, metavar="SRC... DEST")
-@where_options
-@time_options
-@copy_options
-@section(
-    "Files",
-    click.option(
-        "--fanout-tree", "branches", metavar="[=K]",
-        help="Let hosts pass the files on to others, in K branches [8]; automatic for 64 hosts "
-        "and 8 GiB or more.",
-    ),
-    verbose_option,
-)  # fmt: skip
-@section("Connections", keep_option)
-@how_options
-def command(options: PutOptions) -> int:
-    """Copy files and trees SRC to DEST on every host.
-
-    DEST is a folder if it ends in /, is one there, or there are several SRC; ~ at its start
-    is the home folder there, if quoted. A file
-    is renamed into its place when all of it is there and compared by SHA-256; modes and
-    times are kept. A file whose size and time are equal there is not sent. An
-    interrupted copy goes on where it stopped; what it left is removed after a week.
-
-    {host} in a name is the host's; {rank} is each rank of the host in turn, as slots in the
-    hostfile give them: in SRC that many files, in DEST a place for each rank's.
-    """
-
-    return put(options)
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch put`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch put", {"--keep": "600", "--fanout-tree": ""})

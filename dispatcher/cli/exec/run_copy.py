@@ -9,11 +9,17 @@ import signal
 from collections.abc import Sequence
 
 from dispatcher.api.transports import allow_open_files
+from dispatcher.cli import say
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.connect_options import TransportPool
-from dispatcher.cli.options.option_classes import CopyOptions
+from dispatcher.cli.options.declaration import Options, option
+from dispatcher.cli.options.host_options import (
+    KeepOptions,
+    LimitOptions,
+    LoginOptions,
+    WhereOptions,
+)
 from dispatcher.cli.run.run_sinks import may_draw, terminals
-from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import (
     Failed,
     Interrupted,
@@ -33,6 +39,23 @@ from dispatcher.remote.copy.disk import NotGiven, at_home
 from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transfer.host_copy import HostCopy
+
+
+class FileOptions(Options, section="Files"):
+    """How files are compared and left."""
+
+    checksum: bool = option(help="Compare files by SHA-256, not by size and time.")
+    no_resume: bool = option(
+        help="Do not go on with an interrupted copy, and keep nothing for a later one."
+    )
+
+
+class CopyOptions(WhereOptions, LimitOptions, FileOptions, KeepOptions, LoginOptions):
+    """What ``put`` and ``get`` share."""
+
+    paths: tuple[str, ...] = ()
+    verbose: bool = False
+
 
 _HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
 

@@ -13,18 +13,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli.options import mistakes, sudo
+from dispatcher.cli import mistakes, say
+from dispatcher.cli.exec.exec import ExecOptions
+from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import WINDOW, fanout
-from dispatcher.cli.options.host_options import find_hosts, hosts_typed, only_typed
-from dispatcher.cli.options.option_classes import (
-    ExecOptions,
+from dispatcher.cli.options.declaration import count, replace, seconds
+from dispatcher.cli.options.host_options import (
     LimitOptions,
-    count,
-    replace,
-    seconds,
+    TreeOptions,
+    find_hosts,
+    hosts_typed,
+    only_typed,
 )
 from dispatcher.cli.options.option_defaults import said_by, typed
-from dispatcher.cli.say import say
 from dispatcher.core.events.exec_events import Outcome, is_good
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -107,6 +108,8 @@ def run(options: ExecOptions) -> int:
         sudo=sudo.user(options),
         terminal=terminal_size(options),
     )
+    if options.pty and options.fanout_tree is not None:
+        raise UsageError("--fanout-tree and --pty exclude each other")
     tree = fanout(options, exec_plan.hosts)
     allow_open_files(len(exec_plan.hosts))
     from dispatcher.cli.options.connect_options import TransportPool
@@ -134,14 +137,13 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
 def limits(options: LimitOptions) -> ExecLimits:
     """The limits that the options set. Raises: UsageError."""
     usual = ExecLimits()
+    by_tree = isinstance(options, TreeOptions) and options.fanout_tree is not None
     return ExecLimits(
         connect=seconds(options.connect_timeout, "--connect-timeout", usual.connect),
         command=seconds(options.command_timeout, "--command-timeout", None),
         total=seconds(options.deadline, "--deadline", None),
         grace=seconds(options.grace, "--grace", usual.grace),
-        fan_out=count(
-            options.fanout, "--fanout", usual.fan_out if options.fanout_tree is None else WINDOW
-        ),
+        fan_out=count(options.fanout, "--fanout", WINDOW if by_tree else usual.fan_out),
         serial=count(options.serial, "--serial", None),
         stop_after=count(options.stop_after, "--stop-after", None),
     )

@@ -27,35 +27,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import click
-
 from dispatcher.api.transports import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
-from dispatcher.cli import entry
-from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli import complain, say
+from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.exec.run_exec import carry_out, limits
-from dispatcher.cli.help import section
 from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import TransportPool
+from dispatcher.cli.options.declaration import Options, converted, option
 from dispatcher.cli.options.host_options import (
+    KeepOptions,
+    LimitOptions,
+    LoginOptions,
+    SudoOptions,
+    WhereOptions,
     find_hosts,
-    how_options,
-    keep_option,
     login,
-    sudo_options,
-    time_options,
     verbose_option,
-    where_options,
 )
-from dispatcher.cli.options.option_classes import ShellOptions, replace
 from dispatcher.cli.options.spelling import current, renamed
-from dispatcher.cli.say import complain, say
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import private, state_folder
 from dispatcher.plan.exec_plan import ExecPlan, target_hosts
 from dispatcher.plan.hosts.hostfile import parse_inline
+
+
+class GatherOptions(Options, section="Output"):
+    """How output is shown."""
+
+    no_gather: bool = option(help="Show lines as they come [default: equal output once].")
+    verbose: bool = verbose_option()
+
+
+class ShellOptions(
+    WhereOptions, SudoOptions, LimitOptions, GatherOptions, KeepOptions, LoginOptions
+):
+    """Run commands on all hosts, one after the other; the first connects, the next need not.
+
+    The exit code is that of the last command.
+    """
+
+    epilog = """\b
+    At the prompt:
+      uptime            a command for the hosts, as shell text; Ctrl-C ends it, not the shell
+      !ls               a command of this machine
+      +n05  -n07        more hosts, fewer hosts
+      @gpu  =n[1-4]     only these; =all those of the start
+      ?  :no-gather  :gather  quit
+    """
+
 
 HELP = (__doc__ or "").partition("::\n\n")[2].rstrip()
 WORDS = ("quit", "exit", ":gather", ":no-gather", ":quit", "=all", "?")
@@ -228,7 +250,7 @@ class Shell:
             limits=limits(self._options),
             sudo=sudo.user(self._options),
         )
-        shown = replace(self._options, gather=self._gather)
+        shown = converted(self._options, ExecOptions, gather=self._gather)
         sys.stdout.flush()
         return carry_out(exec_plan, shown, self._reach)
 
@@ -307,40 +329,3 @@ def _programs(start: str) -> list[str]:
         with contextlib.suppress(OSError):
             names |= {name for name in os.listdir(Path(folder)) if name.startswith(start)}
     return sorted(names)
-
-
-EPILOG = """\b
-At the prompt:
-  uptime            a command for the hosts, as shell text; Ctrl-C ends it, not the shell
-  !ls               a command of this machine
-  +n05  -n07        more hosts, fewer hosts
-  @gpu  =n[1-4]     only these; =all those of the start
-  ?  :no-gather  :gather  quit
-"""
-
-
-@entry.command("shell", ShellOptions, context_settings=CONTEXT, epilog=EPILOG)
-@where_options
-@sudo_options
-@time_options
-@section(
-    "Output",
-    click.option(
-        "--no-gather", is_flag=True, help="Show lines as they come [default: equal output once]."
-    ),
-    verbose_option,
-)
-@section("Connections", keep_option)
-@how_options
-def command(options: ShellOptions) -> int:
-    """Run commands on all hosts, one after the other; the first connects, the next need not.
-
-    The exit code is that of the last command.
-    """
-
-    return run(options)
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch shell`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch shell", {"--sudo": "root", "--keep": "600"})

@@ -1,4 +1,4 @@
-"""``dispatch attach``: be the screen of a job in the background, until it ends or Ctrl-C.
+"""``dispatch attach`` and ``stop``: the screen of a job in the background, until it ends or Ctrl-C.
 
 Ctrl-C detaches, as it ends ``kubectl logs -f`` and ``journalctl -f`` and not what they show. In
 ``docker attach`` and under ``srun`` it goes to the program; but who attaches to a training job
@@ -9,40 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Sequence
 
-import click
-
-from dispatcher.cli import entry
-from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli import say
 from dispatcher.cli.jobs.job_screen import Watch, follow, tell_end, written
-from dispatcher.cli.options.option_classes import AttachOptions
-from dispatcher.cli.options.output_options import line_options, settings
-from dispatcher.cli.say import say
+from dispatcher.cli.options.declaration import Options, argument, converted, option
+from dispatcher.cli.options.output_options import LineOptions, ShowOptions, settings
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 
-EPILOG = """\b
-Examples:
-  dispatch attach                              the only job that runs
-  dispatch attach latest --from-start --fold   all it has written, equal lines once
-  dispatch attach k3f9x2 --only-ranks 0 --label host
-"""
 
-
-@entry.command("attach", AttachOptions, context_settings=MIXED, epilog=EPILOG)
-@click.argument("job", required=False)
-@click.option("--from-start", is_flag=True, help="First what the ranks have written so far.")
-@line_options
-@click.option("-q", "--quiet", is_flag=True, help="No output; only notes and the verdict.")
-@click.option(
-    "--stop-on-interrupt",
-    is_flag=True,
-    help="Ctrl-C ends the job as dispatch stop does, a second one kills it, a third detaches.",
-)
-def command(options: AttachOptions) -> int:
+class AttachOptions(LineOptions):
     """Show a job's output from now on and its verdict; exits with the job's exit code.
 
     JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs.
@@ -50,11 +28,29 @@ def command(options: AttachOptions) -> int:
     terminal is closed; any number may be attached. A paused terminal does not hold the job back:
     what it missed is counted, and is in the files.
     """
+
+    epilog = """\b
+    Examples:
+      dispatch attach                              the only job that runs
+      dispatch attach latest --from-start --fold   all it has written, equal lines once
+      dispatch attach k3f9x2 --only-ranks 0 --label host
+    """
+
+    job: str | None = argument()
+    from_start: bool = option(help="First what the ranks have written so far.")
+    quiet: bool = option("-q", help="No output; only notes and the verdict.")
+    stop_on_interrupt: bool = option(
+        help="Ctrl-C ends the job as dispatch stop does, a second one kills it, a third detaches."
+    )
+
+
+def attach(options: AttachOptions) -> int:
+    """Show the job until it ends; its exit code. Raises: UsageError, DispatchError."""
     found = registry.find(options.job)
     from_start = options.from_start
     if from_start and options.timestamps:
         raise UsageError("--timestamps: the times of earlier lines are not known here")
-    watch = Watch(found, settings(options, found.ranks))
+    watch = Watch(found, settings(converted(options, ShowOptions), found.ranks))
     try:
         if found.state == registry.ENDED:
             return _ended(watch, from_start)
@@ -97,6 +93,34 @@ def _ended(watch: Watch, from_start: bool) -> int:
     return tell_end(watch.job)
 
 
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch attach`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch attach")
+class StopOptions(Options):
+    """End a job: TERM, its grace, KILL; waits for the end and shows the verdict.
+
+    JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs.
+    Exit code: 0 once it has ended; Ctrl-C leaves it ending.
+    """
+
+    epilog = """\b
+    Examples:
+      dispatch stop              the only job that runs
+      dispatch stop latest --now
+    """
+
+    job: str | None = argument()
+    now: bool = option(help="Kill at once, as a second Ctrl-C.")
+
+
+def stop(options: StopOptions) -> int:
+    """End the job and wait for it; the exit code. Raises: DispatchError."""
+    found = registry.find(options.job)
+    if found.state == registry.ENDED:
+        tell_end(found)
+        return 0
+    try:
+        with JobConnection(found) as call:
+            call.order("stop", now=options.now)
+            follow(Watch(found, settings(ShowOptions(quiet=True), None)), call)
+    except KeyboardInterrupt:
+        say(f"\nnote: job {found.run_id} is being ended; dispatch attach shows it")
+        return errors.SIGNAL_BASE + 2
+    return 0

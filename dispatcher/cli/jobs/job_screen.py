@@ -12,11 +12,11 @@ import time
 from collections import deque
 from typing import Any
 
+from dispatcher.cli import say
 from dispatcher.cli.jobs.stacks import JournalLocations
 from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.cli.run import run_sinks as told
 from dispatcher.cli.run.run_sinks import RankLabels
-from dispatcher.cli.say import say
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import registry

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli.options.declaration import Options, option
 from dispatcher.jobs import registry
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
@@ -21,19 +20,7 @@ WIDEST = 32
 RECENT = 7 * 86400
 
 
-EPILOG = """\b
-Examples:
-  dispatch jobs
-  dispatch jobs -a --json | jq -r '.[] | select(.state == "dead").id'
-"""
-
-
-@click.command("jobs", context_settings=MIXED, epilog=EPILOG)
-@click.option(
-    "-a", "--all", "everything", is_flag=True, help="Also runs of the foreground, and older ones."
-)
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
-def command(everything: bool, as_json: bool) -> int:
+class JobsOptions(Options):
     """List your jobs on this machine, running and recently ended, the newest last.
 
     STATE is what it is doing: connecting, starting, running, stopping (its ranks are being
@@ -41,8 +28,21 @@ def command(everything: bool, as_json: bool) -> int:
     A job is dead if its launcher was killed: it has no verdict, and dispatch kill
     ends what it may have left.
     """
-    found = [job for job in registry.jobs() if everything or _is_of_interest(job)]
-    if as_json:
+
+    epilog = """\b
+    Examples:
+      dispatch jobs
+      dispatch jobs -a --json | jq -r '.[] | select(.state == "dead").id'
+    """
+
+    everything: bool = option("-a", "--all", help="Also runs of the foreground, and older ones.")
+    as_json: bool = option("--json", help="As a JSON list.")
+
+
+def jobs(options: JobsOptions) -> int:
+    """Print the table of jobs; the exit code."""
+    found = [job for job in registry.jobs() if options.everything or _is_of_interest(job)]
+    if options.as_json:
         click.echo(json.dumps([_plain(job) for job in found], indent=2))
     elif not found:
         click.echo("no jobs", err=True)
@@ -103,8 +103,3 @@ def _plain(job: registry.Job) -> dict[str, Any]:
         "logs": None if job.logs is None else str(job.logs),
         "detached": job.detached,
     }
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch jobs`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch jobs")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
-import click
-
-from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli.options.declaration import Options, argument, option
 from dispatcher.core.events.run_events import Sink
 from dispatcher.jobs import registry
 from dispatcher.model import errors
@@ -16,35 +13,38 @@ from dispatcher.model.errors import DispatchError, UsageError
 #: seconds between two looks at the files
 LOOK = 0.2
 
-EPILOG = """\b
-Examples:
-  dispatch logs latest | less
-  dispatch logs k3f9x2 -f --rank 0
-"""
 
-
-@click.command("logs", context_settings=MIXED, epilog=EPILOG)
-@click.argument("job", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--rank", metavar="N", help="Only rank N, without labels.")
-def command(job: str | None, follow: bool, rank: str | None) -> int:
+class LogsOptions(Options):
     """Show what a job's ranks have written: rank by rank, then, with -f, as it comes.
 
     JOB is the start of an id of dispatch jobs, or latest; not needed if only one is known.
     With --log-merge lines are in the order in which they came.
     """
-    from dispatcher.cli.jobs.job_screen import Watch, written
-    from dispatcher.cli.options.option_classes import ShowOptions
-    from dispatcher.cli.options.output_options import settings
 
-    found = registry.find(job)
-    only = None if rank is None else _rank(rank)
-    options = ShowOptions(quiet=True, label="rank" if only is None else "none")
-    screen: Sink = Watch(found, settings(options, None)).screen
+    epilog = """\b
+    Examples:
+      dispatch logs latest | less
+      dispatch logs k3f9x2 -f --rank 0
+    """
+
+    job: str | None = argument()
+    follow: bool = option("-f", help="Go on until the job ends.")
+    rank: str | None = option(metavar="N", help="Only rank N, without labels.")
+
+
+def logs(options: LogsOptions) -> int:
+    """Show the files of the job; the exit code. Raises: UsageError, DispatchError."""
+    from dispatcher.cli.jobs.job_screen import Watch, written
+    from dispatcher.cli.options.output_options import ShowOptions, settings
+
+    found = registry.find(options.job)
+    only = None if options.rank is None else _rank(options.rank)
+    shown = ShowOptions(quiet=True, label="rank" if only is None else "none")
+    screen: Sink = Watch(found, settings(shown, None)).screen
     reader = written(found, only)
     try:
         while True:
-            live = follow and registry.find(found.run_id).state == registry.RUNNING
+            live = options.follow and registry.find(found.run_id).state == registry.RUNNING
             any_new = reader.read(screen)
             screen.tick(time.monotonic())
             if not live:
@@ -64,8 +64,3 @@ def _rank(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 8):
         raise UsageError(f"--rank: not a rank: {text!r}", hint="--rank 0")
     return int(text)
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch logs`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch logs")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter
-from dispatcher.cli.say import say
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import Options, argument
 from dispatcher.core.hang_monitor import GATHER
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection, Malformed
@@ -84,9 +84,7 @@ class JournalLocations:
 SLACK = 10.0
 
 
-@click.command("stacks", context_settings=MIXED)
-@click.argument("job", required=False)
-def command(job: str | None) -> int:
+class StacksOptions(Options):
     """Say where in its program each rank of a job is; ranks in the same place together.
 
     JOB is the start of an id of dispatch jobs -a, or latest; not needed if only one runs: in
@@ -94,7 +92,13 @@ def command(job: str | None) -> int:
     there is one, else by what a Python rank of a job with --hang-timeout says itself, else by
     /proc. Nothing is ended. The whole stacks go to a file beside the job's logs.
     """
-    found = registry.find(job, foreground=True)
+
+    job: str | None = argument()
+
+
+def stacks(options: StacksOptions) -> int:
+    """Print the stacks; the exit code. Raises: DispatchError."""
+    found = registry.find(options.job, foreground=True)
     if found.state == registry.ENDED:
         raise DispatchError(
             f"job {found.run_id}: it has ended, exit code {found.exit_code}",
@@ -125,8 +129,3 @@ def _show(job: registry.Job, number: int, lines: Sequence[str]) -> int:
     if path is not None and os.path.exists(path):
         say(f"note: whole stacks in {path}")
     return 0
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch stacks`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch stacks")

@@ -1,27 +1,28 @@
-"""``dispatch sweep``: what runs have left whose launcher is gone; listed, or ended.
-
-``dispatch kill`` looks at the hosts in the same way.
-"""
+"""``dispatch sweep`` and ``kill``: what runs have left on hosts, found by run id: listed, ended."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import time
 from collections.abc import Callable, Sequence
 
 import click
 
 from dispatcher.api.find_processes import Look, look_by, summary
-from dispatcher.cli import entry
-from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli import say
 from dispatcher.cli.options.connect_options import TransportPool
-from dispatcher.cli.options.host_options import find_hosts, how_options, where_options
-from dispatcher.cli.options.option_classes import LoginOptions, SweepOptions
-from dispatcher.cli.say import say
+from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli.options.host_options import LoginOptions, WhereOptions, find_hosts
 from dispatcher.jobs import registry
 from dispatcher.model import paths
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+
+#: seconds that a launcher gets to end by itself, once its ranks are dead
+LAUNCHER = 10.0
 
 
 def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, kill: bool) -> Look:
@@ -43,26 +44,27 @@ def tell(seen: Look, say: Callable[[str], None]) -> int:
     return 125 if seen.failures else int(bool(left))
 
 
-EPILOG = """\b
-Examples:
-  dispatch sweep -H hostfile
-  dispatch sweep -w 'n[01-16]' --kill
-  dispatch sweep 20260131-142501-k3f9x2 -H hostfile --kill
-"""
-
-
-@entry.command("sweep", SweepOptions, context_settings=MIXED, epilog=EPILOG)
-@click.argument("run_id", required=False, metavar="[RUN_ID]")
-@where_options
-@click.option("--kill", "kills", is_flag=True, help="Kill and remove what is listed as left over.")
-@how_options
-def command(options: SweepOptions) -> int:
+class SweepOptions(WhereOptions, LoginOptions):
     """List what is left on the hosts of your runs whose launcher is gone.
 
     Processes are found by the run id in their environment, never by a name; an agent's private
     folder in /tmp by the run id in its name. Only your own are looked at. What runs that were
     started on another machine left is listed, but killed only if you give its RUN_ID.
     """
+
+    epilog = """\b
+    Examples:
+      dispatch sweep -H hostfile
+      dispatch sweep -w 'n[01-16]' --kill
+      dispatch sweep 20260131-142501-k3f9x2 -H hostfile --kill
+    """
+
+    run_id: str | None = argument(metavar="[RUN_ID]")
+    kills: bool = option("--kill", help="Kill and remove what is listed as left over.")
+
+
+def sweep(options: SweepOptions) -> int:
+    """List, or end, what is left over; the exit code. Raises: UsageError."""
     run_id = options.run_id
     if run_id is not None and not paths.is_run_id(run_id):
         raise UsageError(f"not a run id: {run_id!r}", hint="dispatch sweep lists them")
@@ -101,6 +103,54 @@ def command(options: SweepOptions) -> int:
     return max(tell(killed, click.echo), 125 if seen.failures else 0)
 
 
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch sweep`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch sweep")
+class KillOptions(Options):
+    """Kill every process of a job on all its hosts, and its launcher if that stays.
+
+    Works for a job whose launcher was killed, and removes what its agents left in /tmp. Processes
+    are found by the job's run id in their environment, never by a name; only your own are
+    touched. dispatch stop is gentler.
+    """
+
+    epilog = """\b
+    Examples:
+      dispatch kill k3f9x2
+      dispatch kill --all
+    """
+
+    job: str | None = argument()
+    everything: bool = option("--all", help="All jobs that run here, and dead ones.")
+
+
+def kill(options: KillOptions) -> int:
+    """End what the jobs have on their hosts; the exit code. Raises: UsageError."""
+    if options.everything == (options.job is not None):
+        raise UsageError("kill wants one JOB, or --all", hint="dispatch jobs")
+    jobs = registry.jobs() if options.job is None else [registry.find(options.job)]
+    if options.everything:
+        jobs = [one for one in jobs if one.state in (registry.RUNNING, registry.DEAD)]
+    codes = [_kill(one) for one in jobs]
+    if not jobs:
+        click.echo("no jobs", err=True)
+    return max(codes, default=0)
+
+
+def _kill(job: registry.Job) -> int:
+    from dispatcher.jobs.job_socket import JobConnection
+
+    if job.state == registry.ELSEWHERE:
+        raise registry.not_running(job)
+    with contextlib.suppress(DispatchError, OSError):  # it may be dead, or hang
+        if job.state == registry.RUNNING and job.detached:
+            with JobConnection(job) as call:
+                call.order("stop", now=True)  # so that it starts nothing again
+    hosts = [Host(name, user=user, port=port) for name, user, port in job.hosts]
+    way = LoginOptions(**job.reach)
+    code = tell(look(hosts, [job.run_id], way, kill=True), click.echo)
+    end = time.monotonic() + LAUNCHER
+    while job.launcher.lives:
+        if time.monotonic() > end:
+            os.kill(job.launcher.pid, signal.SIGKILL)
+            click.echo(f"launcher: killed pid {job.launcher.pid}, which did not end by itself")
+            break
+        time.sleep(0.05)
+    return code

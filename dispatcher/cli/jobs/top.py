@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 
 import click
 
-from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import Options, argument, option
 from dispatcher.cli.run.monitoring import is_screen
-from dispatcher.cli.say import say
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection, Malformed
 from dispatcher.model import errors
@@ -26,23 +26,29 @@ PATIENCE = 10.0
 Shown = Callable[[Snapshot | None], bool]
 
 
-@click.command("top", context_settings=MIXED)
-@click.argument("job", required=False)
-@click.option(
-    "--sample",
-    metavar="S",
-    type=click.FloatRange(LEAST_EVERY, 3600),
-    default=2.0,
-    help="Seconds between two samples [2]; a job that samples more often goes on with that.",
-)
-def command(job: str | None, sample: float) -> int:
+class TopOptions(Options):
     """Show what each rank of a job does: state, CPU, memory, GPU, last line, silence.
 
     JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs. From now
     on its hosts take samples, also when you have left: q, Ctrl-C. Where standard output is
     not a terminal the table is printed once.
     """
-    found = registry.find(job)
+
+    job: str | None = argument()
+    sample: float = option(
+        metavar="S",
+        type=click.FloatRange(LEAST_EVERY, 3600),
+        default=2.0,
+        help="Seconds between two samples [2]; a job that samples more often goes on with that.",
+    )
+
+
+def top(options: TopOptions) -> int:
+    """Show the table until the user leaves or the job ends; the exit code.
+
+    Raises: DispatchError.
+    """
+    found = registry.find(options.job)
     if found.state == registry.ENDED:
         raise DispatchError(
             f"job {found.run_id}: it has ended, exit code {found.exit_code}",
@@ -50,8 +56,8 @@ def command(job: str | None, sample: float) -> int:
         )
     try:
         with JobConnection(found) as call:
-            call.order("attach", output=False, table=sample)
-            once = _once(3 * sample + 2)
+            call.order("attach", output=False, table=options.sample)
+            once = _once(3 * options.sample + 2)
             ended = _live(found, call) if is_screen() else _follow(found, call, once)
     except KeyboardInterrupt:
         return errors.SIGNAL_BASE + signal.SIGINT
@@ -127,8 +133,3 @@ def _follow(job: registry.Job, call: JobConnection, show: Shown) -> int | None:
     except (OSError, Malformed, ValueError):
         pass  # the launcher is gone; the record says what became of it
     raise registry.not_running(registry.find(job.run_id))
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch top`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch top")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dispatcher.cli import say
 from dispatcher.cli.options.spelling import current
-from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import BadName
 from dispatcher.plan.variables import check_folders_variable

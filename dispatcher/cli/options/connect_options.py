@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.api import transports
-from dispatcher.api.transports import Ask, Ways
-from dispatcher.cli.options.option_classes import (
-    ExecOptions,
+from dispatcher.api.transports import Ask
+from dispatcher.cli import say
+from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
     LoginOptions,
+    TreeOptions,
+    ways,
 )
-from dispatcher.cli.say import say
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
@@ -27,19 +28,18 @@ if TYPE_CHECKING:
     from dispatcher.transport.tree.topology import Topology
 
 
-def keep_seconds(options: KeepOptions) -> float | None:
+def keep_seconds(options: LoginOptions) -> float | None:
     """How long new connections are to be kept idle; None without ``--keep``.
 
     Raises: UsageError.
     """
-    text = options.keep
-    if text is None:
+    if not isinstance(options, KeepOptions) or options.keep is None:
         return None
     if options.transport not in ("auto", "paramiko") or options.rsh is not None:
         raise UsageError(
             "--keep is for SSH in process", hint="ControlPersist of ssh_config keeps ssh's own"
         )
-    found = parse_seconds(text, "--keep")
+    found = parse_seconds(options.keep, "--keep")
     if found <= 0:
         raise UsageError(
             "--keep=0: connections cannot be kept for 0 s",
@@ -162,25 +162,24 @@ def target(host: Host) -> Target:
     return Target(host.name, host.user, host.port)
 
 
-def fanout(options: KeepOptions, hosts: Sequence[Host], run_id: str | None = None) -> Fanout | None:
+def fanout(
+    options: LoginOptions, hosts: Sequence[Host], run_id: str | None = None
+) -> Fanout | None:
     """The tree that the options ask for, if they do; spares and this machine are not in it.
 
     Raises: UsageError where there can be none.
     """
-    text = options.fanout_tree
-    if text is None:
+    if not isinstance(options, TreeOptions) or options.fanout_tree is None:
         return None
     from dispatcher.transport.tree.topology import (  # for those who want a tree
         parse_branches,
         plan_tree,
     )
 
-    branches = parse_branches(text)
+    branches = parse_branches(options.fanout_tree)
     if options.rsh is not None or options.transport == "slurm":
         raise UsageError("--fanout-tree is for SSH: hosts open each other by ssh")
-    if isinstance(options, ExecOptions) and options.pty:
-        raise UsageError("--fanout-tree and --pty exclude each other")
-    if options.keep:
+    if isinstance(options, KeepOptions) and options.keep:
         raise UsageError("--fanout-tree and --keep exclude each other")
     from dispatcher.api.transports import is_local
 
@@ -237,16 +236,6 @@ class TransportPool(transports.TransportPool):
         return transport(
             self._options, lambda: super(TransportPool, self).in_process(keep=keep or self._keep)
         )
-
-
-def ways(options: LoginOptions) -> Ways:
-    """What the options say of reaching hosts. Raises: UsageError."""
-    return Ways(options.transport, options.rsh, options.ssh_config, options.host_keys)
-
-
-def judge(options: LoginOptions, hosts: Iterable[Host]) -> None:
-    """Nothing, if the options can reach ``hosts`` as these want it. Raises: UsageError."""
-    transports.judge(ways(options), hosts)
 
 
 def ask_here(prompt: str) -> str | None:

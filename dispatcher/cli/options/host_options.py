@@ -12,150 +12,142 @@ broken host out wants it kept out of ``-w 'n[1-9]'`` too, and fewer hosts do les
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import click
-
-from dispatcher.cli.help import section
-from dispatcher.cli.options.option_classes import (
-    HostOptions,
-    LoginOptions,
-    WhereOptions,
-    count,
-    replace,
-)
+from dispatcher.cli.options.declaration import Options, count, option, replace
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, setting_of, typed
 from dispatcher.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from dispatcher.api.transports import Ways
     from dispatcher.model.host import Host, Hostlist
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-H = TypeVar("H", bound=HostOptions)
+H = TypeVar("H", bound="HostOptions")
 
 #: of the options that choose hosts: what a file calls them
 NAMES = {"hostfile": "hostfile", "lists": "hosts", "excluded": "exclude"}
 #: the commands that take hosts in this way, as ``hosts`` shows them
 TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
 
-#: for whoever shows many lines of notes
-verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Show every step on standard error."
-)
-fanout_option = click.option(
-    "--fanout-tree", metavar="[=K]",
-    help="Reach hosts through other hosts: each connects to at most K more by its own ssh [the "
-    "least K for two levels].",
-)  # fmt: skip
-keep_option = click.option(
-    "--keep", metavar="[=S]",
-    help="Keep the connections open until they have been idle for S seconds [600]; see dispatch "
-    "connect.",
-)  # fmt: skip
 
-#: -H, -w: which hosts
-host_options = section(
-    "Hosts",
-    click.option(
-        "-H", "--hostfile", "hostfile", metavar="FILE|LIST|-",
+def verbose_option() -> Any:
+    """``-v``, for whoever shows many lines of notes."""
+    return option("-v", help="Show every step on standard error.")
+
+
+class HostOptions(Options, section="Hosts"):
+    """Which hosts."""
+
+    hostfile: str | None = option(
+        "-H",
+        metavar="FILE|LIST|-",
         help="A hostfile in any dialect, a list of hosts, or - for standard input [default: the "
         "hosts of the batch job we are in].",
-    ),
-    click.option(
-        "-w", "--hosts", "lists", multiple=True, metavar="LIST",
+    )
+    lists: tuple[str, ...] = option(
+        "-w",
+        "--hosts",
+        metavar="LIST",
         help="A list of hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'; may be repeated.",
-    ),
-)  # fmt: skip
-_exclude_option = section(
-    "Hosts",
-    click.option(
-        "-x", "--exclude", "excluded", multiple=True, metavar="LIST|^FILE",
+    )
+
+
+class WhereOptions(HostOptions, section="Hosts"):
+    """Which hosts, less some."""
+
+    excluded: tuple[str, ...] = option(
+        "-x",
+        "--exclude",
+        metavar="LIST|^FILE",
         help="Leave these hosts out; may be repeated. (In dispatch run, -x exports a variable, as "
         "mpirun's does.)",
-    ),
-)  # fmt: skip
-#: how hosts are reached, for a run as well
-way_options = section(
-    "Connections",
-    click.option(
-        "-F", "--ssh-config", metavar="FILE", envvar="DISPATCH_SSH_CONFIG",
+    )
+
+
+class LoginOptions(Options, section="Connections"):
+    """How a host is reached."""
+
+    user: str | None = option("-l", metavar="NAME", help="Log in as NAME on hosts without a user.")
+    ssh_port: str | None = option(
+        "-p", metavar="PORT", help="Port of sshd on hosts without a port."
+    )
+    ssh_config: str | None = option(
+        "-F",
+        metavar="FILE",
+        envvar="DISPATCH_SSH_CONFIG",
         help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
-    ),
-    click.option(
-        "--transport", type=click.Choice(["auto", "paramiko", "ssh", "slurm"]),
+    )
+    transport: Literal["auto", "paramiko", "ssh", "slurm"] = option(
+        default="auto",
         help="auto: SSH in this process, and no SSH for localhost. paramiko: SSH for localhost "
         "too. ssh: the system's ssh. slurm: one srun step per host.",
-    ),
-    click.option(
-        "--rsh", metavar="CMD",
+    )
+    rsh: str | None = option(
+        metavar="CMD",
         help="Reach hosts with a command of your own: 'kubectl exec -i {host} --', "
         "'ssh -J gate {host}'.",
-    ),
-    click.option(
-        "--host-keys", type=click.Choice(["strict", "accept-new"]),
+    )
+    host_keys: Literal["strict", "accept-new"] | None = option(
         help="Refuse unknown host keys, or add them to known_hosts [default: as ssh_config says, "
-        "else strict].",
-    ),
-)  # fmt: skip
-_login_options = section(
-    "Connections",
-    click.option("-l", "--user", metavar="NAME", help="Log in as NAME on hosts without a user."),
-    click.option("-p", "--ssh-port", metavar="PORT", help="Port of sshd on hosts without a port."),
-)
-#: limits in time and number
-time_options = section(
-    "Limits",
-    click.option("-t", "--connect-timeout", metavar="S", help="Seconds to reach a host [10]."),
-    click.option(
-        "-u", "--command-timeout", metavar="S", help="Seconds a command may run [no limit]."
-    ),
-    click.option("--deadline", metavar="S", help="Seconds for everything together [no limit]."),
-    click.option(
-        "--grace", metavar="S", help="Seconds between one signal and the next, harder one [5]."
-    ),
-    click.option(
-        "--server-alive-interval", metavar="S",
+        "else strict]."
+    )
+
+
+class KeepOptions(Options, section="Connections"):
+    """For commands that use and leave open connections."""
+
+    keep: str | None = option(
+        metavar="[=S]",
+        bare="600",
+        help="Keep the connections open until they have been idle for S seconds [600]; see "
+        "dispatch connect.",
+    )
+
+
+class TreeOptions(Options, section="Connections"):
+    """For commands that reach hosts through others."""
+
+    agent_python: str | None = None
+    fanout_tree: str | None = option(
+        metavar="[=K]",
+        bare="auto",
+        help="Reach hosts through other hosts: each connects to at most K more by its own ssh [the "
+        "least K for two levels].",
+    )
+
+
+class LimitOptions(Options, section="Limits"):
+    """How long a command may take on a host, and on how many at once."""
+
+    connect_timeout: str | None = option("-t", metavar="S", help="Seconds to reach a host [10].")
+    command_timeout: str | None = option(
+        "-u", metavar="S", help="Seconds a command may run [no limit]."
+    )
+    deadline: str | None = option(metavar="S", help="Seconds for everything together [no limit].")
+    grace: str | None = option(
+        metavar="S", help="Seconds between one signal and the next, harder one [5]."
+    )
+    server_alive_interval: str | None = option(
+        metavar="S",
         help="Ask a host that was silent for S seconds whether it is alive; after three questions "
         "without an answer it is lost [as ServerAliveInterval, else 15; 0: never ask].",
-    ),
-    click.option("-f", "--fanout", metavar="N", help="Connect to at most N hosts at once [64]."),
-    click.option(
-        "--serial", metavar="N", help="Rolling execution: run on at most N hosts at once [all]."
-    ),
-    click.option("--stop-after", metavar="K", help="Start no more hosts after K have failed."),
-)  # fmt: skip
-#: as whom a command runs
-sudo_options = section(
-    "Command",
-    click.option("--sudo", metavar="[=USER]", help="Run it with sudo; asks for one password."),
-    click.option(
-        "--ask-sudo-password", is_flag=True,
-        help="Ask for the password at once, not when a host wants it.",
-    ),
-)  # fmt: skip
-#: what ``put`` and ``get`` share
-copy_options = section(
-    "Files",
-    click.option(
-        "--checksum", is_flag=True,
-        help="Compare files by SHA-256, not by size and time.",
-    ),
-    click.option(
-        "--no-resume", is_flag=True,
-        help="Do not go on with an interrupted copy, and keep nothing for a later one.",
-    ),
-)  # fmt: skip
+    )
+    fanout: str | None = option("-f", metavar="N", help="Connect to at most N hosts at once [64].")
+    serial: str | None = option(
+        metavar="N", help="Rolling execution: run on at most N hosts at once [all]."
+    )
+    stop_after: str | None = option(metavar="K", help="Start no more hosts after K have failed.")
 
 
-def where_options(function: Function) -> Function:
-    """Add ``-H -w -x``."""
-    return host_options(_exclude_option(function))
+class SudoOptions(Options, section="Command"):
+    """As whom a command runs."""
 
-
-def how_options(function: Function) -> Function:
-    """Add the options of login and transport."""
-    return _login_options(way_options(function))
+    user: str | None = None
+    sudo: str | None = option(
+        metavar="[=USER]", bare="root", help="Run it with sudo; asks for one password."
+    )
+    ask_sudo_password: bool = option(help="Ask for the password at once, not when a host wants it.")
 
 
 def hosts_typed() -> bool:
@@ -202,10 +194,22 @@ def find_hosts(
         option=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
     )  # fmt: skip
     if isinstance(options, LoginOptions):
-        from dispatcher.cli.options.connect_options import judge
-
         judge(options, hosts)
     return hosts
+
+
+def ways(options: LoginOptions) -> Ways:
+    """What the options say of reaching hosts. Raises: UsageError."""
+    from dispatcher.api.transports import Ways
+
+    return Ways(options.transport, options.rsh, options.ssh_config, options.host_keys)
+
+
+def judge(options: LoginOptions, hosts: Iterable[Host]) -> None:
+    """Nothing, if the options can reach ``hosts`` as these want it. Raises: UsageError."""
+    from dispatcher.api import transports
+
+    transports.judge(ways(options), hosts)
 
 
 def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:

@@ -166,7 +166,7 @@ def _as_run_has_it(command: click.Command, name: str, setting: Setting) -> tuple
 
 def read() -> Sequence[Defaults]:
     """The files there are, the narrowest last."""
-    from dispatcher.cli.command_table import COMMANDS
+    from dispatcher.cli import COMMANDS
 
     named = os.environ.get("DISPATCH_CONFIG")
     if named is not None:

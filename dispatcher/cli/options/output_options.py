@@ -1,19 +1,15 @@
 """How a run is told: the options of the screen and the log files, and what they mean.
 
-``options`` adds them to a command (``line_options`` those for anybody who shows ranks),
 ``settings`` reads them; ``cli.run.run_sinks`` acts on them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
-import click
-
-from dispatcher.cli.help import section
-from dispatcher.cli.options.option_classes import ShowOptions, seconds
+from dispatcher.cli.options.declaration import Options, option, seconds
+from dispatcher.cli.options.host_options import verbose_option
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
 
@@ -27,91 +23,82 @@ SMALLEST = 4096
 #: seconds between two samples: with --watch, with --metrics, and at least
 WATCH_EVERY, METRICS_EVERY, LEAST_EVERY = 2.0, 5.0, 0.2
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-#: which lines are shown, and how: for whoever shows the output of ranks
-line_options = section(
-    "Output",
-    click.option(
-        "--label",
-        type=click.Choice(["rank", "host", "none"]),
-        help="Label lines with [rank], with [host:local rank], or not at all.",
-    ),
-    click.option("--timestamps", is_flag=True, help="Put the time of arrival before each line."),
-    click.option("--only-ranks", metavar="LIST", help="Show only these ranks: 0,3-5, or none."),
-    click.option("--rank0", is_flag=True, help="Show only rank 0."),
-    click.option("--fold", is_flag=True, help="Show equal lines of many ranks once: [0-63] ..."),
-    click.option(
-        "--fold-numbers", is_flag=True, help="Also fold lines that differ only in numbers."
-    ),
-    click.option("--grep", metavar="RE", help="Show only lines that match RE."),
-    click.option(
-        "--partial-after",
+class LineOptions(Options, section="Output"):
+    """Which lines of ranks are shown, and how."""
+
+    label: Literal["rank", "host", "none"] = option(
+        default="rank", help="Label lines with [rank], with [host:local rank], or not at all."
+    )
+    timestamps: bool = option(help="Put the time of arrival before each line.")
+    only_ranks: str | None = option(metavar="LIST", help="Show only these ranks: 0,3-5, or none.")
+    rank0: bool = option(help="Show only rank 0.")
+    fold: bool = option(help="Show equal lines of many ranks once: [0-63] ...")
+    fold_numbers: bool = option(help="Also fold lines that differ only in numbers.")
+    grep: str | None = option(metavar="RE", help="Show only lines that match RE.")
+    partial_after: str | None = option(
         metavar="S",
         help="Show an unfinished line, such as a prompt or a progress bar, after S seconds and "
         "then every S seconds; 0: never [30; on a terminal 0.2, and bars in the footer].",
-    ),
-)
-_screen_options = section(
-    "Output",
-    click.option(
-        "--screen-overflow",
-        type=click.Choice(["auto", "drop", "block"]),
+    )
+
+
+class ScreenOptions(Options, section="Output"):
+    """What else the screen shows, and what becomes of it when nobody reads."""
+
+    screen_overflow: Literal["auto", "drop", "block"] = option(
+        default="auto",
         help="When the reader is paused: leave output out and count it (drop), or block the ranks "
         "[auto: drop if stdout is a terminal or --log-dir keeps everything].",
-    ),
-    click.option("-q", "--quiet", is_flag=True, help="Show only the ranks and the verdict."),
-    click.option("-v", "--verbose", is_flag=True, help="Show every step on standard error."),
-)
-_monitoring_options = section(
-    "Monitoring",
-    click.option(
-        "--watch", is_flag=True, help="A live table of all ranks on the whole screen; q: lines."
-    ),
-    click.option(
-        "--stall-after", metavar="S", help="Name ranks that have written nothing for S seconds."
-    ),
-    click.option(
-        "--step-line",
+    )
+    quiet: bool = option("-q", help="Show only the ranks and the verdict.")
+    verbose: bool = verbose_option()
+
+
+class MonitoringOptions(Options, section="Monitoring"):
+    """Who looks at the ranks."""
+
+    watch: bool = option(help="A live table of all ranks on the whole screen; q: lines.")
+    stall_after: str | None = option(
+        metavar="S", help="Name ranks that have written nothing for S seconds."
+    )
+    step_line: str | None = option(
         metavar="RE",
         help="A line that each rank writes once per step; the first group, if any, is the seconds "
         "of the rank's own part. Ranks slower than the others are named, by --watch and at the "
         "end.",
-    ),
-    click.option(
-        "--sample",
+    )
+    sample: str | None = option(
         metavar="S",
         help="Measure CPU, memory and GPU use of the ranks every S seconds, for the journal, "
         "--watch and --metrics; name outliers [2 with --watch, 5 with --metrics, else never].",
-    ),
-    click.option(
-        "--metrics",
+    )
+    metrics: str | None = option(
         metavar="PATH",
         help="Keep a file for Prometheus with what each rank does; unix:PATH: answer at a socket.",
-    ),
-)
-_log_options = section(
-    "Log files",
-    click.option(
-        "--log-dir", metavar="DIR", help="Keep a file per rank, the journal and the report in DIR."
-    ),
-    click.option("--log-merge", is_flag=True, help="One file, merged.log, not one per rank."),
-    click.option("--log-size", metavar="SIZE", help="Begin a new file every SIZE bytes (64M, 1G)."),
-    click.option("--log-keep", metavar="N", help="With --log-size: keep the last N full files."),
-    click.option(
-        "--log-overflow",
-        type=click.Choice(["block", "spool", "drop"]),
+    )
+
+
+class LogOptions(Options, section="Log files"):
+    """What is kept in files."""
+
+    log_dir: str | None = option(
+        metavar="DIR", help="Keep a file per rank, the journal and the report in DIR."
+    )
+    log_merge: bool = option(help="One file, merged.log, not one per rank.")
+    log_size: str | None = option(
+        metavar="SIZE", help="Begin a new file every SIZE bytes (64M, 1G)."
+    )
+    log_keep: str | None = option(metavar="N", help="With --log-size: keep the last N full files.")
+    log_overflow: Literal["block", "spool", "drop"] = option(
+        default="block",
         help="When the disk is slow: block the ranks, spool up to 4 GiB in TMPDIR, or drop output "
         "and mark where.",
-    ),
-)
+    )
 
 
-def options(command: Command) -> Command:
-    """``command`` with all these options."""
-    for some in (_log_options, _monitoring_options, _screen_options, line_options):
-        command = some(command)
-    return command
+class ShowOptions(LineOptions, ScreenOptions, MonitoringOptions, LogOptions):
+    """What is shown of a run, and kept in files."""
 
 
 @value
@@ -168,14 +155,14 @@ def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
 
 def _alone(options: ShowOptions) -> None:
     """Raises: UsageError for an option about files without ``--log-dir``."""
-    for option, given in (
+    for name, given in (
         ("--log-overflow", options.log_overflow != "block"),
         ("--log-merge", options.log_merge),
         ("--log-size", options.log_size is not None),
         ("--log-keep", options.log_keep is not None),
     ):
         if given:
-            raise UsageError(f"{option} needs --log-dir")
+            raise UsageError(f"{name} needs --log-dir")
 
 
 def _sample(options: ShowOptions) -> float | None:

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from dispatcher.cli.say import say
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import Option
 
 #: old name -> the name it has now, in all commands that have the option
 RENAMED = {
@@ -54,13 +55,10 @@ def is_hostfile(value: str) -> bool:
     return value == "-" or os.path.lexists(value) or looks_like_path(value)
 
 
-def respelled(command: click.Command, words: Sequence[str], bare: Mapping[str, str]) -> list[str]:
-    """``words`` with today's names of our options; a note tells each that had an older one.
-
-    bare: as for ``filled``.
-    """
+def respelled(command: click.Command, words: Sequence[str]) -> list[str]:
+    """``words`` with today's names of our options; a note tells each that had an older one."""
     found = list(words)
-    for at, valued in _own(command, words, bare):
+    for at, valued in _own(command, words, bare_of(command)):
         name, equals, value = words[at].partition("=")
         if not name.startswith("--"):
             continue
@@ -77,8 +75,9 @@ def respelled(command: click.Command, words: Sequence[str], bare: Mapping[str, s
     return found
 
 
-def filled(command: click.Command, words: Sequence[str], bare: Mapping[str, str]) -> list[str]:
-    """``words`` with long names of options, and behind ``=`` the values of those in ``bare``."""
+def filled(command: click.Command, words: Sequence[str]) -> list[str]:
+    """``words`` with long names of options, and behind ``=`` the values that were left out."""
+    bare = bare_of(command)
     long = {
         short: option.opts[-1]
         for option in _options(command)
@@ -86,7 +85,7 @@ def filled(command: click.Command, words: Sequence[str], bare: Mapping[str, str]
         if len(short) == 2
     }
     found = list(words)
-    for at, valued in _own(command, words, bare):
+    for at, valued in _own(command, words, bare_of(command)):
         word = words[at]
         name = word.replace("_", "-")
         if name in bare:
@@ -94,6 +93,15 @@ def filled(command: click.Command, words: Sequence[str], bare: Mapping[str, str]
         elif at + 1 < len(words) or not valued:
             found[at] = long.get(word, word)
     return found
+
+
+def bare_of(command: click.Command) -> dict[str, str]:
+    """Options whose value may be left out -> what it is then."""
+    return {
+        option.opts[-1]: option.bare
+        for option in command.params
+        if isinstance(option, Option) and option.bare is not None
+    }
 
 
 def _own(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dispatcher.cli.options.option_classes import SudoOptions
+from dispatcher.cli.options.host_options import SudoOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import BadName, check_user
 

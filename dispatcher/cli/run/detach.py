@@ -29,9 +29,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dispatcher.cli.options.option_classes import RunOptions, replace
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import replace
 from dispatcher.cli.options.output_options import OutputSettings, settings
-from dispatcher.cli.say import say
+from dispatcher.cli.run.run import RunOptions
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced, Sink
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
@@ -154,7 +155,7 @@ def _end(launcher: Callable[[ForegroundLink], int], word: ForegroundLink) -> Non
         try:
             code = launcher(word)
         except DispatchError as error:
-            from dispatcher.cli.say import complain
+            from dispatcher.cli import complain
 
             code = complain(error)
         except KeyboardInterrupt:  # before the loop took signals

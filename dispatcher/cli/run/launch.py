@@ -15,19 +15,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli.options.connect_options import TransportPool, fanout, judge
-from dispatcher.cli.options.run_options import request
+from dispatcher.cli import say
+from dispatcher.cli.options.connect_options import TransportPool, fanout
+from dispatcher.cli.options.host_options import judge
 from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
 from dispatcher.cli.run.mpirun_launcher import check as check_launcher
-from dispatcher.cli.say import say
+from dispatcher.cli.run.request import request
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import Fanout
-    from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.cli.options.output_options import OutputSettings
     from dispatcher.cli.run.detach import ForegroundLink
+    from dispatcher.cli.run.run import RunOptions
     from dispatcher.model.paths import RunPaths
 
 

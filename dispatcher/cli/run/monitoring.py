@@ -21,7 +21,7 @@ from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 if TYPE_CHECKING:
-    from dispatcher.cli.options.option_classes import RunOptions
+    from dispatcher.cli.run.run import RunOptions
     from dispatcher.output.monitor.live_table import Table
     from dispatcher.output.monitor.outliers import StepLines
     from dispatcher.output.terminal.alt_screen import WatchScreen

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.cli.options.connect_options import ways
-from dispatcher.cli.options.option_classes import RunOptions
+from dispatcher.cli.options.host_options import ways
+from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.paths import create, write_all

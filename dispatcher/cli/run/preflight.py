@@ -22,7 +22,7 @@ from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
     from dispatcher.checks.report import CheckReport
-    from dispatcher.cli.options.option_classes import RunOptions
+    from dispatcher.cli.run.run import RunOptions
     from dispatcher.plan.job.reassignment import Exclusion, Fitness
 
 
@@ -90,7 +90,7 @@ def preflight(plan: JobPlan, options: RunOptions) -> Decision:
 
 def _examined(plan: JobPlan, options: RunOptions) -> CheckReport:
     from dispatcher.checks.check import Asked
-    from dispatcher.cli.checks import check as health
+    from dispatcher.cli.checks import run_check as health
 
     full = options.check == "full"
     script = plan.program.argv[0] if plan.program.kind == "script" else ""

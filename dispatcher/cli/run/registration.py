@@ -17,8 +17,8 @@ from dispatcher.model.paths import RunPaths
 from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
-    from dispatcher.cli.options.option_classes import RunOptions
     from dispatcher.cli.run.detach import ForegroundLink
+    from dispatcher.cli.run.run import RunOptions
     from dispatcher.jobs.control_server import ControlServer
     from dispatcher.jobs.status import StacksServer
 

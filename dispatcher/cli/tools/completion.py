@@ -7,19 +7,19 @@ definitions that run; host names come from ssh's files, read as plain text.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
-from dispatcher.cli.command_table import COMMANDS
-from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load
+from dispatcher.cli.options.declaration import Options, argument
 
 VARIABLE = "_DISPATCH_COMPLETE"
-_SHELLS = ("bash", "zsh", "fish")
 _MOST_BYTES = 4 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _HOST_OPTIONS = ("-H", "-w")
@@ -55,7 +55,7 @@ def answer(instruction: str) -> int:
 
 
 def _load(name: str) -> click.Command:
-    command: click.Command = importlib.import_module(f"dispatcher.cli.{COMMANDS[name]}").command
+    command = load(name)
     for parameter in command.params:
         if isinstance(parameter, click.Option) and set(parameter.opts) & set(_HOST_OPTIONS):
             parameter._custom_shell_complete = _hosts
@@ -106,9 +106,7 @@ def _of_config(lines: Sequence[str]) -> Iterator[str]:
             yield from words[1:]
 
 
-@click.command("completion", context_settings=CONTEXT)
-@click.argument("shell", type=click.Choice(_SHELLS))
-def command(shell: str) -> int:
+class CompletionOptions(Options):
     """Print what SHELL has to load to complete dispatch's words.
 
     \b
@@ -116,12 +114,13 @@ def command(shell: str) -> int:
     zsh:   dispatch completion zsh > ~/.zfunc/_dispatch    # with fpath+=~/.zfunc
     fish:  dispatch completion fish > ~/.config/fish/completions/dispatch.fish
     """
-    kind = get_completion_class(shell)
+
+    shell: Literal["bash", "zsh", "fish"] = argument(required=True)
+
+
+def completion(options: CompletionOptions) -> int:
+    """Print the script; the exit code."""
+    kind = get_completion_class(options.shell)
     assert kind is not None
     click.echo(kind(_Commands("dispatch"), {}, "dispatch", VARIABLE).source())
     return 0
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch completion`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch completion")

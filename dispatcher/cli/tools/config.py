@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from dispatcher.cli.command_table import COMMANDS
-from dispatcher.cli.entry import MIXED, enter
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load
+from dispatcher.cli.options.declaration import Options, argument, option
 from dispatcher.cli.options.option_defaults import settings
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.variables import HIDDEN, is_secret
 
-EPILOG = """\b
-Files: ~/.config/dispatch/dispatch.toml, then ./dispatch.toml; DISPATCH_CONFIG=FILE instead.
-  [all]                      # every command that has such an option
-  user = "ml"
-  [run]
-  hostfile = "hosts"
-  export = ["NCCL_DEBUG=INFO"]
-  [profile.night.run]        # with --profile night, or DISPATCH_PROFILE=night
-  log-dir = "/data/logs"
-Keys are long options. The command line wins, then DISPATCH_* variables, then profiles.
-./dispatch.toml may not say what is run, whom to trust, or where to write.
-Hosts on the command line are the only ones; what a file excludes stays out.
-Exit code: 0; 2 usage, or a file is wrong.
-"""
 
-
-@click.command("config", context_settings=MIXED, epilog=EPILOG)
-@click.argument("name", metavar="[COMMAND]", default="run")
-@click.option("--profile", metavar="NAME", envvar="DISPATCH_PROFILE", help="With these defaults.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Also what has its built-in default.")
-def command(name: str, profile: str | None, everything: bool) -> int:
+class ConfigOptions(Options):
     """Show the values of COMMAND's options [run], and where each comes from."""
-    if name not in COMMANDS:
-        raise UsageError(f"no such command: {name}", hint=f"known: {', '.join(COMMANDS)}")
-    about: click.Command = importlib.import_module(f"dispatcher.cli.{COMMANDS[name]}").command
-    found = settings(about, profile)
+
+    epilog = """\b
+    Files: ~/.config/dispatch/dispatch.toml, then ./dispatch.toml; DISPATCH_CONFIG=FILE instead.
+      [all]                      # every command that has such an option
+      user = "ml"
+      [run]
+      hostfile = "hosts"
+      export = ["NCCL_DEBUG=INFO"]
+      [profile.night.run]        # with --profile night, or DISPATCH_PROFILE=night
+      log-dir = "/data/logs"
+    Keys are long options. The command line wins, then DISPATCH_* variables, then profiles.
+    ./dispatch.toml may not say what is run, whom to trust, or where to write.
+    Hosts on the command line are the only ones; what a file excludes stays out.
+    Exit code: 0; 2 usage, or a file is wrong.
+    """
+
+    name: str = argument(default="run", metavar="[COMMAND]")
+    profile: str | None = option(
+        metavar="NAME", envvar="DISPATCH_PROFILE", help="With these defaults."
+    )
+    everything: bool = option("-a", "--all", help="Also what has its built-in default.")
+
+
+def config(options: ConfigOptions) -> int:
+    """Print option, value and origin of each; the exit code. Raises: UsageError."""
+    if options.name not in COMMANDS:
+        raise UsageError(f"no such command: {options.name}", hint=f"known: {', '.join(COMMANDS)}")
+    about = load(options.name)
+    found = settings(about, options.profile)
     rows = []
     for parameter in about.params:
         if not isinstance(parameter, click.Option) or not parameter.expose_value:
@@ -54,13 +59,13 @@ def command(name: str, profile: str | None, everything: bool) -> int:
         elif parameter.name in found:
             setting = found[parameter.name]
             rows.append((shown, _told(setting.value), setting.origin))
-        elif everything:
+        elif options.everything:
             rows.append((shown, _told(parameter.get_default(context)), "built in"))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
     for row in rows:
         sys.stdout.write(f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}\n")
     if not rows:
-        sys.stdout.write(f"no file says anything of {name}\n")
+        sys.stdout.write(f"no file says anything of {options.name}\n")
     return 0
 
 
@@ -72,8 +77,3 @@ def _told(value: Any) -> str:
         name, equals, _ = value.partition("=")
         return json.dumps(f"{name}={HIDDEN}" if equals and is_secret(name) else value)
     return "none" if value is None else json.dumps(value, default=str)
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch config`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch config")

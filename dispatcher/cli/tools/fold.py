@@ -15,11 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-import click
-
-from dispatcher.cli.entry import CONTEXT, enter
-from dispatcher.cli.options.option_classes import seconds
-from dispatcher.cli.say import say
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import Options, option, seconds
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import write_all
 from dispatcher.output.files.spool import Spill
@@ -34,27 +31,26 @@ _ANYBODY = 1 << 40
 _RULE = b"-" * 15
 
 
-@click.command("fold", context_settings=CONTEXT)
-@click.option("-b", "--gather", "whole", is_flag=True, help="Whole outputs instead of lines.")
-@click.option("-n", "--numbers", is_flag=True, help="Lines that differ in numbers only are equal.")
-@click.option("--window", metavar="S", help=f"Seconds a line waits for others [{WINDOW}].")
-def command(whole: bool, numbers: bool, window: str | None) -> int:
+class FoldOptions(Options):
     """Show equal lines of a labelled stream once, with all labels that said them.
 
     \b
     pdsh -w n[1-8] uname -r | dispatch fold
     dispatch -H hostfile train.py | dispatch fold --numbers
     """
-    if whole:
+
+    whole: bool = option("-b", "--gather", help="Whole outputs instead of lines.")
+    numbers: bool = option("-n", help="Lines that differ in numbers only are equal.")
+    window: str | None = option(metavar="S", help=f"Seconds a line waits for others [{WINDOW}].")
+
+
+def folded(options: FoldOptions) -> int:
+    """Fold standard input; the exit code. Raises: UsageError."""
+    if options.whole:
         gathered(_input())
     else:
-        stream(seconds(window, "--window", WINDOW), mask=numbers)
+        stream(seconds(options.window, "--window", WINDOW), mask=options.numbers)
     return 0
-
-
-def main(words: Sequence[str]) -> int:
-    """``dispatch fold`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch fold")
 
 
 class Labels:

@@ -3,69 +3,61 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from dispatcher.cli import entry
-from dispatcher.cli.entry import CONTEXT, enter
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import argument, option, replace
 from dispatcher.cli.options.host_options import (
     NAMES,
     TAKERS,
+    WhereOptions,
     find_hosts,
     hosts_typed,
-    where_options,
 )
-from dispatcher.cli.options.option_classes import HostsOptions, replace
-
-EPILOG = """\b
-Examples:
-  dispatch hosts -H hostfile                  one name a line
-  dispatch hosts -f n1 n2 n3                  n[1-3]
-  dispatch hosts -c 'n[1-64]!n7'              63
-  dispatch hosts -f -w 'n[1-9]' -i 'n[5-20]'  n[5-9]
-  squeue -ho %N | dispatch hosts -H - -S ,    names, joined by commas
-  dispatch hosts --for exec                   those of dispatch.toml that exec would take
-Exit code: 0; 2 usage, or no host is left.
-"""
 
 
-@entry.command(
-    "hosts",
-    HostsOptions,
-    context_settings={**CONTEXT, "allow_interspersed_args": True},
-    epilog=EPILOG,
-)
-@click.argument("words", nargs=-1, metavar="[LIST]...")
-@where_options
-@click.option(
-    "-i",
-    "--intersect",
-    "common",
-    multiple=True,
-    metavar="LIST",
-    help="Only those that are in LIST too; may be repeated.",
-)
-@click.option(
-    "--for",
-    "taker",
-    type=click.Choice(TAKERS),
-    metavar="COMMAND",
-    help="Those that COMMAND would take, for which dispatch.toml may name others; of a run: "
-    "dispatch --dry-run.",
-)
-@click.option("-f", "--fold", "fold_them", is_flag=True, help="One short text: n[1-3].")
-@click.option("-c", "--count", is_flag=True, help="How many there are.")
-@click.option("-S", "--separator", help="Between names [a newline].")
-@click.option("--sort", is_flag=True, help="In the order of names and numbers, not as written.")
-def command(options: HostsOptions) -> int:
+class HostsOptions(WhereOptions):
     """Print the hosts that LISTs, -H and -w name, each once, in written order.
 
     Lists may hold ranges n[01-16/2], @groups, and , ! & ^ read from left to right.
     """
+
+    epilog = """\b
+    Examples:
+      dispatch hosts -H hostfile                  one name a line
+      dispatch hosts -f n1 n2 n3                  n[1-3]
+      dispatch hosts -c 'n[1-64]!n7'              63
+      dispatch hosts -f -w 'n[1-9]' -i 'n[5-20]'  n[5-9]
+      squeue -ho %N | dispatch hosts -H - -S ,    names, joined by commas
+      dispatch hosts --for exec                   those of dispatch.toml that exec would take
+    Exit code: 0; 2 usage, or no host is left.
+    """
+
+    words: tuple[str, ...] = argument(metavar="[LIST]...")
+    common: tuple[str, ...] = option(
+        "-i",
+        "--intersect",
+        metavar="LIST",
+        help="Only those that are in LIST too; may be repeated.",
+    )
+    taker: str | None = option(
+        "--for",
+        type=click.Choice(TAKERS),
+        metavar="COMMAND",
+        help="Those that COMMAND would take, for which dispatch.toml may name others; of a run: "
+        "dispatch --dry-run.",
+    )
+    fold_them: bool = option("-f", "--fold", help="One short text: n[1-3].")
+    count: bool = option("-c", help="How many there are.")
+    separator: str = option("-S", default="\n", help="Between names [a newline].")
+    sort: bool = option(help="In the order of names and numbers, not as written.")
+
+
+def hosts(options: HostsOptions) -> int:
+    """Print the hosts that are meant; the exit code. Raises: UsageError, PlanError."""
     from dispatcher.cli.options.option_defaults import as_said_to
-    from dispatcher.cli.say import say
     from dispatcher.model import hostset
     from dispatcher.model.errors import PlanError, UsageError
     from dispatcher.model.names import BadName
@@ -78,8 +70,8 @@ def command(options: HostsOptions) -> int:
     elif takers := _elsewhere(options):
         say(f"note: dispatch.toml has other hosts for {', '.join(takers)}: --for {takers[0]}")
     words = tuple(parse_inline(text, "", slots=False) for text in options.words)
-    hosts = find_hosts(options, say, words)
-    names = list(dict.fromkeys(host.name for host in hosts))
+    found = find_hosts(options, say, words)
+    names = list(dict.fromkeys(host.name for host in found))
     for text in options.common:
         try:
             wanted = set(hostset.expand(text))
@@ -115,8 +107,3 @@ def _elsewhere(options: HostsOptions) -> list[str]:
 
     own = said("hosts")
     return [taker for taker in TAKERS if said(taker) != own]
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch hosts`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch hosts")

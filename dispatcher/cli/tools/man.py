@@ -7,20 +7,19 @@ machine is needed to print it, and ``man`` only to read it.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import re
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import click
 
 from dispatcher import __version__
-from dispatcher.cli.command_table import COMMANDS
-from dispatcher.cli.entry import CONTEXT, enter, profiled
-from dispatcher.cli.help import sections
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load, sections, shown_name
+from dispatcher.cli.options.declaration import Options
 
 #: characters of a line of the source; manuals are read by people, too
 WIDTH = 72
@@ -34,21 +33,24 @@ _FILES = (
 )
 
 
-@click.command("man", context_settings=CONTEXT)
-def command() -> int:
+class ManOptions(Options):
     """Print the manual page of dispatch and all its commands, as roff.
 
     \b
     dispatch man > ~/.local/share/man/man1/dispatch.1
     dispatch man | man -l -
     """
+
+
+def man(options: ManOptions) -> int:
+    """Print the page; the exit code."""
     click.echo("\n".join(page()))
     return 0
 
 
 def page() -> Iterator[str]:
     """The lines of dispatch(1)."""
-    run = _command("run")
+    run = load("run")
     when = time.gmtime(float(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
     yield f'.TH DISPATCH 1 {time.strftime("%Y-%m-%d", when)} "dispatch {__version__}"'
     yield ".nh"  # a hyphen that is not in an option must not be copied from one
@@ -56,13 +58,13 @@ def page() -> Iterator[str]:
     yield ".SH NAME"
     yield r"dispatch \- start one process per GPU on every host over SSH"
     yield ".SH SYNOPSIS"
-    yield from _usage(run, "dispatch")
+    yield from _usage(run)
     yield ".br"
     yield r"\fBdispatch\fR \fICOMMAND\fR [\fIOPTIONS\fR]..."
     yield ".SH DESCRIPTION"
     yield from _prose(run.help)
     yield ".SH OPTIONS"
-    yield from _options(run, "dispatch")
+    yield from _options(run)
     yield ".PP"
     yield from _prose(run.epilog)
     yield ".SH COMMANDS"
@@ -70,11 +72,11 @@ def page() -> Iterator[str]:
     for name in COMMANDS:
         if name != "run":
             yield f".SS dispatch {escaped(name)}"
-            one = _command(name)
-            yield from _usage(one, f"dispatch {name}")
+            one = load(name)
+            yield from _usage(one)
             yield ".PP"
             yield from _prose(one.help)
-            yield from _options(one, f"dispatch {name}")
+            yield from _options(one)
             if one.epilog:
                 yield ".PP"
                 yield from _prose(one.epilog)
@@ -87,23 +89,17 @@ def page() -> Iterator[str]:
     yield from _filled(_SEE_ALSO)
 
 
-def _command(name: str) -> click.Command:
-    found: click.Command = importlib.import_module(f"dispatcher.cli.{COMMANDS[name]}").command
-    return profiled(found)
+def _usage(about: click.Command) -> Iterator[str]:
+    words = " ".join(about.collect_usage_pieces(_context(about)))
+    yield rf"\fB{escaped(shown_name(about.name or ''))}\fR \fI{escaped(words)}\fR"
 
 
-def _context(about: click.Command, name: str) -> click.Context:
-    return click.Context(about, info_name=name, **about.context_settings)
+def _context(about: click.Command) -> click.Context:
+    return click.Context(about, **about.context_settings)
 
 
-def _usage(about: click.Command, name: str) -> Iterator[str]:
-    words = " ".join(about.collect_usage_pieces(_context(about, name)))
-    yield rf"\fB{escaped(name)}\fR \fI{escaped(words)}\fR"
-
-
-def _options(about: click.Command, name: str) -> Iterator[str]:
-    context = _context(about, name)
-    for title, records in sections(about, context).items():
+def _options(about: click.Command) -> Iterator[str]:
+    for title, records in sections(about, _context(about)).items():
         yield ".PP"
         yield rf"\fI{escaped(title)}\fR"
         for names, text in records:
@@ -145,8 +141,3 @@ def escaped(text: str) -> str:
     plain = plain.replace("`", r"\(ga").replace("^", r"\(ha").replace("~", r"\(ti")
     plain = "".join(c if c.isascii() else rf"\[u{ord(c):04X}]" for c in plain)
     return rf"\&{plain}" if plain.startswith(".") else plain
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch man`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch man")

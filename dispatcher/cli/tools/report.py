@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 
-import click
-
-from dispatcher.cli.entry import MIXED, enter
-from dispatcher.cli.say import say
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import Options, argument, option
 from dispatcher.model.errors import UsageError
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.timeline import page, phases, read
@@ -17,26 +14,32 @@ from dispatcher.output.timeline import page, phases, read
 #: bytes of a trace; some million spans
 MOST_TRACE = 1 << 29
 
-EPILOG = """\b
-Examples:
-  dispatch --trace run.json -H hostfile train.py
-  dispatch report run.json                     # writes run.html, prints the phases
-  dispatch report run.json -o - > page.html
-Exit code: 0; 2 usage, or no trace.
-"""
 
-
-@click.command("report", context_settings=MIXED, epilog=EPILOG)
-@click.argument("trace", metavar="TRACE")
-@click.option("-o", "--output", metavar="FILE|-", help="The page [default: TRACE with .html].")
-def command(trace: str, output: str | None) -> int:
+class ReportOptions(Options):
     """Draw where the time of a run went, from the file that --trace wrote."""
-    timeline = read(_contents(trace), trace)
-    text = page(timeline, os.path.basename(trace))
-    if output == "-":
+
+    epilog = """\b
+    Examples:
+      dispatch --trace run.json -H hostfile train.py
+      dispatch report run.json                     # writes run.html, prints the phases
+      dispatch report run.json -o - > page.html
+    Exit code: 0; 2 usage, or no trace.
+    """
+
+    trace: str = argument(required=True, metavar="TRACE")
+    output: str | None = option(
+        "-o", metavar="FILE|-", help="The page [default: TRACE with .html]."
+    )
+
+
+def report(options: ReportOptions) -> int:
+    """Write the page and print the phases; the exit code. Raises: UsageError."""
+    timeline = read(_contents(options.trace), options.trace)
+    text = page(timeline, os.path.basename(options.trace))
+    if options.output == "-":
         sys.stdout.write(text)
         return 0
-    path = output or os.path.splitext(trace)[0] + ".html"
+    path = options.output or os.path.splitext(options.trace)[0] + ".html"
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -69,8 +72,3 @@ def _contents(path: str) -> str:
     if len(text) > MOST_TRACE:
         raise UsageError(f"{path}: more than {MOST_TRACE >> 20} MiB, not a trace")
     return text.decode("utf-8", "replace")
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``dispatch report`` with ``words``; the exit code."""
-    return enter(command, words, "dispatch report")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli import command_table
+from dispatcher.cli import COMMANDS
 
 
 @pytest.fixture
@@ -117,6 +117,6 @@ def test_config_tells_origins(
     assert cli.main(["config", "nosuch"]) == 2
 
 
-@pytest.mark.parametrize("name", [name for name in command_table.COMMANDS if name != "config"])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "config"])
 def test_every_command_can_be_asked_about(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "--all", name]) == 0

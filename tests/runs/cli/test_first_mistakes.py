@@ -12,7 +12,7 @@ from rig import Cluster
 from dispatcher import cli
 from dispatcher.cli.exec import run_exec
 from dispatcher.cli.hints import Advice
-from dispatcher.cli.options.option_classes import HostOptions
+from dispatcher.cli.options.host_options import HostOptions
 from dispatcher.cli.run import launch
 
 from ..conftest import PROGRAM, Desk

@@ -6,7 +6,6 @@ soon as it is run or loaded.
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -17,7 +16,8 @@ import click
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli.command_table import COMMANDS
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load
 from dispatcher.cli.options import config_trust
 
 #: as the console script is started: what lies in the folder is not looked at for modules
@@ -28,9 +28,8 @@ PROGRAMS = ("bash", "env", "mpirun", "nvidia-smi", "python3", "sh", "srun", "ssh
 
 def options() -> Iterator[tuple[str, click.Option, str]]:
     """Command, option and each of its long names."""
-    for command, module in COMMANDS.items():
-        about: click.Command = importlib.import_module(f"dispatcher.cli.{module}").command
-        for parameter in about.params:
+    for command in COMMANDS:
+        for parameter in load(command).params:
             if isinstance(parameter, click.Option) and parameter.expose_value:
                 for name in parameter.opts:
                     if name.startswith("--"):

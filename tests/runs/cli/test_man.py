@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 import subprocess
@@ -10,7 +9,8 @@ import subprocess
 import click
 import pytest
 
-from dispatcher.cli import command_table
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load
 from dispatcher.cli.tools import man
 
 MACROS = {"TH", "SH", "SS", "PP", "TP", "br", "nf", "fi", "nh", "ad l"}
@@ -38,9 +38,9 @@ def test_every_option_of_every_command_is_there(page: list[str]) -> None:
             about[name] = []
         elif line == ".TP":
             about[name].append(shown(following))
-    assert set(about) == set(command_table.COMMANDS)
-    for name, module in command_table.COMMANDS.items():
-        command = importlib.import_module(f"dispatcher.cli.{module}").command
+    assert set(about) == set(COMMANDS)
+    for name in COMMANDS:
+        command = load(name)
         context = click.Context(command, **command.context_settings)
         records = [
             option.get_help_record(context)
@@ -55,8 +55,7 @@ def test_every_option_of_every_command_is_there(page: list[str]) -> None:
 
 def test_the_words_are_those_of_the_help(page: list[str]) -> None:
     text = " ".join(map(shown, page)).split()
-    for module in command_table.COMMANDS.values():
-        command = importlib.import_module(f"dispatcher.cli.{module}").command
+    for command in map(load, COMMANDS):
         for said in (command.help, command.epilog):
             words = (said or "").replace("\b", "").split()
             found = any(text[at : at + 6] == words[:6] for at in range(len(text)))

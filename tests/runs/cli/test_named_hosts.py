@@ -5,18 +5,17 @@ No host is touched: what a command would reach is seen where it asks whether it 
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Iterable
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
-import click
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli import command_table
-from dispatcher.cli.options import connect_options, host_options
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load
+from dispatcher.cli.options import host_options
 from dispatcher.cli.run import launch
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
@@ -63,7 +62,7 @@ def taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Taken:
         seen[:] = hosts
         raise Touched
 
-    monkeypatch.setattr(connect_options, "judge", judge)
+    monkeypatch.setattr(host_options, "judge", judge)
     monkeypatch.setattr(launch, "judge", judge)
 
     def call(way: str, *where: str, config: str = "") -> str:
@@ -161,11 +160,9 @@ def test_who_took_the_last_host(
 
 def test_the_preview_is_for_every_command_that_takes_hosts_so() -> None:
     def takes(name: str) -> bool:
-        module = importlib.import_module(f"dispatcher.cli.{command_table.COMMANDS[name]}")
-        command: click.Command = module.command
-        return {"lists", "excluded"} <= {one.name for one in command.params}
+        return {"lists", "excluded"} <= {one.name for one in load(name).params}
 
-    assert {name for name in command_table.COMMANDS if takes(name)} == {
+    assert {name for name in COMMANDS if takes(name)} == {
         *host_options.TAKERS,
         "hosts",
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -13,15 +12,11 @@ import click
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli.command_table import COMMANDS
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load, sections
 from dispatcher.cli.options.spelling import RENAMED, filled, respelled
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
-
-
-def command(name: str) -> click.Command:
-    found: click.Command = importlib.import_module(f"dispatcher.cli.{COMMANDS[name]}").command
-    return found
 
 
 def names(about: click.Command) -> set[str]:
@@ -33,7 +28,7 @@ OLD = [
     (name, old, new)
     for name in COMMANDS
     for old, new in RENAMED.items()
-    if new in names(command(name))
+    if new in names(load(name))
 ]
 
 
@@ -54,32 +49,32 @@ def dispatch(*words: str, cwd: Path | None = None) -> subprocess.CompletedProces
 def test_a_name_is_old_or_in_use() -> None:
     assert {old for _, old, _ in OLD} == set(RENAMED)
     for name in COMMANDS:
-        assert not names(command(name)) & set(RENAMED), name
+        assert not names(load(name)) & set(RENAMED), name
 
 
 @pytest.mark.parametrize(("name", "old", "new"), OLD)
 def test_an_old_name_is_taken_with_a_note(
     name: str, old: str, new: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    about = command(name)
+    about = load(name)
     option = next(one for one in about.params if f"--{new}" in one.opts)
     assert isinstance(option, click.Option)
     value = [] if option.is_flag else ["7"]
     for spelled in (f"--{old}", f"--{old}".replace("-", "_").replace("__", "--", 1)):
-        assert respelled(about, [spelled, *value], {}) == [f"--{new}", *value]
+        assert respelled(about, [spelled, *value]) == [f"--{new}", *value]
         assert capsys.readouterr().err == f"note: {spelled} is now --{new}\n"
     if value:
-        assert respelled(about, [f"--{old}=7"], {}) == [f"--{new}=7"]
+        assert respelled(about, [f"--{old}=7"]) == [f"--{new}=7"]
         capsys.readouterr()
-    assert respelled(about, [f"--{new}", *value], {}) == [f"--{new}", *value]
+    assert respelled(about, [f"--{new}", *value]) == [f"--{new}", *value]
     assert capsys.readouterr().err == ""
 
 
 def test_an_old_name_may_lack_its_value_as_the_new_one_may() -> None:
-    put, bare = command("put"), {"--fanout-tree": ""}
-    words = respelled(put, ["--tree", "a", "--tree=2", "b"], bare)
+    put = load("put")
+    words = respelled(put, ["--tree", "a", "--tree=2", "b"])
     assert words == ["--fanout-tree", "a", "--fanout-tree=2", "b"]
-    assert filled(put, words, bare) == ["--fanout-tree=", "a", "--fanout-tree=2", "b"]
+    assert filled(put, words) == ["--fanout-tree=", "a", "--fanout-tree=2", "b"]
 
 
 def test_what_follows_the_program_is_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,13 +83,13 @@ def test_what_follows_the_program_is_the_programs(capsys: pytest.CaptureFixture[
         ("exec", ["-w", "n1", "--", "--alive", "3"]),
         ("exec", ["-w", "--alive", "echo", "--alive", "-w"]),
     ):
-        assert respelled(command(name), words, {}) == words
-        assert filled(command(name), words, {})[-3:] == words[-3:]
+        assert respelled(load(name), words) == words
+        assert filled(load(name), words)[-3:] == words[-3:]
     assert capsys.readouterr().err == ""
 
 
 def test_options_behind_words_where_they_may_be(capsys: pytest.CaptureFixture[str]) -> None:
-    assert respelled(command("check"), ["train.py", "--over", "mpi", "--", "--over"], {}) == [
+    assert respelled(load("check"), ["train.py", "--over", "mpi", "--", "--over"]) == [
         "train.py", "--backend", "mpi", "--", "--over",
     ]  # fmt: skip
     assert capsys.readouterr().err == "note: --over is now --backend\n"
@@ -144,16 +139,14 @@ def test_a_folders_file_may_say_no_more_by_an_old_name() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_help_shows_an_old_name(name: str) -> None:
-    about = command(name)
+    about = load(name)
     shown = about.get_help(click.Context(about, info_name=name, **about.context_settings)).split()
     assert not {f"--{old}" for old in RENAMED} & {word.strip(".,;:()") for word in shown}
 
 
 def test_help_shows_options_by_subject() -> None:
     """In so many that a reader looks for the subject first; in the manual as well."""
-    from dispatcher.cli.help import sections
-
-    about = command("run")
+    about = load("run")
     found = sections(about, click.Context(about, **about.context_settings))
     assert list(found)[:4] == ["Hosts", "Program", "Ranks", "Environment"]
     assert max(map(len, found.values())) <= 13

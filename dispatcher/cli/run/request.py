@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from dispatcher.api.request import cwd_of, python_of
+from dispatcher.cli import say
 from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.connect_options import WINDOW
+from dispatcher.cli.options.declaration import count, seconds
 from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
-from dispatcher.cli.options.option_classes import RunOptions, count, seconds
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, typed
-from dispatcher.cli.say import say
+from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import parse_count
@@ -90,7 +91,7 @@ def _allocated(words: tuple[str, ...]) -> Hostlist:
 
     found = allocated()
     if found is None:
-        from dispatcher.cli.options.mistakes import no_hosts
+        from dispatcher.cli.mistakes import no_hosts
 
         raise no_hosts(words) or UsageError(
             "no hosts given",
@@ -158,7 +159,7 @@ def _program(options: RunOptions) -> Program:
     if options.rdzv:
         _nproc(options.nproc_per_node)  # torchrun takes the same words
         return Program("module", torchrun(words, options.nproc_per_node, _kind(options)))
-    from dispatcher.cli.options import mistakes
+    from dispatcher.cli import mistakes
 
     match _kind(options):
         case "script":

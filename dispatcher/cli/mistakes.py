@@ -12,14 +12,18 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from dispatcher.api.request import cwd_of, is_program
-from dispatcher.cli.options.option_classes import HostOptions, RunOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import shown
 from dispatcher.plan.variables import HIDDEN, is_secret
+
+if TYPE_CHECKING:
+    from dispatcher.cli.options.host_options import HostOptions
+    from dispatcher.cli.run.run import RunOptions
 
 #: launchers of batch systems, which are not translated: dispatch reads their allocation itself
 _STEPS = ("aprun", "jsrun", "prun", "srun")
@@ -114,7 +118,7 @@ def near_command(words: Sequence[str]) -> str | None:
         return None
     from difflib import get_close_matches
 
-    from dispatcher.cli.command_table import COMMANDS
+    from dispatcher.cli import COMMANDS
 
     near = get_close_matches(words[0], COMMANDS, 1, 0.7)
     return line([near[0], *words[1:]]) if near else None

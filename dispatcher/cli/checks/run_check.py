@@ -1,0 +1,187 @@
+"""``dispatch check``: is the cluster fit for a job, and which host is not?
+
+All hosts stand before all checks; what comes out is which of them are fit for a job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dispatcher.api.request import cwd_of, python_of
+from dispatcher.api.transports import allow_open_files
+from dispatcher.checks import report
+from dispatcher.checks.check import Asked, Check
+from dispatcher.checks.report import CheckReport
+from dispatcher.checks.xid import parse_table
+from dispatcher.cli import say
+from dispatcher.cli.checks import check_table
+from dispatcher.cli.checks.check import CheckOptions
+from dispatcher.cli.hints import Advice
+from dispatcher.cli.options.connect_options import TransportPool
+from dispatcher.cli.options.declaration import count, seconds
+from dispatcher.cli.options.host_options import find_hosts
+from dispatcher.model import errors
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host import Host
+from dispatcher.plan.job.request import parse_seconds
+
+if TYPE_CHECKING:
+    from dispatcher.cli.run.run import RunOptions
+
+#: seconds for all of it
+QUICK, FULL = 20.0, 60.0
+#: seconds to reach one host
+CONNECT = 10.0
+#: exit code when a host is not fit
+UNFIT = 1
+MOST_TABLE = 1 << 20
+
+
+def run(options: CheckOptions) -> int:
+    """Check the hosts that the options name, in the one way they ask for; the exit code.
+
+    Raises: UsageError.
+    """
+    kinds = [
+        kind
+        for kind, wanted in (
+            ("full", options.full),
+            ("pairs", options.pairs),
+            ("nccl", options.nccl),
+        )
+        if wanted
+    ]
+    if len(kinds) > 1:
+        raise UsageError(f"--{kinds[0]} and --{kinds[1]} exclude each other")
+    if options.words and kinds and not options.full:
+        raise UsageError(f"--{kinds[0]} looks at no script")
+    for option, given, kind in (
+        ("--backend", options.backend, "pairs"),
+        ("--rounds", options.rounds, "pairs"),
+        ("--slow", options.slow, "pairs"),
+        ("--svg", options.svg, "pairs"),
+        ("--from", options.texts, "nccl"),
+        ("--apply", options.apply, "nccl"),
+        ("--log", options.log, "nccl"),
+    ):
+        if given and kind not in kinds:
+            raise UsageError(f"{option} needs --{kind}")
+    if options.nccl:
+        from dispatcher.cli.checks import nccl
+
+        return nccl.run(options)
+    if options.pairs:
+        from dispatcher.cli.checks import pairs
+
+        return pairs.run(options)
+    return _by_host(options)
+
+
+def _by_host(options: CheckOptions) -> int:
+    words = options.words
+    if len(words) > 1:
+        raise UsageError(f"one script at most: {words[1]!r} is a second word")
+    full = options.full
+    targets = find_hosts(options, say, slots=full)
+    time_limit, chosen = (
+        limit(options.check_timeout, full=full),
+        checks(options.xid_table, options.site_checks, full=full),
+    )
+    asked = Asked(cwd_of(options.chdir), words[0] if words else "", options.iface)
+    want = wanted(targets, asked, options.python, time_limit, options.site_checks, full=full)
+    began = time.monotonic()
+    found = examined(
+        targets, want, chosen, options, time_limit,
+        count(options.master_port, "--master-port", None, 65535),
+    )  # fmt: skip
+    took = time.monotonic() - began
+    if options.as_json:
+        sys.stdout.write(json.dumps(check_table.record(found, took), indent=2) + "\n")
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        shown = check_table.lines(
+            found, took, colour=colour, every=options.verbose, advise=Advice(options)
+        )
+        sys.stdout.write("".join(f"{line}\n" for line in shown))
+    if found.lost:
+        return errors.CLUSTER
+    return 0 if all(found.fit(host) for host in found.hosts) else UNFIT
+
+
+def limit(text: str | None, *, full: bool) -> float:
+    """Seconds that everything may take. Raises: UsageError."""
+    if text is None:
+        return FULL if full else QUICK
+    limit = parse_seconds(text, "--check-timeout")
+    if limit < 1:
+        raise UsageError(f"--check-timeout {text}: less than a second", hint="--check-timeout 20")
+    return limit
+
+
+def checks(
+    xid_table: str | None = None, site_checks: str | None = None, *, full: bool
+) -> tuple[Check, ...]:
+    """The checks that the options of these names ask for. Raises: UsageError."""
+    if not full:
+        for option, given in (("--xid-table", xid_table), ("--site-checks", site_checks)):
+            if given:
+                raise UsageError(f"{option} needs the full check")
+        return report.QUICK
+    levels: Mapping[int, str] = {}
+    path = xid_table
+    if path:
+        try:
+            with open(path, encoding="utf-8", errors="backslashreplace") as file:
+                levels = parse_table(file.read(MOST_TABLE), f"--xid-table {path}")
+        except OSError as error:
+            raise UsageError(f"--xid-table {path}: {(error.strerror or '').lower()}") from None
+    return (*report.QUICK, *report.full(levels, site_checks=bool(site_checks)))
+
+
+def wanted(
+    hosts: tuple[Host, ...],
+    asked: Asked,
+    python: str | None,
+    seconds: float,
+    site_checks: str | None = None,
+    *,
+    full: bool,
+) -> report.Want:
+    """What must be read on ``hosts``. python: the ranks', None for the usual one."""
+    from dispatcher.runner.surveys import readings_limit
+
+    script = os.path.join(asked.cwd, asked.script) if asked.script else ""
+    return report.Want(
+        Asked(asked.cwd, script, asked.iface),
+        python or python_of(os.environ),
+        {host.name: host.python for host in hosts if host.python},
+        readings_limit(seconds),
+        full=full,
+        site=site_checks or "",
+    )
+
+
+def examined(
+    hosts: tuple[Host, ...],
+    want: report.Want,
+    chosen: tuple[Check, ...],
+    options: CheckOptions | RunOptions,
+    time_limit: float,
+    port: int | None,
+) -> CheckReport:
+    """The report on ``hosts``, which are visited for it."""
+    from dispatcher.runner.surveys import examine
+
+    allow_open_files(len(hosts))
+    if not want.asked.script:
+        chosen = tuple(check for check in chosen if check.name != "script")
+    connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
+    with TransportPool(options) as reach:
+        return examine(
+            hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port
+        )

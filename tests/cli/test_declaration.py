@@ -1,0 +1,162 @@
+"""A command's class is all that is said of its options: click, help and types agree with it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+import pytest
+
+import dispatcher
+from dispatcher.cli import COMMANDS, named
+from dispatcher.cli.entry import load
+from dispatcher.cli.exec.exec import ExecOptions
+from dispatcher.cli.options.declaration import (
+    Option,
+    Options,
+    argument,
+    converted,
+    declared,
+    names_of,
+    option,
+    replace,
+)
+from dispatcher.cli.options.host_options import HostOptions, WhereOptions
+
+HOUSE = Path(dispatcher.__file__).parent
+
+
+class LinkOptions(Options, section="Links"):
+    """How."""
+
+    limit: str | None = option("-l", help="Usual.")
+    speed: Literal["slow", "fast"] = option(default="slow", help="How fast.")
+
+
+class PlainOptions(Options):
+    """What a function reads, and who offers it is not said here."""
+
+    hosts: tuple[str, ...] = ()
+    limit: str | None = None
+
+
+class CopyOptions(PlainOptions, LinkOptions, section="Copies"):
+    """Copy."""
+
+    words: tuple[str, ...] = argument(metavar="WORDS")
+    hosts: tuple[str, ...] = option("-w", "--where", help="Where.")
+    limit: str | None = option("--most", bare="9", help="Otherwise.")
+
+
+class SlowOptions(CopyOptions):
+    """Copy slowly."""
+
+    speed: Literal["slow", "fast"] = "slow"
+
+
+def made(kind: type[Options]) -> dict[str, click.Parameter]:
+    return {name: one.parameter(name) for name, one in declared(kind).items()}
+
+
+def test_a_field_declared_again_keeps_its_place() -> None:
+    found = made(CopyOptions)
+    assert list(found) == ["limit", "speed", "words", "hosts"]
+    assert found["limit"].opts == ["--most"]
+    assert found["hosts"].multiple
+    assert found["words"].nargs == -1
+    shown = [(one.section, one.bare) for one in found.values() if isinstance(one, Option)]
+    assert shown == [("Copies", "9"), ("Links", None), ("Copies", None)]
+    assert names_of(CopyOptions) == {"limit": None, "speed": "slow", "hosts": (), "words": ()}
+
+
+def test_a_plain_value_is_no_option_and_takes_one_away() -> None:
+    assert "speed" not in made(SlowOptions)
+    assert (SlowOptions().speed, SlowOptions(limit="3").limit) == ("slow", "3")
+    assert not made(PlainOptions)
+
+
+def test_options_of_one_command_serve_another() -> None:
+    options = converted(CopyOptions(hosts=("n1",), limit="2"), LinkOptions, speed="fast")
+    assert options == LinkOptions(limit="2", speed="fast")
+
+
+def parameters() -> Iterator[Any]:
+    for name in COMMANDS:
+        for parameter in load(name).params:
+            if parameter.expose_value:
+                yield pytest.param(name, parameter, id=f"{name} {parameter.name}")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_carries_a_command_out_takes_its_class(name: str) -> None:
+    kind, function = map(named, COMMANDS[name])
+    assert function.__annotations__ == {"options": kind.__name__, "return": "int"}
+    assert (kind.__doc__, load(name).help) != (Options.__doc__, "")
+
+
+def type_of(parameter: click.Parameter) -> Any:
+    """The type of the values that click gives, but for None."""
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return bool
+    if parameter.multiple or parameter.nargs == -1:
+        return tuple[str, ...]
+    if isinstance(parameter.type, click.Choice):
+        return Literal[tuple(parameter.type.choices)]
+    return {"text": str, "float range": float, "float": float}[parameter.type.name]
+
+
+def without_none(kind: Any) -> Any:
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    return parts[0] if type(None) in get_args(kind) else kind
+
+
+@pytest.mark.parametrize(("name", "parameter"), list(parameters()))
+def test_an_option_and_its_annotation_agree(name: str, parameter: click.Parameter) -> None:
+    """The annotation is read as text, and at a start nobody looks whether it is a type."""
+    kind, field = named(COMMANDS[name][0]), parameter.name or ""
+    said = get_type_hints(kind)[field]
+    bare, wanted = without_none(said), type_of(parameter)
+    assert bare == wanted or (bare is str and get_origin(wanted) is Literal)
+    with load(name).make_context(name, [], resilient_parsing=True) as context:
+        value = context.params[field]
+    assert value == names_of(kind)[field]
+    assert value is not None or said != bare or parameter.required
+
+
+def test_options_are_frozen_and_made_by_their_names() -> None:
+    options = ExecOptions(gather=True)
+    assert (options.gather, options.diff, options.transport) == (True, False, "auto")
+    assert replace(options, gather=False) == ExecOptions() != options
+    assert WhereOptions(lists=("n1",)) != HostOptions(lists=("n1",))
+    assert repr(options) == "ExecOptions(gather=True)"
+    with pytest.raises(AttributeError, match="frozen"):
+        options.gather = False  # type: ignore[misc]
+    with pytest.raises(TypeError, match="'gathre'"):
+        ExecOptions(gathre=True)  # type: ignore[call-arg]
+
+
+def functions(room: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for path in sorted((HOUSE / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{path.relative_to(HOUSE)}: {node.name}", node
+
+
+def test_nobody_takes_options_as_a_dictionary() -> None:
+    taken = [
+        where
+        for room in ("cli", "api")
+        for where, node in functions(room)
+        for one in (*node.args.args, *node.args.kwonlyargs, node.args.kwarg)
+        if one is not None
+        and (
+            one.arg in ("flags", "options", "settings")
+            and one.annotation is not None
+            and "Any" in ast.unparse(one.annotation)
+        )
+    ]
+    own = "cli/options/declaration.py: "  # which hands click's own settings on
+    assert [where.removeprefix(own) for where in taken] == ["option", "argument", "__init__"]
