@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Mapping, Sequence
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import (
@@ -69,9 +70,9 @@ _RULES: tuple[tuple[str, Kind, bool], ...] = (
 _DENIED = re.compile(r"(?P<user>[^\s@]+)@\S+: Permission denied \((?P<methods>[\w,@.-]+)\)")
 
 
-def classify(words: str, host: str) -> Failure:
+def classify(said: str, host: str) -> Failure:
     """The failure that ssh's error output speaks of; ``LOST`` when it says nothing known."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     for pattern, kind, retryable in _RULES:
         for line in lines:
             if re.search(pattern, line):
@@ -96,6 +97,26 @@ def _hint(kind: Kind, host: str, line: str) -> str | None:
     if kind in (Kind.AUTH, Kind.CONFIG):
         return f"ssh -v {host} true"
     return None
+
+
+NO_FORWARDING = {"ForwardAgent": "no", "ForwardX11": "no", "ClearAllForwardings": "yes"}
+
+
+def connect_timeout(seconds: float) -> str:
+    """The value of ssh's ConnectTimeout for a deadline so far off: whole seconds, one at least."""
+    return str(max(1, math.ceil(seconds)))
+
+
+def words(
+    program: Sequence[str], options: Mapping[str, str], target: Target, command: str
+) -> list[str]:
+    """The words of an ssh that runs ``command`` on ``target``. program: with its own flags."""
+    argv = [*program, *(word for name in options for word in ("-o", f"{name}={options[name]}"))]
+    if target.user is not None:
+        argv += ["-l", target.user]
+    if target.port is not None:
+        argv += ["-p", str(target.port)]
+    return [*argv, "--", target.host, command]
 
 
 class SshLink(ChildLink):
@@ -177,10 +198,8 @@ class SshTransport(Transport):
         """
         options = {
             "BatchMode": "yes",  # nobody is there to answer a prompt
-            "ConnectTimeout": str(max(1, math.ceil(seconds))),
-            "ForwardAgent": "no",
-            "ForwardX11": "no",
-            "ClearAllForwardings": "yes",
+            "ConnectTimeout": connect_timeout(seconds),
+            **NO_FORWARDING,
         }
         if self._alive != UNLESS_CONFIGURED:  # else as its own configuration has it
             seconds, most = self._alive.limits(None, None)
@@ -190,16 +209,8 @@ class SshTransport(Transport):
             options["LogLevel"] = "ERROR"  # else it says "Connection closed" in the output
         if self._accept_new:
             options["StrictHostKeyChecking"] = "accept-new"
-        argv = [self._program, terminal]
-        for option, value in options.items():
-            argv += ["-o", f"{option}={value}"]
-        if self._config is not None:
-            argv += ["-F", self._config]
-        if target.user is not None:
-            argv += ["-l", target.user]
-        if target.port is not None:
-            argv += ["-p", str(target.port)]
-        return [*argv, "--", target.host, command]
+        file = () if self._config is None else ("-F", self._config)
+        return words([self._program, terminal, *file], options, target, command)
 
     def close(self) -> None:
         self._pump.close()

@@ -104,6 +104,11 @@ class SessionPool:
 
 
 _CHANNELS_AT_ONCE = 32  # being opened through one jump host
+#: what sshd says of a host that it does not reach -> its kind
+_REFUSALS = {
+    "refused": Kind.REFUSED, "timed out": Kind.TIMEOUT, "not known": Kind.DNS,
+    "name resolution": Kind.DNS,
+}  # fmt: skip
 _SAME_ANSWER = 2.0  # seconds in which a jump host's failure is not tried again
 
 
@@ -164,13 +169,8 @@ class JumpHost:
             return Failure(Kind.TIMEOUT, f"{via}: no answer in time")
         if problem == "gone":
             return Failure(Kind.DROPPED, f"{via}: the jump host is gone", retryable=True)
-        if "refused" in problem:
-            return Failure(Kind.REFUSED, f"{via}: {problem}")
-        if "timed out" in problem:
-            return Failure(Kind.TIMEOUT, f"{via}: {problem}")
-        if "not known" in problem or "name resolution" in problem:
-            return Failure(Kind.DNS, f"{via}: {problem}")
-        return Failure(Kind.UNREACHABLE, f"{via}: {problem}")
+        kinds = (kind for words, kind in _REFUSALS.items() if words in problem)
+        return Failure(next(kinds, Kind.UNREACHABLE), f"{via}: {problem}")
 
     def close(self) -> None:
         """End the connection, and with it all that run through it; idempotent."""

@@ -58,15 +58,6 @@ class Topology:
             yield parent
             parent = self.parents[parent]
 
-    def below(self, host: int) -> tuple[int, ...]:
-        """All hosts that are reached through ``host``."""
-        found = []
-        left = list(self.children[host])
-        while left:
-            found.append(left.pop())
-            left += self.children[found[-1]]
-        return tuple(sorted(found))
-
 
 def plan_tree(count: int, branches: int | None = None) -> Topology:
     """The tree of ``count`` hosts, of whom nobody opens more than ``branches``."""

@@ -19,7 +19,6 @@ folded, and together, when no host is on its way any more.
 from __future__ import annotations
 
 import functools
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ from dispatcher.transport.base import (
     Window,
     bad_target,
 )
+from dispatcher.transport.process.openssh import NO_FORWARDING, connect_timeout, words
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles, lookup_name
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 from dispatcher.transport.tree.branch import Branch
@@ -53,9 +53,7 @@ _MARKER = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
 _OPTIONS = {
     "BatchMode": "yes",
     "ServerAliveInterval": "0",  # the agent's heartbeat decides who is lost
-    "ForwardAgent": "no",
-    "ForwardX11": "no",
-    "ClearAllForwardings": "yes",
+    **NO_FORWARDING,
     "ControlMaster": "no",  # a shared connection was judged by somebody else's keys
     "ControlPath": "none",
     "StrictHostKeyChecking": "yes",
@@ -110,21 +108,11 @@ class Trust:
 
 def ssh(target: Target, known: Trusted, seconds: float, program: tuple[str, ...]) -> list[str]:
     """The words by which an inner host reaches ``target``. seconds: to connect."""
-    words = [*program, "-T", "-o", tree_relay.KNOWN.decode()]
-    options = {
-        **_OPTIONS,
-        "HostKeyAlias": known.alias,
-        "ConnectTimeout": str(max(1, math.ceil(seconds))),
-    }
+    timeout = connect_timeout(seconds)
+    options = {**_OPTIONS, "HostKeyAlias": known.alias, "ConnectTimeout": timeout}
     if known.exchange is not None:
         options["KexAlgorithms"] = known.exchange
-    for option, value in options.items():
-        words += ["-o", f"{option}={value}"]
-    if target.user is not None:
-        words += ["-l", target.user]
-    if target.port is not None:
-        words += ["-p", str(target.port)]
-    return [*words, "--", target.host, COMMAND]
+    return words([*program, "-T", "-o", tree_relay.KNOWN.decode()], options, target, COMMAND)
 
 
 def opening(command: str) -> bytes:
@@ -244,8 +232,8 @@ class TreeTransport(Transport):
         known = self._trust.of(target)
         if isinstance(known, Failure):
             return known
-        words = ssh(target, known, until - time.monotonic(), self._program)
-        stream = branch.stream(words, target.host, known.lines)
+        argv = ssh(target, known, until - time.monotonic(), self._program)
+        stream = branch.stream(argv, target.host, known.lines)
         try:
             stream.write(opening(command))
         except LinkClosed:
