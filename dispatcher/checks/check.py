@@ -171,7 +171,7 @@ class Seen:
         if reading.status != 0:
             raise Unread(reading.why())
         if reading.cut:
-            raise Unread("it says too much")
+            raise Unread("its output is too long")
         return reading.text
 
 

@@ -78,7 +78,9 @@ def users(seen: Seen) -> Finding:
     if not foreign:
         return ok()
     shown = a_few([f"{name} ({pid})" for pid, name in sorted(foreign.items())], 4)
-    return critical(f"on its GPUs: {shown}", "dispatch sweep -H hostfile, or kill them there")
+    return critical(
+        f"processes on its GPUs: {shown}", "dispatch sweep -H hostfile, or kill them there"
+    )
 
 
 #: asked of every driver
@@ -119,7 +121,7 @@ def rows(text: str, width: int) -> list[list[str]]:
         if not row or row[0].startswith("No running") or row[0].startswith("No devices"):
             continue
         if len(row) != width:
-            raise Unread(f"nvidia-smi: {len(row)} fields for {width}: {','.join(row)[:80]}")
+            raise Unread(f"nvidia-smi: {len(row)} fields instead of {width}: {','.join(row)[:80]}")
         found.append([field.strip() for field in row])
     return found
 
@@ -294,7 +296,7 @@ def nvlink(seen: Seen) -> Finding:
         elif "GB/s" in line:
             active += 1
     if not gpu:
-        raise Unread("nvidia-smi nvlink names no GPU")
+        raise Unread("nvidia-smi nvlink listed no GPU")
     if inactive and active:
         return critical(f"inactive: {a_few(inactive)}", "drain the host; reset GPUs")
     return ok(str(active))

@@ -134,7 +134,7 @@ def open_files(seen: Seen) -> Finding:
         return ok(value)
     remedy = "raise nofile in /etc/security/limits.conf"
     remedy += f", or ulimit -n {hard:.0f} in your program" if hard > soft else ""
-    text = f"{value} open files at most, {least} are wanted"
+    text = f"at most {value} open files; {least} are needed"
     return critical(text, remedy, value) if soft < 256 else warn(text, remedy, value)
 
 
@@ -159,7 +159,7 @@ def has_gpus(seen: Seen) -> bool:
 def clock(seen: Seen) -> Finding:
     """How far its clock is from ours; only what is certain counts."""
     if seen.ahead is None:
-        raise Unread("no time came")
+        raise Unread("it sent no time")
     least, most = seen.ahead
     middle, doubt = (least + most) / 2, (most - least) / 2
     certain = max(0.0, abs(middle) - doubt)
@@ -178,14 +178,17 @@ def names(seen: Seen) -> Finding:
     missing = [name for name, (addresses, _) in found.items() if not addresses]
     if missing:
         return warn(
-            f"cannot resolve {', '.join(missing)}", "put it into /etc/hosts, or ask DNS's admin"
+            f"cannot resolve {', '.join(missing)}", "add it to /etc/hosts, or ask whoever runs DNS"
         )
     slow = [(name, seconds) for name, (_, seconds) in found.items() if seconds > SLOW_NAME]
     if slow:
         name, seconds = slow[0]
         return warn(f"resolving {name} takes {seconds:.1f} s", "look at /etc/resolv.conf")
     if all(address.startswith("127.") or address == "::1" for address in found[own][0]):
-        return warn(f"its own name {own} is {found[own][0][0]}", "use --iface, or mend /etc/hosts")
+        return warn(
+            f"its own name {own} resolves to {found[own][0][0]}",
+            "use --iface, or correct /etc/hosts",
+        )
     return ok()
 
 
@@ -206,7 +209,7 @@ def meeting(seen: Seen) -> Finding:
     text = f"cannot reach {seen.head} at {wanted}: {why.lower()}"
     remedy = "look at routes and firewalls, or choose the network with --iface"
     if good is not None:
-        return warn(f"{text}; but at {good}", f"--master-addr {good}")
+        return warn(f"{text}; but it can at {good}", f"--master-addr {good}")
     return critical(text, remedy)
 
 
@@ -239,7 +242,7 @@ def versions(seen: Seen) -> dict[str, str]:
     """Project -> version, as the ranks' Python sees them. Raises: Unread."""
     found = dict(_VERSION.findall(seen.output("python")))
     if "python" not in found:
-        raise Unread("the ranks' Python says no version")
+        raise Unread("the ranks' Python did not print its version")
     return {("nccl" if n.startswith("nvidia_nccl") else n): v for n, v in found.items()}
 
 

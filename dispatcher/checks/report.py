@@ -59,10 +59,10 @@ def _one(seen: Seen, check: str) -> Finding:
     said = json.loads(lines[-1])
     level = said.get("level")
     if level not in ("OK", "WARN", "CRITICAL"):
-        raise Unread(f"no level that we know: {level!r:.40}")
+        raise Unread(f"unknown level {level!r:.40}")
     text, remedy = said.get("text", ""), said.get("remedy")
     if not isinstance(text, str) or not isinstance(remedy, str | None):
-        raise Unread("text or remedy is no text")
+        raise Unread("text or remedy is not a string")
     return Finding(Level[level], text[:MOST], remedy[:MOST] if remedy else None)
 
 

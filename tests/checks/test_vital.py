@@ -59,7 +59,7 @@ def of(soft: str, hard: str, what: str) -> Reading:
         (health.names, host(), OK, ""),
         (health.names, host(names=call([["n2", [], 0.0], ["n1", ["1.2.3.4"], 0.0]])), WARN, "n2"),
         (health.names, host(names=call([["n2", ["1.2.3.4"], 7.0]])), WARN, "takes 7.0 s"),
-        (health.names, host(names=call([["n2", ["127.0.1.1"], 0.0]])), WARN, "n2 is 127.0.1.1"),
+        (health.names, host(names=call([["n2", ["127.0.1.1"], 0.0]])), WARN, "resolves to 127.0."),
         (health.names, host(names=call([["n2", ["127.0.1.1", "10.0.0.2"], 0.0]])), OK, ""),
         (health.names, host(names=call([["n2", ["127.0.1.1", "::1"], 0.0]])), WARN, "127.0.1.1"),
         (health.names, host(names=HUNG), INCOMPLETE, "no answer in time"),

@@ -194,7 +194,7 @@ class ParamikoTransport(Transport):
         if window is None and (ready := session.take_standby(command, deadline)) is not None:
             return ParamikoLink(session, ready, release)
         channel, problem = session.open_ssh_channel(deadline)
-        refused = Failure(Kind.DROPPED, f"the host opens no channel: {problem}")
+        refused = Failure(Kind.DROPPED, f"the host refuses to open a channel: {problem}")
         if channel is not None and window is not None:
             steps.enter("terminal")
             problem = session.request_pty(channel, window, deadline)
@@ -232,7 +232,9 @@ class ParamikoTransport(Transport):
         for name, left in offered.items():
             if not left:
                 return Failure(
-                    Kind.CONFIG, f"ssh config: no {name} we have is allowed", hint=_SSH_HINT
+                    Kind.CONFIG,
+                    f"ssh_config allows none of the {name} that we have",
+                    hint=_SSH_HINT,
                 )
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys
@@ -348,7 +350,8 @@ def why_broken(session: Session, deadline: float) -> Failure:
         if "host key" in str(problem):
             types = ", ".join(session.preferred_keys)
             return Failure(
-                Kind.HOST_KEY_UNKNOWN, f"it has no key of a type on file ({types[:200]})"
+                Kind.HOST_KEY_UNKNOWN,
+                f"it has no host key of a type that is on file ({types[:200]})",
             )
         return Failure(Kind.PROTOCOL, str(problem).lower(), hint=_SSH_HINT)
     if isinstance(problem, AgentError):
