@@ -1,10 +1,8 @@
 """POSIX sh for hosts: a command that ends with us, a run's processes found, files without Python.
 
-**A command that ends with us.** A few lines go to a host with a command, so that it never outlives
-us. Theory. sshd kills nothing when a connection ends: a command without a terminal
-runs on. So the shell that sshd starts (the leader of its own process group, as
-sshd makes it) leaves a watcher in the background and then *becomes* the command
-by ``exec``: exit codes and signals are the command's own, reported by sshd itself.
+**A command that ends with us.** The shell that sshd starts (the leader of its own process group)
+leaves a watcher in the background and then becomes the command by ``exec``; why, and what that
+does not cover, is told in ``docs/design/exec.md``.
 
 ::
 
@@ -23,11 +21,8 @@ then looks once a second whether its parent (sshd) still lives, and a signal is
 sent by closing the connection.
 
 sshd closes the command's input as soon as the command has ended, so nothing can
-be ordered after that: a watcher that had an order ends what is left of the group.
-
-Not covered: processes that left the group (``setsid``); with ``stdin`` and the
-system's ``ssh``, a dispatch that is killed outright (ssh stays); and what a command
-leaves in the background when it has ended by itself; that is kept, as under ssh.
+be ordered after that: a watcher that had an order ends what is left of the group. With ``stdin``
+and the system's ``ssh`` a dispatch that is killed outright is not noticed (ssh stays).
 
 **What a run left on a host**, found by its id. Every process of a run carries
 ``DISPATCH_RUN_ID`` in the environment it was started with, and /proc shows that to its owner.

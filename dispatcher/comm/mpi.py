@@ -7,16 +7,10 @@ it.
 
 What is not here: any message. ``exchange`` sends those.
 
-A rank that dies of an exception still runs ``MPI_Finalize`` at its end, and that
-waits for all ranks: the others sit in a collective, so the job hangs and nobody
-sees why. ``arm`` hooks the interpreter's end: the reason is printed first, then, with MPI started,
-
-- a reason that all ranks share: they meet for a moment and leave in good order,
-  each with its own words and exit code 1;
-- any other: this rank ends the job with ``MPI_Abort(1)``.
-
-``sys.exit(3)`` calls no hook, and hangs in the same way while the others are in MPI. It
-is seen only by ``with init() as job:``, whose end then calls ``exit_with``.
+A rank that dies of an exception would hang in ``MPI_Finalize`` (``docs/comm.md``), so ``arm`` hooks
+the interpreter's end: the reason is printed first; then ranks that share it meet for a moment and
+leave in good order, and one that has a reason of its own ends the job with ``MPI_Abort(1)``.
+``sys.exit(3)`` calls no hook; the end of ``with init() as job:`` calls ``exit_with`` for it.
 """
 
 from __future__ import annotations

@@ -2,14 +2,8 @@
 
 Rank 0 opens a ``TCPStore`` on a port the system picks (on loopback alone when all
 ranks are on one host), its addresses cross MPI, and each rank proves that it
-reaches one before torch is asked to. With a GPU on every rank the group is nccl and
-bound to the device, so the communicator is built now and a bad fabric shows here;
-otherwise it is gloo. One path for both.
-
-Where others reach this rank is found by trying and not by guessing: ``candidates`` lists this
-host's addresses, best first. ``reach`` connects to the first that answers and says which
-interface of this host that took, so that gloo can be told to use the same: it goes by the
-host's name otherwise, and on many systems that is 127.0.1.1.
+reaches one before torch is asked to (``docs/comm.md``). gloo is told to use the interface that did:
+it goes by the host's name otherwise, and on many systems that is 127.0.1.1.
 """
 
 from __future__ import annotations

@@ -15,11 +15,9 @@ PULSE  down  the size and the bytes of a ping, then the channels it is for, 4 by
        up    the channels that have answered with a NUL as an error, 4 bytes each
 =====  ====  ===============================================================
 
-Memory is bounded: each channel has credit in each direction, and while the link takes
-nothing no output is read. What is short and urgent (ENDED, MORE_INPUT, PULSE) passes all output.
-What waits for the link goes in few writes, so that many short answers are not as many packets.
-
-It runs on Python 3.8 and later and imports little: every inner host waits for its start.
+While the link takes nothing no output is read. What is short and urgent (ENDED, MORE_INPUT, PULSE)
+passes all output. What waits for the link goes in few writes, so that many short answers are not as
+many packets. It imports little: every inner host waits for its start.
 """
 
 from __future__ import annotations

@@ -11,15 +11,9 @@ data is there, ``torch.cuda.synchronize()`` or the stream's order waits for it.
 
 Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
 
-The world's communicator starts by ids over MPI, then on all ranks or none. Rank 0 makes the id,
-so its address is that of a rank and not of a login node, and only when a communicator is
-wanted: an id that is never used keeps a thread and a port for the life of the process. Above
-``RANKS_PER_ID`` ranks one listener is too few, and NCCL takes several ids, made by ranks spread
-over the world.
-
-Each rank then starts its part without blocking and asks NCCL how it is doing, while
-it listens to the other ranks: NCCL itself waits for a missing rank for ever, here a
-rank that fails, or the deadline, ends the start on all with one reason.
+The world's communicator starts by ids over MPI, then on all ranks or none (``docs/comm.md``). An
+id is made only when a communicator is wanted: one that is never used keeps a thread and a port for
+the life of the process.
 """
 
 from __future__ import annotations

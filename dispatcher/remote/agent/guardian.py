@@ -6,17 +6,9 @@ signs of life::
 
     sshd -- guardian (subreaper) -- agent (subreaper) -- ranks -- what they start
 
-* The agent is killed: its ranks die with it (PR_SET_PDEATHSIG), and what made a
-  session of its own becomes the guardian's child, which kills until there is none.
-* The guardian is killed: the agent gets TERM for it (PR_SET_PDEATHSIG again) and
-  ends as when any lifeline is lost.
-* The agent is stopped, or stuck: it has to show signs of life on a pipe. When it
-  does not, or when the link ended and it does not end in time, all is killed.
-
+What ends the job when either is killed, stopped or stuck is told in ``docs/design/endings.md``.
 Both must be subreapers: an orphan goes to the nearest one above that lives. The
-agent has a session of its own, so that no signal to a group meets both. Not
-covered: both killed in the same instant while a rank's child has a session of
-its own; only a cgroup or a pid namespace would hold that.
+agent has a session of its own, so that no signal to a group meets both.
 """
 
 from __future__ import annotations

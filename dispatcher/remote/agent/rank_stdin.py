@@ -1,15 +1,9 @@
 """The ranks' standard input: what the launcher reads, written to the pipes of those who want it.
 
 One copy is held for all readers on this host: from the first byte that one of
-them has not taken, to the last that came. The launcher sends no more than its
-window, and gets credit back for what *every* reader has taken: so the slowest
-living reader sets the pace, and memory stays bounded by that window whatever
-the number of ranks.
-
-A reader that closes its standard input, or ends, holds nobody back: it is
-reported with the number of bytes it has read, and forgotten. The end of input is
-the close of the pipe, after the last byte. Writes never block: what a pipe does
-not take waits for the poll. Loaded only when a rank of this host is to read.
+them has not taken, to the last that came. The slowest living reader sets the pace, and one that
+leaves holds nobody back (``docs/design/stdin.md``). The end of input is the close of the pipe.
+What a pipe does not take waits for the poll. Loaded only when a rank of this host is to read.
 
 Actions (tuples): ("send", type, fields) · ("taken", bytes of credit for the launcher).
 """

@@ -1,16 +1,9 @@
 """Where the ranks meet: a port kept free on node 0, and proof that an address reaches it.
 
-``MASTER_PORT`` has to be free when rank 0 listens on it, long after it was
-chosen. So node 0's agent binds it at once and keeps it bound, never listening,
-for the whole job: the kernel then gives it to nobody who asks for "any port",
-while a program that sets SO_REUSEADDR (torch's TCPStore, and every usual
-listener) may still listen on it. Source: socket(7), ip(7).
-
-``MASTER_ADDR`` has to be an address that the other nodes can reach. Before any
-rank starts, node 0's agent listens on the reserved port for the length of the
-check; the other agents connect to the candidate addresses and must be told the
-run's token there, so another machine with the same private address (docker0)
-does not count. The listener is closed before the first rank starts.
+The port is bound by node 0's agent for the whole job, never listening, which lets a program that
+sets SO_REUSEADDR listen on it. Before any rank starts the agent listens there itself, and the
+other agents must be told the run's token at a candidate address. ``docs/design/rendezvous.md``
+says why. Source: socket(7), ip(7).
 """
 
 from __future__ import annotations

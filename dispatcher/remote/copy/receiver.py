@@ -1,13 +1,8 @@
 """The end that wants the files: what of a list it needs, and how they get their names.
 
-Theory. Nothing stands under its final name before all of it is here and its SHA-256 is
-the sender's. Everything comes into a folder beside the destination first (the *stage*)
-and is renamed from there: a tree that is new in one step, otherwise file by file. A large
-file comes under a name made of what it is (the *part*), which is kept when the connection
-is lost, so the next attempt goes on there; a full disk keeps none.
-
-The stage and each part are locked by whoever fills them: a second copy at the same time
-uses a name of its own, and what nobody holds any more is swept by the next copy.
+Nothing stands under its final name before all of it is here and its SHA-256 is
+the sender's: it comes into a *stage* or a *part* (``disk``) and is renamed from there, a tree
+that is new in one step, otherwise file by file (``docs/design/exec.md``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Which MPI the ranks run on, and who is between MPI_Init and MPI_Finalize.
 
-What a rank has mapped tells its MPI, and where a libpmix for it is. A rank that asks for PMIx
-has loaded its MPI already, so /proc/PID/maps says exactly which one, whatever PATH, wheels,
-modules and environments made it choose. Its libpmix is the one to serve it with. Only an MPI
-that has PMIx built in shows none; then it is looked for beside the MPI, in the Python
-environments of the ranks, and in the system.
+A rank that asks for PMIx has loaded its MPI already, so /proc/PID/maps says exactly which one, and
+its libpmix is the one to serve it with. Only an MPI that has PMIx built in shows none; then it is
+looked for beside the MPI, in the Python environments of the ranks, and in the system.
 
 ``find_inside`` is the answer to ``mpi_look``, which the launcher sends when a rank has left MPI
 half-way, or ranks seem to use more than one MPI. No part of what every run sends.

@@ -6,10 +6,8 @@ where to come and as whom, and the first line must be ``cmd=initack pmiid=ID``.
 Source: MPICH's ``simple_pmi.c``.
 
 PMI-1 knows no proof of who speaks, and any user of the host can reach the port.
-So only a peer whose socket belongs to our own user is heard (the kernel's table
-in /proc/net/tcp says so), each ID is let in once, and whoever else comes is sent
-away with a notice. When all have come nobody listens any more. What comes before
-an ID is bounded in size and number, and waited for by nobody.
+So only a peer whose socket belongs to our own user is heard, each ID is let in once, and whoever
+else comes is sent away with a notice. What comes before an ID is bounded, and waited for by nobody.
 """
 
 from __future__ import annotations

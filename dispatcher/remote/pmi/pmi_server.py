@@ -7,12 +7,10 @@ descriptor or a clock. A request is one line ``cmd=NAME key=value ...``; each
 rank waits for its answer before it asks again. Source: MPICH's
 ``src/pmi/src/pmi_wire.c`` and Flux's RFC 13.
 
-Keys that a rank puts are answered at once and kept here; they go to the other
-hosts with the next fence (``barrier_in``). A fence costs each host one report
-up and one order down, however many ranks it has: when all members on this host
-are in, their new keys go up in one packet, and the release brings everybody's.
-A get is always local: what is not here then is not there, and the rank is told
-so at once. A fence whose members are all on this host never leaves it.
+Keys that a rank puts stay here until the next fence (``barrier_in``): when all members on this
+host are in, their new keys go up in one packet, and the release brings everybody's
+(``docs/design/mpi.md``). A get is always local: what is not here then is not there. A fence whose
+members are all on this host never leaves it.
 
 A rank that breaks the protocol is ended; the server and the others live on. A
 rank that has ended well takes part in every fence to come, since nobody could

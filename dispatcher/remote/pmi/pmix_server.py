@@ -1,16 +1,14 @@
 """The process beside the agent in which libpmix serves the ranks; one a host, if they need it.
 
-A crash in the library ends this process and nothing else; the agent sees that, and ends
-the ranks that it served. It is a fork of the agent, so no source travels twice, and has
-let go of all that is the agent's but one socket. It dies with the agent.
+It is a fork of the agent, so no source travels twice, and has let go of all that is the agent's
+but one socket. It dies with the agent; why it is there, ``docs/design/mpi.md`` says.
 
 ::
 
     ranks --(the agent's port)--> gate --(libpmix's own)--> libpmix --(fences, aborts)--> agent
 
-The port in the ranks' environment was opened by the agent before any library was loaded,
-and libpmix can only listen on ports it opened itself. So each connection is let in here
-if it is of our own user, and carried over, byte for byte.
+libpmix can only listen on ports it opened itself. So each connection to the port in the ranks'
+environment is let in here if it is of our own user, and carried over, byte for byte.
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), fence (id,
 ranks or None, data), abort (rank, code, text), trouble (why, mpi). From it: part (id, data),

@@ -1,14 +1,8 @@
 """Where the ranks of this host are in their programs, and what NCCL and torch know: one report.
 
-Taken by the sampler's process, so that the agent never waits, and bounded in time and bytes.
-For each rank the best that is to be had, all ranks at once:
-
-1. ``py-spy``, where the agent's PATH or the rank's Python has it: no help of the rank is needed
-2. ``faulthandler``: a rank that was told of our folder (``remote.rank``, ``dispatcher.comm``)
-   writes its stacks to a file there when it gets ``SIGNAL``; sent only to a process that
-   catches it and has that file open, for it ends any other
-3. /proc: of each thread its state, and where in the kernel it waits
-
+Taken by the sampler's process, so that the agent never waits, and bounded in time and bytes. All
+ranks are asked at once: by py-spy, else by faulthandler at ``SIGNAL``, which is sent only to a
+process that catches it and has the file for it open, else /proc (``docs/design/hangs.md``).
 A rank's Python is the first one below its process: the program may be a script that starts it.
 """
 

@@ -8,10 +8,9 @@ own, its next one is compared with the next there, and looked up among the lines
 the first ones of each frame, and then one of every ``SPACING`` bytes. Who has followed all of
 it writes what is new: nothing is looked up, and it is sent as it is.
 
-Bounded: a few lines of a chunk are looked up, more only for what they have found; the time
-for it does not grow with the window. What is cheaper sent as it is (short pieces) is sent so:
-a chunk never takes more bytes than without all this. Nothing waits here, no byte is changed,
-and the order of each rank's bytes is kept. The window goes on over attempts, at both ends.
+Bounded: a few lines of a chunk are looked up, more only for what they have found. What is cheaper
+sent as it is (short pieces) is sent so. The window goes on over attempts, at both ends. When that
+pays, and what was not chosen: ``docs/design/output.md``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """Values as bytes for control frames: a small notation that keeps any byte exact.
 
-Why not JSON: arguments and environments hold arbitrary bytes, and importing
-``json`` costs the agent more time than all of its own code. Why not pickle or
-marshal: what a host sends is hostile until checked.
-
-Grammar (a relative of bencode)::
+Why not JSON or pickle: ``docs/design/packing.md``. Grammar (a relative of bencode)::
 
     value = 'N' | 'T' | 'F'              None, True, False
           | 'i' digits ';'               int, 64 bits signed
