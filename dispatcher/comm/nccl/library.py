@@ -25,21 +25,22 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from dispatcher.comm.errors import EnvironmentMissing, NcclError
 
 SIZE = 128
 
 
+@dataclass(frozen=True, repr=False)
 class UniqueId:
-    """An id for one communicator, once."""
+    """An id for one communicator, once; ``as_bytes`` is the secret itself, as nccl4py names it."""
 
-    __slots__ = ("_raw",)
+    as_bytes: bytes
 
-    def __init__(self, raw: bytes) -> None:
-        if len(raw) != SIZE:
-            raise ValueError(f"a unique id has {SIZE} bytes, not {len(raw)}")
-        self._raw = bytes(raw)
+    def __post_init__(self) -> None:
+        if len(self.as_bytes) != SIZE:
+            raise ValueError(f"a unique id has {SIZE} bytes, not {len(self.as_bytes)}")
 
     @classmethod
     def of(cls, other: object) -> UniqueId:
@@ -56,24 +57,13 @@ class UniqueId:
             return cls(bytes(int(byte) & 0xFF for byte in raw))
         raise TypeError(f"no unique id: {type(other).__name__}")
 
-    @property
-    def as_bytes(self) -> bytes:
-        """The secret itself, named as nccl4py names it."""
-        return self._raw
-
     def __bytes__(self) -> bytes:
-        return self._raw
+        return self.as_bytes
 
     @property
     def digest(self) -> str:
         """Eight hex digits that tell two ids apart and reveal neither."""
-        return hashlib.sha256(self._raw).hexdigest()[:8]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UniqueId) and other._raw == self._raw
-
-    def __hash__(self) -> int:
-        return hash(self._raw)
+        return hashlib.sha256(self.as_bytes).hexdigest()[:8]
 
     def __repr__(self) -> str:
         return f"UniqueId(sha256 {self.digest})"

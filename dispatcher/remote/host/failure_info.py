@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from _signal import SIGKILL  # type: ignore[import-not-found]
 
+from dispatcher.remote.host import process
 from dispatcher.remote.host.host_facts import oom_kills
 
 TYPE_CHECKING = False
@@ -40,24 +41,18 @@ def examine(
 
 
 def error_of(folder: str | None, rank: int) -> dict[str, Any]:
-    """The field ``error`` if ``rank`` wrote an error file."""
-    error = read_error_file(os.path.join(folder, "rank-%d.json" % rank)) if folder else b""
-    return {"error": error} if error else {}
-
-
-def read_error_file(path: str) -> bytes:
-    """What a rank wrote to its error file, at most ``ERROR_LIMIT`` bytes; b"" for nothing."""
+    """The field ``error`` if ``rank`` wrote an error file: its first ``ERROR_LIMIT`` bytes."""
+    if folder is None:
+        return {}
     try:
         # a pipe or a device in its place must not hold us, nor a link lead elsewhere
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open("%s/rank-%d.json" % (folder, rank), flags)
     except OSError:
-        return b""
-    try:
-        return os.read(fd, ERROR_LIMIT)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+        return {}
+    error = process.read(fd, ERROR_LIMIT)
+    os.close(fd)
+    return {"error": error} if error else {}
 
 
 def kernel_log(since: float) -> list[str]:

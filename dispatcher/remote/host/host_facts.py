@@ -126,17 +126,10 @@ def addresses() -> list[str]:
     Loopback and link-local addresses are left out. Whether an address really
     can be reached is proved by ``probe``, not guessed from its look.
     """
-    found = []
     connection = os.environ.get("SSH_CONNECTION", "").split()
-    if len(connection) == 4:
-        found.append(connection[2].partition("%")[0])
-    found.extend(_ipv4())
-    found.extend(_ipv6())
-    unique: list[str] = []
-    for address in found:
-        if address not in unique and address != "::1" and address[:4] not in ("127.", "fe80"):
-            unique.append(address)
-    return unique[:32]
+    login = [connection[2].partition("%")[0]] if len(connection) == 4 else []
+    found = dict.fromkeys([*login, *_ipv4(), *_ipv6()])
+    return [a for a in found if a != "::1" and a[:4] not in ("127.", "fe80")][:32]
 
 
 def addresses_of(iface: bytes) -> list[str]:
@@ -165,7 +158,7 @@ def _ipv4() -> list[str]:
                 line = line.strip()
                 if line.startswith("|-- "):
                     last = line[4:]
-                elif line == "/32 host LOCAL" and last not in found:
+                elif line == "/32 host LOCAL":
                     found.append(last)
     except OSError:
         pass

@@ -191,22 +191,13 @@ def meet(addresses: list[str], port: int, seconds: float) -> list[list[str]]:
 
 def announce(address: str, port: int, until: float) -> str:
     """Connect and say who we are, again and again; "", or why that did not work last."""
-    why = "no answer"
-    while True:
-        caller = socket_for(address)
-        caller.settimeout(max(0.05, until - monotonic()))
-        try:
-            caller.connect((address, port))
-            caller.send(os.environ["DISPATCH_INDEX"].encode())
-        except OSError as error:
-            why = error.strerror or "no answer"
-        else:
-            return ""
-        finally:
-            caller.close()
-        if monotonic() >= until:
-            return why
-        sleep(0.02)  # the listener may come later than we
+    try:
+        caller = connect(address, port, until)
+        caller.send(os.environ["DISPATCH_INDEX"].encode())
+        caller.close()
+    except OSError as error:
+        return error.strerror or "no answer"
+    return ""
 
 
 def await_calls(port: int, callers: int, until: float) -> list[list[str]]:
@@ -214,19 +205,14 @@ def await_calls(port: int, callers: int, until: float) -> list[list[str]]:
 
     Who has called is of no account here: each caller tells that itself.
     """
-    for family, address in ((AF_INET6, "::"), (AF_INET, "")):
+    for address in ("::", ""):
         try:
-            door = socket(family)
-            door.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-            if family == AF_INET6:
-                door.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
-            door.bind((address, port))
+            door = listener(address, port)
             break
         except OSError as error:
             why = error.strerror or "cannot listen"
     else:
         return [["", why]]
-    door.listen(1024)
     seen: set[bytes] = set()
     while len(seen) < callers and monotonic() < until:
         door.settimeout(max(0.01, until - monotonic()))
@@ -263,10 +249,7 @@ def pair(table: dict[str, list[Any]], seconds: float, limit: float) -> list[Any]
 
 def listen(address: str, port: int, seconds: float, until: float, found: list[Any]) -> None:
     """Take the other end's three calls; into ``found`` goes the rate. Raises: OSError."""
-    door = socket_for(address)
-    door.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-    door.bind((address, port))
-    door.listen(8)
+    door = listener(address, port)
     done = b""
     while RECEIVE not in done:
         left(door, until)
@@ -312,6 +295,17 @@ def socket_for(address: str) -> socket:
     return socket(AF_INET6 if ":" in address else AF_INET)
 
 
+def listener(address: str, port: int) -> socket:
+    """A socket that takes connections there; "::" stands for IPv4 too. Raises: OSError."""
+    door = socket_for(address)
+    door.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    if address == "::":
+        door.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
+    door.bind((address, port))
+    door.listen(1024)
+    return door
+
+
 def connect(address: str, port: int, until: float) -> socket:
     """A connection, as soon as the other end listens. Raises: OSError at the deadline."""
     while True:
@@ -322,9 +316,9 @@ def connect(address: str, port: int, until: float) -> socket:
             line.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         except ConnectionRefusedError:
             line.close()
-            if monotonic() >= until:
+            if monotonic() >= until - 0.05:
                 raise
-            sleep(0.02)
+            sleep(0.02)  # the listener may come later than we
         else:
             return line
 

@@ -201,7 +201,8 @@ def library() -> Callable[[], Reading] | None:
         except AttributeError:  # an older library
             return None
 
-    def first(answer: Any, unit: float = 1) -> Any:
+    def figure(name: str, unit: float, *before: Any) -> float | None:
+        answer = ask(name, c.c_uint(), *before)
         return None if answer is None else answer.value * unit
 
     def read() -> Reading:
@@ -214,9 +215,6 @@ def library() -> Callable[[], Reading] | None:
                 continue
             rates = ask("nvmlDeviceGetUtilizationRates", (c.c_uint * 2)(), gpu)
             memory = ask("nvmlDeviceGetMemoryInfo", (c.c_ulonglong * 3)(), gpu)
-            watts = ask("nvmlDeviceGetPowerUsage", c.c_uint(), gpu)
-            degrees = ask("nvmlDeviceGetTemperature", c.c_uint(), gpu, 0)
-            limit = ask("nvmlDeviceGetEnforcedPowerLimit", c.c_uint(), gpu)
             name = c.create_string_buffer(96)
             is_named = nvml.nvmlDeviceGetUUID(gpu, name, 96) == 0
             found.append([
@@ -224,9 +222,9 @@ def library() -> Callable[[], Reading] | None:
                 None if rates is None else float(rates[0]),
                 None if memory is None else memory[2],  # total, free, used
                 None if memory is None else memory[0],
-                first(watts, 0.001),
-                None if degrees is None else float(degrees.value),
-                first(limit, 0.001),
+                figure("nvmlDeviceGetPowerUsage", 0.001, gpu),
+                figure("nvmlDeviceGetTemperature", 1.0, gpu, 0),
+                figure("nvmlDeviceGetEnforcedPowerLimit", 0.001, gpu),
                 None if rates is None else float(rates[1]),
                 name.value.decode("ascii", "replace") if is_named else None,
             ])  # fmt: skip

@@ -46,15 +46,18 @@ def test_the_last_xid() -> None:
 
 class TestErrorFile:
     def test_it_is_bounded(self, tmp_path: Path) -> None:
-        (tmp_path / "long").write_bytes(b"x" * 100_000)
-        assert failure_info.read_error_file(f"{tmp_path}/long") == b"x" * failure_info.ERROR_LIMIT
+        (tmp_path / "rank-3.json").write_bytes(b"x" * 100_000)
+        error = b"x" * failure_info.ERROR_LIMIT
+        assert failure_info.error_of(str(tmp_path), 3) == {"error": error}
 
     def test_what_is_no_file_is_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "secret").write_text("secret")
-        os.symlink(tmp_path / "secret", tmp_path / "link")
-        os.mkfifo(tmp_path / "pipe")
-        for name in ("link", "pipe", "absent", "."):
-            assert failure_info.read_error_file(f"{tmp_path}/{name}") == b""
+        os.symlink(tmp_path / "secret", tmp_path / "rank-0.json")
+        os.mkfifo(tmp_path / "rank-1.json")
+        (tmp_path / "rank-2.json").mkdir()
+        for rank in range(4):
+            assert failure_info.error_of(str(tmp_path), rank) == {}
+        assert failure_info.error_of(None, 0) == {}
 
     def test_only_the_first_failures_is_sent(self, agent: Agent) -> None:
         folder = agent.prepare()["facts"]["error_folder"]
