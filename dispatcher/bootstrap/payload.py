@@ -224,10 +224,10 @@ def path_of(name: str) -> str:
     return os.path.join(house, "remote", *name.split(".")) + ".py"
 
 
-def alone(main: str, names: Sequence[str]) -> str:
+def standalone(main: str, names: Sequence[str]) -> str:
     """Source of one program that is the agent's module ``main`` with those it needs, ``names``.
 
-    For ``alone_command``; its function ``main`` gets the last argument's bytes.
+    For ``standalone_command``; its function ``main`` gets the last argument's bytes.
     """
     modules = {name: source(name) for name in (*names, main)}
     packed = binascii.b2a_base64(zlib.compress(repr((modules, LOADER)).encode(), 9), newline=False)
@@ -240,8 +240,8 @@ def alone(main: str, names: Sequence[str]) -> str:
     )
 
 
-def alone_command(source: str, argument: bytes) -> tuple[str, ...]:
-    """The argv that runs a program of ``alone`` where no agent does, in a command of its own."""
+def standalone_command(source: str, argument: bytes) -> tuple[str, ...]:
+    """The argv that runs a program of ``standalone``, in a command of its own without an agent."""
     script = "r=$1;shift;" + _with_each('-I -S -c "$0" "$r"')
     packed = binascii.b2a_base64(argument, newline=False).decode()
     return ("/bin/sh", "-c", script, source, packed, "python3", *NEWER_PYTHONS, "/usr/bin/python3")

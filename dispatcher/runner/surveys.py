@@ -102,8 +102,8 @@ def survey(
     clock: our own, s since 1970.
     Raises: Stopped.
     """
-    source = payload.alone("probe.survey", NEEDS)
-    words = payload.alone_command(source, pack(list(readings)))
+    source = payload.standalone("probe.survey", NEEDS)
+    words = payload.standalone_command(source, pack(list(readings)))
     limits = ExecLimits(connect=connect, command=seconds, grace=0.5, total=connect + seconds)
     answers = _Answers(clock)
     outcomes = ExecRunner(

@@ -162,37 +162,37 @@ def fork_guardian(link: int) -> GuardianPipe:
 
     link: the descriptor that orders come by; the guardian only looks for its end.
     """
-    told, tell = os.pipe()
+    pipe_in, pipe_out = os.pipe()
     guardian = os.getpid()
     pid = os.fork()
     if pid:
         # until ``watch`` can pass them on: what has told its first word may be told to end
         pthread_sigmask(SIG_BLOCK, (SIGTERM, SIGHUP, SIGINT))
-        os.close(tell)
+        os.close(pipe_out)
         code = 1
         try:
-            code = Guardian(pid, link, told, _first_words(told, link)).watch()
+            code = Guardian(pid, link, pipe_in, _first_words(pipe_in, link)).watch()
         finally:
             os._exit(code)
-    os.close(told)
+    os.close(pipe_in)
     os.setsid()
     proctree.become_subreaper()
     if not proctree.signal_with_parent(guardian, SIGTERM):
         os._exit(1)  # nothing was started yet
-    os.set_blocking(tell, False)
-    return GuardianPipe(guardian, tell)
+    os.set_blocking(pipe_out, False)
+    return GuardianPipe(guardian, pipe_out)
 
 
-def _first_words(told: int, link: int) -> bytes:
+def _first_words(pipe: int, link: int) -> bytes:
     """What the agent says until it has answered its first order: what is to be known of it, and
     that it lives. Or until one of the two has ended. No time is taken from the start before.
     """
     poll = select.poll()
-    poll.register(told, select.POLLIN)
+    poll.register(pipe, select.POLLIN)
     poll.register(link, select.POLLRDHUP)
     words = b""
-    while words.count(b"\n") < 2 and poll.poll()[0][0] == told:
-        data = os.read(told, 4096)
+    while words.count(b"\n") < 2 and poll.poll()[0][0] == pipe:
+        data = os.read(pipe, 4096)
         if not data:
             break
         words += data

@@ -29,9 +29,11 @@ from dispatcher.remote.protocol.mux import Malformed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, Tuple
 
     from dispatcher.remote.copy.copy_relay import Relay
+
+    Frames = Iterator[Tuple[int, bytes]]
 
 _MOST = 1 << 30  # bytes of a list; the launcher is trusted here
 _READ = 1 << 20
@@ -46,10 +48,10 @@ def main(program: bytes) -> int:
     """The exit code: 0 when the report says that all is in its place. program: as it was sent."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    come = _frames()
+    incoming = _frames()
     try:
-        order = value_of(*next(come))
-        return _put(order, come, program) if order["do"] == "put" else _get(order, come)
+        order = value_of(*next(incoming))
+        return _put(order, incoming, program) if order["do"] == "put" else _get(order, incoming)
     except (Malformed, NotGiven, NotTaken) as bad:
         return _fail(str(bad))
     except OSError as error:
@@ -59,7 +61,7 @@ def main(program: bytes) -> int:
         return 1
 
 
-def _put(order: dict[str, Any], come: Iterator[tuple[int, bytes]], program: bytes) -> int:
+def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
     entries = rows(order["list"])
     receiver = Receiver(entries, order["groups"], order["checksum"], order["resume"])
     keep, relay = False, None
@@ -70,7 +72,7 @@ def _put(order: dict[str, Any], come: Iterator[tuple[int, bytes]], program: byte
 
             relay = Relay(order, program, receiver, _send)
             relay.start()
-        _receive(receiver, come, relay)
+        _receive(receiver, incoming, relay)
         if relay is not None:
             relay.fed()
         receiver.commit()
@@ -87,7 +89,7 @@ def _put(order: dict[str, Any], come: Iterator[tuple[int, bytes]], program: byte
     return 0
 
 
-def _get(order: dict[str, Any], come: Iterator[tuple[int, bytes]]) -> int:
+def _get(order: dict[str, Any], incoming: Frames) -> int:
     entries, places = [], []
     for path, name in order["paths"]:
         for entry, place in scan(at_home(path), name):
@@ -96,7 +98,7 @@ def _get(order: dict[str, Any], come: Iterator[tuple[int, bytes]]) -> int:
             entries.append(entry)
             places.append(place)
     _send({"list": columns(entries)})
-    answer = value_of(*next(come))
+    answer = value_of(*next(incoming))
     starts = starts_of(answer)
     waiting, size = [], 0
     for index in numbers_of(answer["need"]):
@@ -111,9 +113,9 @@ def _get(order: dict[str, Any], come: Iterator[tuple[int, bytes]]) -> int:
     return 0
 
 
-def _receive(receiver: Receiver, come: Iterator[tuple[int, bytes]], relay: Relay | None) -> None:
+def _receive(receiver: Receiver, incoming: Frames, relay: Relay | None) -> None:
     while not receiver.done:
-        kind, body = next(come)
+        kind, body = next(incoming)
         try:
             if relay is None:
                 receiver.take(kind, body)
@@ -127,15 +129,15 @@ def _receive(receiver: Receiver, come: Iterator[tuple[int, bytes]], relay: Relay
             raise
 
 
-def _frames() -> Iterator[tuple[int, bytes]]:
+def _frames() -> Frames:
     for fd in 0, 1:
         try:
             fcntl.fcntl(fd, _SET_PIPE_SIZE, _READ)  # fewer turns between sshd and us
         except OSError:
             pass  # no pipe, or not on Linux
-    come = frames(_MOST)
+    incoming = frames(_MOST)
     while data := os.read(0, _READ):
-        for _, kind, body in come.feed(data):
+        for _, kind, body in incoming.feed(data):
             yield kind, body
     raise _Ended
 

@@ -173,8 +173,8 @@ class _Child:
         write(self._relay.opening)
         rest = self._started()
         write(self._relay.introduction(self._branch))
-        come = self._values(rest)
-        answer = next(come)
+        incoming = self._values(rest)
+        answer = next(incoming)
         if "error" in answer:
             raise ValueError(str(answer["error"])[:400])
         for piece in self._relay.pieces(numbers_of(answer["need"]), starts_of(answer)):
@@ -182,7 +182,7 @@ class _Child:
         self.fed = True
         with self._relay.grown:
             self._relay.grown.notify_all()
-        for value in come:
+        for value in incoming:
             if "error" in value:
                 raise ValueError(str(value["error"])[:400])
             if "of" not in value:
@@ -205,9 +205,9 @@ class _Child:
         return output.partition(marker)[2]
 
     def _values(self, rest: bytes) -> Iterator[dict[str, Any]]:
-        come = frames(_LARGEST)
+        incoming = frames(_LARGEST)
         while True:
-            for _, kind, body in come.feed(rest):
+            for _, kind, body in incoming.feed(rest):
                 yield value_of(kind, body)
             rest = self._read()
 

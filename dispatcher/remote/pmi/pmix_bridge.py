@@ -77,25 +77,25 @@ class PmixBridge:
     def greet(self, fd: int, now: float) -> list[Action]:
         """Somebody has come; one of our own user is a rank, and from then on it is served."""
         try:
-            came, peer = self.listener._accept()  # type: ignore[attr-defined]
+            client, peer = self.listener._accept()  # type: ignore[attr-defined]
         except OSError:
             return []
         if owner(peer, self.listener.getsockname()) != os.geteuid():
-            os.close(came)
+            os.close(client)
             return []
         del self.state.others[fd]
         self.state.poll.unregister(fd)
         try:
-            self._begin(came)
+            self._begin(client)
         except OSError as error:
             return self._trouble(now, str(error), "its MPI")
         finally:
-            os.close(came)
+            os.close(client)
             self.listener.close()
         return []
 
-    def _begin(self, came: int) -> None:
-        """Start the process that serves; it takes over who ``came`` first. Raises: OSError."""
+    def _begin(self, client: int) -> None:
+        """Start the process that serves; it takes over ``client`` first. Raises: OSError."""
         folder = self.state.folder
         if folder is None:
             raise OSError(ENOENT, "no folder can be made for its files")
@@ -118,9 +118,9 @@ class PmixBridge:
                 os.setsid()  # so that no signal to the agent's group ends it before the ranks
                 from dispatcher.remote.pmi import pmix_server
 
-                pmix_server.main(link, listener, came, job, pids)
+                pmix_server.main(link, listener, client, job, pids)
 
-            process.become(agent, {link, listener.fileno(), came}, serve, "pmix")
+            process.become(agent, {link, listener.fileno(), client}, serve, "pmix")
         theirs.close()
         self.link = ours.detach()
         os.set_blocking(self.link, False)

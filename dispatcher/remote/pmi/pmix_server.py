@@ -40,13 +40,13 @@ FENCE_LIMIT, OUT_OF_RESOURCE = 15 << 20, -29
 MOST_NEEDED = 16
 
 
-def main(link: int, listener: socket, came: int, job: dict[str, Any], pids: list[int]) -> None:
-    """Serve who ``came`` and those that come to ``listener`` until the agent closes ``link``.
+def main(link: int, listener: socket, client: int, job: dict[str, Any], pids: list[int]) -> None:
+    """Serve ``client`` and those that come to ``listener`` until the agent closes ``link``.
 
     job: name, node (which host this is), hosts [[name, ranks]], and the folder for files.
     pids: processes of the ranks, one of which has come.
     """
-    Serving(link, listener, job, mpi_library.Found(pids)).run(came)
+    Serving(link, listener, job, mpi_library.Found(pids)).run(client)
 
 
 class Serving:
@@ -67,8 +67,8 @@ class Serving:
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
 
-    def run(self, came: int) -> None:
-        """Load the library and serve, connection ``came`` first, until the agent ends the link."""
+    def run(self, client: int) -> None:
+        """Load the library and serve, ``client`` first, until the agent ends the link."""
         try:
             library, port = self.load()
         except LoadError as error:
@@ -79,7 +79,7 @@ class Serving:
         version, pmix = library.version, self.found.pmix
         self.tell("up", mpi=self.found.mpi, pmix=pmix, version=version)
         decoder = Decoder()
-        self.let_in(came, port)
+        self.let_in(client, port)
         self.listener.setblocking(False)
         self.poll.register(self.listener.fileno(), select.EPOLLIN)
         self.poll.register(self.link, select.EPOLLIN)

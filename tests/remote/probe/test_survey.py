@@ -21,7 +21,7 @@ from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner.surveys import NEEDS
 from remote.driver import wait_for
 
-SOURCE = payload.alone("probe.survey", NEEDS)
+SOURCE = payload.standalone("probe.survey", NEEDS)
 
 
 def argv(python: str, requests: list[list[Any]]) -> list[str]:
