@@ -223,7 +223,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     lists: list[Hostlist] = []
     if options.hostfile:
         said = said_by("hostfile", "-H")
-        named = read_hosts(options.hostfile, sys.stdin.buffer.read, option=said, slots=slots)
+        named = read_hosts(options.hostfile, _standard_input, option=said, slots=slots)
         lists.append(config_trust.hosts(named, setting_of("hostfile")))
     said = said_by("lists", "-w")
     lists += [
@@ -231,6 +231,12 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
         for text in options.lists
     ]
     return lists
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:  # <&-
+        raise UsageError("-H -: standard input is closed", hint="-H FILE")
+    return sys.stdin.buffer.read()
 
 
 def _allocated() -> list[Hostlist]:
