@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from dispatcher.api.transports import LOCAL_NAMES
@@ -74,26 +75,28 @@ def put(options: PutOptions) -> int:
     wanted = placeholders.groups(sources, there(dest), hosts)
     listed: dict[tuple[tuple[str, ...], ...], Sources] = {}
     plans = []
-    for groups in wanted:
-        paths = tuple(paths for _, paths in groups)
-        if paths not in listed:
-            listed[paths] = Sources(groups, checksum=options.checksum)
-        plans.append((listed[paths], groups))
-    told = [HostCopy(wanted=files.size) for files, _ in plans]
-    shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
-    branches = _branches(options, len(hosts), plans[0][0].size if shared else None)
-    job = Putting(options, hosts, plans, told)
-    began = time.monotonic()
-    outcomes = job.by_tree(branches) if branches else job.flat(range(len(hosts)))
-    names = ExecPlan(hosts, ("put",)).names
-    return conclude(
-        names,
-        [outcomes[node] for node in range(len(hosts))],
-        told,
-        time.monotonic() - began,
-        "sent",
-        options,
-    )
+    with ExitStack() as files:
+        for groups in wanted:
+            paths = tuple(paths for _, paths in groups)
+            if paths not in listed:
+                listed[paths] = Sources(groups, checksum=options.checksum)
+                files.callback(listed[paths].close)
+            plans.append((listed[paths], groups))
+        told = [HostCopy(wanted=sent.size) for sent, _ in plans]
+        shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
+        branches = _branches(options, len(hosts), plans[0][0].size if shared else None)
+        job = Putting(options, hosts, plans, told)
+        began = time.monotonic()
+        outcomes = job.by_tree(branches) if branches else job.flat(range(len(hosts)))
+        names = ExecPlan(hosts, ("put",)).names
+        return conclude(
+            names,
+            [outcomes[node] for node in range(len(hosts))],
+            told,
+            time.monotonic() - began,
+            "sent",
+            options,
+        )
 
 
 def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
