@@ -2,7 +2,7 @@
 
 A comparison or a condition is changed, a statement, a keyword, an exception or an end of a slice
 left out, a value off by one. Left alone are words, annotations, decorators, asserts, and numbers
-that tune: floats, and the constants of modules. Those that no test can notice stand in
+that tune: floats, sizes such as 16 << 10, and the constants of modules. Those that no test can notice stand in
 equivalent_mutants.toml, each with its reason.
 """
 
@@ -165,6 +165,13 @@ class _Finder(ast.NodeVisitor):
                 self._note(node.type, ast.Tuple(_without(node.type.elts, index), ast.Load()))
         for child in node.body:
             self.visit(child)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        if isinstance(node.op, ast.LShift) and isinstance(node.right, ast.Constant):
+            for new in _expressions(node):
+                self._note(node, f"({ast.unparse(new)})")  # 16 << 10 is a size, and tunes
+        else:
+            self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Words; and before Python 3.12 what stands inside has no place of its own."""

@@ -84,6 +84,8 @@ UNKNOWN = "[Unknown Error]"
         (gpu.clocks, smi_host(heat="88"), WARN, "gpu 7: 88 °C"),
         (gpu.clocks, old_driver(), OK, ""),
         (gpu.power, smi_host(watt="500.00"), WARN, "gpu 7: limited to 500 W, others to 700 W"),
+        (gpu.power, smi_host(watt="630.00"), OK, ""),  # nine tenths of the others'
+        (gpu.power, smi_host(watt="629.00"), WARN, "gpu 7: limited to 629 W"),
         (gpu.power, smi_host(watt="[N/A]"), OK, ""),
         (gpu.pcie, smi_host(width="8"), CRITICAL, "gpu 7: PCIe x8 of x16"),
         (gpu.used, smi_host(), OK, ""),

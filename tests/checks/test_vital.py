@@ -59,6 +59,7 @@ def of(soft: str, hard: str, what: str) -> Reading:
         (health.names, host(), OK, ""),
         (health.names, host(names=call([["n2", [], 0.0], ["n1", ["1.2.3.4"], 0.0]])), WARN, "n2"),
         (health.names, host(names=call([["n2", ["1.2.3.4"], 7.0]])), WARN, "takes 7.0 s"),
+        (health.names, host(names=call([["n2", ["1.2.3.4"], 1.0]])), OK, ""),
         (health.names, host(names=call([["n2", ["127.0.1.1"], 0.0]])), WARN, "resolves to 127.0."),
         (health.names, host(names=call([["n2", ["127.0.1.1", "10.0.0.2"], 0.0]])), OK, ""),
         (health.names, host(names=call([["n2", ["127.0.1.1", "::1"], 0.0]])), WARN, "127.0.1.1"),
@@ -78,12 +79,31 @@ def test_levels(check: CheckHost, seen: Seen, level: Level, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("total", "free", "level"),
+    [
+        (10_000_000, 1_000_000, OK),
+        (10_000_000, 999_999, WARN),
+        (10_000_000, 256 << 10, WARN),  # of a small host 256 MiB count, of a large one 2 %
+        (10_000_000, (256 << 10) - 1, CRITICAL),
+        (100_000_000, 2_000_000, WARN),
+        (100_000_000, 1_999_999, CRITICAL),
+    ],
+)
+def test_how_much_memory_is_little(total: int, free: int, level: Level) -> None:
+    """total, free: kB."""
+    text = f"MemTotal: {total} kB\nMemAvailable: {free} kB\n".encode()
+    assert health.memory(host(kernel=kernel(meminfo=text))).level == level
+
+
+@pytest.mark.parametrize(
     ("ahead", "level"),
     [
         ((-0.01, 0.02), OK),
         ((-2.0, 6.0), OK),  # a slow link: nothing is certain
         ((2.0, 12.0), WARN),  # as much is, and no more
         ((2.0, 2.5), WARN),
+        ((1.0, 1.0), OK),
+        ((5.0, 5.0), WARN),
         ((-2.5, -2.0), WARN),
         ((7.0, 7.3), CRITICAL),
         ((-4000.0, -3999.0), CRITICAL),

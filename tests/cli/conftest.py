@@ -27,7 +27,8 @@ def parsed() -> Iterator[Parsed]:
             command: click.Command = profiled(module.command)
             typed = respelled(command, words, {})
             args = filled(command, typed, {})
-            context = command.make_context(f"dispatch {name}", args, obj=tuple(typed))
+            called = "dispatch" if name == "run" else f"dispatch {name}"
+            context = command.make_context(called, args, obj=tuple(typed))
             stack.enter_context(context)
             kind = get_type_hints(getattr(command.callback, "__wrapped__", None))["options"]
             return kind(**context.params)

@@ -49,6 +49,7 @@ def made(body: str) -> list[tuple[str, str]]:
         ("x: int = 'a'", []),
         ("x = f'{a + b} words'", []),
         ("x = 2.5", []),
+        ("x = 16 << 10", [("16 << 10", "(16 >> 10)")]),
     ],
 )  # fmt: skip
 def test_faults(body: str, faults: list[tuple[str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 
 import pytest
@@ -309,11 +310,22 @@ class TestEnd:
         running.extend_deadlines(60.0)
         assert running.tick(70.0) == []
 
-    def test_program_that_cannot_be_executed(self, running: AttemptMachine) -> None:
-        running.handle(ev.RankFailedToStart(0, 1, 2, "exec", "prog"), 0.5)
+    @pytest.mark.parametrize(
+        ("number", "step", "code"),
+        [
+            (errno.ENOENT, "exec", 127),
+            (errno.EACCES, "exec", 126),
+            (errno.ENOENT, "chdir", 126),
+            (errno.ENOTDIR, "chdir", 126),
+        ],
+    )
+    def test_program_that_cannot_be_executed(
+        self, running: AttemptMachine, number: int, step: str, code: int
+    ) -> None:
+        running.handle(ev.RankFailedToStart(0, 1, number, step, "prog"), 0.5)
         for rank in (0, 2, 3):
             exited(running, rank, -15)
-        assert finish(running).exit_code == 127
+        assert finish(running).exit_code == code
 
     def test_a_node_lost_after_its_last_rank_is_not_success(self, running: AttemptMachine) -> None:
         for rank in range(4):

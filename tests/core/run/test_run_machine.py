@@ -22,6 +22,7 @@ from dispatcher.core.events.actions import (
     Finish,
     OpenLink,
     Prepare,
+    Probe,
     SignalRanks,
     StartRanks,
     Sweep,
@@ -350,6 +351,15 @@ class TestLostHosts:
         world.at(ev.NodeSwept, 0, 0)
         assert world.told(ev.RunRestarting)
         assert not [a for a in world.done if isinstance(a, CheckOrphans)]
+
+    def test_without_checks_a_restart_proves_nothing_either(self) -> None:
+        world = World(2, most=1, check=False)
+        for start in (1, 2):
+            world.ready(0, 1)
+            assert len(world.starts()) == 2 * start
+            world.fail(0)
+            world.wait(100)
+        assert not [action for action in world.done if isinstance(action, Probe)]
 
     def test_orders_and_events_go_by_the_hosts_number(self) -> None:
         world = started(2, spares=1, most=1)

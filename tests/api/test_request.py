@@ -1,0 +1,150 @@
+"""What a program asks for, completed from this machine; no host is touched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.api.request import allocated, cwd_of, hosts_of, is_program, python_of, request
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host import Host, Hostlist
+
+
+@pytest.fixture(autouse=True)
+def _no_batch_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in os.environ if n.startswith(("SLURM", "PBS", "LSB", "PE_", "FLUX"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "names"),
+    [
+        ("n1,n2:3", [("n1", None), ("n2", 3)]),
+        ("n[1-3]", [("n1", None), ("n2", None), ("n3", None)]),
+        (["n1", "n2"], [("n1", None), ("n2", None)]),
+        (Path("file"), [("n7", 2)]),
+        (Path("nested/file"), [("n8", None)]),
+        ("file", [("n7", 2)]),
+        (Hostlist((Host("n9"),)), [("n9", None)]),
+    ],
+)
+def test_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: Any, names: list[tuple[str, int | None]]
+) -> None:
+    (tmp_path / "nested").mkdir()
+    (tmp_path / "nested" / "file").write_text("n8\n")
+    (tmp_path / "file").write_text("n7 slots=2\n")
+    monkeypatch.chdir(tmp_path)
+    assert [(host.name, host.slots) for host in hosts_of(hosts).hosts] == names
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        (None, "no hosts given"),
+        ("-", "hosts: standard input is not read here"),
+        (Path("absent"), "-H: './absent': no such file"),
+        (["n1", ""], "hosts: "),
+    ],
+)
+def test_hosts_that_are_none(hosts: Any, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        hosts_of(hosts)
+    assert caught.value.message.startswith(said)
+
+
+def test_a_batch_job_s_hosts_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert allocated() is None
+    (tmp_path / "nodes").write_text("n4\nn4\nn5\n")
+    monkeypatch.setenv("PBS_JOBID", "7")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    assert [(host.name, host.slots) for host in hosts_of(None).hosts] == [("n4", 2), ("n5", 1)]
+
+
+def test_a_request_is_completed_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HERE", "1")
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    found = request("n1", ["train.py", "x"])
+    assert (found.cwd, found.python) == (str(tmp_path), sys.executable)
+    assert found.environ["HERE"] == "1"
+    assert (found.program.kind, found.program.argv) == ("script", ("train.py", "x"))
+    assert (found.nproc_per_node, found.omp, found.mpi, found.per_node) == (
+        None, "auto", "auto", False,
+    )  # fmt: skip
+
+
+def test_what_is_said_wins(tmp_path: Path) -> None:
+    found = request("n1", ["a"], kind="command", cwd="/w", python="py", environ={"A": "1"}, np=2)
+    assert (found.cwd, found.python, found.environ, found.np) == ("/w", "py", {"A": "1"}, 2)
+    assert found.program.kind == "command"
+
+
+def test_a_launcher_of_its_own_kind_looks_after_the_rest_itself() -> None:
+    found = request("n1", ["a"], per_node=True)
+    assert (found.nproc_per_node, found.omp, found.mpi) == (1, "keep", "none")
+    assert request("n1", ["a"], per_node=True, omp=4).omp == 4
+    assert request("n1", ["a"], per_node=False).omp == "auto"
+
+
+def test_words_are_a_list() -> None:
+    with pytest.raises(UsageError) as caught:
+        request("n1", "train.py x")
+    assert caught.value.hint == "['train.py', 'x']"
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [
+        ({}, sys.executable),
+        ({"VIRTUAL_ENV": "/nowhere"}, sys.executable),
+        ({"VIRTUAL_ENV": "{venv}"}, "{venv}/bin/python"),
+        ({"CONDA_PREFIX": "{venv}"}, "{venv}/bin/python"),
+        ({"VIRTUAL_ENV": "{dull}", "CONDA_PREFIX": "{venv}"}, "{venv}/bin/python"),
+        ({"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}, sys.executable),
+    ],
+)
+def test_the_ranks_python(tmp_path: Path, environ: dict[str, str], wanted: str) -> None:
+    for name, mode in (("venv", 0o755), ("dull", 0o644)):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "python").write_text("")
+        (tmp_path / name / "bin" / "python").chmod(mode)
+    folders = {"venv": str(tmp_path / "venv"), "dull": str(tmp_path / "dull")}
+    told = {name: text.format(**folders) for name, text in environ.items()}
+    assert python_of(told) == wanted.format(**folders)
+
+
+def test_the_folder_keeps_the_name_that_the_shell_has_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path / "real")
+    for pwd, wanted in (
+        (tmp_path / "link", "link"), (tmp_path, "real"), ("real", "real"), ("", "real"),
+    ):  # fmt: skip
+        monkeypatch.setenv("PWD", str(pwd))
+        assert cwd_of(None) == str(tmp_path / wanted)
+        assert cwd_of("sub") == str(tmp_path / wanted / "sub")
+        assert cwd_of("/abs") == "/abs"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "is_one"),
+    [
+        ("a.sh", b"echo", True),
+        ("a.bash", b"", True),
+        ("a.py", b"#!/bin/sh\n", False),
+        ("prog", b"\x7fELF\x02", True),
+        ("prog", b"\x7fEL", False),
+    ],
+)
+def test_what_python_cannot_run(tmp_path: Path, name: str, content: bytes, is_one: bool) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert is_program(str(tmp_path / name)) is is_one
+    assert is_program(str(tmp_path / "absent.sh")) is False
