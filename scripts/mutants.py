@@ -2,8 +2,8 @@
 
 A comparison or a condition is changed, a statement, a keyword, an exception or an end of a slice
 left out, a value off by one. Left alone are words, annotations, decorators, asserts, and numbers
-that tune: floats, sizes such as 16 << 10, and the constants of modules. Those that no test can notice stand in
-equivalent_mutants.toml, each with its reason.
+that tune: floats, sizes such as 16 << 10, and the constants of modules. Those that no test can
+notice stand in equivalent_mutants.toml, each with its reason.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model.hostset import LIMIT, HostsetError, expand, fold, split_list
+from dispatcher.model.hostset import LIMIT, LONGEST_TEXT, HostsetError, expand, fold, split_list
 from dispatcher.model.names import BadName, check_host, check_user
 
 
@@ -124,6 +124,12 @@ def test_a_bomb_is_refused_before_anything_is_allocated() -> None:
     assert time.perf_counter() - started < 1.0
 
 
+def test_a_long_text_is_refused_before_it_is_looked_at() -> None:
+    assert expand("n1".ljust(LONGEST_TEXT)) == ["n1"]
+    with pytest.raises(HostsetError, match="characters"):
+        expand("n1".ljust(LONGEST_TEXT + 1))
+
+
 def test_the_limit_is_inclusive() -> None:
     assert len(expand(f"n[1-{LIMIT}]")) == LIMIT
     with pytest.raises(HostsetError):
@@ -139,6 +145,8 @@ def test_the_limit_is_inclusive() -> None:
         ("ok,-bad", 3),
         ("ok, n{1}", 5),
         ("a!b]", 3),
+        ("[[1]", 1),
+        ("]", 0),
     ],
 )
 def test_an_error_points_at_its_place(text: str, offset: int) -> None:

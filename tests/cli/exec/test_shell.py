@@ -39,7 +39,7 @@ FIRST, NOW = (N1, N2), (N2, N3)
         ("= all", Aim(FIRST)),
         ("=n3", Aim((N3,))),
         ("=n1", Aim((N1,))),  # reached as it was at the start
-                ("+n1", Aim((N2, N3, N1))),
+        ("+n1", Aim((N2, N3, N1))),
         ("+n3,n1", Aim((N2, N3, N1))),
         ("-n3", Aim((N2,))),
         ("-n9", Aim((N2, N3))),

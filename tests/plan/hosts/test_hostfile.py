@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import HostfileError, UsageError
+from dispatcher.model.names import MOST_PROBLEMS
 from dispatcher.plan.hosts.hostfile import Host, Hostlist, parse_hostfile, parse_inline, read_hosts
 
 EXAMPLES = Path(__file__).parents[3] / "hostfiles"
@@ -185,6 +186,17 @@ def test_all_mistakes_come_together_each_with_its_place() -> None:
     assert "the other reads: ok slots=2" in shown
 
 
+@pytest.mark.parametrize("wrong", [MOST_PROBLEMS - 1, MOST_PROBLEMS, MOST_PROBLEMS + 5])
+def test_many_mistakes_are_cut_short(wrong: int) -> None:
+    with pytest.raises(HostfileError) as caught:
+        parse("-bad\n" * wrong)
+    problems = caught.value.problems
+    assert len(problems) == min(wrong, MOST_PROBLEMS)
+    assert problems[-1].line == min(wrong, MOST_PROBLEMS)
+    stopped = f"more than {MOST_PROBLEMS} mistakes: stopped reading here"
+    assert (problems[-1].message == stopped) == (wrong >= MOST_PROBLEMS)
+
+
 @pytest.mark.parametrize(
     ("text", "column"),
     [
@@ -192,6 +204,10 @@ def test_all_mistakes_come_together_each_with_its_place() -> None:
         ("  ok, n[1-x]:2", 9),
         ("u@n1, v@n{1}", 10),
         ("ok,[::g]", 5),
+        ("ok,[::1]x", 9),
+        ("ok,[::1]:x", 10),
+        ("ok,u@[::1]:x", 12),
+        ("ok,n1:", 6),
         ("ok:2,n:two", 8),
         ("ok  slots=2 port=0", 18),
         ("ok env=RANK=1", 8),
