@@ -92,7 +92,7 @@ def test_the_command_that_reaches_hosts(
 def test_ways_that_contradict_each_other() -> None:
     for transport in ("paramiko", "ssh", "slurm"):
         with pytest.raises(UsageError, match="--rsh and --transport exclude each other"):
-            Ways(transport, rsh="x")  # type: ignore[arg-type]
+            Ways(transport, rsh="x")
     assert Ways("auto", rsh="x {host}").chosen == "rsh"
 
 

@@ -11,6 +11,7 @@ from dispatcher import cli
 from dispatcher.cli.exec import get
 from dispatcher.cli.exec.run_copy import here, there
 from dispatcher.model.errors import UsageError
+from dispatcher.transfer.get_files import Group
 
 
 @pytest.mark.parametrize(
@@ -66,12 +67,12 @@ def test_what_has_no_name_cannot_be_fetched(path: str) -> None:
 @pytest.mark.parametrize(
     ("groups", "why"),
     [
-        ([get.Group("in/n1", (("/a/x", "x"), ("/b/x", "x")))], "two of the same name"),
-        ([get.Group("in/n1", (("/a", "a"),)), get.Group("./in/n1", (("/a", "a"),))], "two hosts"),
-        ([get.Group("in/n1", (("/a", "a"),)), get.Group("in/n2", (("/a", "a"),))], ""),
+        ([Group("in/n1", (("/a/x", "x"), ("/b/x", "x")))], "two of the same name"),
+        ([Group("in/n1", (("/a", "a"),)), Group("./in/n1", (("/a", "a"),))], "two hosts"),
+        ([Group("in/n1", (("/a", "a"),)), Group("in/n2", (("/a", "a"),))], ""),
     ],
 )
-def test_two_things_never_lie_in_one_place(groups: list[get.Group], why: str) -> None:
+def test_two_things_never_lie_in_one_place(groups: list[Group], why: str) -> None:
     if why:
         with pytest.raises(UsageError, match=why):
             get._check_places(groups)

@@ -1,0 +1,317 @@
+"""The launcher's side of a job's socket: who looks on is told all, or exactly what was left out."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RanksPlaced
+from dispatcher.jobs import control_server
+from dispatcher.jobs.control_server import (
+    HEAD,
+    LIMIT,
+    MOST_NOTES,
+    Client,
+    ControlServer,
+    StreamPositions,
+)
+from dispatcher.jobs.job_socket import LONGEST_ORDER, MOST_CLIENTS, Frames
+
+Heard = list[tuple[dict[str, Any], bytes]]
+
+
+def drained(client: Client, piece: int = 1 << 30) -> Heard:
+    """All that would be written to the client, in pieces of so many bytes."""
+    frames, heard = Frames(), []
+    while (data := client.take()) is not None:
+        client.written(len(data[:piece]))
+        heard += frames.feed(data[:piece])
+    return heard
+
+
+class TestClient:
+    @given(st.lists(st.binary(min_size=1, max_size=30), max_size=9), st.integers(1, 40))
+    def test_all_comes_in_order_whatever_the_pieces(self, lines: list[bytes], piece: int) -> None:
+        client = Client(None)  # type: ignore[arg-type]
+        for rank, line in enumerate(lines):
+            client.output(rank, 1, line)
+        heard = drained(client, piece)
+        assert [payload for _, payload in heard] == lines
+        assert [(f["type"], f["rank"], f["stream"], f["size"]) for f, _ in heard] == [
+            ("output", rank, 1, len(line)) for rank, line in enumerate(lines)
+        ]
+        assert client.idle
+
+    def test_what_finds_no_room_is_counted_and_told_where_it_is_missing(self) -> None:
+        client = Client(None)  # type: ignore[arg-type]
+        client.put(bytes(LIMIT - 10))
+        client.output(0, 1, b"0123456789")  # its head does not count
+        client.output(0, 1, b"lost")
+        client.output(3, 2, b"lost too")
+        client.output(0, 1, b"x")
+        assert not client.idle
+        client.written(len(client.take() or b""))
+        client.output(0, 1, b"there again")
+        client._queue[0] = b""  # the first 10 bytes
+        heard = drained(client)
+        assert [(f["type"], f.get("missing")) for f, _ in heard] == [
+            ("gap", [[0, 1, 5], [3, 2, 8]]),
+            ("output", None),
+        ]
+        assert heard[-1][1] == b"there again"
+
+    def test_a_gap_lasts_until_there_is_room_for_a_good_deal(self) -> None:
+        client = Client(None)  # type: ignore[arg-type]
+        client.put(bytes(LIMIT // 2))
+        client.put(bytes(LIMIT // 2))
+        client.output(0, 1, b"a")
+        client.written(LIMIT // 2 - 1)
+        client.output(0, 1, b"b")  # room for one byte more than half: not yet
+        assert len(client._queue) == 2
+        client.written(1)
+        client.written(1)
+        client.output(0, 1, b"c")
+        assert [f["type"] for f, _ in list(drained_after(client))] == ["gap", "output"]
+
+    def test_a_gap_is_told_when_all_before_it_was_read(self) -> None:
+        client = Client(None)  # type: ignore[arg-type]
+        client.gap({(0, 1): 3})
+        client.gap({(0, 1): 4, (1, 2): 1})
+        assert not client.idle
+        assert drained(client) == [({"type": "gap", "missing": [[0, 1, 7], [1, 2, 1]]}, b"")]
+        assert client.idle
+        assert client.take() is None
+
+    def test_a_viewer_that_reads_nothing_holds_no_more_than_the_limit(self) -> None:
+        client = Client(None)  # type: ignore[arg-type]
+        for _ in range(3 * LIMIT // 65536):
+            client.output(0, 1, bytes(65536))
+        assert LIMIT - 65536 < sum(map(len, client._queue)) < LIMIT + 65536
+
+
+def drained_after(client: Client) -> Heard:
+    """What follows the zeros that fill the queue."""
+    while (data := client.take()) is not None and not data.strip(b"\0"):
+        client.written(len(data))
+    return drained(client)
+
+
+class TestPositions:
+    def test_bytes_ends_and_heads(self) -> None:
+        there = StreamPositions(heads=True, clock=lambda: 17.5)
+        assert there.hello() == {"world_size": None, "passed": [], "ended": [], "until": 0.0}
+        there.placed(2)
+        there.output(0, 1, b"one\ntw")
+        there.output(0, 1, b"o")
+        there.output(1, 2, b"whole\n")
+        there.output(1, 1, b"x")
+        there.ended(1, 1)
+        assert there.rests() == [(0, 1, b"two")]
+        assert there.hello() == {
+            "world_size": 2, "passed": [[0, 1, 7], [1, 2, 6], [1, 1, 1]], "ended": [[1, 1]],
+            "until": 17.5,
+        }  # fmt: skip
+        there.placed(1)
+        assert there.hello()["ended"] == []
+        assert there.hello()["passed"][0] == [0, 1, 7]  # counted on
+
+    def test_of_a_long_line_the_end_is_kept(self) -> None:
+        there = StreamPositions(heads=True)
+        there.output(0, 1, b"a" + b"b" * HEAD)
+        assert there.rests() == [(0, 1, b"b" * HEAD)]
+        without = StreamPositions()
+        without.output(0, 1, b"head")
+        assert without.rests() == []
+
+
+class Viewer:
+    """A client at the socket in ``folder``."""
+
+    def __init__(self, folder: Path, *orders: bytes) -> None:
+        self.link = socket.socket(socket.AF_UNIX)
+        self.link.settimeout(10)
+        self.link.connect(str(folder / "control"))
+        self.heard: Heard = []
+        self._frames = Frames()
+        for order in orders:
+            self.link.sendall(order + b"\n")
+
+    def until(self, type: str) -> dict[str, Any]:
+        """The fields of the next frame of this type. Raises: AssertionError at the end."""
+        while True:
+            for at, (fields, _) in enumerate(self.heard):
+                if fields["type"] == type:
+                    del self.heard[: at + 1]
+                    return fields
+            data = self.link.recv(1 << 16)
+            assert data, f"hung up; no {type}"
+            self.heard += self._frames.feed(data)
+
+    def is_hung_up(self) -> bool:
+        try:
+            while self.link.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+    def __del__(self) -> None:
+        self.link.close()
+
+
+Made = Callable[..., ControlServer]
+
+
+@pytest.fixture
+def serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., ControlServer]]:
+    monkeypatch.chdir(tmp_path)
+    made: list[ControlServer] = []
+
+    def make(**how: Any) -> ControlServer:
+        made.append(ControlServer(tmp_path, how.pop("stop", lambda way: None), **how))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.finish(0, [])
+
+
+def entry(event: Event) -> Entry:
+    return Entry(1, 0.5, event)
+
+
+ATTACH = b'{"order": "attach", "rests": true}'
+
+
+def test_a_viewer_hears_what_went_before_and_all_that_comes(serving: Made, tmp_path: Path) -> None:
+    server = serving(heads=True)
+    server.event(entry(RanksPlaced(2, "", 0, 1)))
+    server.output(0, 1, b"begun")
+    server.say("note: one")
+    viewer = Viewer(tmp_path, ATTACH)
+    hello = viewer.until("hello")
+    assert (hello["world_size"], hello["passed"], hello["rests"]) == (2, [[0, 1, 5]], 1)
+    assert viewer.until("rest") == {"type": "rest", "rank": 0, "stream": 1, "size": 5}
+    assert viewer.until("say")["line"] == "note: one"
+    server.output(1, 2, b"more")
+    assert viewer.until("output") == {"type": "output", "rank": 1, "stream": 2, "size": 4}
+    server.event(entry(OutputEnded(0, 1, 2, 4, 4)))
+    assert viewer.until("ended") == {"type": "ended", "rank": 1, "stream": 2}
+    server.event(entry(RanksPlaced(3, "", 0, 2)))
+    assert viewer.until("placed") == {"type": "placed", "world_size": 3, "restart": 2}
+    server.say("note: two")
+    assert viewer.until("say")["line"] == "note: two"
+    server.finish(7, ["error: it failed"])
+    verdict = viewer.until("verdict")
+    assert (verdict["exit_code"], verdict["lines"]) == (7, ["error: it failed"])
+    assert viewer.is_hung_up()
+    assert not (tmp_path / "control").exists()
+
+
+def test_who_wants_no_output_is_told_the_rest(serving: Made, tmp_path: Path) -> None:
+    server = serving(heads=True)
+    server.output(0, 1, b"begun")
+    server.say("note: one")
+    viewer = Viewer(tmp_path, b'{"order": "attach", "output": false}')
+    assert viewer.until("hello")["rests"] == 0
+    server.output(0, 1, b"more")
+    server.say("note: two")
+    assert viewer.until("say")["line"] == "note: two"
+    assert viewer.heard == []
+
+
+def test_newcomers_are_told_the_last_notes(serving: Made, tmp_path: Path) -> None:
+    server = serving()
+    for number in range(MOST_NOTES + 3):
+        server.say(f"note: {number}")
+    viewer = Viewer(tmp_path, ATTACH)
+    viewer.until("hello")
+    assert viewer.until("say")["line"] == "note: 3"
+
+
+def test_pictures_and_tables_are_for_who_wants_them(
+    serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server, "PICTURE", 0.01)
+    sampled: list[float] = []
+    serving(picture=lambda: {"p": 1}, table=lambda: {"t": 2}, sample=sampled.append)
+    plain = Viewer(tmp_path, ATTACH)
+    plain.until("hello")
+    viewer = Viewer(tmp_path, b'{"order": "attach", "picture": true, "table": 1.5}')
+    for _ in range(2):
+        assert viewer.until("picture")["picture"] == {"p": 1}
+        assert viewer.until("table")["table"] == {"t": 2}
+    assert sampled == [1.5]
+    plain.link.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        plain.until("picture")
+    assert plain.heard == []
+
+
+def test_stacks_are_for_who_asked(serving: Made, tmp_path: Path) -> None:
+    asked: list[None] = []
+    server = serving(gather=lambda: asked.append(None))
+    other, viewer = Viewer(tmp_path, ATTACH), Viewer(tmp_path, b'{"order": "stacks"}')
+    for one in (other, viewer):
+        one.until("hello")
+    end = time.monotonic() + 10
+    while not asked:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    server.stacks(3, ["rank 0: here"])
+    assert viewer.until("stacks") == {"type": "stacks", "number": 3, "lines": ["rank 0: here"]}
+    server.say("note: x")
+    assert other.until("say")["line"] == "note: x"
+    assert other.heard == []
+
+
+@pytest.mark.parametrize(
+    ("order", "way"), [(b'{"order": "stop"}', "stop"), (b'{"order": "stop", "now": true}', "kill")]
+)
+def test_a_job_can_be_ended(serving: Made, tmp_path: Path, order: bytes, way: str) -> None:
+    ways: list[str] = []
+    server = serving(stop=ways.append)
+    viewer = Viewer(tmp_path, order)
+    viewer.until("hello")
+    server.finish(130, [])
+    assert viewer.until("verdict")["exit_code"] == 130
+    assert ways == [way]
+
+
+@pytest.mark.parametrize("noise", [b"noise\n", b'{"order": "kill"}\n', b"x" * (LONGEST_ORDER + 1)])
+def test_who_speaks_something_else_is_hung_up_on(
+    serving: Made, tmp_path: Path, noise: bytes
+) -> None:
+    server = serving()
+    odd, good = Viewer(tmp_path), Viewer(tmp_path, ATTACH)
+    good.until("hello")
+    odd.link.sendall(noise)
+    assert odd.is_hung_up()
+    server.say("note: still here")
+    assert good.until("say")["line"] == "note: still here"
+
+
+def test_so_many_may_look_on(serving: Made, tmp_path: Path) -> None:
+    serving()
+    viewers = []
+    for _ in range(MOST_CLIENTS):
+        viewers.append(Viewer(tmp_path, ATTACH))
+        viewers[-1].until("hello")
+    assert Viewer(tmp_path).is_hung_up()
+    viewers.pop()
+    end = time.monotonic() + 10
+    while True:  # its place is free as soon as its end was seen
+        try:
+            Viewer(tmp_path, ATTACH).until("hello")
+            break
+        except (AssertionError, OSError):
+            assert time.monotonic() < end
