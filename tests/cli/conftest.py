@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, get_type_hints
+from typing import Any
 
-import click
 import pytest
 
-from dispatcher.cli.command_table import COMMANDS
-from dispatcher.cli.entry import profiled
+from dispatcher.cli import COMMANDS, named
+from dispatcher.cli.entry import load, shown_name
 from dispatcher.cli.options.spelling import filled, respelled
 
 Parsed = Callable[..., Any]
@@ -23,14 +21,11 @@ def parsed() -> Iterator[Parsed]:
     with ExitStack() as stack:
 
         def parse(name: str, *words: str) -> Any:
-            module = importlib.import_module(f"dispatcher.cli.{COMMANDS[name]}")
-            command: click.Command = profiled(module.command)
-            typed = respelled(command, words, {})
-            args = filled(command, typed, {})
-            called = "dispatch" if name == "run" else f"dispatch {name}"
-            context = command.make_context(called, args, obj=tuple(typed))
+            command = load(name)
+            typed = respelled(command, words)
+            args = filled(command, typed)
+            context = command.make_context(shown_name(name), args, obj=tuple(typed))
             stack.enter_context(context)
-            kind = get_type_hints(getattr(command.callback, "__wrapped__", None))["options"]
-            return kind(**context.params)
+            return named(COMMANDS[name][0])(**context.params)
 
         yield parse

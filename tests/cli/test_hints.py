@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from dispatcher.cli import mistakes
 from dispatcher.cli.hints import Advice
-from dispatcher.cli.options import mistakes
 from dispatcher.model.errors import UsageError
 
 from .conftest import Parsed

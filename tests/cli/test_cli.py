@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.cli.say import complain, say
+from dispatcher.cli import complain, say
 from dispatcher.model.errors import DispatchError, UsageError
 
 

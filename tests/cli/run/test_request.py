@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.cli.options.run_options import MOST_ENV_FILE, request
+from dispatcher.cli.run.request import MOST_ENV_FILE, request
 from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.plan.job.request import Limits, Restarts
 
