@@ -23,7 +23,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from dispatcher.core.connect import ConnectPolicy
 from dispatcher.core.events import exec_events
@@ -90,12 +90,12 @@ class Finished(Action):
     outcomes: tuple[exec_events.Outcome, ...]
 
 
-@dataclass
 class _Host:
-    state: str = WAITING
-    signals: list[str] = field(default_factory=list)
-    why: exec_events.TimedOut | exec_events.Interrupted | None = None  # why it is being stopped
-    outcome: exec_events.Outcome | None = None
+    def __init__(self) -> None:
+        self.state = WAITING
+        self.signals: list[str] = []
+        self.why: exec_events.TimedOut | exec_events.Interrupted | None = None  # it is stopped
+        self.outcome: exec_events.Outcome | None = None
 
 
 class ExecMachine:

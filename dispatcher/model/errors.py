@@ -34,7 +34,8 @@ What goes wrong on a remote host is not an exception: it is a value
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from dispatcher.model.frozen import Value, value
 
 OK = 0
 USAGE = 2
@@ -76,8 +77,8 @@ class InternalError(DispatchError):
     """A state that must not happen; the message carries the last events."""
 
 
-@dataclass(frozen=True)
-class Problem:
+@value
+class Problem(Value):
     """One mistake in a text the user wrote.
 
     line and column count from 1, line 0 is the only one of a text that was typed; source ""

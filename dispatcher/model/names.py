@@ -13,7 +13,6 @@ fit to be quoted back; what a line means is not known here.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +57,8 @@ def is_ipv6(text: str) -> bool:
     address, percent, zone = text.partition("%")
     if percent and not _ZONE.match(zone):
         return False
+    import ipaddress  # which takes its time, and few names ask for
+
     try:
         ipaddress.IPv6Address(address)
     except ValueError:

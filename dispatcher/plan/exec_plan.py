@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
 
 LONGEST = 10**7  # seconds; four months
 
 
-@dataclass(frozen=True)
-class ExecLimits:
+@value
+class ExecLimits(Value):
     """How long to wait (seconds; None: for ever), and how many hosts at once (None: all).
 
     connect: one host's name, TCP, key exchange, login and start of the command.
@@ -36,21 +37,20 @@ class ExecLimits:
     stop_after: int | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None:
-                continue
-            least = 1 if field.name in ("fan_out", "serial", "stop_after") else 0
-            if not (least <= value < LONGEST and (value > 0 or field.name == "grace")):
-                raise UsageError(f"{field.name}: {value} is not a sensible limit")
+        for name, limit in vars(self).items():
+            least = 1 if name in ("fan_out", "serial", "stop_after") else 0
+            if limit is not None and not (
+                least <= limit < LONGEST and (limit > 0 or name == "grace")
+            ):
+                raise UsageError(f"{name}: {limit} is not a sensible limit")
 
 
 #: the name that programs may still use
 ErrandLimits = ExecLimits
 
 
-@dataclass(frozen=True)
-class ExecPlan:
+@value
+class ExecPlan(Value):
     """``words`` (an argv, never empty) once on each of ``hosts``.
 
     stdin: each command reads a copy of our standard input; otherwise it has none.

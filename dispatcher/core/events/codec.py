@@ -103,10 +103,16 @@ def reader(wanted: Any) -> _Reader:
     return _PLAIN[wanted]
 
 
-def _read_value(cls: type[Value]) -> _Reader:
-    from dispatcher.core.events.stack_frames import Group  # verdicts names it for types only
+def types_of(cls: type[Value]) -> dict[str, Any]:
+    """Field -> its type, also where the module of ``cls`` imports that for type checkers only."""
+    from dispatcher.core.events import stack_frames, verdicts
 
-    hints = typing.get_type_hints(cls, localns={"Group": Group})
+    later = {name: vars(verdicts)[name] for name in ("Cause", "ErrorFile")}
+    return typing.get_type_hints(cls, localns={**later, "Group": stack_frames.Group})
+
+
+def _read_value(cls: type[Value]) -> _Reader:
+    hints = types_of(cls)
     known = dataclasses.fields(cls)
     readers = {field.name: reader(hints[field.name]) for field in known}
     nothing = dataclasses.MISSING

@@ -12,11 +12,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from dispatcher.core.events.verdicts import Cause, ErrorFile
 from dispatcher.model.failure import Ending, Failure
 from dispatcher.model.frozen import Value, fields_of, value
+
+if TYPE_CHECKING:  # a fan-out command has none of these
+    from dispatcher.core.events.verdicts import Cause, ErrorFile
 
 
 @value

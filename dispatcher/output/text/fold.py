@@ -18,7 +18,6 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dispatcher.model.frozen import Value, value
@@ -65,15 +64,15 @@ def masked(line: bytes) -> bytes:
     return _NUMBER.sub(b"#", line)
 
 
-@dataclass
 class Folded(Generic[Who]):
     """A line and all who said it. kind: what the caller told lines apart by."""
 
-    line: bytes
-    kind: int
-    speakers: list[Who]
-    born: float
-    number: int
+    def __init__(self, line: bytes, kind: int, who: Who, born: float, number: int) -> None:
+        self.line = line
+        self.kind = kind
+        self.speakers = [who]
+        self.born = born
+        self.number = number
 
 
 class Folding(Generic[Who]):
@@ -106,7 +105,7 @@ class Folding(Generic[Who]):
                 group.line = key[1]
         else:
             self._count += 1
-            group = Folded(line, kind, [who], now, self._count)
+            group = Folded(line, kind, who, now, self._count)
             numbers.append(group.number)
             groups.append(group)
             self._waiting.append(group)

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from dispatcher.model import hostset
+from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, parse_gpus
 from dispatcher.model.names import (
     LONGEST_LINE,
@@ -57,22 +58,22 @@ _MEANING = {
 _NOT_TEXT = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
-@dataclass
 class Line:
     """What a line says: hosts (origin not yet set), their columns, mistakes, notices.
 
     slots: whether they matter to who reads it, and so are worth a notice.
     """
 
-    slots: bool = True
-    hosts: list[Host] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    mistakes: list[BadName] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
+    def __init__(self, slots: bool) -> None:
+        self.slots = slots
+        self.hosts: list[Host] = []
+        self.offsets: list[int] = []
+        self.mistakes: list[BadName] = []
+        self.notices: list[str] = []
 
 
-@dataclass(frozen=True)
-class _Item:
+@value
+class _Item(Value):
     """One item of the host list: expression with its offset, and the number behind it."""
 
     expression: str
@@ -90,7 +91,7 @@ def parse_line(
 
     limit: the most hosts the line may name. slots: False leaves their numbers out.
     """
-    line = Line(slots=slots)
+    line = Line(slots)
     try:
         _parse(text, limit, resolve, line)
     except BadName as bad:
