@@ -57,6 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tiers.leave_out(config, items)
     if workers.is_worker(config):
         workers.order(items)
+    tiers.shuffle(config, items)
 
 
 @pytest.fixture(autouse=True)

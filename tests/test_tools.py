@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import tiers
@@ -149,3 +151,13 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     assert named
     # the first word of a path is not that of a pattern, as in tests/x/y/
     assert [name for name in named if "/x/" not in name and not (ROOT / name).exists()] == []
+
+
+def test_an_order_of_chance_is_that_of_its_seed() -> None:
+    def order(seed: str) -> list[int]:
+        items: Any = list(range(50))
+        tiers.shuffle(cast(Any, SimpleNamespace(getoption=lambda name: seed)), items)
+        return list(items)
+
+    assert order("7") == order("7") != order("8")
+    assert sorted(order("7")) == list(range(50))

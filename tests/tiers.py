@@ -1,8 +1,12 @@
-"""Which tests run when, and which may be skipped: ``--fast``, ``--nightly``, ``--complete``."""
+"""Which tests run when, and which may be skipped: ``--fast``, ``--nightly``, ``--complete``.
+
+And in which order, if that is to be left to chance: ``--shuffle``.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import re
 from pathlib import Path
 
@@ -47,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--complete", action="store_true", help="a skip for what can be installed is a failure"
     )
+    group.addoption("--shuffle", metavar="SEED", help="in an order of chance, the same for a seed")
 
 
 def configure(config: pytest.Config) -> None:
@@ -69,6 +74,12 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item.get_closest_marker("nightly") is None]
+
+
+def shuffle(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
 
 
 class Skips:

@@ -221,8 +221,9 @@ def test_without(
         request.getfixturevalue(name)
     names = [n for n in inspect.signature(control.row).parameters if n not in control.fields]
     fixtures = {name: request.getfixturevalue(name) for name in names}
-    for module in (test_orphan_check, test_matrix, test_scarce):
-        monkeypatch.setattr(module, "SLACK", 2.0)
+    if control.told in (RUNS_ON, LEFT):  # nothing is to come: no reason to wait long for it
+        for module in (test_orphan_check, test_matrix, test_scarce):
+            monkeypatch.setattr(module, "SLACK", 2.0)
     weak = [sys.executable, WITHOUT, mechanism]
     for module, name in ((conftest, "DISPATCH"), (over_hosts, "DISPATCH"), (desks, "PROGRAM")):
         monkeypatch.setattr(module, name, weak)

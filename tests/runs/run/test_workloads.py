@@ -61,6 +61,7 @@ def needs(package: str) -> None:
         pytest.skip(f"needs {package}: pip install {package}")
 
 
+@pytest.mark.nightly
 def test_accelerate(cluster: Cluster) -> None:
     needs("accelerate")
     done = torch_run(cluster, "accelerated.py")
@@ -70,6 +71,7 @@ def test_accelerate(cluster: Cluster) -> None:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)  # the first time it compiles its operators
 def test_deepspeed(cluster: Cluster) -> None:
     needs("deepspeed")
@@ -85,6 +87,7 @@ def test_deepspeed(cluster: Cluster) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_lightning(cluster: Cluster) -> None:
     needs("lightning")
     done = torch_run(cluster, "lightened.py")
