@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.bootstrap import shell
-from dispatcher.jobs.job_socket import Frames, Malformed, frame, parse_order, wants_output
+from dispatcher.jobs.job_socket import (
+    Frames,
+    Malformed,
+    frame,
+    parse_order,
+    wants_output,
+    wants_table,
+)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8), st.integers(1, 50))
@@ -70,6 +77,15 @@ def test_who_wants_output() -> None:
     assert wants_output(parse_order(b'{"order": "attach"}'))
     assert not wants_output(parse_order(b'{"order": "attach", "output": false}'))
     assert not wants_output(parse_order(b'{"order": "stop", "output": true}'))
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [(0.2, 0.2), (0.19, None), (3600, 3600.0), (3600.5, None), (True, None), ("2", None),
+     (None, None), (2, 2.0)],
+)  # fmt: skip
+def test_who_wants_a_table(asked: object, seconds: float | None) -> None:
+    assert wants_table({"order": "attach", "table": asked}) == seconds
 
 
 def test_a_host_may_answer_anything() -> None:

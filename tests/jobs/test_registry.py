@@ -43,6 +43,21 @@ def test_a_job_is_found_by_its_start_or_its_end() -> None:
             registry.find(name)
 
 
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_launcher_that_lives_and_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, detached: bool
+) -> None:
+    monkeypatch.setattr(registry, "DYING", 0.05)
+    folder = enroll()
+    text = (folder / "job.json").read_text()
+    (folder / "job.json").write_text(
+        text.replace('"detached": true', f'"detached": {"true" if detached else "false"}')
+    )
+    why = registry.not_running(registry.find("latest")).message
+    assert ("does not answer" in why) == detached
+    assert ("its terminal has it" in why) != detached
+
+
 def test_states() -> None:
     folder = enroll()
     assert registry.find(None).state == registry.RUNNING

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.model import hostset
 from dispatcher.model.hostset import LIMIT, LONGEST_TEXT, HostsetError, expand, fold, split_list
 from dispatcher.model.names import BadName, check_host, check_user
 
@@ -153,6 +154,13 @@ def test_an_error_points_at_its_place(text: str, offset: int) -> None:
     with pytest.raises(HostsetError) as caught:
         expand(text)
     assert caught.value.offset == offset
+
+
+def test_groups_are_those_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostset, "groups", lambda text: ["a1", "a2"] if text == "@rack" else [])
+    assert expand("@rack,b") == ["a1", "a2", "b"]
+    with pytest.raises(HostsetError):
+        expand("@none")
 
 
 def test_a_group_with_a_bad_member_is_refused() -> None:

@@ -1,0 +1,101 @@
+"""Where the ranks are: in words, and in the files of a gathering."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from dispatcher.core.events.monitor_events import Flight, NodeStacks, RankStack, StacksGathered
+from dispatcher.core.events.run_events import Entry, Event
+from dispatcher.core.events.stack_frames import Frame, Group
+from dispatcher.output.text.stacks_text import MOST_FRAMES, MOST_GROUPS, Stacks, stack_lines
+
+HOSTS = ["n0", "n1"]
+DEEP = tuple(Frame(f"f{i}", "/src/a.py", i) for i in range(MOST_FRAMES + 2))
+
+
+def group(
+    *ranks: int, odd: bool = False, state: str = "S", frames: tuple[Frame, ...] = DEEP
+) -> Group:
+    return Group(ranks, "py-spy", state, frames, odd)
+
+
+@pytest.mark.parametrize(
+    ("one", "lines"),
+    [
+        (group(1), ["rank 1 on n1 is in f0 at a.py"]),
+        (group(0, 1), ["ranks 0-1 on n[0-1] are in f0 at a.py"]),
+        (group(0, state="T"), ["rank 0 on n0 is in f0 at a.py (stopped)"]),
+        (group(0, state="t"), ["rank 0 on n0 is in f0 at a.py (stopped)"]),
+        (group(0, odd=True, frames=DEEP[:1]), ["rank 0 on n0 is in f0 at a.py"]),
+        (group(0, odd=True, frames=DEEP[:2]),
+         ["rank 0 on n0 is in f0 at a.py", "  f0 at a.py", "  f1 at a.py:1"]),
+    ],
+)  # fmt: skip
+def test_a_group_in_words(one: Group, lines: list[str]) -> None:
+    assert stack_lines([one], lambda rank: HOSTS[rank]) == lines
+
+
+def test_so_much_is_told() -> None:
+    assert len(stack_lines([group(0, odd=True)], lambda rank: "n0")) == 1 + MOST_FRAMES
+    many = [group(rank) for rank in range(MOST_GROUPS)]
+    assert len(stack_lines(many, lambda rank: "n0")) == MOST_GROUPS
+    lines = stack_lines([*many, group(7, 8), group(9)], lambda rank: "n0")
+    assert len(lines) == MOST_GROUPS + 1
+    assert lines[-1] == "3 ranks elsewhere, in 2 places"
+
+
+class Gathering:
+    def __init__(self, folder: Path | None) -> None:
+        self.answers: list[tuple[int, list[str]]] = []
+        self.warnings: list[str] = []
+        self.sink = Stacks(
+            HOSTS, folder, lambda *answer: self.answers.append(answer), self.warnings.append
+        )
+
+    def tell(self, *events: Event) -> None:
+        for event in events:
+            self.sink.event(Entry(1, 0.0, event))
+
+
+HERE = NodeStacks(
+    0, 2, (RankStack(0, 70, "S", "py-spy", b"Thread 1\n\n"),), ras=b"ras",
+    flights=(Flight(0, "/tmp/f", 3, b"\x80ab"), Flight(5, "/tmp/g", 1, b"")),
+)  # fmt: skip
+
+
+def test_the_files_of_a_gathering(tmp_path: Path) -> None:
+    gathering = Gathering(tmp_path)
+    old = NodeStacks(1, 1, (RankStack(1, 71, "R", "proc", b"old"),))
+    gathering.tell(old, HERE, StacksGathered(2, (group(0, frames=DEEP[:2]),), (1,)))
+    lines = ["rank 0 on n0 is in f0 at a.py", "n1: no answer in time"]
+    assert gathering.answers == [(2, lines)]
+    assert (tmp_path / "stacks-2.txt").read_text() == (
+        "\n".join(lines) + "\n\n== rank 0, by py-spy, state S\n  f0 at a.py\n  f1 at a.py:1\n"
+        "-- rank 0 on n0, pid 70, state S, by py-spy\nThread 1\n\n"
+        "-- flight recorder of rank 0: n0:/tmp/f, 3 bytes\n"
+        "-- flight recorder of rank 5: n0:/tmp/g, 1 byte\n"
+    )
+    assert (tmp_path / "ras-2.txt").read_bytes() == b"ras"
+    assert (tmp_path / "flight-2-rank-00000.bin").read_bytes() == b"\x80ab"
+    assert len(list(tmp_path.iterdir())) == 3
+    assert {stat.S_IMODE(file.stat().st_mode) & 0o077 for file in tmp_path.iterdir()} == {0}
+    gathering.tell(StacksGathered(3, ()))  # what was told of the second is forgotten
+    assert gathering.answers[-1] == (3, ["no rank runs"])
+
+
+def test_without_a_folder_there_are_words_only() -> None:
+    gathering = Gathering(None)
+    gathering.tell(HERE, StacksGathered(2, (group(0, frames=DEEP[:1]),)))
+    assert gathering.answers == [(2, ["rank 0 on n0 is in f0 at a.py"])]
+    assert gathering.warnings == []
+
+
+def test_a_disk_that_refuses_is_told_and_the_words_come_all_the_same(tmp_path: Path) -> None:
+    gathering = Gathering(tmp_path / "absent")
+    gathering.tell(HERE, StacksGathered(2, (), (0, 1)))
+    assert gathering.answers == [(2, ["n[0-1]: no answer in time"])]
+    (warning,) = gathering.warnings
+    assert "stacks cannot be written: No such file" in warning
