@@ -57,7 +57,7 @@ class Fields(TypedDict, total=False):
     mpi: Literal["auto", "pmi1", "none"]
     pmi_port: bool
     stdin: Stdin
-    send_equal_once: bool
+    dedup_output: bool
     limits: Limits
     restarts: Restarts
     spares: int | None
@@ -82,8 +82,8 @@ def request(
     own: Fields = {"cwd": cwd_of(None), "environ": environ, "python": python_of(environ)}
     if fields.get("per_node"):  # launchers of their own kind look after these themselves
         own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
-    own.update(fields)
-    return Request(hosts_of(hosts), Program(kind, tuple(argv)), **own)
+    given = {**own, **Request.current(fields)}
+    return Request(hosts_of(hosts), Program(kind, tuple(argv)), **given)
 
 
 def hosts_of(hosts: Hosts) -> Hostlist:

@@ -9,7 +9,7 @@ Each host goes its own way::
 Rules (their ids appear in the tests):
 
 * E-1  a host is contacted only if nothing has stopped the fan-out before its turn
-* E-2  never more than ``fan_out`` hosts connect (``connect``), and never more than ``serial`` are
+* E-2  never more than ``fanout`` hosts connect (``connect``), and never more than ``serial`` are
   at work
 * E-3  every host ends with exactly one outcome, and its first one stands
 * E-4  a dropped connection is tried again as ``connect`` says, before hosts that never were
@@ -106,7 +106,7 @@ class ExecMachine:
 
     def __init__(self, exec_plan: ExecPlan, random: Callable[[], float]) -> None:
         self._limits = exec_plan.limits
-        self._connect = ConnectPolicy(exec_plan.limits.fan_out, exec_plan.limits.connect, random)
+        self._connect = ConnectPolicy(exec_plan.limits.fanout, exec_plan.limits.connect, random)
         self._hosts = [_Host() for _ in exec_plan.hosts]
         self._queue = deque(range(len(self._hosts)))
         self._at = {WAITING: len(self._hosts), CONNECTING: 0, RUNNING: 0, DONE: 0}

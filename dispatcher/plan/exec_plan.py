@@ -7,38 +7,41 @@ once on every host, each for itself: no ranks, no agent, no common environment.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 from dispatcher.model.errors import PlanError, UsageError
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import Renamed, Value, value
 from dispatcher.model.host import Host, Hostlist
 
 LONGEST = 10**7  # seconds; four months
 
 
 @value
-class ExecLimits(Value):
+class ExecLimits(Renamed):
     """How long to wait (seconds; None: for ever), and how many hosts at once (None: all).
 
     connect: one host's name, TCP, key exchange, login and start of the command.
     command: from that start to its end. total: the whole command. grace: from a
-    signal to the next, harder one. fan_out: hosts being connected. serial:
+    signal to the next, harder one. fanout: hosts being connected. serial:
     hosts being connected or running. stop_after: failed hosts after which no
     further one is started.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"fan_out": "fanout"}
 
     connect: float = 10.0
     command: float | None = None
     total: float | None = None
     grace: float = 5.0
-    fan_out: int = 64
+    fanout: int = 64
     serial: int | None = None
     stop_after: int | None = None
 
     def __post_init__(self) -> None:
         for name, limit in vars(self).items():
-            least = 1 if name in ("fan_out", "serial", "stop_after") else 0
+            least = 1 if name in ("fanout", "serial", "stop_after") else 0
             if limit is not None and not (
                 least <= limit < LONGEST and (limit > 0 or name == "grace")
             ):

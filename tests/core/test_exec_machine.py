@@ -115,7 +115,7 @@ def test_kinds_are_kept_apart() -> None:
 
 
 def test_fan_out_bounds_connecting_and_serial_bounds_work() -> None:
-    table = Table(5, fan_out=2)
+    table = Table(5, fanout=2)
     assert table.connecting == {0, 1}
     table.see(up(0))
     assert table.connecting == {1, 2}
@@ -127,7 +127,7 @@ def test_fan_out_bounds_connecting_and_serial_bounds_work() -> None:
 
 
 def test_a_drop_is_tried_again_and_narrows_the_fan_out() -> None:
-    table = Table(8, fan_out=4)
+    table = Table(8, fanout=4)
     table.see(ev.NodeLost(0, DROPPED))
     assert table.connecting == {1, 2, 3}  # a window of 2: nobody new
     table.see(up(1), up(2), up(3))
@@ -170,7 +170,7 @@ def test_a_command_that_ends_on_term_timed_out_and_one_that_ends_well_did_not() 
 
 
 def test_the_deadline_ends_everything() -> None:
-    table = Table(4, total=3.0, fan_out=2, grace=1.0)
+    table = Table(4, total=3.0, fanout=2, grace=1.0)
     table.see(up(0), ended(0), up(1))
     table.wait(3.5)
     assert table.signals == [(1, "TERM")]
@@ -264,14 +264,12 @@ EVENTS = st.one_of(
 )
 def test_any_sequence(
     events: list[ev.Event | float],
-    fan_out: int,
+    fanout: int,
     serial: int | None,
     stop_after: int | None,
     total: float | None,
 ) -> None:
-    table = Table(
-        6, fan_out=fan_out, serial=serial, stop_after=stop_after, total=total, command=9.0
-    )
+    table = Table(6, fanout=fanout, serial=serial, stop_after=stop_after, total=total, command=9.0)
     stopped = False
     for event in events:
         if table.result is not None:
@@ -284,7 +282,7 @@ def test_any_sequence(
             if stopped:
                 assert table.connecting <= before  # E-1
             stopped = stopped or isinstance(event, ev.SignalReceived)
-        assert len(table.connecting) <= fan_out  # E-2
+        assert len(table.connecting) <= fanout  # E-2
         assert serial is None or len(table.connecting | table.running) <= serial
     if table.result is None:
         table.see(ev.SignalReceived(signal.SIGINT))
@@ -298,7 +296,7 @@ class TestTyping:
     """E-7"""
 
     def test_time_stands_still_for_who_connects(self) -> None:
-        table = Table(3, connect=10.0, fan_out=2, total=1000.0)
+        table = Table(3, connect=10.0, fanout=2, total=1000.0)
         for began, now in ((True, 101.0), (True, 150.0), (False, 200.0)):
             table.take(table.rounds.handle(exec_events.Typing(began), now))
             assert table.rounds.tick(now + 40.0) == []

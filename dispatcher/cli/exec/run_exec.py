@@ -143,7 +143,7 @@ def limits(options: LimitOptions) -> ExecLimits:
         command=seconds(options.command_timeout, "--command-timeout", None),
         total=seconds(options.deadline, "--deadline", None),
         grace=seconds(options.grace, "--grace", usual.grace),
-        fan_out=count(options.fanout, "--fanout", WINDOW if by_tree else usual.fan_out),
+        fanout=count(options.fanout, "--fanout", WINDOW if by_tree else usual.fanout),
         serial=count(options.serial, "--serial", None),
         stop_after=count(options.stop_after, "--stop-after", None),
     )

@@ -77,7 +77,7 @@ def request(options: RunOptions) -> Request:
         mpi="none" if per_node and options.mpi == "auto" else options.mpi,
         pmi_port=_pmi_port(options),
         stdin=stdin,
-        send_equal_once=options.dedup_output,
+        dedup_output=options.dedup_output,
         limits=_limits(options),
         restarts=_restarts(options),
         spares=count(options.spares, "--spares", None),
@@ -265,8 +265,10 @@ def _text(path: str, who: str) -> bytes:
 
 def _limits(options: RunOptions) -> Limits:
     heartbeat = seconds(options.heartbeat, "--heartbeat", Limits.heartbeat)
-    lost = count(options.max_missed_heartbeats, "--max-missed-heartbeats", Limits.beats_lost)
-    window = Limits.connect_window if options.fanout_tree is None else WINDOW
+    lost = count(
+        options.max_missed_heartbeats, "--max-missed-heartbeats", Limits.max_missed_heartbeats
+    )
+    window = Limits.fanout if options.fanout_tree is None else WINDOW
     return Limits(
         connect_timeout=seconds(
             options.connect_timeout, "--connect-timeout", Limits.connect_timeout
@@ -274,12 +276,14 @@ def _limits(options: RunOptions) -> Limits:
         boot_timeout=seconds(options.boot_timeout, "--boot-timeout", Limits.boot_timeout),
         grace=seconds(options.grace, "--grace", Limits.grace),
         heartbeat=heartbeat,
-        beats_lost=lost,
+        max_missed_heartbeats=lost,
         # slower heartbeats need a lease that still outlives the missed ones
         lease=seconds(options.lease, "--lease", max(Limits.lease, 2 * heartbeat * lost)),
-        mpi_patience=seconds(options.mpi_stall_warning, "--mpi-stall-warning", Limits.mpi_patience),
+        mpi_stall_warning=seconds(
+            options.mpi_stall_warning, "--mpi-stall-warning", Limits.mpi_stall_warning
+        ),
         hang_timeout=seconds(options.hang_timeout, "--hang-timeout", Limits.hang_timeout),
-        connect_window=count(options.fanout, "--fanout", window),
+        fanout=count(options.fanout, "--fanout", window),
     )
 
 
@@ -288,7 +292,9 @@ def _restarts(options: RunOptions) -> Restarts:
     return Restarts(
         most=0 if most == "0" else count(most, "--max-restarts", Restarts.most),
         min_nodes=count(options.min_nodes, "--min-nodes", Restarts.min_nodes),
-        host_faults=count(options.max_host_failures, "--max-host-failures", Restarts.host_faults),
+        max_host_failures=count(
+            options.max_host_failures, "--max-host-failures", Restarts.max_host_failures
+        ),
         delay=seconds(options.restart_delay, "--restart-delay", Restarts.delay),
         progress_file=options.progress_file,
         progress_line=options.progress_line,

@@ -298,7 +298,7 @@ class AttemptMachine:
         if actions:
             self.deadlines.pop(key, None)
         elif key not in self.deadlines:
-            self.deadlines[key] = now + self.plan.limits.mpi_patience
+            self.deadlines[key] = now + self.plan.limits.mpi_stall_warning
         return actions
 
     def _on_pmi_aborted(self, event: mpi_events.PmiAborted, now: float) -> list[Action]:
@@ -464,7 +464,7 @@ class AttemptMachine:
             if self._mpi is None or self.state != RUNNING:
                 return []
             _, world, fence, epoch = key
-            return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_patience)
+            return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_stall_warning)
         if isinstance(key, tuple) and key[0] == "silent":
             return self._give_up({key[1]}, self.plan.limits.silence_text, now)
         return []

@@ -404,7 +404,9 @@ class RunMachine:
             self.plan,
             assigned,
             bad={host for host in assigned if host in hosts.out or host not in hosts.linked},
-            faulty={host for host in assigned if hosts.faults[host] >= self._rules.host_faults},
+            faulty={
+                host for host in assigned if hosts.faults[host] >= self._rules.max_host_failures
+            },
             free={h: (hosts.planned[h], hosts.facts[h]) for h in waiting if h in hosts.facts},
             awaited=any(host not in hosts.facts for host in waiting),
             distinct={h: f.machine for h, f in hosts.facts.items()} if self._prove else None,

@@ -87,7 +87,7 @@ class JobPlan:
     mpi: Literal["auto", "pmi1", "none"] = "auto"
     pmi_port: bool = False
     stdin: Stdin = "none"
-    send_equal_once: bool = False  # what ranks of a host write alike crosses its link once
+    dedup_output: bool = False  # what ranks of a host write alike crosses its link once
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes

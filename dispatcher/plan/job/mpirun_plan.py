@@ -176,7 +176,7 @@ def delegated(plan: JobPlan, argv: Sequence[str]) -> JobPlan:
         omp="keep",
         mpi="none",
         pmi_port=False,
-        send_equal_once=False,
+        dedup_output=False,
         master_addr=None,
         master_port=None,
         restarts=replace(plan.restarts, min_nodes=None) if plan.restarts.most else Restarts(),

@@ -28,7 +28,6 @@ arguments. Only the names below are known; every other brace stands as it is, so
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -237,8 +236,8 @@ def describe_plan(plan: JobPlan) -> dict[str, Any]:
             }
             for place in plan.ranks
         ],
-        "limits": dataclasses.asdict(plan.limits),
-        "restarts": dataclasses.asdict(plan.restarts),
+        "limits": plan.limits.written(),
+        "restarts": plan.restarts.written(),
         "notices": list(plan.notices),
     }
 

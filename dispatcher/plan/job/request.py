@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 from dispatcher.model import names
 from dispatcher.model.errors import UsageError
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import Renamed, Value, value
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
 from dispatcher.plan.job import placement
@@ -29,21 +29,23 @@ MOST_FRUITLESS = 3
 
 
 @value
-class Restarts(Value):
+class Restarts(Renamed):
     """The rules of starting again.
 
     most: restarts at most, TORCHELASTIC_MAX_RESTARTS. delay: seconds before the
     second restart in a row; the first comes at once, each further one waits twice
     as long. min_nodes: hosts to go on with at least when others are lost; None: all
-    are needed. host_faults: attempts that may end on one host before it is left out.
+    are needed. max_host_failures: attempts that may end on one host before it is left out.
     progress_file: on host 0, changed by an attempt that came further. progress_line:
     a pattern that some line of such an attempt contains.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"host_faults": "max_host_failures"}
+
     most: int = 0
     delay: float = 1.0
     min_nodes: int | None = None
-    host_faults: int = 3
+    max_host_failures: int = 3
     progress_file: str | None = None
     progress_line: str | None = None
 
@@ -93,24 +95,30 @@ class Program(Value):
 
 
 @value
-class Limits(Value):
+class Limits(Renamed):
     """Every duration in seconds that a run waits, and how many links open at once."""
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "beats_lost": "max_missed_heartbeats",
+        "mpi_patience": "mpi_stall_warning",
+        "connect_window": "fanout",
+    }
 
     connect_timeout: float = 10.0  # name, TCP, key exchange and login of one host together
     boot_timeout: float = 30.0  # from command sent to the agent's hello
     heartbeat: float = 5.0  # between two beats of an agent
-    beats_lost: int = 3  # missing beats that make a host lost
+    max_missed_heartbeats: int = 3  # missing beats that make a host lost
     lease: float = 30.0  # an agent without its master kills its ranks after this
     grace: float = 10.0  # TERM to KILL
     lifeline_grace: float = 1.0  # TERM to KILL when the master is gone
-    mpi_patience: float = 30.0  # ranks awaited by others in MPI are named after this
+    mpi_stall_warning: float = 30.0  # ranks awaited by others in MPI are named after this
     hang_timeout: float = 0.0  # ranks without a sign of life are ended after this; 0 never
-    connect_window: int = 64  # hosts being connected at once
+    fanout: int = 64  # hosts being connected at once
 
     @property
     def silence(self) -> float:
         """Seconds without a heartbeat after which a host is lost."""
-        return self.heartbeat * self.beats_lost
+        return self.heartbeat * self.max_missed_heartbeats
 
     @property
     def silence_text(self) -> str:
@@ -119,7 +127,7 @@ class Limits(Value):
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
-            least = 1 if name in ("beats_lost", "connect_window") else 0
+            least = 1 if name in ("max_missed_heartbeats", "fanout") else 0
             positive = seconds > 0 or name in ("grace", "lifeline_grace", "hang_timeout")
             if not (least <= seconds < LONGEST and positive):  # also refuses nan
                 raise UsageError(f"{name}: {seconds} is not a sensible limit")
@@ -130,19 +138,21 @@ class Limits(Value):
             )
         if self.lease * (1 + 1e-9) < self.silence:  # 3 x 0.2 is above 0.6
             raise UsageError(
-                f"lease of {self.lease} s is shorter than {self.beats_lost} heartbeats"
+                f"lease of {self.lease} s is shorter than {self.max_missed_heartbeats} heartbeats"
                 f" of {self.heartbeat} s: ranks would be killed before their host is lost"
             )
 
 
 @value
-class Request(Value):
+class Request(Renamed):
     """Everything the flags say, not yet judged against the hosts.
 
     environ is the login node's environment; exports the values of ``-x``;
     env_files source and text of each file; user and port hold for hosts that
     name none.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"send_equal_once": "dedup_output"}
 
     hosts: Hostlist
     program: Program
@@ -168,7 +178,7 @@ class Request(Value):
     mpi: Literal["auto", "pmi1", "none"] = "auto"
     pmi_port: bool = False
     stdin: Stdin = "none"
-    send_equal_once: bool = False
+    dedup_output: bool = False
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: int | None = None
@@ -235,7 +245,7 @@ def check(request: Request, run_id: str) -> None:
         ("--nnodes", request.nnodes, names.MOST_RANKS),
         ("--spares", request.spares, names.MOST_RANKS),
         ("--min-nodes", request.restarts.min_nodes, names.MOST_RANKS),
-        ("--max-host-failures", request.restarts.host_faults, names.MOST_RANKS),
+        ("--max-host-failures", request.restarts.max_host_failures, names.MOST_RANKS),
         ("--nproc-per-node", request.nproc_per_node, names.MOST_RANKS),
         ("--omp-threads", request.omp, 1 << 16),
         ("--port", request.port, 65535),

@@ -173,7 +173,7 @@ def _parts(plan: JobPlan) -> list[str]:
     wanted = {
         "agent.rank_stdin": plan.stdin != "none",
         "pmi.pmi_port": plan.mpi != "none" and plan.pmi_port,
-        "protocol.dedup": plan.send_equal_once,
+        "protocol.dedup": plan.dedup_output,
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]
 
@@ -267,7 +267,7 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
         "size": plan.world_size,
         "universe": universe(plan),
         "mapping": _mapping(plan),
-        "patience": plan.limits.mpi_patience,
+        "patience": plan.limits.mpi_stall_warning,
         "port": plan.pmi_port,
         "pmix": list(URIS) if is_offered(plan) else [],
         "hook": None if plan.program.kind == "command" else hook(),
@@ -360,7 +360,7 @@ def _spawned_job(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object
         "size": world.size,
         "universe": universe(plan),
         "mapping": process_mapping(nodes).encode(),
-        "patience": plan.limits.mpi_patience,
+        "patience": plan.limits.mpi_stall_warning,
         "hook": hook() if any(_is_python(s.argv[0]) for s in world.segments) else None,
         "apps": [segment.nprocs for segment in world.segments],
         "preput": [word for pair in world.preput for word in pair],

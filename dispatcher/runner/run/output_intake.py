@@ -62,7 +62,7 @@ TOTAL, MOST, LEAST = 32 << 20, 4 << 20, 64 << 10
 
 def window_of(plan: JobPlan, n_hosts: int) -> int:
     """Bytes of the window at each end of each link; 0: nothing is to be sent once."""
-    return min(MOST, max(LEAST, TOTAL // n_hosts)) if plan.send_equal_once else 0
+    return min(MOST, max(LEAST, TOTAL // n_hosts)) if plan.dedup_output else 0
 
 
 def bodies(window: int) -> Body:

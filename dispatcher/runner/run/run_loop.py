@@ -111,7 +111,7 @@ class Runner(EventLoop):
         self._beats = Heartbeats()
         self._hosts: dict[int, HostThread] = {}
         self._facts: dict[int, ev.Facts] = {}
-        self._gate = ConnectGate(plan.limits.connect_window, plan.limits.connect_timeout)
+        self._gate = ConnectGate(plan.limits.fanout, plan.limits.connect_timeout)
         self._equal = window_of(plan, n_hosts)
         self._token = os.urandom(16)
         self._kvs_name = f"kvs_{os.urandom(8).hex()}"

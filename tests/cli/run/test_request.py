@@ -90,9 +90,9 @@ def test_what_an_option_becomes(parsed: Parsed, words: list[str], field: str, va
         (["--heartbeat", "10"], Limits(heartbeat=10.0, lease=60.0)),  # the lease outlives 3 missed
         (["--heartbeat", "10", "--lease", "40"], Limits(heartbeat=10.0, lease=40.0)),
         (["--hang-timeout", "600"], Limits(hang_timeout=600.0)),
-        (["--fanout", "5"], Limits(connect_window=5)),
-        (["--fanout-tree=2"], Limits(connect_window=1024)),  # inner hosts do the work
-        (["--fanout-tree=2", "--fanout", "7"], Limits(connect_window=7)),
+        (["--fanout", "5"], Limits(fanout=5)),
+        (["--fanout-tree=2"], Limits(fanout=1024)),  # inner hosts do the work
+        (["--fanout-tree=2", "--fanout", "7"], Limits(fanout=7)),
     ],
 )
 def test_limits(parsed: Parsed, words: list[str], limits: Limits) -> None:

@@ -491,7 +491,7 @@ class TestLostHosts:
         assert [e.by for e in world.told(ev.HostReplaced)] == [2]
 
     def test_a_host_where_attempts_end_is_left_out(self) -> None:
-        world = started(2, spares=1, most=9, delay=0.0, host_faults=2)
+        world = started(2, spares=1, most=9, delay=0.0, max_host_failures=2)
         for _ in range(2):
             world.fail(3)
             again(world)
@@ -505,7 +505,7 @@ class TestLostHosts:
         assert world.ended.left_out == {"n1": "2 attempts ended there"}
 
     def test_but_stays_when_nobody_else_can_be_had(self) -> None:
-        world = started(2, most=9, delay=0.0, host_faults=2)
+        world = started(2, most=9, delay=0.0, max_host_failures=2)
         for _ in range(4):
             world.fail(3)
             again(world)
@@ -669,7 +669,7 @@ def test_any_sequence_keeps_the_rules(
     steps: list[tuple[Any, ...]], most: int, min_nodes: int | None, good_start: bool
 ) -> None:
     """R-1 to R-5 for every order in which the world may go wrong."""
-    world = Checked(most=most, min_nodes=min_nodes, delay=0.5, host_faults=2)
+    world = Checked(most=most, min_nodes=min_nodes, delay=0.5, max_host_failures=2)
     if good_start:
         perform(world, ("all ready",))
     for step in steps:

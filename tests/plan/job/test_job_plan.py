@@ -248,14 +248,14 @@ def test_a_run_id_is_a_word(run_id: str) -> None:
 
 
 def test_limits_are_sane() -> None:
-    assert Limits().lease >= Limits().heartbeat * Limits().beats_lost
+    assert Limits().lease >= Limits().heartbeat * Limits().max_missed_heartbeats
     assert Limits(grace=0).grace == 0
     for bad in (
         {"grace": -1.0},
         {"connect_timeout": 0.0},
         {"heartbeat": float("nan")},
         {"lease": float("inf")},
-        {"connect_window": 0},
+        {"fanout": 0},
         {"lease": 10.0},
     ):
         with pytest.raises(UsageError):
