@@ -139,7 +139,7 @@ def test_worlds_of_one_are_not_taken_for_the_job(mpiexec: MpiExec) -> None:
         ),
         (
             "boot.cuda.find = lambda index, local: cuda.Gpu(0, f'GPU-{local}', 12080)\n"
-            "boot._nccl = lambda: (23007 if rank else 22907, '')",
+            "boot._nccl = lambda: 23007 if rank else 22907",
             "nccl: versions differ: 2.29.7",
         ),
         ("os.environ['NCCL_ALGO'] = str(rank)", "NCCL_ALGO: differs"),
