@@ -341,7 +341,9 @@ class _Taker:
         fd, name = self._place.create()
         try:
             while data := content.read(_CHUNK):
-                self._count(len(data))
+                self.done.bytes += len(data)
+                if self.done.bytes > self._limit:
+                    raise BadArchive(f"more than {self._limit} bytes")
                 view = memoryview(data)
                 while view:
                     view = view[os.write(fd, view) :]
@@ -349,11 +351,6 @@ class _Taker:
         finally:
             os.close(fd)
         self.done.files += 1
-
-    def _count(self, size: int) -> None:
-        self.done.bytes += size
-        if self.done.bytes > self._limit:
-            raise BadArchive(f"more than {self._limit} bytes")
 
 
 def _time(member: tarfile.TarInfo) -> int:

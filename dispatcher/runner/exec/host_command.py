@@ -346,12 +346,12 @@ class HostCommand:
         now = time.monotonic()
         if link.gone() and not self._gone:
             self._gone = True
-            self._quiet_since = (
-                now  # it was silent for long, but its last words may be on their way
-            )
+            self._quiet_since = now  # its last words may be on their way
         if not self._gone:
-            late = self._scanner is not None and now >= self._deadline
-            return ev.NodeLost(self._node, self._too_late()) if late else None
+            if self._scanner is None or now < self._deadline:
+                return None
+            why = "connected, but the command did not start" + self._last_words()
+            return ev.NodeLost(self._node, Failure(Kind.TIMEOUT, why))
         ended = self._ended and link.errors_ended()
         if not ended and (self._full or now < self._quiet_since + HELD_OPEN):
             return None
@@ -362,11 +362,6 @@ class HostCommand:
             lost = Failure(Kind.LOST, "the connection ended while the command ran")
             return ev.NodeLost(self._node, link.failure(0.0) or lost)
         return CommandEnded(self._node, ending.code, ending.signal, held_open=not ended)
-
-    def _too_late(self) -> Failure:
-        return Failure(
-            Kind.TIMEOUT, "connected, but the command did not start" + self._last_words()
-        )
 
     def _not_started(self, link: Link) -> Failure:
         """Why the link ended before the command began."""

@@ -345,11 +345,7 @@ class HostThread(threading.Thread):
         self._ended.add(key)
         (sent,) = COUNT.unpack(frame.body)
         received = self._received.get(key, 0)
-        self._tell(
-            ev.OutputEnded(
-                self.node, frame.rank, frame.stream, received, sent, attempt=self.attempt
-            )
-        )
+        self._tell(ev.OutputEnded(self.node, *key, received, sent, attempt=self.attempt))
 
     def _begin(self, attempt: int) -> None:
         """From here on the frames are of ``attempt``."""

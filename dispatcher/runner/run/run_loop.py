@@ -115,7 +115,11 @@ class Runner(EventLoop):
         self._equal = window_of(plan, n_hosts)
         self._token = os.urandom(16)
         self._kvs_name = f"kvs_{os.urandom(8).hex()}"
-        self._stdin = None if plan.stdin == "none" else StdinReader(self._send_input, self.tell)
+        self._stdin = (
+            None
+            if plan.stdin == "none"
+            else StdinReader(lambda node, frame: self._hosts[node].send_input(frame), self.tell)
+        )
         self._master_addr = ""
         self._seen_in = -1  # the attempt in which progress was last seen
         self._verdict: Verdict | None = None
@@ -160,7 +164,9 @@ class Runner(EventLoop):
                     self._step()
                 for event in self._stdin.close() if self._stdin else ():
                     self._record(event)
-                self._record(ev.RunFinished(self._verdict.exit_code, _words(self._verdict)))
+                cause = self._verdict.cause
+                outcome = "ok" if cause is None else type(cause).__name__
+                self._record(ev.RunFinished(self._verdict.exit_code, outcome))
             finally:
                 if self._stdin is not None:
                     self._stdin.close()
@@ -237,9 +243,6 @@ class Runner(EventLoop):
             output(node, rank, stream, data)
 
         return counted
-
-    def _send_input(self, node: int, frame: bytes) -> None:
-        self._hosts[node].send_input(frame)
 
     def _watched(self, node: int, rank: int, stream: int, data: bytes) -> None:
         self._progress.feed(node, rank, stream, data)
@@ -377,7 +380,3 @@ class Runner(EventLoop):
         """The name of the ranks' key space: MPICH names shared memory after it."""
         restarts = self._run.restarts
         return f"{self._kvs_name}_r{restarts}" if restarts else self._kvs_name
-
-
-def _words(verdict: Verdict) -> str:
-    return "ok" if verdict.cause is None else type(verdict.cause).__name__

@@ -196,15 +196,12 @@ def read_identification(stream: ByteStream, lines: int = 50) -> tuple[str, str]:
         try:
             line = _read_line(stream)
         except (EOFError, OSError) as error:
-            raise EOFError(" ".join(before) or _reason(error)) from None
+            reason = getattr(error, "strerror", None) or ""
+            raise EOFError(" ".join(before) or reason.lower()) from None
         if line.startswith("SSH-"):
             return line, " ".join(before)
         before.append(line)
     raise ValueError("no ssh banner in what it sends: " + before[0][:80])
-
-
-def _reason(error: BaseException) -> str:
-    return (getattr(error, "strerror", None) or "").lower()
 
 
 def _read_line(stream: ByteStream) -> str:

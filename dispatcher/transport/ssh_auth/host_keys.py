@@ -129,7 +129,7 @@ class HostKeyCheck:
         """
         known = self._known or self._portless
         kinds = {entry.kind for entry in known.keys}
-        plain = tuple(name for name in offered if _kind_of(name) in kinds)
+        plain = tuple(n for n in offered if ("ssh-rsa" if n in _RSA else n) in kinds)
         certified = tuple(name + CERT for name in offered) if known.authorities else ()
         return (certified + plain) or offered
 
@@ -227,10 +227,6 @@ class HostKeyCheck:
             f"the key {fingerprint(revoked)} {whose} is marked @revoked ({entry.place})",
             hint="give the host a new key: this one is not to be trusted",
         )
-
-
-def _kind_of(algorithm: str) -> str:
-    return "ssh-rsa" if algorithm in _RSA else algorithm
 
 
 def unknown_key(host: str, port: int | None, file: str, *, choice: bool = True) -> str:

@@ -245,6 +245,9 @@ def _is_for(certificate: str, path: str) -> bool:
 
 #: a login by these needs somebody who types
 _TYPED = frozenset({"password", "keyboard-interactive"})
+_KEYS_ALONE = (
+    "AuthenticationMethods publickey  # in its sshd_config: nobody answers its prompts here"
+)
 _KERBEROS = "--transport ssh  # the system's ssh can log in by Kerberos"
 #: methods that a host is let name, and letters of each
 _MOST, _LONGEST = 8, 40
@@ -271,7 +274,7 @@ def refused(
     user, login, port = config.user, f"{config.user}@{config.name}", config.port
     if more:
         why = f"{user}: a key is not enough for this host: it wants {', '.join(offered)} as well"
-        return Failure(Kind.AUTH, why, _wants_more(offered))
+        return Failure(Kind.AUTH, why, _KERBEROS if _has_kerberos(offered) else _KEYS_ALONE)
     if offered and "publickey" not in offered:
         why = f"{user}: this host takes no keys, only {', '.join(offered)}"
         return Failure(Kind.AUTH, why, takes_no_key(offered))
@@ -319,12 +322,6 @@ def takes_no_key(offered: Sequence[str]) -> str:
     if _has_kerberos(offered):
         return _KERBEROS
     return "PubkeyAuthentication yes  # in its sshd_config: nobody types a password for dispatch"
-
-
-def _wants_more(offered: Sequence[str]) -> str:
-    if _has_kerberos(offered):
-        return _KERBEROS
-    return "AuthenticationMethods publickey  # in its sshd_config: nobody answers its prompts here"
 
 
 def _has_kerberos(offered: Sequence[str]) -> bool:
