@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from checks.test_nccl_rules import NETDEVS, PORTS
+from checks.test_nccl_model import NETDEVS, PORTS
 from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_advice import Advice, advise
