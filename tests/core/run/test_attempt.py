@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -32,6 +33,19 @@ from ..conftest import facts, make_plan
 UNREACHABLE = Failure(Kind.UNREACHABLE, "no route to host")
 
 
+#: both nodes answer
+READY = [ev.NodeReady(node, facts(node)) for node in (0, 1)]
+
+
+def begun(plan: JobPlan, *events: ev.Event, check: bool = True) -> AttemptMachine:
+    """An attempt at ``plan`` after these ``events``."""
+    job = AttemptMachine(plan, check=check)
+    job.begin()
+    for event in events:
+        job.handle(event, 0.0)
+    return job
+
+
 def orders(actions: list[Action]) -> list[Action]:
     """The actions that reach a host or end the run; what is only told is left out."""
     return [action for action in actions if not isinstance(action, Tell)]
@@ -44,6 +58,11 @@ def exited(job: AttemptMachine, rank: int, status: int, now: float = 1.0) -> lis
     for stream in (1, 2):
         actions += job.handle(ev.OutputEnded(node, rank, stream, 5, 5), now)
     return orders(actions)
+
+
+def exit_all(job: AttemptMachine, ranks: Iterable[int], status: int) -> None:
+    for rank in ranks:
+        exited(job, rank, status)
 
 
 def verdict_of(actions: list[Action]) -> verdicts.Verdict:
@@ -66,8 +85,7 @@ class TestStart:
         assert AttemptMachine(plan).begin() == [OpenLink(0), OpenLink(1)]
 
     def test_starts_when_all_are_ready_and_reach_node_0(self, plan: JobPlan) -> None:
-        job = AttemptMachine(plan)
-        job.begin()
+        job = begun(plan)
         assert job.handle(ev.NodeReady(1, facts(1)), 0.0) == []
         assert job.handle(ev.NodeReady(0, facts(0)), 0.0) == [Probe(1, ("10.0.0.1",), 4000, 1.0)]
         assert orders(job.handle(ev.NodeProbed(1, ("10.0.0.1",)), 0.0)) == [
@@ -76,20 +94,14 @@ class TestStart:
         ]
 
     def test_second_probe_tries_all_addresses(self, plan: JobPlan) -> None:
-        job = AttemptMachine(plan)
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0)), 0.0)
-        job.handle(ev.NodeReady(1, facts(1)), 0.0)
+        job = begun(plan, *READY)
         again = job.handle(ev.NodeProbed(1, ()), 1.0)
         assert again == [Probe(1, ("10.0.0.1", "192.168.0.1"), 4000, 3.0)]
         started = orders(job.handle(ev.NodeProbed(1, ("192.168.0.1",)), 2.0))
         assert [action.master_addr for action in started] == ["192.168.0.1"] * 2  # type: ignore[attr-defined]
 
     def test_a_probe_that_is_never_answered_is_given_up(self, plan: JobPlan) -> None:
-        job = AttemptMachine(plan)
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0)), 0.0)
-        job.handle(ev.NodeReady(1, facts(1)), 0.0)
+        job = begun(plan, *READY)
         for node in (0, 1):
             job.handle(ev.NodeHeard(node), 10.0)
         actions = orders(job.tick(11.1))
@@ -97,10 +109,7 @@ class TestStart:
         assert isinstance(finish(job, (0,)).cause, verdicts.NodeFailed)
 
     def test_unreachable_node_0_rejects(self, plan: JobPlan) -> None:
-        job = AttemptMachine(plan)
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0)), 0.0)
-        job.handle(ev.NodeReady(1, facts(1)), 0.0)
+        job = begun(plan, *READY)
         job.handle(ev.NodeProbed(1, ()), 1.0)
         assert orders(job.handle(ev.NodeProbed(1, ()), 4.0)) == [Finish(0), Finish(1)]
         verdict = finish(job)
@@ -109,25 +118,19 @@ class TestStart:
         assert verdict.exit_code == 125
 
     def test_an_address_nobody_asked_about_is_not_used(self, plan: JobPlan) -> None:
-        job = AttemptMachine(plan)
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0)), 0.0)
-        job.handle(ev.NodeReady(1, facts(1)), 0.0)
+        job = begun(plan, *READY)
         actions = job.handle(ev.NodeProbed(1, ("6.6.6.6",)), 1.0)
         assert not any(isinstance(action, StartRanks) for action in actions)
 
     @pytest.mark.parametrize("fields", [{"check": False}, {}])
     def test_no_probe_when_not_asked_or_fixed(self, fields: dict[str, bool]) -> None:
         plan = make_plan(master_addr=None if fields else "head")
-        job = AttemptMachine(plan, **fields)
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0)), 0.0)
+        job = begun(plan, ev.NodeReady(0, facts(0)), **fields)
         actions = orders(job.handle(ev.NodeReady(1, facts(1)), 0.0))
         assert [type(action) for action in actions] == [StartRanks, StartRanks]
 
     def test_all_failures_are_collected_and_nothing_starts(self, plan: JobPlan) -> None:  # J-1
-        job = AttemptMachine(plan)
-        job.begin()
+        job = begun(plan)
         assert job.handle(ev.NodeLost(1, UNREACHABLE), 1.0) == []
         wrong = ev.NodeReady(0, facts(0), (("cwd", "/w: no such directory"),))
         assert orders(job.handle(wrong, 2.0)) == [Finish(0)]
@@ -147,45 +150,35 @@ class TestStart:
     def test_missing_program_has_the_shells_code(
         self, problems: tuple[tuple[str, str], ...], code: int
     ) -> None:
-        job = AttemptMachine(make_plan(1))
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0), problems), 0.0)
+        job = begun(make_plan(1), ev.NodeReady(0, facts(0), problems))
         assert finish(job, (0,)).exit_code == code
 
     def test_two_names_of_one_machine_are_rejected(self, plan: JobPlan) -> None:
-        job = AttemptMachine(plan)
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0)), 0.0)
-        job.handle(ev.NodeReady(1, facts(1, machine="machine 0")), 0.0)
+        job = begun(plan, ev.NodeReady(0, facts(0)), ev.NodeReady(1, facts(1, machine="machine 0")))
         cause = finish(job).cause
         assert isinstance(cause, verdicts.Rejected)
         assert cause.failures[1].why == "is the same machine as n0"
 
     def test_unless_nothing_is_to_be_checked(self, plan: JobPlan) -> None:
-        job = AttemptMachine(plan, check=False)
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0)), 0.0)
+        job = begun(plan, ev.NodeReady(0, facts(0)), check=False)
         actions = job.handle(ev.NodeReady(1, facts(1, machine="machine 0")), 0.0)
         assert any(isinstance(action, StartRanks) for action in actions)
 
     def test_gpus_are_counted_for_an_open_plan(self) -> None:
-        job = AttemptMachine(make_plan(1, slots=None))
-        job.begin()
+        job = begun(make_plan(1, slots=None))
         actions = orders(job.handle(ev.NodeReady(0, facts(0, gpus=3)), 0.0))
         assert isinstance(actions[0], StartRanks)
         assert actions[0].plan.world_size == 3
 
     def test_chosen_gpus_are_counted_and_stay_chosen(self) -> None:
-        job = AttemptMachine(make_plan(1, slots=None))
-        job.begin()
+        job = begun(make_plan(1, slots=None))
         told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
         (start,) = (action for action in orders(told) if isinstance(action, StartRanks))
         assert start.plan.world_size == 2
         assert start.plan.nodes[0].gpus == ("6", "7")
 
     def test_what_may_not_be_expected_of_gpus_is_told(self) -> None:
-        job = AttemptMachine(make_plan(1, slots=4), check=False)
-        job.begin()
+        job = begun(make_plan(1, slots=4), check=False)
         told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
         (noticed,) = (
             a.event for a in told if isinstance(a, Tell) and isinstance(a.event, ev.NodeNoticed)
@@ -193,17 +186,15 @@ class TestStart:
         assert "4 ranks share" in noticed.text
 
     def test_nodes_an_open_plan_does_not_need_are_let_go(self) -> None:
-        job = AttemptMachine(make_plan(2, slots=None, np=2))
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0, gpus=4)), 0.0)
+        job = begun(make_plan(2, slots=None, np=2), ev.NodeReady(0, facts(0, gpus=4)))
         actions = orders(job.handle(ev.NodeReady(1, facts(1, gpus=4)), 0.0))
         assert actions[0] == CloseLink(1)
         assert [type(action) for action in actions[1:]] == [StartRanks]
 
     def test_a_plan_the_gpus_refuse_is_a_usage_error(self) -> None:
-        job = AttemptMachine(make_plan(1, slots=None, nproc_per_node="gpu"))
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0, gpus=0)), 0.0)
+        job = begun(
+            make_plan(1, slots=None, nproc_per_node="gpu"), ev.NodeReady(0, facts(0, gpus=0))
+        )
         assert finish(job, (0,)).exit_code == 2
 
 
@@ -218,8 +209,7 @@ class TestEnd:
         assert verdict.statuses == {0: 0, 1: 0, 2: 0, 3: 0}
 
     def test_done_needs_both_streams(self, running: AttemptMachine) -> None:  # J-4
-        for rank in range(3):
-            exited(running, rank, 0)
+        exit_all(running, range(3), 0)
         assert running.handle(ev.RankExited(1, 3, 0), 1.0) == []
         assert running.handle(ev.OutputEnded(1, 3, 1, 0, 0), 1.0) == []
         assert running.handle(ev.OutputEnded(1, 3, 2, 0, 0), 1.0) == [Finish(0), Finish(1)]
@@ -268,8 +258,7 @@ class TestEnd:
         assert finish(running).unkillable == {0: (1000,)}
 
     def test_lost_output_is_an_error(self, running: AttemptMachine) -> None:  # J-6
-        for rank in range(3):
-            exited(running, rank, 0)
+        exit_all(running, range(3), 0)
         running.handle(ev.RankExited(1, 3, 0), 1.0)
         running.handle(ev.OutputEnded(1, 3, 1, 9, 10), 1.0)
         running.handle(ev.OutputEnded(1, 3, 2, 0, 0), 1.0)
@@ -293,8 +282,7 @@ class TestEnd:
         actions = orders(running.handle(ev.NodeDying(1, "told to"), 1.0))
         assert CloseLink(1) not in actions  # what the ranks write at their end is still read
         assert SignalRanks(0, signal.SIGTERM) in actions
-        for rank in range(4):
-            exited(running, rank, -15)
+        exit_all(running, range(4), -15)
         running.handle(ev.NodeLost(1, Failure(Kind.LOST, "the link ended")), 2.0)
         verdict = finish(running, (0,))
         assert verdict.cause == verdicts.NodeFailed(1, Failure(Kind.LOST, "told to"))
@@ -323,13 +311,11 @@ class TestEnd:
         self, running: AttemptMachine, number: int, step: str, code: int
     ) -> None:
         running.handle(ev.RankFailedToStart(0, 1, number, step, "prog"), 0.5)
-        for rank in (0, 2, 3):
-            exited(running, rank, -15)
+        exit_all(running, (0, 2, 3), -15)
         assert finish(running).exit_code == code
 
     def test_a_node_lost_after_its_last_rank_is_not_success(self, running: AttemptMachine) -> None:
-        for rank in range(4):
-            exited(running, rank, 0)
+        exit_all(running, range(4), 0)
         running.handle(ev.NodeSwept(0, 0), 2.0)
         verdict = verdict_of(running.handle(ev.NodeLost(1, UNREACHABLE), 2.0))
         assert verdict.exit_code == 125
@@ -341,8 +327,7 @@ class TestSignals:
         assert SignalRanks(0, signal.SIGINT) in first
         assert SignalRanks(1, signal.SIGTERM) in running.tick(11.0)
         assert orders(running.tick(13.0)) == [Sweep(0), Sweep(1)]
-        for rank in range(4):
-            exited(running, rank, -9)
+        exit_all(running, range(4), -9)
         assert finish(running).exit_code == 130
 
     def test_second_kills_and_third_leaves(self, running: AttemptMachine) -> None:
@@ -356,8 +341,7 @@ class TestSignals:
     @pytest.mark.parametrize(("signum", "code"), [(15, 143), (1, 129), (3, 131)])
     def test_other_endings(self, running: AttemptMachine, signum: int, code: int) -> None:
         running.handle(ev.SignalReceived(signum), 1.0)
-        for rank in range(4):
-            exited(running, rank, 0)
+        exit_all(running, range(4), 0)
         assert finish(running).exit_code == code
 
     def test_usr1_is_passed_on(self, running: AttemptMachine) -> None:
@@ -366,9 +350,7 @@ class TestSignals:
         assert running.state == "running"
 
     def test_while_connecting(self, plan: JobPlan) -> None:  # J-2
-        job = AttemptMachine(plan)
-        job.begin()
-        job.handle(ev.NodeReady(0, facts(0)), 0.5)
+        job = begun(plan, ev.NodeReady(0, facts(0)))
         actions = orders(job.handle(ev.SignalReceived(signal.SIGINT), 1.0))
         assert actions == [Finish(0), CloseLink(1)]
         assert job.handle(ev.NodeReady(1, facts(1)), 1.1) == []

@@ -28,7 +28,6 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.run import restart, run_machine
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -105,6 +104,20 @@ class World:
         for stream in (1, 2):
             self.at(ev.OutputEnded, host, rank, stream, 3, 3)
 
+    def checks(self) -> list[Action]:
+        """The orphan checks that were ordered."""
+        return [action for action in self.done if isinstance(action, CheckOrphans)]
+
+    def killed(self, *ranks: int) -> None:
+        """The ranks end by SIGTERM."""
+        for rank in ranks:
+            self.exits(rank, -15)
+
+    def sweep(self, *hosts: int) -> None:
+        """Nothing is left on the hosts."""
+        for host in hosts:
+            self.at(ev.NodeSwept, host, 0)
+
     def fail(self, rank: int, status: int = 3) -> None:
         """One rank fails, the others die of it, all hosts sweep."""
         self.exits(rank, status)
@@ -169,8 +182,8 @@ class TestRestart:
         for rank in range(4):
             world.exits(rank, 0)
         assert world.orders()[-2:] == [Finish(0), Finish(1)]
-        world.at(ev.NodeSwept, 0, 0)
-        world.at(ev.NodeSwept, 1, 0)
+        world.sweep(0)
+        world.sweep(1)
         assert world.ended is not None
         assert world.ended.ok
         assert world.ended.attempts == (
@@ -239,10 +252,9 @@ class TestRestart:
         world = started(most=9, delay=0.0, progress_file="ckpt")
         for mark in range(5):
             world.exits(0, 3)
-            for rank in (1, 2, 3):
-                world.exits(rank, -15)
+            world.killed(1, 2, 3)
             world.at(ev.NodeSwept, 0, 0, (), 100 + mark)
-            world.at(ev.NodeSwept, 1, 0)
+            world.sweep(1)
             world.ready(0, mark=100 + mark)
             world.ready(1)
             world.probed(1)
@@ -262,8 +274,7 @@ class TestRestart:
         world.tell(ev.SignalReceived(signal.SIGINT))
         for rank in list(world.homes):
             world.exits(rank, -2)
-        for host in (0, 1):
-            world.at(ev.NodeSwept, host, 0)
+        world.sweep(0, 1)
         world.wait(100)
         assert world.ended is not None
         assert len(world.starts()) == n_starts
@@ -283,10 +294,8 @@ class TestLostHosts:
     def test_a_spare_takes_the_seat_when_the_lease_has_run_out(self) -> None:  # R-3
         world = started(3, spares=1, most=1)
         world.lose(1)
-        for rank in (0, 1, 4, 5):
-            world.exits(rank, -15)
-        for host in (0, 2):
-            world.at(ev.NodeSwept, host, 0)
+        world.killed(0, 1, 4, 5)
+        world.sweep(0, 2)
         fence = restart.fence(world.run.plan.limits)
         assert world.told(ev.RunRestarting)[0].seconds == pytest.approx(fence)
         world.wait(fence - 0.1)
@@ -305,17 +314,14 @@ class TestLostHosts:
     def test_a_host_whose_agent_ended_is_looked_at_and_not_waited_for(self) -> None:  # R-3
         world = started(2, spares=1, most=1)
         world.lose(1, Ending(None, "KILL"))
-        for rank in (0, 1):
-            world.exits(rank, -15)
-        assert not [a for a in world.done if isinstance(a, CheckOrphans)]
-        world.at(ev.NodeSwept, 0, 0)
+        world.killed(0, 1)
+        assert not world.checks()
+        world.sweep(0)
         limits = world.run.plan.limits
-        assert [a for a in world.done if isinstance(a, CheckOrphans)] == [
-            CheckOrphans(1, limits.connect_timeout)
-        ]
+        assert world.checks() == [CheckOrphans(1, limits.connect_timeout)]
         world.wait(1.0)
         assert world.run.state == run_machine.PAUSED
-        world.tell(NodeCleared(1, 3))
+        world.tell(ev.NodeCleared(1, 3))
         assert world.told(ev.HostReplaced)
         again(world)
         assert [start.node for start in world.starts()[2:]] == [0, 1]
@@ -323,22 +329,21 @@ class TestLostHosts:
     def test_a_silent_host_is_looked_at_late(self) -> None:  # R-3
         world = started(2, spares=1, most=2)
         world.lose(1)
-        for rank in (0, 1):
-            world.exits(rank, -15)
-        world.at(ev.NodeSwept, 0, 0)
+        world.killed(0, 1)
+        world.sweep(0)
         late = restart.fence(world.run.plan.limits) - restart.SWEEP
         world.wait(late - 0.1)
-        assert not [a for a in world.done if isinstance(a, CheckOrphans)]
+        assert not world.checks()
         world.wait(0.2)
-        looks = [a for a in world.done if isinstance(a, CheckOrphans)]
+        looks = world.checks()
         assert looks == [CheckOrphans(1, restart.SWEEP)]
         assert world.run.state == run_machine.PAUSED
         world.wait(5.0)  # no answer: its lease has run out all the same
         again(world)
-        world.tell(NodeCleared(1, 0))
+        world.tell(ev.NodeCleared(1, 0))
         world.fail(0)
         world.wait(200)
-        assert [a for a in world.done if isinstance(a, CheckOrphans)] == looks  # once is enough
+        assert world.checks() == looks  # once is enough
 
     @pytest.mark.parametrize("machine", ["machine 0", "machine 2", ""])
     def test_a_host_that_may_be_another_one_is_not_looked_at(self, machine: str) -> None:
@@ -346,11 +351,10 @@ class TestLostHosts:
         world.ready(0, 2)
         world.ready(1, machine=machine)
         world.lose(1, Ending(None, "KILL"))
-        for rank in (0, 1):
-            world.exits(rank, -15)
-        world.at(ev.NodeSwept, 0, 0)
+        world.killed(0, 1)
+        world.sweep(0)
         assert world.told(ev.RunRestarting)
-        assert not [a for a in world.done if isinstance(a, CheckOrphans)]
+        assert not world.checks()
 
     def test_without_checks_a_restart_proves_nothing_either(self) -> None:
         world = World(2, most=1, check=False)
@@ -364,19 +368,16 @@ class TestLostHosts:
     def test_orders_and_events_go_by_the_hosts_number(self) -> None:
         world = started(2, spares=1, most=1)
         world.lose(0)
-        for rank in (2, 3):
-            world.exits(rank, -15)
-        world.at(ev.NodeSwept, 1, 0)
+        world.killed(2, 3)
+        world.sweep(1)
         world.wait(100)
         again(world)
         assert world.run.host_at(0) == 2
         at = len(world.done)
         world.exits(3, 5)
         assert SignalRanks(2, signal.SIGTERM) in world.done[at:]
-        for rank in (0, 1, 2):
-            world.exits(rank, -15)
-        for host in (1, 2):
-            world.at(ev.NodeSwept, host, 0)
+        world.killed(0, 1, 2)
+        world.sweep(1, 2)
         assert world.ended is not None
         assert world.ended.cause == verdicts.RankFailed(1, 3, 5)
 
@@ -387,8 +388,7 @@ class TestLostHosts:
             world.tell(ev.NodePaused(host))
         world.tell(ev.SignalReceived(signal.SIGCONT))
         world.lose(1)
-        for rank in (0, 1):
-            world.exits(rank, -15)
+        world.killed(0, 1)
         world.swept()
         world.swept()
         assert world.ended is not None
@@ -402,18 +402,16 @@ class TestLostHosts:
         world.tell(ev.SignalReceived(signal.SIGCONT))
         world.wait(2)
         world.lose(1)
-        for rank in (0, 1):
-            world.exits(rank, -15)
+        world.killed(0, 1)
         world.swept()
         assert world.told(ev.RunRestarting)
 
     def test_without_a_spare_the_verdict_says_so(self) -> None:
         world = started(2, most=3)
         world.lose(1)
-        for rank in (0, 1):
-            world.exits(rank, -15)
-        world.at(ev.NodeSwept, 0, 0)  # of the attempt
-        world.at(ev.NodeSwept, 0, 0)  # of the end
+        world.killed(0, 1)
+        world.sweep(0)  # of the attempt
+        world.sweep(0)  # of the end
         assert world.ended is not None
         assert world.ended.cause == verdicts.NodeFailed(1, GONE)
         assert world.ended.no_restart == "no host can take the place of n1"
@@ -422,10 +420,8 @@ class TestLostHosts:
     def test_the_world_may_shrink(self) -> None:
         world = started(3, most=1, min_nodes=2)
         world.lose(0)
-        for rank in (2, 3, 4, 5):
-            world.exits(rank, -15)
-        for host in (1, 2):
-            world.at(ev.NodeSwept, host, 0)
+        world.killed(2, 3, 4, 5)
+        world.sweep(1, 2)
         world.wait(100)
         assert world.told(ev.WorldShrunk) == [ev.WorldShrunk((1, 2), (2, 2))]
         again(world)
@@ -439,14 +435,13 @@ class TestLostHosts:
         world = World(2, spares=1)
         world.ready(0, 2)
         world.tell(ev.NodeLost(1, GONE))
-        world.at(ev.NodeSwept, 0, 0)
+        world.sweep(0)
         assert world.orders()[-2:] == [Prepare(0, 1), Prepare(2, 1)]
         again(world)
         assert [s.restart for s in world.starts()] == [0, 0]
         for rank in range(4):
             world.exits(rank, 0)
-        for host in (0, 2):
-            world.at(ev.NodeSwept, host, 0)
+        world.sweep(0, 2)
         assert world.ended is not None
         assert world.ended.exit_code == 0
 
@@ -454,7 +449,7 @@ class TestLostHosts:
         world = World(2, spares=1)
         world.ready(0)
         world.tell(ev.NodeLost(1, GONE))
-        world.at(ev.NodeSwept, 0, 0)
+        world.sweep(0)
         assert not [a for a in world.done if isinstance(a, Prepare)]
         world.ready(2)
         assert Prepare(2, 1) in world.done
@@ -463,9 +458,9 @@ class TestLostHosts:
         world = World(2, spares=1)
         world.ready(0)
         world.tell(ev.NodeLost(1, GONE))
-        world.at(ev.NodeSwept, 0, 0)
+        world.sweep(0)
         world.tell(ev.NodeLost(2, GONE))
-        world.at(ev.NodeSwept, 0, 0)
+        world.sweep(0)
         assert world.ended is not None
         assert isinstance(world.ended.cause, verdicts.Rejected)
         assert world.ended.left_out == {"n2": "unreachable: no route to host"}
@@ -476,7 +471,7 @@ class TestLostHosts:
         world.ready(0)
         world.ready(2, machine="machine 0")
         world.tell(ev.NodeLost(1, GONE))
-        world.at(ev.NodeSwept, 0, 0)
+        world.sweep(0)
         assert not [a for a in world.done if isinstance(a, Prepare)]
 
     def test_a_host_with_unkillable_processes_is_not_used_again(self) -> None:
@@ -486,7 +481,7 @@ class TestLostHosts:
         world.exits(2, -15)
         world.wait(10)
         world.at(ev.NodeSwept, 1, 1, (99,))
-        world.at(ev.NodeSwept, 0, 0)
+        world.sweep(0)
         world.at(ev.NodeSwept, 1, 0, (99,))
         assert [e.by for e in world.told(ev.HostReplaced)] == [2]
 
@@ -499,8 +494,7 @@ class TestLostHosts:
             ev.HostReplaced(1, 2, (2, 3), "2 attempts ended there")
         ]
         world.fail(0, 93)
-        for host in (0, 1, 2):
-            world.at(ev.NodeSwept, host, 0)
+        world.sweep(0, 1, 2)
         assert world.ended is not None
         assert world.ended.left_out == {"n1": "2 attempts ended there"}
 
@@ -523,10 +517,9 @@ class TestLostHosts:
         world = started(2, spares=1)
         for rank in range(4):
             world.exits(rank, 0)
-        for host in (0, 1):
-            world.at(ev.NodeSwept, host, 0)
+        world.sweep(0, 1)
         assert world.done[-1] == Finish(2)
-        world.at(ev.NodeSwept, 2, 0)
+        world.sweep(2)
         assert world.ended is not None
         assert world.ended.ok
 
@@ -609,7 +602,7 @@ def perform(world: Checked, step: tuple[Any, ...]) -> None:
         world.lose(args[0])
     elif kind == "cleared" and args[0] in world.looked_at:
         world.armed.pop(args[0], None)
-        world.tell(NodeCleared(args[0], 2))
+        world.tell(ev.NodeCleared(args[0], 2))
     elif kind == "swept" and args[0] not in world.mute:
         sweep(world, args[0], args[1])
     elif kind == "exit" and args[0] in world.homes:
