@@ -31,7 +31,7 @@ from typing import Any
 
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.paths import is_run_id, private, state_folder
+from dispatcher.model.paths import is_run_id, private, state_folder, write_new
 
 #: ended jobs that are kept at most
 MOST_RECORDS = 100
@@ -271,9 +271,7 @@ def _load(path: Path) -> Any:
 def _write(path: Path, value: Any) -> None:
     """Put ``value`` there at once or not at all: somebody may be reading."""
     part = path.with_suffix(".part")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        json.dump(value, file)
+    write_new(part, json.dumps(value).encode())
     os.replace(part, path)
 
 

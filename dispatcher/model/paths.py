@@ -208,6 +208,15 @@ def create(path: Path) -> int:
     return os.open(path, flags, 0o600)
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Make the new file ``path``, as ``create`` does, of ``data``. Raises: OSError."""
+    fd = create(path)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Write all of ``data``; one write(2) where the descriptor takes it whole."""
     view = memoryview(data)

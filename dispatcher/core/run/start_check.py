@@ -98,7 +98,9 @@ class StartCheck:
         if event.problems:
             self._problems[node] = frozenset(what for what, _ in event.problems)
             why = "; ".join(why for _, why in event.problems)
-            self._failures[node] = Failure(Kind.CHECK, why, _hint(self._problems[node]))
+            hints = (hint for what, hint in _HINTS.items() if self._problems[node] & {*what})
+            hint = next(hints, None)
+            self._failures[node] = Failure(Kind.CHECK, why, hint)
         return self._settle(node)
 
     def lost(self, node: int, failure: Failure) -> Decision:
@@ -191,18 +193,16 @@ class StartCheck:
         return self._facts[0].port or self._plan.master_port or 0
 
 
-def _hint(problems: frozenset[str]) -> str | None:
-    if problems & {"cwd", "no script"}:
-        return "copy the folder there with dispatch put, or name one every host has with --chdir"
-    if problems & {"missing", "not executable"}:
-        return "install it there; for a Python elsewhere: --python, or python= in the hostfile"
-    if "open mpi" in problems:
-        return "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet"
-    if "iface" in problems:
-        return "name one that every host has with --iface, or leave the choice to the libraries"
-    if "port" in problems:
-        return "name a free port with --master-port, or leave the choice to dispatch"
-    return None
+#: what an agent may find wrong, the gravest first, and what to do about it
+_HINTS = {
+    ("cwd", "no script"): "copy the folder there with dispatch put, or name one every host has "
+    "with --chdir",
+    ("missing", "not executable"): "install it there; for a Python elsewhere: --python, or python= "
+    "in the hostfile",
+    ("open mpi",): "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet",
+    ("iface",): "name one that every host has with --iface, or leave the choice to the libraries",
+    ("port",): "name a free port with --master-port, or leave the choice to dispatch",
+}
 
 
 #: free bytes below which even a small file does not fit

@@ -42,7 +42,7 @@ from pathlib import Path
 
 from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.errors import UsageError
-from dispatcher.model.paths import Rotation, create, write_all
+from dispatcher.model.paths import Rotation, create, write_all, write_new
 from dispatcher.output.files.spool import LongLine, Spill
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.placement import name
@@ -118,11 +118,7 @@ class LogFile:
             os.unlink(self._piece(oldest))
             if oldest > 1:
                 os.unlink(self._piece(oldest - 1))  # the mark that stood there
-            fd = create(self._piece(oldest))
-            try:
-                write_all(fd, mark(self._gone))
-            finally:
-                os.close(fd)
+            write_new(self._piece(oldest), mark(self._gone))
         self._fd = create(self._path)
         self._size = 0
 

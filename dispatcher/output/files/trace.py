@@ -95,7 +95,7 @@ class Trace(Sink):
                 self._silent.add(rank)
                 self._turn(self._places[rank], "start", now)
             case ev.RankExited(rank=rank, status=status) if rank in self._places:
-                self._turn(self._places[rank], "drain", now, {"status": status})
+                self._turn(self._places[rank], "drain", now, status=status)
             case ev.OutputEnded(rank=rank) if rank in self._places:
                 self._open_streams[rank] -= 1
                 if self._open_streams[rank] == 0:
@@ -108,7 +108,7 @@ class Trace(Sink):
             case mpi_events.PmiCommitted(node, fence=fence):
                 self._instant((node + 1, LINK), f"MPI barrier {fence}", now)
             case ev.JobStopping() | ev.SignalReceived() | ev.RunFinished():
-                self._instant((LAUNCHER, LINK), event.name, now, dict(vars(event)))
+                self._instant((LAUNCHER, LINK), event.name, now, **vars(event))
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if rank in self._silent and self._began is not None:
@@ -126,36 +126,25 @@ class Trace(Sink):
 
     # -- spans ------------------------------------------------------------------
 
-    def _turn(
-        self, line: tuple[int, int], name: str, now: float, details: dict[str, Any] | None = None
-    ) -> None:
+    def _turn(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
         """What was under way on ``line`` is over; ``name`` begins."""
-        self._end(line, now, details)
+        self._end(line, now, **details)
         self._spans[line] = (name, now)
 
-    def _end(
-        self, line: tuple[int, int], now: float, details: dict[str, Any] | None = None
-    ) -> None:
+    def _end(self, line: tuple[int, int], now: float, **details: Any) -> None:
         if line in self._spans:
             name, since = self._spans.pop(line)
-            self._complete(line, name, since, now, details)
+            self._complete(line, name, since, now, **details)
 
     def _complete(
-        self,
-        line: tuple[int, int],
-        name: str,
-        since: float,
-        until: float,
-        details: dict[str, Any] | None = None,
+        self, line: tuple[int, int], name: str, since: float, until: float, **details: Any
     ) -> None:
         span = {"ph": "X", "name": name, **self._at(line, since)}
-        self._write(span | {"dur": round(max(0.0, until - since) * 1e6), "args": details or {}})
+        self._write(span | {"dur": round(max(0.0, until - since) * 1e6), "args": details})
 
-    def _instant(
-        self, line: tuple[int, int], name: str, now: float, details: dict[str, Any] | None = None
-    ) -> None:
+    def _instant(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
         point = {"ph": "i", "s": "p", "name": name, **self._at(line, now)}
-        self._write(point | {"args": details or {}})
+        self._write(point | {"args": details})
 
     def _name(self, process: int, name: str, line: int | None = None) -> None:
         about = {"pid": process, "tid": line or 0, "args": {"name": name}}

@@ -6,7 +6,6 @@ group's frames and every rank's text as it came. What NCCL and torch said goes t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from dispatcher.core.events.monitor_events import NodeStacks, RankStack, StacksG
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.model.hostset import fold
-from dispatcher.model.paths import create, write_all
+from dispatcher.model.paths import write_new
 from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
@@ -99,20 +98,14 @@ class Stacks(Sink):
                     f"-- flight recorder of rank {name(flight.rank)}: {where}, {size}\n".encode()
                 )
                 if flight.data:
-                    self._file(f"flight-{number}-rank-{flight.rank:05d}.bin", flight.data)
+                    write_new(
+                        self._folder / f"flight-{number}-rank-{flight.rank:05d}.bin", flight.data
+                    )
         ras = next((one.ras for one in seen if one.ras), b"")
         if ras:
-            self._file(f"ras-{number}.txt", ras)
-        self._file(f"stacks-{number}.txt", body)
+            write_new(self._folder / f"ras-{number}.txt", ras)
+        write_new(self._folder / f"stacks-{number}.txt", body)
 
     def _heading(self, node: int, stack: RankStack) -> str:
         where = f"rank {name(stack.rank)} on {self._hosts[node]}, pid {stack.pid}"
         return f"-- {where}, state {stack.state}, by {stack.how}\n"
-
-    def _file(self, called: str, data: bytes) -> None:
-        assert self._folder is not None
-        fd = create(self._folder / called)
-        try:
-            write_all(fd, data)
-        finally:
-            os.close(fd)

@@ -50,22 +50,21 @@ class _Mention(Value):
 
 
 def parse_hostfile(
-    text: bytes | str, source: str, resolve: Resolve | None = None, *, slots: bool = True
+    text: bytes | str,
+    source: str,
+    resolve: Resolve | None = None,
+    *,
+    slots: bool = True,
+    typed: bool = False,
 ) -> Hostlist:
     """Hosts of a hostfile's text, in written order, each place once.
 
     source names the text in messages (``hostfile:3:1: ...``); resolve answers
     for ``@group`` (default: ClusterShell); slots: whether anybody asks for them.
+    typed: the text is one line of a command, which has no number.
 
     Raises: HostfileError with every mistake, also when there is no host at all.
     """
-    return _parsed(text, source, resolve, slots, typed=False)
-
-
-def _parsed(
-    text: bytes | str, source: str, resolve: Resolve | None, slots: bool, *, typed: bool
-) -> Hostlist:
-    """typed: the text is one line of a command, which has no number."""
     problems, notices, mentions = _read(text, source, resolve, slots, typed)
     hosts = _merged(mentions, source, problems, notices, slots)
     if problems:
@@ -87,7 +86,7 @@ def parse_inline(
 
     Raises: HostfileError with every mistake.
     """
-    return _parsed(text, source, resolve, slots, typed="\n" not in text.strip())
+    return parse_hostfile(text, source, resolve, slots=slots, typed="\n" not in text.strip())
 
 
 def read_hosts(
@@ -132,18 +131,16 @@ def read_hostfile(
     if not os.path.lexists(path):
         raise UsageError(
             f"{option}: {shown(path)}: no such file",
-            hint=f"look in its folder: ls {_folder(path)}" if len(path) < 200 else None,
+            hint=f"look in its folder: ls {shlex.quote(os.path.dirname(path) or '.')}"
+            if len(path) < 200
+            else None,
         )
-    text = _contents(path, option)
-    return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots)
-
-
-def _contents(path: str, option: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return _bounded(file.read(MOST_BYTES + 1), shown(path), option)
+            text = _bounded(file.read(MOST_BYTES + 1), shown(path), option)
     except OSError as error:
         raise UsageError(f"{option}: {shown(path)}: {error.strerror or error}") from error
+    return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots)
 
 
 def _bounded(found: bytes, source: str, option: str) -> bytes:
@@ -164,10 +161,6 @@ def looks_like_path(spec: str) -> bool:
         or lower.endswith(_FILE_ENDINGS)
         or lower in _FILE_NAMES
     )
-
-
-def _folder(spec: str) -> str:
-    return shlex.quote(os.path.dirname(spec) or ".")
 
 
 def _read(

@@ -109,7 +109,7 @@ def rank_environment(
     """
     place = plan.ranks[rank]
     node = plan.nodes[place.node]
-    env = _shared(plan, place.node, place.local_rank, len(node.ranks), bound)
+    env = spawned_environment(plan, place.node, place.local_rank, len(node.ranks), bound)
     env |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(plan.world_size),
@@ -143,7 +143,7 @@ def rank_environment(
 
 
 def spawned_environment(
-    plan: JobPlan, node: int, local_rank: int, local_size: int, bound: Bound
+    plan: JobPlan, node: int, local_rank: int, local_size: int, bound: Bound | None
 ) -> dict[str, str]:
     """Every variable set for a rank that another one spawned on ``node``.
 
@@ -152,19 +152,12 @@ def spawned_environment(
     MASTER_ADDR and their like: they speak of the planned world, and a spawned rank
     that believed them would join its parents' process group. MPI tells it who it is.
     """
-    return _shared(plan, node, local_rank, local_size, bound)
-
-
-def _shared(
-    plan: JobPlan, index: int, local_rank: int, local_size: int, bound: Bound | None
-) -> dict[str, str]:
-    """What planned and spawned ranks have in common."""
-    node = plan.nodes[index]
-    env = {**interface(plan.iface), **dict(plan.exports), **dict(node.host.env)}
-    gpus = devices.visible_devices(plan.devices, node, local_rank)
+    place = plan.nodes[node]
+    env = {**interface(plan.iface), **dict(plan.exports), **dict(place.host.env)}
+    gpus = devices.visible_devices(plan.devices, place, local_rank)
     if gpus is not None:
-        if bound is None and not node.named and plan.devices != "node":
-            gpus = f"<{gpus}, unless {node.host.name} has chosen others>"
+        if bound is None and not place.named and plan.devices != "node":
+            gpus = f"<{gpus}, unless {place.host.name} has chosen others>"
         env.setdefault(devices.VARIABLE, gpus)
     threads = _threads(plan, bound)
     if threads is not None:
@@ -173,7 +166,7 @@ def _shared(
         "MPI_LOCALRANKID": str(local_rank),
         "MPI_LOCALNRANKS": str(local_size),
         "DISPATCH_RUN_ID": plan.run_id,
-        "DISPATCH_HOST": node.host.name,
+        "DISPATCH_HOST": place.host.name,
     }
     if bound is not None and bound.gpus:
         env["DISPATCH_GPUS"] = str(bound.gpus)
