@@ -211,3 +211,32 @@ def test_any_login_shell_knows_the_wrapper(
     if sudo is not None:
         assert far.process.stderr is not None
         assert far.process.stderr.readline() == b"TOKEN%%: nobody\n"
+
+
+RUN = "20260131-142501-k3f9x2"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (f"found 12 {RUN} python3", lifeline.Tagged("found", 12, RUN, "python3")),
+        (f"killed 1 {RUN} a b", lifeline.Tagged("killed", 1, RUN, "a b")),
+        (f"left 9999999999 {RUN} {'n' * 16}", lifeline.Tagged("left", 9999999999, RUN, "n" * 15)),
+        (f"left 99999999999 {RUN} x", None),
+        (f"removed 12 {RUN} x", None),
+        (f"removed - {RUN} {'n' * 256}", lifeline.Tagged("removed", None, RUN, "n" * 255)),
+        (f"found - {RUN} x", lifeline.Tagged("found", None, RUN, "x")),
+        (f"kept - {RUN} x", lifeline.Tagged("kept", None, RUN, "x")),
+        (f"killed - {RUN} x", None),
+        (f"found \u0663 {RUN} x", None),
+        ("found 12 nothing x", None),
+        ("noise", None),
+    ],
+)
+def test_what_a_look_tells(line: str, found: lifeline.Tagged | None) -> None:
+    assert lifeline.parse(f"noise\n{line}\n".encode()) == ([] if found is None else [found])
+
+
+def test_a_look_tells_no_more_than_so_much() -> None:
+    text = f"found 12 {RUN} x\n".encode() * (lifeline.MOST + 5)
+    assert len(lifeline.parse(text)) == lifeline.MOST

@@ -276,3 +276,31 @@ def test_any_bytes_are_frames_or_an_error(noise: bytes) -> None:
         return
     assert all(len(body) <= 100 for _, kind, body in heard if kind == DATA)
     assert b"".join(frame(*one) for one in heard) == noise[: sum(len(frame(*o)) for o in heard)]
+
+
+def test_what_is_there_is_not_asked_for_again(tmp_path: Path, dest: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "in").mkdir(parents=True)
+    (tree / "in" / "file").write_text("x")
+    (tree / "link").symlink_to("in/file")
+    assert Copy([tree], dest).all()["sent"] == 1
+    again = Copy([tree], dest)
+    assert again.receiver.needs()["need"] == ""
+    again.close(keep=False)
+    report = Copy([tree], dest).all()
+    assert (report["sent"], report["equal"]) == (0, 1)
+
+
+def test_bytes_may_be_passed_on_as_soon_as_they_are_here(big: Path, dest: Path) -> None:
+    small = big.with_name("small")
+    small.write_text("12345")
+    copy = Copy([small, big], dest)
+    come = copy.frames()
+    first = next(come)
+    assert [copy.receiver.available(index) for index in (0, 1)] == [-1, -1]
+    copy.receiver.take(*first)
+    assert copy.receiver.available(0) == 5
+    assert copy.receiver.available(1) == -1
+    copy.some(come)
+    assert [copy.receiver.available(index) for index in (0, 1)] == [5, len(BIG)]
+    copy.close(keep=False)
