@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from dispatcher.cli import COMMANDS
+from dispatcher.cli import COMMANDS, named
 from dispatcher.cli.entry import load
-from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli.options.declaration import Options, argument, names_of, option
 from dispatcher.cli.options.option_defaults import settings
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.variables import HIDDEN, is_secret
@@ -47,6 +47,7 @@ def config(options: ConfigOptions) -> int:
         raise UsageError(f"no such command: {options.name}", hint=f"known: {', '.join(COMMANDS)}")
     about = load(options.name)
     found = settings(about, options.profile)
+    usual = names_of(named(COMMANDS[options.name][0]))
     rows = []
     for parameter in about.params:
         if not isinstance(parameter, click.Option) or not parameter.expose_value:
@@ -60,7 +61,7 @@ def config(options: ConfigOptions) -> int:
             setting = found[parameter.name]
             rows.append((shown, _told(setting.value), setting.origin))
         elif options.everything:
-            rows.append((shown, _told(parameter.get_default(context)), "built in"))
+            rows.append((shown, _told(usual[parameter.name or ""]), "built in"))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
     for row in rows:
         sys.stdout.write(f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}\n")

@@ -113,7 +113,10 @@ def test_config_tells_origins(
     assert cli.main(["config", "jobs"]) == 0
     assert capfd.readouterr().out == "no file says anything of jobs\n"
     assert cli.main(["config", "--all"]) == 0
-    assert any("built in" in line for line in capfd.readouterr().out.splitlines())
+    usual = [line.split() for line in capfd.readouterr().out.splitlines() if "built in" in line]
+    shown = {name: value for name, value, *_ in usual}
+    assert (shown["--nnodes"], shown["--env-file"], shown["--rdzv"]) == ("none", "[]", "false")
+    assert (shown["--label"], shown["--stdin"]) == ('"rank"', '"none"')
     assert cli.main(["config", "nosuch"]) == 2
 
 
