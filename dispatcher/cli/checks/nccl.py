@@ -13,7 +13,7 @@ from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_advice import Advice, advise
 from dispatcher.checks.nccl_model import READINGS, HostNet, Message, from_text, text_of
-from dispatcher.cli import say
+from dispatcher.cli import named_files, say
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.declaration import seconds
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
@@ -68,15 +68,7 @@ def _pasted(paths: Sequence[str]) -> dict[str, HostNet]:
 
 
 def _read(path: str, flag: str, most: int) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(most + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
-        raise UsageError(f"{flag} {path}: {why}") from None
-    if len(data) > most:
-        raise UsageError(f"{flag} {path}: larger than {most >> 20} MiB")
-    return data.decode("utf-8", "backslashreplace")
+    return named_files.read(f"{flag} {path}", path, most).decode("utf-8", "backslashreplace")
 
 
 def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]:
@@ -128,11 +120,8 @@ def _write(path: str, advice: Advice) -> None:
             f"--apply {path}: the hosts need different settings; put them into the hostfile",
             hint=f"{some} {words}",
         )
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(f"{name}={value}\n" for name, value in advice.settings.items())
-    except OSError as error:
-        raise UsageError(f"--apply {path}: {(error.strerror or '').lower()}") from None
+    text = "".join(f"{name}={value}\n" for name, value in advice.settings.items())
+    named_files.write(f"--apply {path}", path, text)
 
 
 def lines(advice: Advice, messages: Sequence[Message]) -> list[str]:

@@ -25,7 +25,7 @@ from dispatcher.checks.pair_ranking import (
     rank_pairs,
     tournament,
 )
-from dispatcher.cli import say
+from dispatcher.cli import named_files, say
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.declaration import count, seconds
@@ -157,7 +157,6 @@ def run(options: CheckOptions) -> int:
         raise UsageError(f"--pairs: {len(targets)} hosts, {MOST_HOSTS} at most at once")
     slow = seconds(options.slow, "--slow", SLOW)
     rounds = _rounds(options.rounds)
-    picture = options.svg
     allow_open_files(len(targets))
     connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
     began = time.monotonic()
@@ -168,12 +167,8 @@ def run(options: CheckOptions) -> int:
             problems[host] = "no partner was left for it"
     ranking = rank_pairs(pairs, slow)
     took = time.monotonic() - began
-    if picture is not None:
-        try:
-            with open(picture, "w", encoding="utf-8") as file:
-                file.write(svg(names, pairs, ranking))
-        except OSError as error:
-            raise UsageError(f"--svg {picture}: {(error.strerror or '').lower()}") from None
+    if options.svg is not None:
+        named_files.write(f"--svg {options.svg}", options.svg, svg(names, pairs, ranking))
     if options.as_json:
         found = record(names, pairs, problems, ranking, played, took)
         sys.stdout.write(json.dumps(found, indent=2) + "\n")

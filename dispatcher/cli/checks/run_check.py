@@ -18,7 +18,7 @@ from dispatcher.checks import report
 from dispatcher.checks.check import Asked, Check
 from dispatcher.checks.report import CheckReport
 from dispatcher.checks.xid import parse_table
-from dispatcher.cli import say
+from dispatcher.cli import named_files, say
 from dispatcher.cli.checks import check_table
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.hints import Advice
@@ -133,13 +133,10 @@ def checks(
                 raise UsageError(f"{option} needs the full check")
         return report.QUICK
     levels: Mapping[int, str] = {}
-    path = xid_table
-    if path:
-        try:
-            with open(path, encoding="utf-8", errors="backslashreplace") as file:
-                levels = parse_table(file.read(MOST_TABLE), f"--xid-table {path}")
-        except OSError as error:
-            raise UsageError(f"--xid-table {path}: {(error.strerror or '').lower()}") from None
+    if xid_table:
+        who = f"--xid-table {xid_table}"
+        text = named_files.read(who, xid_table, MOST_TABLE).decode("utf-8", "backslashreplace")
+        levels = parse_table(text, who)
     return (*report.QUICK, *report.full(levels, site_checks=bool(site_checks)))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli import mistakes, say
+from dispatcher.cli import mistakes, named_files, say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import WINDOW, fanout
@@ -44,12 +44,7 @@ _MOST = 16 << 20
 
 def read(path: str, said: str) -> Hostlist | None:
     """The hosts in the file that ``said`` names; None: there is none in it. Raises: UsageError."""
-    try:
-        with open(path, "rb") as file:
-            text = file.read(_MOST)
-    except OSError as error:
-        why = (error.strerror or "").lower()
-        raise UsageError(f"{said}: {path}: {why}") from None
+    text = named_files.read(f"{said}: {path}", path, _MOST)
     lines = (line.strip() for line in text.splitlines())
     if text and all(not line or line.startswith(b"#") for line in lines):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from dispatcher.api.request import cwd_of, python_of
-from dispatcher.cli import say
+from dispatcher.cli import named_files, say
 from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.declaration import count, seconds
@@ -237,7 +237,7 @@ def _env_files(
         found[path] = text
         say(f"note: environment from {path}")
     for path in named:
-        found[path] = _text(path, f"--env-file {path}")
+        found[path] = named_files.read(f"--env-file {path}", path, MOST_ENV_FILE)
     return tuple(found.items())
 
 
@@ -249,18 +249,6 @@ def _judge(text: bytes, path: str) -> None:
         raise UsageError(
             error.message, hint=f"if you trust it: --env-file {path}; or ~/{path}"
         ) from None
-
-
-def _text(path: str, who: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MOST_ENV_FILE + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
-        raise UsageError(f"{who}: {why}") from None
-    if len(text) > MOST_ENV_FILE:
-        raise UsageError(f"{who}: larger than {MOST_ENV_FILE >> 20} MiB")
-    return text
 
 
 def _limits(options: RunOptions) -> Limits:

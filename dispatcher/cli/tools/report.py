@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from dispatcher.cli import say
+from dispatcher.cli import named_files, say
 from dispatcher.cli.options.declaration import Options, argument, option
-from dispatcher.model.errors import UsageError
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.timeline import page, phases, read
 
@@ -34,17 +33,16 @@ class ReportOptions(Options):
 
 def report(options: ReportOptions) -> int:
     """Write the page and print the phases; the exit code. Raises: UsageError."""
-    timeline = read(_contents(options.trace), options.trace)
+    timeline = read(
+        named_files.read(options.trace, options.trace, MOST_TRACE).decode("utf-8", "replace"),
+        options.trace,
+    )
     text = page(timeline, os.path.basename(options.trace))
     if options.output == "-":
         sys.stdout.write(text)
         return 0
     path = options.output or os.path.splitext(options.trace)[0] + ".html"
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or '').lower()}") from None
+    named_files.write(path, path, text)
     rows: list[tuple[str, ...]] = [("phase", "times", "shortest", "median", "longest", "slowest")]
     rows += [
         (
@@ -61,14 +59,3 @@ def report(options: ReportOptions) -> int:
         sys.stdout.write("  ".join([row[0].ljust(widths[0]), *cells, row[5]]) + "\n")
     say(f"note: wrote {path}")
     return 0
-
-
-def _contents(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MOST_TRACE + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or '').lower()}") from None
-    if len(text) > MOST_TRACE:
-        raise UsageError(f"{path}: more than {MOST_TRACE >> 20} MiB, not a trace")
-    return text.decode("utf-8", "replace")

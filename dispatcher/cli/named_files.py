@@ -1,0 +1,48 @@
+"""Files that the user names, by an option or as an argument: read and written as a whole.
+
+Whoever names a file trusts it, and wants to be told at once what is wrong with it. What merely
+lies in a folder is read by ``options.config_trust``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatcher.model.errors import UsageError
+
+
+def read(who: str, path: str, most: int) -> bytes:
+    """The bytes of ``path``, ``most`` at most.
+
+    who: named it, as ``--log FILE``; the file itself where no option did.
+    Raises: UsageError for a file that cannot be read, or is larger.
+    """
+
+    def reading() -> bytes:
+        with open(path, "rb") as file:
+            return file.read(most + 1)
+
+    found = _told(who, reading)
+    if len(found) > most:
+        raise UsageError(f"{who}: larger than {most >> 20} MiB")
+    return found
+
+
+def write(who: str, path: str, text: str) -> None:
+    """Make ``path`` a file of ``text``. who: as for ``read``. Raises: UsageError."""
+
+    def writing() -> bytes:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return b""
+
+    _told(who, writing)
+
+
+def _told(who: str, work: Callable[[], bytes]) -> bytes:
+    try:
+        return work()
+    except OSError as error:
+        raise UsageError(f"{who}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError as error:  # a NUL byte in its name
+        raise UsageError(f"{who}: {error}") from None
