@@ -110,12 +110,6 @@ class Layout:
                 return number, ranks
         raise GroupError(f"comm: groups: no rank {rank} in a world of {self.world}")
 
-    @property
-    def mesh(self) -> tuple[tuple[str, int], ...]:
-        """The first box as a DeviceMesh has it: (axis, size), last one fastest."""
-        dense = [axis for axis in self.order if axis != "ep"]
-        return tuple((axis, self.sizes[axis]) for axis in reversed(dense))
-
     def _split(self, axes: str) -> list[str]:
         names = axes.split("-")
         unknown = [name for name in names if name not in self.sizes]
@@ -312,10 +306,10 @@ class Groups:
         if self._torch is None:
             raise GroupError("comm: mesh: torch was not started", hint="job.init_torch() first")
         if self._mesh is None:
-            names = [axis for axis, _ in self.layout.mesh]
-            shape = [size for _, size in self.layout.mesh]
-            ranks = self._torch.arange(self.layout.world, dtype=self._torch.int)
             # the order says which axis is fastest; a mesh's last is, and mesh names follow it
+            names = [axis for axis in reversed(self.layout.order) if axis != "ep"]
+            shape = [self.layout.sizes[axis] for axis in names]
+            ranks = self._torch.arange(self.layout.world, dtype=self._torch.int)
             self._mesh = self._torch.distributed.device_mesh.DeviceMesh.from_group(
                 [self[name].process_group for name in names],
                 self._device_type,

@@ -162,7 +162,8 @@ class Job:
             self.size, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, expert_tp=expert_tp, order=order
         )
         for text in groups.check_hosts(plan, labels(self.ranks)):
-            self._warn(text)
+            if self.rank == 0:
+                warnings.warn(text, CommWarning, stacklevel=2)
         made = groups.build(
             plan,
             self.rank,
@@ -185,10 +186,6 @@ class Job:
                     f" rank 0 for {answers[0].decode()}",
                     shared=True,
                 )
-
-    def _warn(self, text: str) -> None:
-        if self.rank == 0:
-            warnings.warn(text, CommWarning, stacklevel=3)
 
     def close(self) -> None:
         """Take down what was built, in order; all ranks call this. MPI itself goes at exit."""

@@ -27,17 +27,11 @@ _TYPES = {
     "float8_e4m3fn": (10, 1),
     "float8_e5m2": (11, 1),
 }
+#: numpy's names of those that it has: ``f4``
 _BY_TYPESTR = {
-    "i1": "int8",
-    "u1": "uint8",
-    "b1": "bool",
-    "i4": "int32",
-    "u4": "uint32",
-    "i8": "int64",
-    "u8": "uint64",
-    "f2": "float16",
-    "f4": "float32",
-    "f8": "float64",
+    f"{dtype[0]}{size}": dtype
+    for dtype, (_, size) in _TYPES.items()
+    if dtype.rstrip("0123456789") in ("int", "uint", "float", "bool")
 }
 
 #: ncclRedOp_t by name.

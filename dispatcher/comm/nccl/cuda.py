@@ -40,8 +40,10 @@ def find(index: int | None, local_rank: int) -> Gpu | None:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         return _without(index, f"no cuda driver here: {error}")
-    if _failed(driver, driver.cuInit(0), "cuInit"):
+    code = driver.cuInit(0)
+    if code == _NO_DEVICE:
         return _without(index, "the cuda driver sees none")
+    _check(driver, code, "cuInit")
     count = ctypes.c_int()
     _check(driver, driver.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
     if count.value == 0:
@@ -79,14 +81,6 @@ def make_current(index: int) -> None:
     retain = driver.cuDevicePrimaryCtxRetain
     _check(driver, retain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain")
     _check(driver, driver.cuCtxSetCurrent(context), "cuCtxSetCurrent")
-
-
-def _failed(driver: ctypes.CDLL, code: int, call: str) -> bool:
-    """True for "no GPU here"; CommError for any other failure."""
-    if code == _NO_DEVICE:
-        return True
-    _check(driver, code, call)
-    return False
 
 
 def _check(driver: ctypes.CDLL, code: int, call: str) -> None:

@@ -74,10 +74,10 @@ def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
             relay.start()
         _receive(receiver, incoming, relay)
         if relay is not None:
-            relay.fed()
+            relay.wait(lambda child: child.fed)
         receiver.commit()
         if relay is not None:
-            relay.finish()
+            relay.wait(lambda child: child.ended)
         _send(receiver.report())
     except BaseException as error:
         keep = isinstance(error, _Ended) and bool(order["resume"])

@@ -58,7 +58,7 @@ class Relay:
         self._one = threading.Lock()  # one message at a time
         self._failed = False
         self._children = [
-            _Child(self, branch) for branch in split(order["below"], order["branches"])
+            Child(self, branch) for branch in split(order["below"], order["branches"])
         ]
 
     def start(self) -> None:
@@ -66,31 +66,21 @@ class Relay:
         for child in self._children:
             child.thread.start()
 
-    def fed(self) -> None:
-        """Wait until no child wants more of our files."""
-        while any(not child.fed and child.thread.is_alive() for child in self._children):
+    def wait(self, over: Callable[[Child], bool]) -> None:
+        """Wait until all children are ``over``: fed, or ended; who makes no progress is killed."""
+        while not all(map(over, self._children)):
             with self.grown:
                 self.grown.wait(1.0)
-            self._watch()
-
-    def finish(self) -> None:
-        """Wait for the children's ends."""
-        while any(child.thread.is_alive() for child in self._children):
+            now = time.monotonic()
             for child in self._children:
-                child.thread.join(0.2)
-            self._watch()
+                if not child.ended and now - child.moved > STALLED:
+                    child.kill()
 
     def abandon(self) -> None:
         """End the children: our own part has failed."""
         self._failed = True
         for child in self._children:
             child.kill()
-
-    def _watch(self) -> None:
-        now = time.monotonic()
-        for child in self._children:
-            if child.thread.is_alive() and now - child.moved > STALLED:
-                child.kill()
 
     # -- for the children's threads -----------------------------------------------------
 
@@ -130,7 +120,7 @@ class Relay:
             yield from give(path, size, at, seen, more)
 
 
-class _Child:
+class Child:
     """The head of ``branch``: [index, argv, groups] of it and of all below it."""
 
     def __init__(self, relay: Relay, branch: list[Any]) -> None:
@@ -138,15 +128,24 @@ class _Child:
         self._branch = branch
         self._process: Any = None
         self._unheard = {entry[0] for entry in branch}
-        self.fed = False
+        self.fed = self.ended = False
         self.moved = time.monotonic()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def kill(self) -> None:
+        """End it; whom it has not told of by then, the root serves."""
         if self._process is not None:
             self._process.kill()
 
     def _run(self) -> None:
+        try:
+            self._serve_or_tell()
+        finally:  # whatever happened, nobody waits for it
+            self.fed = self.ended = True
+            with self._relay.grown:
+                self._relay.grown.notify_all()
+
+    def _serve_or_tell(self) -> None:
         why = "it ended early"
         try:
             self._serve()
@@ -158,11 +157,8 @@ class _Child:
                 output = self._process.stderr.read(400).decode("utf-8", "replace").strip()
                 why = output.splitlines()[-1] if output else why
                 self._process.wait()
-            self.fed = True
             if self._unheard:
                 self._relay.tell({"of": sorted(self._unheard), "failed": why})
-            with self._relay.grown:
-                self._relay.grown.notify_all()
 
     def _serve(self) -> None:
         pipe = subprocess.PIPE

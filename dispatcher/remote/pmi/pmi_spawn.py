@@ -71,14 +71,11 @@ class Request:
 
     def _end(self, fields: dict[bytes, bytes]) -> bool:
         total = _number(fields, b"totspawns", SEGMENT_LIMIT)
-        argv = [fields[b"arg%d" % i] for i in _range(fields, b"argcnt", b"arg%d", 1)]
-        info = [
-            [fields[b"info_key_%d" % i], fields[b"info_val_%d" % i]]
-            for i in _range(fields, b"info_num", b"info_key_%d", 0, b"info_val_%d")
-        ]
+        argv = [arg for (arg,) in _items(fields, b"argcnt", 1, b"arg%d")]
+        info = _items(fields, b"info_num", 0, b"info_key_%d", b"info_val_%d")
         if not self.segments:  # only the first has them
-            for i in _range(fields, b"preput_num", b"preput_key_%d", 0, b"preput_val_%d"):
-                self.preput += (fields[b"preput_key_%d" % i], fields[b"preput_val_%d" % i])
+            for pair in _items(fields, b"preput_num", 0, b"preput_key_%d", b"preput_val_%d"):
+                self.preput += pair
         count = _number(fields, b"nprocs", 1 << 31)
         self.segments.append([count, [fields.get(b"execname", b""), *argv], info])
         if _number(fields, b"spawnssofar", SEGMENT_LIMIT) != len(self.segments) or not (
@@ -96,12 +93,14 @@ def _number(fields: dict[bytes, bytes], name: bytes, most: int) -> int:
     return int(text)
 
 
-def _range(
-    fields: dict[bytes, bytes], name: bytes, item: bytes, start: int, other: bytes = b""
-) -> range:
-    """The numbers of the items that ``name`` counts. Raises: ValueError if one is missing."""
-    found = range(start, start + _number(fields, name, ITEM_LIMIT))
-    for i in found:
-        if item % i not in fields or (other and other % i not in fields):
-            raise ValueError("a spawn request without %s" % ascii(item % i))
-    return found
+def _items(
+    fields: dict[bytes, bytes], count: bytes, start: int, *names: bytes
+) -> list[list[bytes]]:
+    """What ``names`` have for each item that ``count`` counts. Raises: ValueError if it lacks."""
+    try:
+        return [
+            [fields[name % i] for name in names]
+            for i in range(start, start + _number(fields, count, ITEM_LIMIT))
+        ]
+    except KeyError as error:
+        raise ValueError("a spawn request without %s" % ascii(error.args[0])) from None
