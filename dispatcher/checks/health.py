@@ -15,10 +15,10 @@ from dispatcher.checks.check import (
     Level,
     Seen,
     Unread,
-    alike,
     critical,
     each,
     ok,
+    same_everywhere,
     warn,
 )
 
@@ -260,7 +260,7 @@ def _project(name: str) -> CheckHosts:
     def one(seen: Seen) -> Finding:
         return ok(versions(seen).get(name, ""))
 
-    return alike(one, Level.WARN, f"install the same {name} everywhere")
+    return same_everywhere(one, Level.WARN, f"install the same {name} everywhere")
 
 
 def _driver(seen: Seen) -> Finding:
@@ -284,10 +284,12 @@ def _script(seen: Seen) -> Finding:
     return ok(f"{digest[:12]} ({n_bytes} bytes)")
 
 
-python = alike(_python, Level.WARN, "install the same Python everywhere")
+python = same_everywhere(_python, Level.WARN, "install the same Python everywhere")
 torch, nccl = _project("torch"), _project("nccl")
-driver = alike(_driver, Level.CRITICAL, "install the same driver everywhere, and reboot")
-script = alike(_script, Level.CRITICAL, "copy the same file to all hosts, as by dispatch put")
+driver = same_everywhere(_driver, Level.CRITICAL, "install the same driver everywhere, and reboot")
+script = same_everywhere(
+    _script, Level.CRITICAL, "copy the same file to all hosts, as by dispatch put"
+)
 
 
 #: types of file systems that hosts share

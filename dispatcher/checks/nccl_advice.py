@@ -52,9 +52,9 @@ Add = Callable[..., None]
 def warnings(
     hosts: Mapping[str, HostNet],
     now: Mapping[str, Prediction],
-    chosen: Mapping[str, tuple[Port, ...]],
+    advised: Mapping[str, tuple[Port, ...]],
 ) -> tuple[Message, ...]:
-    """What to say of ``hosts``, the gravest first. chosen: the ports that are advised."""
+    """What to say of ``hosts``, the gravest first. advised: the ports to be used."""
     groups: dict[tuple[Level, str, str | None], list[str]] = {}
 
     def add(host: str, level: Level, text: str, remedy: str | None = None) -> None:
@@ -68,7 +68,7 @@ def warnings(
         _ports(name, host, now[name], add)
         _settings(name, host, add)
     seen = {name: host for name, host in hosts.items() if not host.unread}
-    _agreement(seen, now, chosen, add)
+    _agreement(seen, now, advised, add)
     ranked = sorted(groups.items(), key=lambda item: -item[0][0])
     return tuple(Message(lv, tuple(dict.fromkeys(h)), t, r) for (lv, t, r), h in ranked)
 
@@ -112,10 +112,10 @@ def _start(name: str, host: HostNet, will: Prediction, many: bool, add: Add) -> 
 def _ports(name: str, host: HostNet, will: Prediction, add: Add) -> None:
     """Are the ports used that should be?"""
     hca = host.settings.get("NCCL_IB_HCA", "")
-    chosen = parse_filter(hca)
-    if hca and not chosen.negated and will.net == "IB":
-        for wanted, number in chosen.names:
-            one = parse_filter(("=" if chosen.exact else "") + wanted)
+    hca_filter = parse_filter(hca)
+    if hca and not hca_filter.negated and will.net == "IB":
+        for wanted, number in hca_filter.names:
+            one = parse_filter(("=" if hca_filter.exact else "") + wanted)
             there = [p for p in host.ports if one.matches(p.device)]
             there = [p for p in there if number in (-1, p.number)]
             if not there:
@@ -124,7 +124,7 @@ def _ports(name: str, host: HostNet, will: Prediction, add: Add) -> None:
                 text = f"NCCL_IB_HCA names {wanted}, which is {there[0].state}: "
                 text += f"the job runs with {will.gbps:.0f} Gb/s"
                 add(name, Level.WARN, text, "NCCL does not say so")
-            elif not chosen.exact and len({p.device for p in there}) > 1:
+            elif not hca_filter.exact and len({p.device for p in there}) > 1:
                 taken = ", ".join(dict.fromkeys(p.device for p in there))
                 text = f"NCCL_IB_HCA: {wanted} is a prefix and takes {taken}"
                 add(name, Level.WARN, text, f"NCCL_IB_HCA=={hca}")
@@ -162,12 +162,12 @@ def _settings(name: str, host: HostNet, add: Add) -> None:
 def _agreement(
     hosts: Mapping[str, HostNet],
     now: Mapping[str, Prediction],
-    chosen: Mapping[str, tuple[Port, ...]],
+    advised: Mapping[str, tuple[Port, ...]],
     add: Add,
 ) -> None:
     """What differs between hosts; those unlike the most are named."""
     nets = {name: will.net or "" for name, will in now.items() if not will.fatal}
-    for name, net, most in _odd(nets):
+    for name, net, most in _differing(nets):
         text = f"would use {net}, most hosts {most}: they cannot talk to each other"
         add(name, Level.CRITICAL, text)
     layers = {
@@ -175,17 +175,17 @@ def _agreement(
         for name, will in now.items()
         if will.net == "IB"
     }
-    for name, layer, most in _odd(layers):
+    for name, layer, most in _differing(layers):
         add(name, Level.CRITICAL, f"would use {layer} ports, most hosts {most}")
     versions = {name: host.version for name, host in hosts.items() if host.version}
-    for name, version, most in _odd(versions):
+    for name, version, most in _differing(versions):
         add(name, Level.CRITICAL, f"has NCCL {version}, most hosts {most}")
-    counts = {name: len(ports) for name, ports in chosen.items()}
-    for name, count, common in _odd(counts):
+    counts = {name: len(ports) for name, ports in advised.items()}
+    for name, count, common in _differing(counts):
         text = f"has {count} good ports, most hosts {common}"
         add(name, Level.WARN, text, "see which are not ACTIVE: ibstatus")
-    rates = {name: max((p.gbps or 0.0) for p in ports) for name, ports in chosen.items()}
-    for name, rate, best in _odd(rates):
+    rates = {name: max((p.gbps or 0.0) for p in ports) for name, ports in advised.items()}
+    for name, rate, best in _differing(rates):
         text = f"its ports run at {rate:.0f} Gb/s, on most hosts at {best:.0f}"
         add(name, Level.WARN, text, "a bad cable or a port of the switch")
     mtus = {
@@ -193,16 +193,16 @@ def _agreement(
         for name, will in now.items()
         if will.bootstrap is not None and will.bootstrap.mtu
     }
-    for name, mtu, common in _odd(mtus):
+    for name, mtu, common in _differing(mtus):
         add(name, Level.WARN, f"MTU {mtu}, on most hosts {common}")
     everything = {v for host in hosts.values() for v in host.settings if v not in LOCAL}
     for variable in sorted(everything):
         values = {name: host.settings.get(variable, "(unset)") for name, host in hosts.items()}
-        for name, value, usually in _odd(values):
+        for name, value, usually in _differing(values):
             add(name, Level.WARN, f"{variable}={value}, on most hosts {usually}")
 
 
-def _odd(values: Mapping[str, object]) -> list[tuple[str, object, object]]:
+def _differing(values: Mapping[str, object]) -> list[tuple[str, object, object]]:
     """(host, its value, the usual one) of hosts unlike the most; ties: the first is usual."""
     if not values:
         return []
@@ -231,7 +231,7 @@ class Advice:
 def advise(hosts: Mapping[str, HostNet]) -> Advice:
     """What to tell NCCL on ``hosts`` (name -> what it has), and what is wrong."""
     seen = {name: host for name, host in hosts.items() if not host.unread}
-    layer, chosen = _choose(seen)
+    layer, advised = _choose(seen)
     settings: dict[str, str] = {}
     own: dict[str, dict[str, str]] = {name: {} for name in seen}
     if any(host.plugin for host in seen.values()):
@@ -240,7 +240,7 @@ def advise(hosts: Mapping[str, HostNet]) -> Advice:
         settings["NCCL_NET"] = "IB"
         _name(
             "NCCL_IB_HCA",
-            {n: "=" + ",".join(_tokens(seen[n], ports)) for n, ports in chosen.items()},
+            {n: "=" + ",".join(_tokens(seen[n], ports)) for n, ports in advised.items()},
             settings,
             own,
         )
@@ -254,14 +254,14 @@ def advise(hosts: Mapping[str, HostNet]) -> Advice:
     now = {n: predict(h.ports, h.netdevs, h.settings, h.plugin) for n, h in seen.items()}
     then = {
         n: predict(
-            h.ports, h.netdevs, {**_kept(h.settings), **settings, **own.get(n, {})}, h.plugin
+            h.ports, h.netdevs, {**_unadvised(h.settings), **settings, **own.get(n, {})}, h.plugin
         )
         for n, h in seen.items()
     }
-    return Advice(settings, own, now, then, warnings(hosts, now, chosen if layer else {}))
+    return Advice(settings, own, now, then, warnings(hosts, now, advised if layer else {}))
 
 
-def _kept(settings: Mapping[str, str]) -> dict[str, str]:
+def _unadvised(settings: Mapping[str, str]) -> dict[str, str]:
     """Without what the advice replaces as a whole: the choice of network and devices."""
     gone = {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"}
     return {name: value for name, value in settings.items() if name not in gone}
@@ -285,12 +285,12 @@ def _choose(hosts: Mapping[str, HostNet]) -> tuple[str | None, dict[str, tuple[P
     """The link layer for all hosts, and the ports of it on each."""
     usable = {name: _usable(host) for name, host in hosts.items()}
     for layer in (IB, ROCE):
-        chosen = {
+        advised = {
             name: _fastest([port for port in ports if port.layer == layer])
             for name, ports in usable.items()
         }
-        if chosen and all(chosen.values()):
-            return layer, chosen
+        if advised and all(advised.values()):
+            return layer, advised
     return None, {}
 
 
@@ -306,13 +306,13 @@ def _fastest(ports: list[Port]) -> tuple[Port, ...]:
     return tuple(port for port in ports if (port.gbps or 0.0) == best)
 
 
-def _tokens(host: HostNet, chosen: tuple[Port, ...]) -> list[str]:
-    """Device names; with the port where only some of a device's ports are chosen."""
+def _tokens(host: HostNet, advised: tuple[Port, ...]) -> list[str]:
+    """Device names; with the port where only some of a device's ports are advised."""
     return [
         port.device
-        if all(other in chosen for other in host.ports if other.device == port.device)
+        if all(other in advised for other in host.ports if other.device == port.device)
         else port.name
-        for port in chosen
+        for port in advised
     ]
 
 

@@ -174,8 +174,8 @@ class Networks:
             return []
         nets = Counter(one.net for one in hosts.values())
         common = max(nets, key=lambda net: (net != SOCKET, nets[net]))
-        alike = [len(one.devices) for one in hosts.values() if one.net == common]
-        counts = Counter(filter(None, alike))  # some tell their network without its ports
+        port_counts = [len(one.devices) for one in hosts.values() if one.net == common]
+        counts = Counter(filter(None, port_counts))  # some tell their network without its ports
         groups: dict[str, list[int]] = {}
         for node, use in hosts.items():
             what = self._judged(node, use, nets, common) or _ports(
@@ -205,8 +205,8 @@ def meant(settings: Mapping[str, str]) -> str:
     if settings.get("NCCL_NET"):
         return f"NCCL_NET={settings['NCCL_NET']}"
     hca = settings.get("NCCL_IB_HCA", "")
-    chosen = parse_filter(hca)
-    if is_on(settings.get("NCCL_IB_DISABLE", "")) or chosen.negated or not chosen.names:
+    hca_filter = parse_filter(hca)
+    if is_on(settings.get("NCCL_IB_DISABLE", "")) or hca_filter.negated or not hca_filter.names:
         return ""
     return f"NCCL_IB_HCA={hca}"
 
@@ -233,9 +233,9 @@ def _ports(use: NetworkUse, settings: Mapping[str, str], counts: Counter[int]) -
     if not use.devices:
         return ""
     text = settings.get("NCCL_IB_HCA", "")
-    chosen = parse_filter(text)
-    if chosen.exact and not chosen.negated:
-        missing = [name for name in chosen.names if not _fits(chosen, name, use.devices)]
+    hca_filter = parse_filter(text)
+    if hca_filter.exact and not hca_filter.negated:
+        missing = [name for name in hca_filter.names if not _fits(hca_filter, name, use.devices)]
         if missing:
             words = " ".join(name if port < 0 else f"{name}:{port}" for name, port in missing)
             return f"does not use {words}, which NCCL_IB_HCA names"
@@ -248,8 +248,8 @@ def _ports(use: NetworkUse, settings: Mapping[str, str], counts: Counter[int]) -
     return f"uses {own} {ports}, {counts[common]} with {common}: {' '.join(use.devices)}"
 
 
-def _fits(chosen: Filter, name: tuple[str, int], devices: Sequence[str]) -> bool:
+def _fits(hca_filter: Filter, name: tuple[str, int], devices: Sequence[str]) -> bool:
     """Whether one of ``devices`` (``mlx5_0:1``) is what ``name`` of the filter wants."""
-    one = Filter(False, chosen.exact, (name,))
+    one = Filter(False, hca_filter.exact, (name,))
     parts = (device.rpartition(":") for device in devices)
     return any(one.matches(device, int(port)) for device, _, port in parts)

@@ -138,20 +138,20 @@ def predict(
     if plugin and settings.get("NCCL_NET_PLUGIN") != "none" and wanted in ("", plugin):
         return replace(first, net=plugin)
     disabled = is_on(settings.get("NCCL_IB_DISABLE", ""))
-    chosen = () if disabled else _ports(ports, settings.get("NCCL_IB_HCA", ""))
-    if wanted.upper() == "IB" and not chosen:
+    usable_ports = () if disabled else _ports(ports, settings.get("NCCL_IB_HCA", ""))
+    if wanted.upper() == "IB" and not usable_ports:
         why = "NCCL_IB_DISABLE=1" if disabled else "no port is ACTIVE and let pass"
         return Prediction(None, fatal=f"NCCL_NET=IB but {why}")
-    if chosen and wanted.upper() in ("", "IB"):
-        return replace(first, net="IB", ports=chosen, interfaces=())
+    if usable_ports and wanted.upper() in ("", "IB"):
+        return replace(first, net="IB", ports=usable_ports, interfaces=())
     if wanted.upper() not in ("", "IB", "SOCKET"):
         return Prediction(None, fatal=f"NCCL_NET={wanted}: no such network plugin")
     return first
 
 
 def _ports(ports: Sequence[Port], text: str) -> tuple[Port, ...]:
-    chosen = parse_filter(text)
-    return tuple(p for p in ports if p.active and chosen.passes(p.device, p.number))[:MOST_PORTS]
+    hca = parse_filter(text)
+    return tuple(p for p in ports if p.active and hca.passes(p.device, p.number))[:MOST_PORTS]
 
 
 def _interfaces(netdevs: Sequence[Netdev], text: str) -> tuple[Netdev, ...]:

@@ -128,13 +128,13 @@ def next_round(
     known = rank_pairs(pairs, slow)
     met = {frozenset((pair.a, pair.b)) for pair in pairs}
     free = [host for host in hosts if host in known.fine]
-    chosen = []
+    next_pairs = []
     for host in doubtful(hosts, known):
         partner = next((one for one in free if frozenset((one, host)) not in met), None)
         if partner is not None:
             free.remove(partner)
-            chosen.append((partner, host))
-    return chosen + [pair for pair in tournament(free, nth) if frozenset(pair) not in met]
+            next_pairs.append((partner, host))
+    return next_pairs + [pair for pair in tournament(free, nth) if frozenset(pair) not in met]
 
 
 def doubtful(hosts: Sequence[int], known: PairRanking) -> list[int]:

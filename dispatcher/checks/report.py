@@ -21,7 +21,17 @@ from types import MappingProxyType
 from typing import Any
 
 from dispatcher.checks import gpu, health, network, xid
-from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, alike, checked, each
+from dispatcher.checks.check import (
+    Asked,
+    Check,
+    Finding,
+    Level,
+    Seen,
+    Unread,
+    checked,
+    each,
+    same_everywhere,
+)
 
 PREFIX = "site/"
 #: characters of a text that are kept
@@ -56,11 +66,11 @@ def _one(seen: Seen, check: str) -> Finding:
     lines = [line for line in reading.text.splitlines() if line.startswith("{")]
     if not lines:
         raise Unread(f"no JSON line; {reading.why()}" if reading.status else "no JSON line")
-    said = json.loads(lines[-1])
-    level = said.get("level")
+    answer = json.loads(lines[-1])
+    level = answer.get("level")
     if level not in ("OK", "WARN", "CRITICAL"):
         raise Unread(f"unknown level {level!r:.40}")
-    text, remedy = said.get("text", ""), said.get("remedy")
+    text, remedy = answer.get("text", ""), answer.get("remedy")
     if not isinstance(text, str) or not isinstance(remedy, str | None):
         raise Unread("text or remedy is not a string")
     return Finding(Level[level], text[:MOST], remedy[:MOST] if remedy else None)
@@ -90,18 +100,34 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
     """The checks that ``--full`` adds. xid_levels: what a site says of Xid numbers."""
     reset = "nvidia-smi -q, on both"
     found = [
-        Check("model", "equal GPUs: name, memory, VBIOS", alike(gpu.inventory, Level.WARN, reset)),
+        Check(
+            "model",
+            "equal GPUs: name, memory, VBIOS",
+            same_everywhere(gpu.inventory, Level.WARN, reset),
+        ),
         Check("used", "nobody holds GPU memory", each(gpu.used)),
         Check("ecc", "no uncorrected memory errors", each(gpu.ecc)),
         Check("rows", "no memory row waits to be remapped", each(gpu.remapped)),
         Check("clocks", "nothing slows the GPUs down", each(gpu.clocks)),
-        Check("power", "equal power limits", alike(gpu.power, Level.WARN, "nvidia-smi -pl WATTS")),
+        Check(
+            "power",
+            "equal power limits",
+            same_everywhere(gpu.power, Level.WARN, "nvidia-smi -pl WATTS"),
+        ),
         Check("pcie", "all PCIe lanes", each(gpu.pcie)),
-        Check("nvlink", "all NVLinks", alike(gpu.nvlink, Level.CRITICAL, "nvidia-smi nvlink -s")),
+        Check(
+            "nvlink",
+            "all NVLinks",
+            same_everywhere(gpu.nvlink, Level.CRITICAL, "nvidia-smi nvlink -s"),
+        ),
         Check("nvswitch", "the GPUs have joined the fabric", each(gpu.fabric)),
         Check("manager", "the fabric manager runs", each(network.manager)),
         Check("xid", "no Xid in the kernel's log", each(xid.xid({**xid.TABLE, **xid_levels}))),
-        Check("rdma", "equal RDMA ports, ACTIVE", alike(network.ports, Level.CRITICAL, "ibstatus")),
+        Check(
+            "rdma",
+            "equal RDMA ports, ACTIVE",
+            same_everywhere(network.ports, Level.CRITICAL, "ibstatus"),
+        ),
         Check("errors", "no new errors of RDMA ports", each(network.counters)),
         Check("mounts", "shared file systems are mounted", health.mounts),
     ]

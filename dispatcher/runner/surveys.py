@@ -122,12 +122,12 @@ def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
         return Answer(problem=why, lost=True, hint=failure.hint)
     if isinstance(outcome, TimedOut):
         return Answer(problem=f"no answer within {outcome.seconds:.0f} s", lost=True)
-    said = bytes(answers.err.get(node, b"")).decode("utf-8", "backslashreplace").strip()
-    if payload.NO_PYTHON_MARK in said:
-        looked = said.partition(payload.NO_PYTHON_MARK)[2]
+    errors_text = bytes(answers.err.get(node, b"")).decode("utf-8", "backslashreplace").strip()
+    if payload.NO_PYTHON_MARK in errors_text:
+        looked = errors_text.partition(payload.NO_PYTHON_MARK)[2]
         return Answer(problem=f"no python there; looked for {looked[:400]}")
     if outcome != Exited(0):
-        last = said.splitlines()[-1][-400:] if said else "nothing"
+        last = errors_text.splitlines()[-1][-400:] if errors_text else "nothing"
         return Answer(problem=f"the survey failed; it said: {last}")
     first, _, rest = bytes(answers.out.get(node, b"")).partition(b"\n")
     try:
@@ -290,14 +290,14 @@ def play_round(
         [hosts[host] for host in playing], [reading], transport_for,
         seconds=limit + 4.0, connect=connect,
     )  # fmt: skip
-    said = {
-        host: _said(answer.readings.get("pair"), answer.problem)
+    measured = {
+        host: _measured(answer.readings.get("pair"), answer.problem)
         for host, answer in zip(playing, answers, strict=True)
     }
-    return [_pair(a, b, said[a], said[b]) for a, b in pairs]
+    return [_pair(a, b, measured[a], measured[b]) for a, b in pairs]
 
 
-def _said(reading: Reading | None, problem: str) -> tuple[float | None, float | None, str]:
+def _measured(reading: Reading | None, problem: str) -> tuple[float | None, float | None, str]:
     """(latency, bytes/s received, what went wrong) of one end."""
     if reading is None:
         return None, None, problem

@@ -256,7 +256,7 @@ class Fetching(CopyHandler):
         self._archives[node] = file
         try:
             while True:
-                copy.bytes += file.write(reader.piece())
+                copy.bytes += file.write(reader.chunk())
                 if copy.bytes > self._limit + _TAR_OVERHEAD:
                     raise BadArchive(f"more than {self._limit} bytes")
         except Ended:

@@ -62,7 +62,7 @@ class FrameReader:
     """
 
     def __init__(self, largest: int) -> None:
-        self._pieces: queue.Queue[bytes] = queue.Queue(_WAITING)
+        self._chunks: queue.Queue[bytes] = queue.Queue(_WAITING)
         self._frames = copy_frames.frames(largest)
         self._come: list[tuple[int, bytes]] = []  # the next one last
         self._rest = b""  # what came behind the first line
@@ -78,7 +78,7 @@ class FrameReader:
         """The host said ``data``; waits while much of it is not yet read."""
         while not self._deaf:
             try:
-                return self._pieces.put(data, timeout=_POLL)
+                return self._chunks.put(data, timeout=_POLL)
             except queue.Full:
                 continue
         return None
@@ -97,14 +97,14 @@ class FrameReader:
         """The first ``size`` bytes. Raises: Ended."""
         first = b""
         while len(first) < size:
-            first += self.piece()
+            first += self.chunk()
         self._rest = first[size:]
         return first[:size]
 
     def frame(self) -> tuple[int, bytes]:
         """The next frame. Raises: Ended, Malformed."""
         while not self._come:
-            come = self._frames.feed(self.piece())
+            come = self._frames.feed(self.chunk())
             self._come += [(kind, body) for _, kind, body in reversed(come)]
         return self._come.pop()
 
@@ -112,18 +112,18 @@ class FrameReader:
         """The next frame, which must hold a value. Raises: Ended, Malformed."""
         return copy_frames.value_of(*self.frame())
 
-    def piece(self) -> bytes:
+    def chunk(self) -> bytes:
         """What comes next, of a host that sends no frames. Raises: Ended."""
         if self._rest:
             rest, self._rest = self._rest, b""
             return rest
         while not self._deaf:
             try:
-                piece = self._pieces.get(timeout=_POLL)
+                chunk = self._chunks.get(timeout=_POLL)
             except queue.Empty:
                 continue
-            if piece:
-                return piece
+            if chunk:
+                return chunk
             break
         raise Ended
 

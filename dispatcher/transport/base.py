@@ -381,8 +381,9 @@ class Keepalive(Value):
 
     def limits(self, interval: float | None, count: int | None) -> tuple[float, int]:
         """The host's interval and number; ``interval`` and ``count`` are its ssh_config's."""
-        said = interval if self.seconds is None else self.seconds
-        return self.otherwise if said is None else said, ALIVE_COUNT if count is None else count
+        seconds = interval if self.seconds is None else self.seconds
+        seconds = self.otherwise if seconds is None else seconds
+        return seconds, ALIVE_COUNT if count is None else count
 
 
 #: for where somebody else watches

@@ -30,7 +30,7 @@ from dispatcher.remote.protocol.frames import (
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.loop import ConnectGate
 from dispatcher.runner.run.host_thread import HostThread
-from dispatcher.runner.run.output_intake import alike
+from dispatcher.runner.run.output_intake import dedup_body
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READY = control(
@@ -380,7 +380,7 @@ def test_output_that_comes_together_goes_on_together(watch: Callable[..., Watche
 def test_what_is_pointed_at_counts_in_full(watch: Callable[..., Watched]) -> None:
     link = ScriptedLink([])
     watched = watch(link)
-    watched.host._body = alike(1 << 16)
+    watched.host._body = dedup_body(1 << 16)
     same = encode(SAME, SPAN.pack(1, 2), 7, 2)
     link.say(SYNC + READY + encode(OUTPUT, b"abc", 6, 1) + same * 2)
     link.say(encode(ENDED, COUNT.pack(4), 7, 2))

@@ -389,9 +389,9 @@ class HostThread(threading.Thread):
     def _late(self, link: Link) -> Failure:
         """The agent did not answer in time; quote what the host said instead."""
         self._take_errors(link)
-        said = remote_said(bytes(self._errors) or self._scanner.finish())
+        last_words = remote_said(bytes(self._errors) or self._scanner.finish())
         return Failure(
             Kind.TIMEOUT,
-            f"no answer from the agent within {self._boot_timeout:.0f} s{said}",
+            f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",
             hint=f"slow login files on that host? try: time ssh {self._target.host} true",
         )

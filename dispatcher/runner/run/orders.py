@@ -251,7 +251,7 @@ def release_order(world: int, fence: str, epoch: int, packets: Sequence[bytes]) 
     return Common(control("pmi_release", world=world, fence=fence, epoch=epoch, keys=packets))
 
 
-def look_order(action: QueryInside) -> bytes:
+def query_order(action: QueryInside) -> bytes:
     """The order to say who is inside MPI, with what finds that out."""
     versions = [list(library) for library in action.versions]
     parts = payload.parts(("pmi.mpi_library",))
@@ -296,13 +296,13 @@ def _common(
     environments: Sequence[Mapping[str, str]],
 ) -> tuple[list[list[bytes]], list[list[list[bytes]]]]:
     """What all ``environments`` share, and what each has of its own, as ``pairs``."""
-    alike = {
+    common = {
         name: value
         for name, value in environments[0].items()
         if all(env.get(name) == value for env in environments)
     }
-    own = [pairs((n, v) for n, v in env.items() if n not in alike) for env in environments]
-    return pairs(alike.items()), own
+    own = [pairs((n, v) for n, v in env.items() if n not in common) for env in environments]
+    return pairs(common.items()), own
 
 
 def pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:

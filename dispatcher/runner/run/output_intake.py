@@ -67,7 +67,7 @@ def window_of(plan: JobPlan, n_hosts: int) -> int:
 
 def bodies(window: int) -> Body:
     """What reads the output frames of one link, whose agent was told of this ``window``."""
-    return alike(window) if window else literal
+    return dedup_body(window) if window else literal
 
 
 def literal(frame: Frame) -> bytes:
@@ -77,7 +77,7 @@ def literal(frame: Frame) -> bytes:
     return frame.body
 
 
-def alike(size: int) -> Body:
+def dedup_body(size: int) -> Body:
     """What reads the frames that an ``remote.protocol.dedup.Equal`` of ``size`` made,
     in their order.
     """

@@ -296,9 +296,9 @@ class Runner(EventLoop):
                     number = self._run.host_at(node)
                     self._hosts[number].send(pmix_order(self.plan, node))
                 case act.QueryInside(node):
-                    from dispatcher.runner.run.orders import look_order
+                    from dispatcher.runner.run.orders import query_order
 
-                    self._hosts[node].send(look_order(action))
+                    self._hosts[node].send(query_order(action))
                 case act.AskWaiting(node, world, fence, epoch, seconds):
                     self._send(
                         node, "pmi_who", world=world, fence=fence, epoch=epoch, seconds=seconds

@@ -132,9 +132,9 @@ class Client:
             else:
                 self._channels.pop(number, None)
         if isinstance(found, Failure):
-            said: dict[str, Any] = {"kind": found.kind.value, "why": found.why}
-            said |= {"hint": found.hint, "retryable": found.retryable}
-            self._out.put(message(FAILED, number, **said))
+            failure: dict[str, Any] = {"kind": found.kind.value, "why": found.why}
+            failure |= {"hint": found.hint, "retryable": found.retryable}
+            self._out.put(message(FAILED, number, **failure))
         elif channel is None:
             self._out.put(message(NOT_POOLED, number))
         elif wanted:
@@ -171,7 +171,7 @@ class Client:
                 late.pop(number, None)
                 channel = self._channels.get(number)
                 if channel is not None:
-                    out += channel.said()
+                    out += channel.output_frames()
                     if channel.look_at is not None:
                         late[number] = channel.look_at
                     if channel.over:
@@ -264,7 +264,7 @@ class Channel:
 
     # -- what the host says, on the thread that hands back ---------------------------------------
 
-    def said(self) -> list[bytes]:
+    def output_frames(self) -> list[bytes]:
         """Frames of what has come and the client has credit for."""
         frames: list[bytes] = []
         left = _TURN

@@ -66,10 +66,10 @@ def name() -> str:
 def there() -> bool:
     """Whether there may be a daemon to call; no more than a look at the file."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    places = [state_folder() / "kept"]
+    folders = [state_folder() / "kept"]
     if runtime.startswith("/"):
-        places.append(Path(runtime, "dispatch"))
-    return any((place / name()).exists() for place in places)
+        folders.append(Path(runtime, "dispatch"))
+    return any((place / name()).exists() for place in folders)
 
 
 def dial() -> socket.socket | None:
@@ -178,7 +178,7 @@ def fields(body: bytes) -> dict[str, Any]:
 LIMIT = 10.0
 
 
-def ask(kind: int, **said: Any) -> dict[str, Any] | None:
+def ask(kind: int, **order: Any) -> dict[str, Any] | None:
     """What the daemon answers to LIST, or DROP of ``hosts``; None where there is none.
 
     Raises: UsageError if its folder is not ours alone; OSError, Malformed.
@@ -188,7 +188,7 @@ def ask(kind: int, **said: Any) -> dict[str, Any] | None:
         return None
     with link:
         link.settimeout(LIMIT)
-        link.sendall(message(kind, **said))
+        link.sendall(message(kind, **order))
         frames, answers = Frames(LARGEST), list[tuple[int, int, bytes]]()
         while not answers:
             data = link.recv(1 << 16)

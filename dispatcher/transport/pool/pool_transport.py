@@ -57,14 +57,14 @@ class PoolConnection:
         self._thread = threading.Thread(target=self._run, name="transport:pool:read", daemon=True)
         self._thread.start()
 
-    def order(self, **said: Any) -> PoolLink:
-        """Ask for the command that ``said`` describes. Raises: LinkClosed."""
+    def order(self, **wanted: Any) -> PoolLink:
+        """Ask for the command that ``wanted`` describes. Raises: LinkClosed."""
         number = next(self._numbers)
         with self._lock:
             if self._over:
                 raise LinkClosed("the daemon is gone")
             link = self._links[number] = PoolLink(self, number)
-        self.send(number, mux.OPEN, json.dumps(said).encode())
+        self.send(number, mux.OPEN, json.dumps(wanted).encode())
         return link
 
     def send(self, channel: int, kind: int, body: bytes = b"") -> None:
@@ -129,10 +129,10 @@ class PoolLink(MuxLink):
         self._answer = kind, body
 
     def _ending_of(self, body: bytes) -> tuple[Ending, Failure | None]:
-        said = fields(body)
-        silence = said.get("silence")
+        answer = fields(body)
+        silence = answer.get("silence")
         lost = None if silence is None else Failure(Kind.UNREACHABLE, silence)
-        return Ending(said.get("code"), said.get("signal")), lost
+        return Ending(answer.get("code"), answer.get("signal")), lost
 
     def resize(self, window: Window) -> None:
         size = {"columns": window.columns, "rows": window.rows}
@@ -295,7 +295,7 @@ def _failure(kind: int, body: bytes) -> Failure | None:
     if kind != FAILED:
         return None
     try:
-        said = fields(body)
-        return Failure(Kind(said["kind"]), str(said["why"]), said["hint"], bool(said["retryable"]))
+        sent = fields(body)
+        return Failure(Kind(sent["kind"]), str(sent["why"]), sent["hint"], bool(sent["retryable"]))
     except (Malformed, ValueError, KeyError):
         return None

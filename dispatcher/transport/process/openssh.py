@@ -123,11 +123,11 @@ class SshLink(ChildLink):
     """A child link that knows what ssh's end means."""
 
     host = ""
-    _heard = False
+    _answered = False
 
     def read(self, limit: int) -> bytes | None:
         data = super().read(limit)
-        self._heard = self._heard or bool(data)
+        self._answered = self._answered or bool(data)
         return data
 
     def ending(self, timeout: float) -> Ending:
@@ -145,7 +145,7 @@ class SshLink(ChildLink):
 
     def failure(self, timeout: float) -> Failure | None:
         deadline = time.monotonic() + timeout
-        if self._heard or self._wait(timeout) != SSH_FAILED:
+        if self._answered or self._wait(timeout) != SSH_FAILED:
             return None
         words = self._first_errors(min(1.0, max(0.1, deadline - time.monotonic())))
         return classify(words.decode("utf-8", "replace"), self.host)

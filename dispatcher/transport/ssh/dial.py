@@ -138,11 +138,11 @@ class _Race:
         return self._failure()
 
     def _start(self, family: socket.AddressFamily, address: tuple[object, ...]) -> None:
-        shown = str(address[0])
+        text = str(address[0])
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            self._errors.append((error.errno or 0, shown))
+            self._errors.append((error.errno or 0, text))
             return
         sock.setblocking(False)
         try:
@@ -153,18 +153,18 @@ class _Race:
             status = error.errno or errno.EINVAL
         if status not in (0, errno.EINPROGRESS):
             sock.close()
-            self._errors.append((status, shown))
+            self._errors.append((status, text))
             return
-        self._running[sock.fileno()] = (sock, shown)
+        self._running[sock.fileno()] = (sock, text)
         self._poller.register(sock, select.POLLOUT)
 
     def _finish(self, descriptor: int) -> socket.socket | None:
-        sock, shown = self._running.pop(descriptor)
+        sock, text = self._running.pop(descriptor)
         self._poller.unregister(descriptor)
         status = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if status:
             sock.close()
-            self._errors.append((status, shown))
+            self._errors.append((status, text))
             return None
         sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -174,23 +174,23 @@ class _Race:
         return sock
 
     def _failure(self) -> Failure:
-        told = "; ".join(
-            f"{shown}: {os.strerror(code).lower()}" for code, shown in self._errors[:4]
+        errors = "; ".join(
+            f"{text}: {os.strerror(code).lower()}" for code, text in self._errors[:4]
         )
         codes = {code for code, _ in self._errors}
-        silent = [shown for _, shown in self._running.values()]
+        silent = [text for _, text in self._running.values()]
         silent += [str(address[0]) for _, address in self._waiting]
         where = f"port {self._port}"
         if silent:
-            more = f"; {told}" if told else ""
+            more = f"; {errors}" if errors else ""
             return Failure(
                 Kind.TIMEOUT, f"connection: no answer from {', '.join(silent[:4])} {where}{more}"
             )
         if errno.ECONNREFUSED in codes:
             return Failure(
-                Kind.REFUSED, f"{told} ({where})", hint=f"is sshd running on {self._host}?"
+                Kind.REFUSED, f"{errors} ({where})", hint=f"is sshd running on {self._host}?"
             )
         if errno.ETIMEDOUT in codes:
-            return Failure(Kind.TIMEOUT, f"{told} ({where})")
+            return Failure(Kind.TIMEOUT, f"{errors} ({where})")
         busy = bool(codes.intersection(_RETRY_LATER)) or errno.ECONNRESET in codes
-        return Failure(Kind.UNREACHABLE, f"{told or 'no address'} ({where})", retryable=busy)
+        return Failure(Kind.UNREACHABLE, f"{errors or 'no address'} ({where})", retryable=busy)

@@ -367,11 +367,11 @@ def _dropped(session: Session, problem: BaseException | None) -> Failure:
         for part in (session.before_banner, session.goodbye, session.stream.words())
         if part
     )
-    said = f": {words}" if words else ""
+    last_words = f": {words}" if words else ""
     if "authentication failures" in session.goodbye.lower():
-        return Failure(Kind.AUTH, f"the host hung up{said}")
+        return Failure(Kind.AUTH, f"the host hung up{last_words}")
     # An sshd that locks us out for a while says so; trying again prolongs it.
     retryable = "not allowed at this time" not in words.lower()
     reason = getattr(problem, "strerror", None)
     how = reason.lower() if reason else "closed by the host"
-    return Failure(Kind.DROPPED, f"{session.steps.name}: {how}{said}", retryable=retryable)
+    return Failure(Kind.DROPPED, f"{session.steps.name}: {how}{last_words}", retryable=retryable)

@@ -284,8 +284,8 @@ def refused(
         for path in config.identity_files
         if notice.startswith((f"{path}:", f"{path}-cert.pub:"))
     }
-    said = [f"refused: {', '.join(one.label for one in tried)}"] if tried else []
-    why = f"{user}: {'; '.join([*said, *list(unusable.values())[:3]])}"
+    reasons = [f"refused: {', '.join(one.label for one in tried)}"] if tried else []
+    why = f"{user}: {'; '.join([*reasons, *list(unusable.values())[:3]])}"
     for path, notice in unusable.items():
         if "passphrase" in notice:
             return Failure(Kind.AUTH, why, f"ssh-add {shlex.quote(path)}")

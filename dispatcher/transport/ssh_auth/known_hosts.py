@@ -206,15 +206,15 @@ class KnownHosts:
         found += [e for pattern, e in self._patterns if matches_list(name, pattern, lower=True)]
         found += self._unhashed(name.encode())
         damaged = {entry: why for entry in found if (why := entry.key_problem())}
-        told = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
+        skipped = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
         with self._lock:
-            self.notices += [notice for notice in told if notice not in self.notices]
+            self.notices += [notice for notice in skipped if notice not in self.notices]
         marked: dict[str, list[Entry]] = {"": [], _AUTHORITY: [], _REVOKED: []}
         for entry in found:
             if entry not in damaged:
                 marked[entry.marker].append(entry)
         keys, authorities, revoked = (tuple(entries) for entries in marked.values())
-        return KeysOf(keys, authorities, revoked, told)
+        return KeysOf(keys, authorities, revoked, skipped)
 
     def learn(self, path: str, name: str, kind: str, blob: bytes, *, hashed: bool) -> None:
         """Trust a new key from now on and append it to ``path`` (0600, synced to disk).

@@ -345,9 +345,9 @@ def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
     if not lookup.active:
         return
     if keyword in REPEATED:
-        kept = raw.setdefault(keyword, [])
-        if words[0] not in kept:
-            kept.append(words[0])
+        values = raw.setdefault(keyword, [])
+        if words[0] not in values:
+            values.append(words[0])
             lookup.origins.setdefault(keyword, line.place)
     elif keyword in SINGLE | LISTS | RAW and keyword not in raw:
         raw[keyword] = words

@@ -15,7 +15,7 @@ from dispatcher.remote.protocol.frames import (
     WireError,
     encode,
 )
-from dispatcher.runner.run.output_intake import alike
+from dispatcher.runner.run.output_intake import dedup_body
 from remote.driver import Agent
 
 SIZE = 64 << 10
@@ -33,7 +33,7 @@ class Ends:
     def __init__(self, size: int = SIZE) -> None:
         self.equal = Deduplicator(size)
         self.decoder = Decoder()
-        self.body = alike(size)
+        self.body = dedup_body(size)
         self.got: dict[tuple[int, int], bytes] = {}
         self.crossed = 0
 
@@ -135,7 +135,7 @@ class Opened(Decoder):
     def __init__(self) -> None:
         super().__init__()
         self.size = 0
-        self.body = alike(SIZE)
+        self.body = dedup_body(SIZE)
 
     def feed(self, data: bytes) -> list[Frame]:
         self.size += len(data)
