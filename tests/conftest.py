@@ -27,8 +27,8 @@ from dispatcher.api.report import replay
 settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("fast", settings.get_profile("steady"), max_examples=30)
 settings.register_profile("search", deadline=None, max_examples=2000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 pytest_addoption = tiers.pytest_addoption
@@ -37,6 +37,8 @@ pytest_addoption = tiers.pytest_addoption
 def pytest_configure(config: pytest.Config) -> None:
     hear_signals()
     tiers.configure(config)
+    usual = "fast" if config.getoption("--fast") else "steady"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
     if workers.is_worker(config):
         workers.settle_in(config)
         config.pluginmanager.register(workers.OneAlone(config))

@@ -15,13 +15,13 @@ TESTBED = TESTS.parent / "scripts" / "testbed"
 
 #: functions and methods that assert for those who call them, or fail after their limit, and where
 HELPERS = {
-    "accepted": ["transport/ssh_auth/test_host_keys.py"],
+    "accepted": ["transport/conftest.py"],
     "clean": ["faults/conftest.py"],
     "compare": ["transport/ssh_config/test_ssh_config.py"],
     "ends": ["faults/conftest.py", "runs/run/test_ignored_signals.py"],
     "finish": ["remote/driver.py"],
     "is_gone": ["remote/driver.py"],
-    "refused": ["transport/ssh_auth/test_host_keys.py", "transport/ssh_auth/test_refusals.py"],
+    "refused": ["transport/conftest.py"],
     "until": ["remote/driver.py", "runs/seat.py", "transport/conftest.py", "typist.py"],
     "wait_for": ["remote/driver.py", "cluster.py"],
 }

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+#: of projects that tests make up
+MADE_UP = {"dispatcher.m", "dispatcher.core.adult"}
 STATEMENT = re.compile(
     r"(?:\bfrom (dispatcher[\w.]*) import (\([^()]*\)|[\w, ]+)|\bimport (dispatcher[\w.]*))"
 )
@@ -57,6 +59,8 @@ def test_every_import_in_a_text_finds_its_module() -> None:
     assert len(wanted) > 100
     missing = []
     for module, uses in wanted.items():
+        if module in MADE_UP:
+            continue
         there = names_in(module)
         missing += [(file, module, name) for name, file in uses if name not in there]
     assert not missing

@@ -52,13 +52,13 @@ with open(place + "/wrote-" + os.environ["RANK"], "w") as file:
 #: dispatch with log files on a disk that takes ``DISK``
 SLOW = f"""
 import sys, time
-from dispatcher.output.files import rotation
+from dispatcher.output.files import rank_logs
 from dispatcher.cli import console
-write = rotation.write_all
+write = rank_logs.write_all
 def slowly(fd, data):
     time.sleep(len(data) / {DISK})
     write(fd, data)
-rotation.write_all = slowly
+rank_logs.write_all = slowly
 sys.argv[0] = "dispatcher"
 console()
 """

@@ -118,11 +118,11 @@ def test_agrees_with_clustershell_where_it_is_right(text: str) -> None:
 
 
 def test_a_bomb_is_refused_before_anything_is_allocated() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     for text in ("n[0-999999999]", "a[0-99999]b[0-99999]c[0-99999]", "n[0-999999999999999999]"):
         with pytest.raises(HostsetError, match="too many hosts"):
             expand(text)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_a_long_text_is_refused_before_it_is_looked_at() -> None:
@@ -209,9 +209,9 @@ def test_folding_loses_no_name(names: list[str]) -> None:
 
 def test_many_names_of_several_numbers_fold_fast_and_whole() -> None:
     names = [f"r{i % 37}c{i % 41}n{i % 43:02}-ib" for i in range(4000)]
-    started = time.perf_counter()
+    started = time.process_time()
     short = fold([*names, "login", "x y"])
-    assert time.perf_counter() - started < 20.0
+    assert time.process_time() - started < 20.0
     assert short.endswith(",x y")
     assert set(expand(short.removesuffix(",x y"))) == {*names, "login"}
     assert fold(f"10.0.{i // 200}.{i % 200}" for i in range(400)) == (

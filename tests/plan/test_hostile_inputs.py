@@ -53,10 +53,10 @@ def test_ends_as_a_usage_error_that_says_why(
     hostile: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # so that no value names a file
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(UsageError) as caught:
         give(hostile)
-    assert time.perf_counter() - started < 20.0  # it must not explode
+    assert time.process_time() - started < 20.0  # it must not explode
     assert caught.value.exit_code == errors.USAGE
     assert hostile.expected in caught.value.message
     shown = caught.value.message + (caught.value.hint or "")

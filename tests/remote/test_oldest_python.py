@@ -47,9 +47,11 @@ def test_and_it_would_be_seen(tmp_path: Path, newer: str) -> None:
     assert "require" in violations(tmp_path / "newer.py")
 
 
-@pytest.mark.parametrize("path", sorted(SENT.rglob("*.py")), ids=lambda path: path.stem)
-def test_it_is_in_the_words_of_the_oldest(path: Path) -> None:
-    ast.parse(path.read_text(encoding="utf-8"), feature_version=payload.OLDEST_PYTHON)
+def test_it_is_in_the_words_of_the_oldest() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in SENT.rglob("*.py")}
+    for path, source in sources.items():
+        ast.parse(source, str(path), feature_version=payload.OLDEST_PYTHON)
+    assert len(sources) > 20
 
 
 @pytest.mark.parametrize("python", new_enough(), ids="{0[0]}.{0[1]}".format)

@@ -252,6 +252,7 @@ def test_a_busy_host_is_given_time_between_tries(watch: Callable[..., Watched]) 
     assert time.monotonic() - began >= 0.05 + 0.1 + 0.2
 
 
+@pytest.mark.alone
 def test_who_is_closed_between_two_tries_ends_at_once(watch: Callable[..., Watched]) -> None:
     dropped = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
     watched = watch(*[dropped] * 9)

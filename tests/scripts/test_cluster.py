@@ -393,6 +393,7 @@ def test_a_killed_keeper_takes_the_hosts_along_and_the_name_is_free(
     with cluster:
         os.kill(cluster._record.keeper, signal.SIGKILL)
         wait_for(lambda: not leftovers(name), 10, lambda: f"hosts died: {leftovers(name)}")
+        wait_for(lambda: gone(cluster._record.keeper), 10, "the keeper is dead")
         stale = subprocess.run(cluster.argv(["true"]), capture_output=True, text=True, check=False)
         assert stale.returncode == 2
         assert "keeper is dead" in stale.stderr

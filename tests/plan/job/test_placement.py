@@ -100,7 +100,7 @@ def test_oversubscription_respects_every_bound(
 @pytest.mark.parametrize("map_by", ["block", "node"])
 def test_a_lopsided_cluster_is_placed_fast(map_by: str) -> None:
     room = [4096] + [1] * 65535
-    started = time.perf_counter()
+    started = time.process_time()
     counts = shares(room, sum(room), map_by=map_by)
     assert sum(len(ranks) for ranks in ranks_of(counts, map_by)) == sum(room)
-    assert time.perf_counter() - started < 20.0
+    assert time.process_time() - started < 20.0

@@ -79,6 +79,7 @@ def test_nothing_is_left(cluster: Cluster, transport: str, how: str) -> None:
     wait_for(lambda: not cluster.on_hosts(), 15, lambda: cluster.on_hosts())
 
 
+@pytest.mark.alone
 def test_a_background_process_does_not_hold_us(cluster: Cluster) -> None:
     began = time.monotonic()
     done = run(cluster, "-w", "n1", "--shell", "sleep 8 & echo started")

@@ -18,7 +18,7 @@ BAR = 'for i in 1 2 3; do printf "\\r$i of 3"; sleep 0.4; done; echo; echo "end 
 def test_a_run_with_bars(seat: Seat) -> None:
     seat.start("-H", "localhost:2", "--no-python", "bash", "-c", BAR)
     lines = seat.until(lambda lines: "[1] 2 of 3" in lines)
-    assert "[0] 2 of 3" in lines
+    assert any(line.startswith("[0] ") for line in lines)
     assert "1 host: 1 running" in status_of(lines)
     assert "2 ranks: 2 running" in status_of(lines)
     code, lines = seat.end()
