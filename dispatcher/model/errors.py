@@ -77,6 +77,10 @@ class InternalError(DispatchError):
     """A state that must not happen; the message carries the last events."""
 
 
+#: characters that are shown before a mistake far to the right
+_NEAR = 60
+
+
 @value
 class Problem(Value):
     """One mistake in a text the user wrote.
@@ -101,15 +105,12 @@ class Problem(Value):
         return f"{place}: " if place else ""
 
     def __str__(self) -> str:
-        shown = self.text.replace("\t", " ")
-        lines = [
-            self.where + self.message,
-            f"  {shown}",
-            "  " + " " * (self.column - 1) + "^" * max(1, self.width),
-        ]
-        if self.hint:
-            lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+        before, text = self.column - 1, self.text.replace("\t", " ")
+        if before >= 2 * _NEAR:  # far to the right: what stands around it is shown
+            before, text = _NEAR + 3, "..." + text[before - _NEAR :]
+        caret = " " * before + "^" * max(1, self.width)
+        lines = [self.where + self.message, f"  {text}", f"  {caret}"]
+        return "\n".join([*lines, *([f"  hint: {self.hint}"] if self.hint else [])])
 
 
 class HostfileError(UsageError):

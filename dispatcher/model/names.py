@@ -191,26 +191,10 @@ def display(line: str, limit: int = 400) -> str:
     return "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in cut)
 
 
-class _FarProblem(Problem):
-    """A mistake far to the right: shown by its surroundings, the caret under the right place."""
-
-    def __str__(self) -> str:
-        start = self.column - 1 - _BEFORE
-        near = Problem("", 0, _BEFORE + 4, "..." + self.text[start:], "")
-        shown = str(near).split("\n", 1)[1]
-        return "\n".join(
-            [self.where + self.message, shown, *([f"  hint: {self.hint}"] if self.hint else [])]
-        )
-
-
-_BEFORE, _AFTER = 60, 40
-
-
 def problem(source: str, number: int, line: str, bad: BadName, width: int = 1) -> Problem:
     """The mistake ``bad`` of line ``number``, fit to be printed whatever the line holds."""
-    text = display(line, bad.offset + _AFTER)
-    kind = Problem if bad.offset < 2 * _BEFORE else _FarProblem
-    return kind(source, number, bad.offset + 1, text, bad.message, bad.hint, width)
+    text = display(line, bad.offset + 40)
+    return Problem(source, number, bad.offset + 1, text, bad.message, bad.hint, width)
 
 
 def parse_count(text: str, flag: str, high: int = MOST_RANKS) -> int:

@@ -7,6 +7,7 @@ Events of ``core.events.run_events`` that mean the same here are used as they ar
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 
 from dispatcher.core.events.run_events import Event
@@ -137,8 +138,8 @@ def own_code(outcome: Outcome) -> int:
     match outcome:
         case Exited(code):
             return code
-        case Killed(signal):
-            return errors.SIGNAL_BASE + _SIGNALS.get(signal, 0)
+        case Killed(name):  # the host may run another system, so its number is not asked for
+            return errors.SIGNAL_BASE + signal.Signals.__members__.get(f"SIG{name}", 0)
         case TimedOut():
             return errors.TIME_LIMIT
         case Interrupted(signum):
@@ -166,10 +167,3 @@ def exit_code(outcomes: Iterable[Outcome], *, largest: bool = False) -> int:
     if any(isinstance(outcome, Failed) for outcome in bad):
         return errors.CLUSTER
     return errors.TIME_LIMIT if any(isinstance(o, TimedOut) for o in bad) else 1
-
-
-#: signal(7), x86 and ARM; a host may run another system, so names travel and not numbers
-_SIGNALS = {
-    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9,
-    "USR1": 10, "SEGV": 11, "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15,
-}  # fmt: skip

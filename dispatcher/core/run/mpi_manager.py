@@ -27,6 +27,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
@@ -331,14 +332,9 @@ def process_mapping(node_of: Sequence[int]) -> str:
     node_of: the node of each rank, in order of ranks. A block (X,Y,Z) says: nodes
     X to X+Y-1 have Z consecutive ranks each. Source: MPICH's PMI v1 wiki.
     """
-    runs: list[list[int]] = []  # node, count
-    for node in node_of:
-        if runs and runs[-1][0] == node:
-            runs[-1][1] += 1
-        else:
-            runs.append([node, 1])
     blocks: list[list[int]] = []  # first node, nodes, ranks on each
-    for node, count in runs:
+    for node, same in groupby(node_of):
+        count = len([*same])
         if blocks and blocks[-1][2] == count and sum(blocks[-1][:2]) == node:
             blocks[-1][1] += 1
         else:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Literal
 
 from dispatcher.model import names
@@ -117,13 +118,8 @@ class JobPlan:
         None where it would be too long for an environment variable; a bound well
         below execve(2)'s 128 KiB leaves room for the others.
         """
-        runs: list[tuple[int, int]] = []  # (node, ranks)
-        for place in self.ranks:
-            if runs and runs[-1][0] == place.node:
-                runs[-1] = (place.node, runs[-1][1] + 1)
-            else:
-                runs.append((place.node, 1))
-        text = ",".join(f"{self.nodes[node].host.name}:{count}" for node, count in runs)
+        runs = groupby(place.node for place in self.ranks)
+        text = ",".join(f"{self.nodes[node].host.name}:{len([*same])}" for node, same in runs)
         return text if len(text) <= LONGEST_RANK_HOSTS else None
 
     @property

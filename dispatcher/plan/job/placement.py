@@ -95,20 +95,12 @@ def _deal(counts: list[int], left: int, bounds: Sequence[int | None]) -> int:
 
 def ranks_of(counts: Sequence[int], map_by: str = "block") -> tuple[tuple[int, ...], ...]:
     """Global ranks of each node in local-rank order; together 0 to sum(counts)-1, each once."""
-    if map_by == "block":
-        starts = [0]
-        for count in counts:
-            starts.append(starts[-1] + count)
-        return tuple(tuple(range(a, a + n)) for a, n in zip(starts, counts, strict=False))
+    places = [(node, local) for node, count in enumerate(counts) for local in range(count)]
+    if map_by == "node":
+        places.sort(key=lambda place: place[::-1])
     ranks: list[list[int]] = [[] for _ in counts]
-    rank, turn = 0, 0
-    open_nodes = list(range(len(counts)))
-    while open_nodes:
-        open_nodes = [index for index in open_nodes if turn < counts[index]]
-        for index in open_nodes:
-            ranks[index].append(rank)
-            rank += 1
-        turn += 1
+    for rank, (node, _) in enumerate(places):
+        ranks[node].append(rank)
     return tuple(map(tuple, ranks))
 
 
