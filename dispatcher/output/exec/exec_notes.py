@@ -146,22 +146,14 @@ class CopyResult(Protocol):
     why it is not, ``hostile`` when the host broke the rules.
     """
 
-    @property
-    def python(self) -> bool | None: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def wanted(self) -> int: ...
-    @property
-    def found(self) -> int: ...
-    @property
-    def sent(self) -> int | None: ...
-    @property
-    def equal(self) -> int: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def hostile(self) -> bool: ...
+    python: bool | None
+    bytes: int
+    wanted: int
+    found: int
+    sent: int | None
+    equal: int
+    error: str | None
+    hostile: bool
 
 
 def size(nbytes: float) -> str:
