@@ -2,7 +2,7 @@
 
 A *reading* is what one question of a survey gave: the bytes, and how it ended. A *finding* is
 what a check says of one host: a level, a reason, a remedy. A check is a function from one host
-(``Seen``) to a ``Finding``. ``each`` makes it one of the cluster; ``same_everywhere`` does so too,
+(``Seen``) to a ``Finding``. ``each`` makes it one of the cluster; ``equal`` does so too,
 and then compares: what most hosts have is what a host should have, since nobody else can say which
 version is the right one. A check that cannot read what it needs raises ``Unread``
 (``Seen``'s methods do), and that becomes INCOMPLETE.
@@ -227,7 +227,7 @@ def each(check: CheckHost) -> CheckHosts:
     return lambda hosts: {name: checked(check, seen) for name, seen in hosts.items()}
 
 
-def same_everywhere(check: CheckHost, level: Level, remedy: str | None = None) -> CheckHosts:
+def equal(check: CheckHost, level: Level, remedy: str | None = None) -> CheckHosts:
     """Every host for itself, and then each against the value that most of them have.
 
     Of two values as frequent, that of the earlier host counts: rank 0 is on the first.

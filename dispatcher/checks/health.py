@@ -17,8 +17,8 @@ from dispatcher.checks.check import (
     Unread,
     critical,
     each,
+    equal,
     ok,
-    same_everywhere,
     warn,
 )
 
@@ -260,7 +260,7 @@ def _project(name: str) -> CheckHosts:
     def one(seen: Seen) -> Finding:
         return ok(versions(seen).get(name, ""))
 
-    return same_everywhere(one, Level.WARN, f"install the same {name} everywhere")
+    return equal(one, Level.WARN, f"install the same {name} everywhere")
 
 
 def _driver(seen: Seen) -> Finding:
@@ -284,12 +284,10 @@ def _script(seen: Seen) -> Finding:
     return ok(f"{digest[:12]} ({n_bytes} bytes)")
 
 
-python = same_everywhere(_python, Level.WARN, "install the same Python everywhere")
+python = equal(_python, Level.WARN, "install the same Python everywhere")
 torch, nccl = _project("torch"), _project("nccl")
-driver = same_everywhere(_driver, Level.CRITICAL, "install the same driver everywhere, and reboot")
-script = same_everywhere(
-    _script, Level.CRITICAL, "copy the same file to all hosts, as by dispatch put"
-)
+driver = equal(_driver, Level.CRITICAL, "install the same driver everywhere, and reboot")
+script = equal(_script, Level.CRITICAL, "copy the same file to all hosts, as by dispatch put")
 
 
 #: types of file systems that hosts share

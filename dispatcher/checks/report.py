@@ -21,17 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dispatcher.checks import gpu, health, network, xid
-from dispatcher.checks.check import (
-    Asked,
-    Check,
-    Finding,
-    Level,
-    Seen,
-    Unread,
-    checked,
-    each,
-    same_everywhere,
-)
+from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, checked, each, equal
 
 PREFIX = "site/"
 #: characters of a text that are kept
@@ -100,34 +90,18 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
     """The checks that ``--full`` adds. xid_levels: what a site says of Xid numbers."""
     reset = "nvidia-smi -q, on both"
     found = [
-        Check(
-            "model",
-            "equal GPUs: name, memory, VBIOS",
-            same_everywhere(gpu.inventory, Level.WARN, reset),
-        ),
+        Check("model", "equal GPUs: name, memory, VBIOS", equal(gpu.inventory, Level.WARN, reset)),
         Check("used", "nobody holds GPU memory", each(gpu.used)),
         Check("ecc", "no uncorrected memory errors", each(gpu.ecc)),
         Check("rows", "no memory row waits to be remapped", each(gpu.remapped)),
         Check("clocks", "nothing slows the GPUs down", each(gpu.clocks)),
-        Check(
-            "power",
-            "equal power limits",
-            same_everywhere(gpu.power, Level.WARN, "nvidia-smi -pl WATTS"),
-        ),
+        Check("power", "equal power limits", equal(gpu.power, Level.WARN, "nvidia-smi -pl WATTS")),
         Check("pcie", "all PCIe lanes", each(gpu.pcie)),
-        Check(
-            "nvlink",
-            "all NVLinks",
-            same_everywhere(gpu.nvlink, Level.CRITICAL, "nvidia-smi nvlink -s"),
-        ),
+        Check("nvlink", "all NVLinks", equal(gpu.nvlink, Level.CRITICAL, "nvidia-smi nvlink -s")),
         Check("nvswitch", "the GPUs have joined the fabric", each(gpu.fabric)),
         Check("manager", "the fabric manager runs", each(network.manager)),
         Check("xid", "no Xid in the kernel's log", each(xid.xid({**xid.TABLE, **xid_levels}))),
-        Check(
-            "rdma",
-            "equal RDMA ports, ACTIVE",
-            same_everywhere(network.ports, Level.CRITICAL, "ibstatus"),
-        ),
+        Check("rdma", "equal RDMA ports, ACTIVE", equal(network.ports, Level.CRITICAL, "ibstatus")),
         Check("errors", "no new errors of RDMA ports", each(network.counters)),
         Check("mounts", "shared file systems are mounted", health.mounts),
     ]

@@ -113,10 +113,6 @@ class HostCommand:
         """Tell sudo ``password``; the command must have started ``seconds`` from now."""
         self.post((password, seconds))
 
-    def resize(self, window: Window) -> None:
-        """The terminal has a new size."""
-        self.post(window)
-
     def taken(self, nbytes: int) -> None:
         """The sinks took ``nbytes`` of this host's output."""
         with self._lock:
@@ -230,8 +226,6 @@ class HostCommand:
             password, seconds = item
             self._deadline = time.monotonic() + seconds
             self._write(link, password + b"\n")
-        if isinstance(item, Window):
-            link.resize(item)
         if self._read(link):
             self._quiet_since = time.monotonic()
         last = self._last_event(link)
