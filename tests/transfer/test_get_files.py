@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transport.far_link import FarLink
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
@@ -16,16 +17,14 @@ from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
 from dispatcher.transfer.host_copy import HostCopy
 
-from .wire import Wire
-
 LIMIT = 1 << 20
 
 
-def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[HostCopy, Wire]:
+def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[HostCopy, FarLink]:
     """What becomes of a host that says ``said``, asked for /x/a and /x/b."""
     group = Group(str(folder / "in" / "n1"), (("/x/a", "a"), ("/x/b", "b")))
     fetching = Fetching([(group,)], limit=LIMIT, checksum=False, resume=True)
-    wire = Wire()
+    wire = FarLink()
     fetching.start(0, wire)
     for at in range(0, len(said), cut):
         fetching.take_output(0, said[at : at + cut])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from transport.far_link import FarLink
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
@@ -12,13 +13,11 @@ from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.put_files import Sending, Sources
 
-from .wire import Wire
-
 NEED_ALL = copy_frames.message({"need": "0", "start": "", "seen": ""})
 DONE = copy_frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0})
 
 
-def send(tmp_path: Path, said: bytes) -> tuple[list[HostCopy], Wire]:
+def send(tmp_path: Path, said: bytes) -> tuple[list[HostCopy], FarLink]:
     """What is known of hosts 0 and 7, below it, when 0 says ``said``."""
     (tmp_path / "f").write_text("hello")
     groups = (("/x/", (str(tmp_path / "f"),)),)
@@ -28,7 +27,7 @@ def send(tmp_path: Path, said: bytes) -> tuple[list[HostCopy], Wire]:
     sending = Sending(
         [(sources, groups)], checksum=False, resume=True, copies=told[:1], below=below
     )
-    wire = Wire()
+    wire = FarLink()
     sending.start(0, wire)
     sending.take_output(0, said)
     sending.finish(0)

@@ -23,8 +23,9 @@ from dispatcher.transport.tree.branch import CACHE_SIZE, Branch, ChunkCache
 from dispatcher.transport.tree.stream import Stream
 from dispatcher.transport.tree.tree_transport import payload
 
+from ..far_link import FarLink
 from .test_pulse import wait_for
-from .test_stream import Far, branch_to
+from .test_stream import branch_to
 
 #: a relay on an inner host, and one below it
 Two = tuple[Branch, Branch]
@@ -163,7 +164,7 @@ class Model:
 
 
 def test_each_link_carries_it_once_however_many_levels() -> None:
-    far = Far()
+    far = FarLink()
     near = Branch("n1", b"", lambda: far)
     inner: list[Stream] = []
 
@@ -182,9 +183,9 @@ def test_each_link_carries_it_once_however_many_levels() -> None:
 
     def is_told() -> bool:
         nonlocal size, told
-        while far.written:
-            size += len(far.written[0])
-            first.feed(far.written.pop(0))
+        data = far.take_written()
+        size += len(data)
+        first.feed(data)
         second.feed(bytes(relay))
         relay.clear()
         told = [one for one in (*first.streams.values(), *second.streams.values()) if one]
@@ -197,7 +198,7 @@ def test_each_link_carries_it_once_however_many_levels() -> None:
     near.close()
 
 
-class Standing(Far):
+class Standing(FarLink):
     """A link that takes nothing until it is told to go."""
 
     def __init__(self) -> None:
@@ -220,8 +221,7 @@ def test_what_waits_for_a_link_is_not_what_lies_there_later() -> None:
     model = Model()
 
     def is_told() -> bool:
-        while far.written:
-            model.feed(far.written.pop(0))
+        model.feed(far.take_written())
         return sum(map(len, model.streams.values())) == sum(map(len, texts))
 
     wait_for(is_told)
@@ -230,7 +230,7 @@ def test_what_waits_for_a_link_is_not_what_lies_there_later() -> None:
 
 
 def test_a_relay_that_is_lost_in_the_midst_of_it_frees_who_writes() -> None:
-    far = Far()
+    far = FarLink()
     branch = branch_to(far)
     stream = branch.stream(["cat"], "n1")
     failed = threading.Event()
@@ -242,7 +242,7 @@ def test_a_relay_that_is_lost_in_the_midst_of_it_frees_who_writes() -> None:
             failed.set()
 
     threading.Thread(target=write, daemon=True).start()
-    wait_for(lambda: sum(map(len, far.written)) > 200_000)
+    wait_for(lambda: len(far.written) > 200_000)
     far.end()
     assert failed.wait(20)
     branch.close()

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from dispatcher.bootstrap import payload as bootstrap
-from dispatcher.model.failure import Ending, Failure
+from dispatcher.model.failure import Failure
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import COUNT, INPUT, MORE_INPUT, Frames
 from dispatcher.remote.tree_relay import PULSE
@@ -18,6 +18,8 @@ from dispatcher.transport.base import Link, Target
 from dispatcher.transport.process.command import LocalTransport
 from dispatcher.transport.tree.branch import Branch
 from dispatcher.transport.tree.tree_transport import payload
+
+from ..far_link import FarLink
 
 #: says on one output what it reads, and gives a sign of life on the other for each ping
 ANSWERS = "while read -r x; do echo $x; case $x in ping) printf '\\000' >&2;; esac; done"
@@ -68,43 +70,16 @@ def test_those_who_answer_are_heard_and_their_streams_stay_as_they_were(branch: 
     assert branch.failure is None
 
 
-class Mute(Link):
+class Mute(FarLink):
     """Takes what it is told, says nothing but the marker."""
 
     def __init__(self) -> None:
+        super().__init__(SYNC)
         self.told: list[tuple[int, int, bytes]] = []
         self._frames = Frames()
-        self._said = [SYNC]
-        self._closed = threading.Event()
-        self._ready: Callable[[], None] = lambda: None
-
-    def watch(self, ready: Callable[[], None]) -> None:
-        self._ready = ready
-        ready()
-
-    def read(self, limit: int) -> bytes | None:
-        return self._said.pop() if self._said else b"" if self._closed.is_set() else None
-
-    def read_errors(self, limit: int) -> bytes:
-        return b""
 
     def write(self, data: bytes) -> None:
         self.told += self._frames.feed(data)
-
-    def end_input(self) -> None: ...
-
-    def gone(self) -> bool:
-        return self._closed.is_set()
-
-    def errors_ended(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._closed.set()
-        self._ready()
-
-    def ending(self, timeout: float) -> Ending:
-        return Ending(None)
 
 
 def test_no_ping_comes_into_the_midst_of_a_write() -> None:

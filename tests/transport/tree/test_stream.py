@@ -7,72 +7,24 @@ import time
 
 import pytest
 
-from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import frame
-from dispatcher.transport.base import Common, Link, LinkClosed
+from dispatcher.transport.base import Common, LinkClosed
 from dispatcher.transport.tree.branch import Branch
 from dispatcher.transport.tree.tree_transport import FallbackReport, fallback_lines
 
-
-class Far(Link):
-    """A link whose far side is the test: ``say`` what it says, look at what was ``written``."""
-
-    address = "10.0.0.9"
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self._said = bytearray()
-        self._ended = threading.Event()
-        self._ready = threading.Event().set
-
-    def say(self, data: bytes) -> None:
-        self._said += data
-        self._ready()
-
-    def end(self) -> None:
-        self._ended.set()
-        self._ready()
-
-    def watch(self, ready: object) -> None:
-        assert callable(ready)
-        self._ready = ready
-        ready()
-
-    def read(self, limit: int) -> bytes | None:
-        data = bytes(self._said[:limit])
-        del self._said[:limit]
-        return data or (b"" if self._ended.is_set() else None)
-
-    def read_errors(self, limit: int) -> bytes:
-        return b""
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    def end_input(self) -> None: ...
-
-    def gone(self) -> bool:
-        return self._ended.is_set()
-
-    def errors_ended(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.end()
-
-    def ending(self, timeout: float) -> Ending:
-        return Ending(None)
+from ..far_link import FarLink
 
 
 @pytest.fixture
-def far() -> Far:
-    return Far()
+def far() -> FarLink:
+    return FarLink()
 
 
-def branch_to(far: Far) -> Branch:
+def branch_to(far: FarLink) -> Branch:
     branch = Branch("n1", b"", lambda: far)
     far.say(b"Welcome!\n" + SYNC)
     assert branch.wait(10) is None
@@ -102,7 +54,7 @@ def ended(branch: Branch, seconds: float = 10) -> Failure:
         frame(1, mux.OUTPUT_END) + frame(1, mux.OUTPUT, b"more"),
     ],
 )
-def test_whoever_breaks_the_rules_is_left(far: Far, said: bytes) -> None:
+def test_whoever_breaks_the_rules_is_left(far: FarLink, said: bytes) -> None:
     branch = branch_to(far)
     stream = branch.stream(["cat"], "n1")
     far.say(said)
@@ -113,7 +65,7 @@ def test_whoever_breaks_the_rules_is_left(far: Far, said: bytes) -> None:
     branch.close()
 
 
-def test_frames_of_streams_that_are_closed_are_nothing(far: Far) -> None:
+def test_frames_of_streams_that_are_closed_are_nothing(far: FarLink) -> None:
     branch = branch_to(far)
     branch.stream(["cat"], "n1").close()
     other = branch.stream(["cat"], "n1")
@@ -127,7 +79,7 @@ def test_frames_of_streams_that_are_closed_are_nothing(far: Far) -> None:
 
 
 def test_what_all_are_told_crosses_once() -> None:
-    far = Far()
+    far = FarLink()
     branch = Branch("n1", b"", lambda: far, Common(b"agent" * 1000))
     for _ in range(2):
         branch.stream(["cat"], "n1").write(b"agent" * 1000 + b"order")
@@ -139,8 +91,7 @@ def test_what_all_are_told_crosses_once() -> None:
     while not found or found[-1] != (3, mux.INPUT, b"another"):
         assert time.monotonic() < deadline
         threading.Event().wait(0.005)
-        while far.written:
-            found += frames.feed(far.written.pop(0))
+        found += frames.feed(far.take_written())
     kept = [one for one in found if one[1] == tree_relay.KEEP]
     assert kept == [(0, tree_relay.KEEP, b"agent" * 1000)]
     for number in (1, 2):
@@ -152,7 +103,7 @@ def test_what_all_are_told_crosses_once() -> None:
     branch.close()
 
 
-def test_those_behind_a_lost_host_name_it(far: Far) -> None:
+def test_those_behind_a_lost_host_name_it(far: FarLink) -> None:
     branch = branch_to(far)
     own, behind = branch.stream(["cat"], "n1"), branch.stream(["ssh"], "n2", "n2 key\n")
     far.end()
@@ -165,7 +116,7 @@ def test_those_behind_a_lost_host_name_it(far: Far) -> None:
     branch.close()
 
 
-def test_a_host_that_is_not_reached_is_not_waited_for(far: Far) -> None:
+def test_a_host_that_is_not_reached_is_not_waited_for(far: FarLink) -> None:
     branch = branch_to(far)
     behind = branch.stream(["ssh"], "n2", "n2 key\n")
     answers: list[Failure | None] = []
@@ -178,7 +129,7 @@ def test_a_host_that_is_not_reached_is_not_waited_for(far: Far) -> None:
     branch.close()
 
 
-def test_fallbacks_are_told_together(far: Far) -> None:
+def test_fallbacks_are_told_together(far: FarLink) -> None:
     said: list[str] = []
     fallbacks = FallbackReport(said.append)
     refused = Failure(Kind.AUTH, "ssh says: root@n2: Permission denied")
