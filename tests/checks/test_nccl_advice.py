@@ -240,3 +240,21 @@ def test_messages_come_with_the_gravest_first() -> None:
     levels = [message.level for message in advice.messages]
     assert levels == sorted(levels, reverse=True)
     assert levels[0] == Level.CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"NCCL_SOCKET_IFNAME": "eth9"}, "name one that is up with an address; there is: "),
+        ({"NCCL_NET": "IB", "NCCL_IB_HCA": "mlx5_9"}, None),
+    ],
+)
+def test_an_interface_that_is_not_there_is_answered_with_those_that_are(
+    settings: dict[str, str], remedy: str | None
+) -> None:
+    (message,) = [m for m in advise(cluster({"settings": settings})).messages if "start" in m.text]
+    if remedy is None:
+        assert message.remedy is None
+    else:
+        there = " ".join(device.name for device in NETDEVS if device.usable)
+        assert message.remedy == remedy + there

@@ -78,6 +78,9 @@ def test_without_anything_else_even_lo_is_taken() -> None:
         == "NET/Socket : Using [0]lo:127.0.0.1; OOB lo:127.0.0.1"
     )
     assert predict((), (), {}).fatal == "no socket interface found"
+    for wanted, what in (("ib", "NCCL_SOCKET_IFNAME=ib: "), ("^", "")):
+        found = predict((), (), {"NCCL_SOCKET_IFNAME": wanted})
+        assert found.fatal == f"{what}no socket interface found"
 
 
 def test_a_prefix_takes_the_longer_names_too() -> None:

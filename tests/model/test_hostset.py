@@ -156,6 +156,12 @@ def test_an_error_points_at_its_place(text: str, offset: int) -> None:
     assert caught.value.offset == offset
 
 
+@pytest.mark.parametrize("text", ["[[1]]", "n[1[2]]", "a,[[", "n[1-[2]]"])
+def test_brackets_do_not_nest(text: str) -> None:
+    with pytest.raises(HostsetError, match=r"a '\[' inside brackets"):
+        expand(text)
+
+
 def test_groups_are_those_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostset, "groups", lambda text: ["a1", "a2"] if text == "@rack" else [])
     assert expand("@rack,b") == ["a1", "a2", "b"]

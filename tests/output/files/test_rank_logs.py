@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced
+from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import Rotation
 from dispatcher.output.files import rank_logs
-from dispatcher.output.files.rank_logs import PART, LogFile, MergedLog, RankFiles, mark
+from dispatcher.output.files.rank_logs import PART, HostFiles, LogFile, MergedLog, RankFiles, mark
 from dispatcher.output.files.spool import Spill
 
 
@@ -181,3 +183,26 @@ def test_a_full_disk_is_told_once_and_counted() -> None:
     assert [text.rpartition(": ")[2] for text in said] == [
         "No such file or directory", "5 bytes of output are missing from the files"
     ]  # fmt: skip
+
+
+def test_hosts_have_a_file_each_and_none_of_an_earlier_command(tmp_path: Path) -> None:
+    folders = {1: tmp_path / "deep" / "out", 2: tmp_path / "err"}
+    folders[1].mkdir(parents=True)
+    for name in ("n1", "n2", "n9"):
+        (folders[1] / name).write_text("before\n")
+    said: list[str] = []
+    files = HostFiles(folders, ["n1", "n2"], said.append)
+    assert sorted(os.listdir(folders[1])) == ["n9"]  # of a host that is not asked now
+    files.output(0, 1, b"a\n")
+    files.output(1, 2, b"b\n")
+    files.output(0, 1, b"c\n")
+    files.close()
+    assert (folders[1] / "n1").read_bytes() == b"a\nc\n"
+    assert (folders[2] / "n2").read_bytes() == b"b\n"
+    assert said == []
+    only = HostFiles({1: tmp_path / "one"}, ["n1"], said.append)
+    only.output(0, 2, b"not wanted\n")
+    only.close()
+    assert os.listdir(tmp_path / "one") == []
+    with pytest.raises(UsageError, match="n9: file exists"):
+        HostFiles({1: folders[1] / "n9"}, ["n1"], said.append)
