@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import ast
+import importlib.machinery
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import rig  # noqa: F401 - puts scripts/ on the path
 from mutants import ROOT, equivalents, mutants, of_room, rooms, sample
 
 MUTATE = ROOT / "scripts" / "mutate"
+
+
+@pytest.fixture(scope="module")
+def mutate() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("mutate", str(MUTATE))
+    spec = importlib.util.spec_from_loader("mutate", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 def made(body: str) -> list[tuple[str, str]]:
@@ -88,6 +101,19 @@ def test_a_larger_sample_has_the_smaller_one_in_it() -> None:
     assert sample(found, 9, "1")[:5] == few
     assert sample(reversed(found), 5, "1") == few
     assert sample(found, 5, "2") != few
+
+
+def test_the_nearest_tests_go_first(mutate: ModuleType) -> None:
+    found = mutate.near("dispatcher/transport/process/pump.py")
+    assert found.index("tests/transport/test_contract.py") > 0  # of the folder above
+    assert found[0].startswith("tests/transport/process/")
+    assert mutate.near("dispatcher/core/connect.py")[0] == "tests/core/test_connect.py"
+    assert "tests/core/run/test_attempt.py" in mutate.near("dispatcher/core/connect.py")
+    # its own tests stand with the other end of the wire
+    assert "tests/transport/tree/test_stream.py" in mutate.near("dispatcher/remote/tree_relay.py")
+    assert not [one for one in mutate.near("dispatcher/api/run.py") if "/runs/" in one]
+    assert mutate.real("dispatcher/cli/exec/get.py") == ["tests/runs/exec"]
+    assert mutate.real("dispatcher/cli/hints.py") == ["tests/runs/cli"]
 
 
 def test_each_file_is_in_one_room() -> None:
