@@ -309,7 +309,9 @@ class ExecMachine:
     def _signalled(self, signum: int, now: float) -> list[Action]:
         self._signals += 1
         if self._signals > 2:  # leave at once; the hosts see the end of the connection
-            return self._abandon(exec_events.Interrupted(signum, ended=False), now)
+            why = exec_events.Interrupted(signum, ended=False)
+            hosts = range(len(self._hosts))
+            return [action for node in hosts for action in self._finish(node, why, now)]
         busy = [node for node, host in enumerate(self._hosts) if host.state == RUNNING]
         if self._signals == 2:
             actions: list[Action] = []
@@ -372,10 +374,3 @@ class ExecMachine:
                 host.outcome = exec_events.NotStarted(why)
                 actions.append(Tell(exec_events.HostDone(node, host.outcome)))
         return actions
-
-    def _abandon(self, why: exec_events.Interrupted, now: float) -> list[Action]:
-        actions: list[Action] = []
-        for node, host in enumerate(self._hosts):
-            if host.state != DONE:
-                actions += self._finish(node, why, now)
-        return actions + self._go_on(now)

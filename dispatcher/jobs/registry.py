@@ -41,7 +41,6 @@ LARGEST = 8 << 20
 #: seconds from the end of a killed process's socket to its own
 DYING = 2.0
 
-
 RUNNING, ENDED, DEAD, ELSEWHERE = "running", "ended", "dead", "elsewhere"
 #: what a running job may be doing; and that its launcher has been stopped (Ctrl-Z, SIGSTOP)
 PHASES = ("connecting", "starting", "running", "stopping", "restarting")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 #: characters that are kept of each part of an error file
 MESSAGE_LIMIT = 2048
 
-
 TRACEBACK_LIMIT = 16384
 
 

@@ -204,7 +204,6 @@ _HINTS = {
     ("port",): "name a free port with --master-port, or leave the choice to dispatch",
 }
 
-
 #: free bytes below which even a small file does not fit
 LEAST_FREE = 1 << 20
 FOLDERS = ("the folder for temporary files", "shared memory")

@@ -46,10 +46,8 @@ LONG = 64 << 10
 
 CHUNK = 1 << 16
 
-
 #: readings of the names until they fit together, and seconds between two
 TRIES, PAUSE = 50, 0.002
-
 
 _MARK = re.compile(rb"\[dispatch: ([0-9]{1,3}(?:,[0-9]{3}){0,6}) bytes left out here\]\n")
 

@@ -223,15 +223,6 @@ class _Rank:
     took: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
 
-@dataclass(frozen=True)
-class Slow:
-    """``rank`` takes ``seconds`` a step, ``ratio`` times the median."""
-
-    rank: int
-    ratio: float
-    seconds: float
-
-
 class Steps:
     """The steps of the ranks of one attempt."""
 
@@ -246,14 +237,13 @@ class Steps:
         if took is not None:
             known.took.append(took)
 
-    def slow(self) -> list[Slow]:
-        """The slow ranks, the slowest first; [] where nothing can be compared."""
-        told = {
+    def slow(self) -> list[Outlier]:
+        """The slow ranks and their seconds a step, the slowest first; [] if none can be told."""
+        measured = {
             rank: median(r.took) for rank, r in self._ranks.items() if len(r.took) >= LEAST_STEPS
         }
-        costs = told or self._costs()
-        far = outliers(costs, RATIO - 1, fewest=FEWEST_STEPPING)
-        return [Slow(o.rank, o.value / o.usual, o.value) for o in far if o.value > o.usual > 0]
+        far = outliers(measured or self._costs(), RATIO - 1, fewest=FEWEST_STEPPING)
+        return [one for one in far if one.value > one.usual > 0]
 
     def _costs(self) -> Mapping[int, float]:
         """rank -> seconds a step, by when its lines came."""
@@ -328,13 +318,13 @@ class StepLines(Sink):
         with self._lock:
             if now >= self._good_until:
                 self._good_until = now + FRESH
-                self._words = tuple(map(self._told, self._steps.slow()[:MOST_TOLD]))
+                self._words = tuple(map(self._text, self._steps.slow()[:MOST_TOLD]))
             return self._words
 
-    def _told(self, slow: Slow) -> str:
+    def _text(self, slow: Outlier) -> str:
         node = self._nodes.get(slow.rank)
         where = "" if node is None else f" on {sanitize_text(self._hosts[node])}"
-        ratio, seconds = f"{slow.ratio:.1f}x", f"{slow.seconds:.3g} s"
+        ratio, seconds = f"{slow.value / slow.usual:.1f}x", f"{slow.value:.3g} s"
         return f"rank {name(slow.rank)}{where}: {ratio} the median step time ({seconds})"
 
 

@@ -76,7 +76,6 @@ class TtyLock:
 
 OURS = TtyLock()
 
-
 #: the other screen, no cursor; and back
 ENTER, LEAVE = b"\x1b[?1049h\x1b[?25l\x1b[2J", b"\x1b[?25h\x1b[?1049l"
 #: seconds that a terminal may take for the last bytes
@@ -194,7 +193,6 @@ class AltScreen:
 
 #: seconds between two pictures; and a pause that means that dispatch was stopped
 EVERY, STOPPED = 0.5, 2.0
-
 
 #: notes that are kept for the time after
 MOST_NOTES = 200

@@ -26,10 +26,8 @@ from dispatcher.output.terminal.screen import Live, Writer
 #: seconds between two pictures, and before the first: a short run needs none
 EVERY, FIRST = 0.25, 0.4
 
-
 #: rows that stay for the lines; columns and rows below which there is no footer
 ROWS_LEFT, LEAST = 4, 20
-
 
 #: a pause this long (s) means that dispatch was stopped (^Z): what stands above is the shell's
 STOPPED = 2.0

@@ -23,13 +23,10 @@ from dispatcher.plan.job.placement import name
 #: notes of dispatch itself below the table; characters of a filter
 NOTES_SHOWN, MOST_FILTER = 3, 64
 
-
 #: seconds of silence that are worth a colour
 LONG = 60.0
 
-
 HELP = "q lines  s sort  / filter  \N{UPWARDS ARROW}\N{DOWNWARDS ARROW} PgUp PgDn scroll"
-
 
 #: what s goes through: name -> what the first rows have most of; rank is the plain order
 SORTS: dict[str, Callable[[Row], float]] = {
@@ -39,14 +36,12 @@ SORTS: dict[str, Callable[[Row], float]] = {
     "rss": lambda row: -1.0 if row.rss is None else row.rss,
 }
 
-
 _KEYS = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[5~": "page up", b"\x1b[6~": "page down",
     b"\x1bOA": "up", b"\x1bOB": "down", b"\x1b[H": "home", b"\x1b[F": "end",
     b"\x1bOH": "home", b"\x1bOF": "end", b"\x1b[1~": "home", b"\x1b[4~": "end",
     b"\r": "enter", b"\n": "enter", b"\x7f": "back", b"\x08": "back", b"\x1b": "escape",
 }  # fmt: skip
-
 
 _KEY = re.compile(rb"\x1b\[[0-9;]{0,16}[@-~]|\x1bO.|[ -~]|[\x08\n\r\x1b\x7f]", re.DOTALL)
 

@@ -159,16 +159,12 @@ def fold_ranks(ranks: Iterable[int]) -> str:
 #: trouble -> what the launcher's own machine knows to do about it, or None
 Advise = Callable[[str], "str | None"]
 
-
 _OWN_PREFIX = re.compile(r"\A\{host\}: |(?<=: )\{host\}: ")
-
 
 _PORT = re.compile(r"(?<=[^:]):[0-9]+\Z")
 
-
 #: hints that are told at most
 MOST_HINTS = 5
-
 
 _OWN = (
     (re.compile(r"(?<![\w.:])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"), "{address}"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dispatcher.core.events.monitor_events import NodeStacks, RankStack, StacksGathered
+from dispatcher.core.events.monitor_events import NodeStacks, StacksGathered
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.model.hostset import fold
@@ -90,7 +90,9 @@ class Stacks(Sink):
         body = "\n".join(text).encode()
         for one in seen:
             for stack in one.ranks:
-                body += self._heading(one.node, stack).encode() + stack.text.rstrip() + b"\n\n"
+                where = f"rank {name(stack.rank)} on {self._hosts[one.node]}, pid {stack.pid}"
+                heading = f"-- {where}, state {stack.state}, by {stack.how}\n"
+                body += heading.encode() + stack.text.rstrip() + b"\n\n"
             for flight in one.flights:
                 where = f"{self._hosts[one.node]}:{sanitize_text(flight.path)}"
                 size = plural(flight.size, "byte")
@@ -105,7 +107,3 @@ class Stacks(Sink):
         if ras:
             write_new(self._folder / f"ras-{number}.txt", ras)
         write_new(self._folder / f"stacks-{number}.txt", body)
-
-    def _heading(self, node: int, stack: RankStack) -> str:
-        where = f"rank {name(stack.rank)} on {self._hosts[node]}, pid {stack.pid}"
-        return f"-- {where}, state {stack.state}, by {stack.how}\n"

@@ -77,7 +77,6 @@ class Restarts(Renamed):
 Nproc = int | Literal["auto", "gpu"]
 Stdin = int | Literal["none", "all"]
 
-
 LONGEST = 10**7  # seconds; four months
 SHORTEST_HANG = 1.0  # seconds
 

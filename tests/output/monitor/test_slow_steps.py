@@ -32,8 +32,9 @@ def test_who_is_slow(kind: str, slow: dict[int, float]) -> None:
     found = steps_of(30, 8, slow, kind).slow()
     wanted = {rank: ratio for rank, ratio in slow.items() if ratio > 1.5}
     assert {one.rank for one in found} == set(wanted)
-    assert all(abs(one.ratio / wanted[one.rank] - 1) < 0.1 for one in found)
-    assert [one.ratio for one in found] == sorted((one.ratio for one in found), reverse=True)
+    ratios = [one.value / one.usual for one in found]
+    assert ratios == pytest.approx([wanted[one.rank] for one in found], rel=0.1)
+    assert ratios == sorted(ratios, reverse=True)
 
 
 @pytest.mark.parametrize(
