@@ -1,4 +1,4 @@
-"""What an agent finds wrong with its host before a start."""
+"""What an agent finds on its host before a start, and what is wrong there."""
 
 from __future__ import annotations
 
@@ -81,3 +81,12 @@ def test_the_script_and_the_room_are_told(tmp_path: Path) -> None:
     assert host_facts.gather({"script": b"no.py"}, os.fsencode(tmp_path))["script"] is None
     assert host_facts.gather({}, b"/")["script"] is None
     assert host_facts.free_space(b"/no/where") is None
+
+
+def test_gpus_that_may_not_be_opened_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a batch system denies a job by a cgroup is still listed in /dev."""
+    names = ["null", "nvidiactl", "nvidia-uvm", *(f"nvidia{n}" for n in range(8))]
+    monkeypatch.setattr("os.listdir", lambda path: names)
+    allowed = {"/dev/nvidia4", "/dev/nvidia5", "/dev/nvidiactl"}
+    monkeypatch.setattr("os.access", lambda path, mode: path in allowed)
+    assert host_facts.count_gpus() == 2
