@@ -104,7 +104,7 @@ def _put(options: RunOptions, path: str) -> str:
         word
         for option, value in (
             ("--user", options.user),
-            ("--ssh-port", options.ssh_port),
+            ("--ssh-port", None if options.ssh_port is None else str(options.ssh_port)),
             ("-F", options.ssh_config),
             ("--transport", options.transport),
             ("--rsh", options.rsh),

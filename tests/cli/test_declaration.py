@@ -25,6 +25,9 @@ from dispatcher.cli.options.declaration import (
     replace,
 )
 from dispatcher.cli.options.host_options import HostOptions, WhereOptions
+from dispatcher.cli.run.run import RunOptions
+from dispatcher.model.errors import UsageError
+from dispatcher.plan.job.request import Limits
 
 HOUSE = Path(dispatcher.__file__).parent
 
@@ -78,6 +81,39 @@ def test_a_plain_value_is_no_option_and_takes_one_away() -> None:
     assert not made(PlainOptions)
 
 
+class TimedOptions(Options):
+    """Wait."""
+
+    delay: float | None = option("-d", metavar="S", help="Seconds.")
+    tries: int | None = option(metavar="N", most=9, help="Times.")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["-d", "0.5", "--tries", "9"], {"delay": 0.5, "tries": 9}),
+        ([], {"delay": None, "tries": None}),
+        (["-d", "soon"], "--delay: not a number of seconds: 'soon'"),
+        (["--tries", "0"], "--tries: 0 is not between 1 and 9"),
+        (["--tries=10"], "--tries: 10 is not between 1 and 9"),
+    ],
+)
+def test_numbers_are_read_where_they_are_declared(words: list[str], wanted: Any) -> None:
+    command = click.Command("wait", params=list(made(TimedOptions).values()))
+    if isinstance(wanted, str):
+        with pytest.raises(UsageError) as caught:
+            command.make_context("wait", words)
+        assert caught.value.message == wanted
+    else:
+        assert command.make_context("wait", words).params == wanted
+
+
+def test_every_limit_that_is_an_option_is_taken() -> None:
+    """They are found by name, so that a new one needs no line of its own."""
+    names = set(names_of(RunOptions)) & set(Limits.__match_args__)
+    assert set(Limits.__match_args__) - names == {"lifeline_grace"}
+
+
 def test_options_of_one_command_serve_another() -> None:
     options = converted(CopyOptions(hosts=("n1",), limit="2"), LinkOptions, speed="fast")
     assert options == LinkOptions(limit="2", speed="fast")
@@ -105,7 +141,7 @@ def type_of(parameter: click.Parameter) -> Any:
         return tuple[str, ...]
     if isinstance(parameter.type, click.Choice):
         return Literal[tuple(parameter.type.choices)]
-    return {"text": str, "float range": float, "float": float}[parameter.type.name]
+    return {"text": str, "float range": float, "seconds": float, "number": int}[parameter.type.name]
 
 
 def without_none(kind: Any) -> Any:

@@ -17,8 +17,10 @@ class ReadingOptions(Options, section="Checks"):
         metavar="DIR", help="Working directory of the ranks [default: this one]."
     )
     iface: str | None = option(metavar="NAME", help="Network interface of the ranks.")
-    master_port: str | None = option(metavar="PORT", help="Try this port on host 0 [any free one].")
-    check_timeout: str | None = option(
+    master_port: int | None = option(
+        most=65535, metavar="PORT", help="Try this port on host 0 [any free one]."
+    )
+    check_timeout: float | None = option(
         metavar="S", help="Seconds for everything [20; 60 with --full]."
     )
     xid_table: str | None = option(
@@ -39,7 +41,7 @@ class PairOptions(Options, section="Pairs of hosts"):
         help="Measure plain TCP, or ranks of --python: MPI, NCCL on GPU 0, gloo (CPU) [tcp]."
     )
     rounds: str | None = option(metavar="N|all", help="At most N rounds, or all pairs [4].")
-    slow: str | None = option(
+    slow: float | None = option(
         metavar="SHARE", help="A pair is bad below this share of the usual [0.5]."
     )
     svg: str | None = option(metavar="FILE", help="Write the heat map to FILE.")
@@ -63,7 +65,7 @@ class FindingOptions(Options, section="Output"):
 
     verbose: bool = option("-v", help="Also show checks that are fine everywhere.")
     as_json: bool = option("--json", help="The result as one JSON object.")
-    connect_timeout: str | None = option(
+    connect_timeout: float | None = option(
         "-t", section="Connections", metavar="S", help="Seconds to reach a host [10]."
     )
 

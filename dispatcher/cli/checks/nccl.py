@@ -15,7 +15,6 @@ from dispatcher.checks.nccl_advice import Advice, advise
 from dispatcher.checks.nccl_model import READINGS, HostNet, Message, from_text, text_of
 from dispatcher.cli import named_files, say
 from dispatcher.cli.checks.check import CheckOptions
-from dispatcher.cli.options.declaration import seconds
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
 from dispatcher.model.errors import UsageError
 from dispatcher.model.hostset import fold
@@ -79,7 +78,7 @@ def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]
     targets = find_hosts(options, say)
     allow_open_files(len(targets))
     names = ExecPlan(targets, ("true",)).names
-    connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
+    connect = CONNECT if options.connect_timeout is None else options.connect_timeout
     with TransportPool(options) as reach:
         answers = survey(targets, READINGS, reach.transport_for, seconds=PATIENCE, connect=connect)
     found = {}

@@ -28,12 +28,12 @@ from dispatcher.checks.pair_ranking import (
 from dispatcher.cli import named_files, say
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.connect_options import TransportPool
-from dispatcher.cli.options.declaration import count, seconds
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import parse_count
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 
@@ -155,10 +155,10 @@ def run(options: CheckOptions) -> int:
         raise UsageError("--pairs: one host makes no pair")
     if len(targets) > MOST_HOSTS:
         raise UsageError(f"--pairs: {len(targets)} hosts, {MOST_HOSTS} at most at once")
-    slow = seconds(options.slow, "--slow", SLOW)
+    slow = SLOW if options.slow is None else options.slow
     rounds = _rounds(options.rounds)
     allow_open_files(len(targets))
-    connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
+    connect = CONNECT if options.connect_timeout is None else options.connect_timeout
     began = time.monotonic()
     pairs, problems, played = _measured(targets, options, rounds, slow, connect)
     if problems:
@@ -184,7 +184,7 @@ def _rounds(text: str | None) -> int | None:
     """Rounds at most; None for a whole tournament."""
     if text == "all":
         return None
-    return count(text, "--rounds", ROUNDS)
+    return ROUNDS if text is None else parse_count(text, "--rounds")
 
 
 def _measured(

@@ -23,12 +23,10 @@ from dispatcher.cli.checks import check_table
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.connect_options import TransportPool
-from dispatcher.cli.options.declaration import count, seconds
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.plan.job.request import parse_seconds
 
 if TYPE_CHECKING:
     from dispatcher.cli.run.run import RunOptions
@@ -97,7 +95,7 @@ def _by_host(options: CheckOptions) -> int:
     began = time.monotonic()
     found = examined(
         targets, want, chosen, options, time_limit,
-        count(options.master_port, "--master-port", None, 65535),
+        options.master_port,
     )  # fmt: skip
     took = time.monotonic() - began
     if options.as_json:
@@ -113,14 +111,13 @@ def _by_host(options: CheckOptions) -> int:
     return 0 if all(found.fit(host) for host in found.hosts) else UNFIT
 
 
-def limit(text: str | None, *, full: bool) -> float:
-    """Seconds that everything may take. Raises: UsageError."""
-    if text is None:
+def limit(said: float | None, *, full: bool) -> float:
+    """Seconds that everything may take; said: by ``--check-timeout``. Raises: UsageError."""
+    if said is None:
         return FULL if full else QUICK
-    limit = parse_seconds(text, "--check-timeout")
-    if limit < 1:
-        raise UsageError(f"--check-timeout {text}: less than a second", hint="--check-timeout 20")
-    return limit
+    if said < 1:
+        raise UsageError(f"--check-timeout {said:g}: less than a second", hint="--check-timeout 20")
+    return said
 
 
 def checks(
@@ -177,7 +174,7 @@ def examined(
     allow_open_files(len(hosts))
     if not want.asked.script:
         chosen = tuple(check for check in chosen if check.name != "script")
-    connect = seconds(options.connect_timeout, "--connect-timeout", CONNECT)
+    connect = CONNECT if options.connect_timeout is None else options.connect_timeout
     with TransportPool(options) as reach:
         return examine(
             hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port

@@ -12,13 +12,14 @@ from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
-from dispatcher.cli.options.declaration import argument, count, option
+from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, verbose_option
 from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import parse_count
 from dispatcher.model.paths import RANK
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
@@ -120,7 +121,7 @@ def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
         raise UsageError(
             "--fanout-tree: every host must get the same files, and none be this machine"
         )
-    wanted = count(given or None, "--fanout-tree", put_files.BRANCHES)
+    wanted = parse_count(given, "--fanout-tree") if given else put_files.BRANCHES
     return wanted if hosts > 1 else 0
 
 

@@ -17,7 +17,7 @@ from dispatcher.cli import mistakes, named_files, say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import WINDOW, fanout
-from dispatcher.cli.options.declaration import count, replace, seconds
+from dispatcher.cli.options.declaration import given, replace
 from dispatcher.cli.options.host_options import (
     LimitOptions,
     TreeOptions,
@@ -131,17 +131,17 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
 
 def limits(options: LimitOptions) -> ExecLimits:
     """The limits that the options set. Raises: UsageError."""
-    usual = ExecLimits()
     by_tree = isinstance(options, TreeOptions) and options.fanout_tree is not None
-    return ExecLimits(
-        connect=seconds(options.connect_timeout, "--connect-timeout", usual.connect),
-        command=seconds(options.command_timeout, "--command-timeout", None),
-        total=seconds(options.deadline, "--deadline", None),
-        grace=seconds(options.grace, "--grace", usual.grace),
-        fanout=count(options.fanout, "--fanout", WINDOW if by_tree else usual.fanout),
-        serial=count(options.serial, "--serial", None),
-        stop_after=count(options.stop_after, "--stop-after", None),
+    found = given(
+        connect=options.connect_timeout,
+        command=options.command_timeout,
+        total=options.deadline,
+        grace=options.grace,
+        fanout=options.fanout or (WINDOW if by_tree else None),
+        serial=options.serial,
+        stop_after=options.stop_after,
     )
+    return ExecLimits(**found)
 
 
 #: of a terminal, where nobody says: columns and rows

@@ -88,7 +88,7 @@ def alive(options: LoginOptions) -> Keepalive:
         return UNLESS_CONFIGURED
     if options.server_alive_interval is None:
         return Keepalive(otherwise=ALIVE_INTERVAL)
-    return Keepalive(parse_seconds(options.server_alive_interval, "--server-alive-interval"))
+    return Keepalive(options.server_alive_interval)
 
 
 #: how many hosts may connect at once where nobody says: inner hosts do most of the work

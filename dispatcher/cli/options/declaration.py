@@ -9,14 +9,15 @@
         kills: bool = option("--kill", help="Kill and remove what is listed as left over.")
 
 The annotation says what kind of option it is: ``bool`` is a flag, a ``Literal`` has these choices,
-a ``tuple`` may be repeated, all else is a text. The long name is the field's unless another is
-given. Most classes are one section of ``--help``, and that of a command puts some together: options
-are shown in the order of its bases, then its own. It may declare one of a base again, with other
-words or names, in the same place. A field with a plain value is no option: functions read it, and a
-class below may offer it; where a base does, it takes the option away.
+a ``tuple`` may be repeated, a ``float`` is seconds, an ``int`` counts from 1, all else is a text.
+The long name is the field's unless another is given. Most classes are one section of ``--help``,
+and that of a command puts some together: options are shown in the order of its bases, then its
+own. It may declare one of a base again, with other words or names, in the same place. A field with
+a plain value is no option: functions read it, and a class below may offer it; where a base does, it
+takes the option away.
 
 A function takes the smallest class that has what it needs; a misspelt option is an error of mypy.
-A value is as it was typed, a text or a number of texts; what it means is said where it is used.
+What a text means that is no number is said where it is used.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ else:
         return type(options)(**{**vars(options), **changes})
 
 
-T = TypeVar("T")
 Kind = TypeVar("Kind", bound="Options")
 
 
@@ -48,6 +48,37 @@ class Option(click.Option):
 
     section = "Other"  #: the title that ``--help`` shows it below
     bare: str | None = None  #: the value that it stands for where none is given
+
+
+class _Seconds(click.ParamType):  # type: ignore[type-arg]
+    """A duration; a fraction of a second, too."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises: UsageError."""
+        if not isinstance(value, str) or param is None:
+            return value
+        from dispatcher.plan.job.request import parse_seconds
+
+        return parse_seconds(value, param.opts[-1])
+
+
+class _Count(click.ParamType):  # type: ignore[type-arg]
+    """A number from 1 to ``most``, as many as there may be ranks if that is None."""
+
+    name = "number"
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises: UsageError."""
+        if not isinstance(value, str) or param is None:
+            return value
+        from dispatcher.model.names import MOST_RANKS, parse_count
+
+        return parse_count(value, param.opts[-1], self._most or MOST_RANKS)
 
 
 class Declared:
@@ -60,6 +91,7 @@ class Declared:
         self.section: str | None = None
         self.bare: str | None = None
         self.is_last = False
+        self.most: int | None = None
         self.note = ""  # the annotation; evaluated, a hundred would take 3 ms of every start
 
     def parameter(self, name: str) -> click.Parameter:
@@ -73,6 +105,8 @@ class Declared:
             return click.Argument([name], nargs=-1 if many else 1, **settings)
         if self.note == "bool":
             settings["is_flag"] = True
+        elif self.note.startswith(("float", "int")):
+            settings.setdefault("type", _Seconds() if self.note[0] == "f" else _Count(self.most))
         if many:
             settings["multiple"] = True
         names = [*self.names, name]
@@ -89,16 +123,18 @@ def option(
     default: Any = None,
     bare: str | None = None,
     section: str | None = None,
+    most: int | None = None,
     **settings: Any,
 ) -> Any:
     """A field that is an option. names: ``-x``, ``--long``; without a long one the field's own.
 
     bare: the value that it stands for where none is given. section: another than the class's.
+    most: the largest number that it takes, for an ``int``.
     settings: metavar, envvar and what else click takes.
     """
     settings["help"] = help
     declared = Declared(names, default, settings)
-    declared.bare, declared.section = bare, section
+    declared.bare, declared.section, declared.most = bare, section, most
     return declared
 
 
@@ -191,22 +227,6 @@ def converted(options: Options, kind: type[Kind], **changes: Any) -> Kind:
     )
 
 
-# -- what a text means ----------------------------------------------------------------------
-
-
-def seconds(text: str | None, option: str, usual: T) -> float | T:
-    """The seconds that ``option`` was given as ``text``, else ``usual``. Raises: UsageError."""
-    if text is None:
-        return usual
-    from dispatcher.plan.job.request import parse_seconds
-
-    return parse_seconds(text, option)
-
-
-def count(text: str | None, option: str, usual: T, most: int | None = None) -> int | T:
-    """The number that ``option`` was given as ``text``, else ``usual``. Raises: UsageError."""
-    if text is None:
-        return usual
-    from dispatcher.model.names import MOST_RANKS, parse_count
-
-    return parse_count(text, option, MOST_RANKS if most is None else most)
+def given(**values: Any) -> dict[str, Any]:
+    """Those of ``values`` that are not None: what the user said, to go over what is usual."""
+    return {name: value for name, value in values.items() if value is not None}

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from dispatcher.cli.options.declaration import Options, count, option, replace
+from dispatcher.cli.options.declaration import Options, option, replace
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, setting_of, typed
 from dispatcher.model.errors import UsageError
 
@@ -69,8 +69,8 @@ class LoginOptions(Options, section="Connections"):
     """How a host is reached."""
 
     user: str | None = option("-l", metavar="NAME", help="Log in as NAME on hosts without a user.")
-    ssh_port: str | None = option(
-        "-p", metavar="PORT", help="Port of sshd on hosts without a port."
+    ssh_port: int | None = option(
+        "-p", most=65535, metavar="PORT", help="Port of sshd on hosts without a port."
     )
     ssh_config: str | None = option(
         "-F",
@@ -120,24 +120,24 @@ class TreeOptions(Options, section="Connections"):
 class LimitOptions(Options, section="Limits"):
     """How long a command may take on a host, and on how many at once."""
 
-    connect_timeout: str | None = option("-t", metavar="S", help="Seconds to reach a host [10].")
-    command_timeout: str | None = option(
+    connect_timeout: float | None = option("-t", metavar="S", help="Seconds to reach a host [10].")
+    command_timeout: float | None = option(
         "-u", metavar="S", help="Seconds a command may run [no limit]."
     )
-    deadline: str | None = option(metavar="S", help="Seconds for everything together [no limit].")
-    grace: str | None = option(
+    deadline: float | None = option(metavar="S", help="Seconds for everything together [no limit].")
+    grace: float | None = option(
         metavar="S", help="Seconds between one signal and the next, harder one [5]."
     )
-    server_alive_interval: str | None = option(
+    server_alive_interval: float | None = option(
         metavar="S",
         help="Ask a host that was silent for S seconds whether it is alive; after three questions "
         "without an answer it is lost [as ServerAliveInterval, else 15; 0: never ask].",
     )
-    fanout: str | None = option("-f", metavar="N", help="Connect to at most N hosts at once [64].")
-    serial: str | None = option(
+    fanout: int | None = option("-f", metavar="N", help="Connect to at most N hosts at once [64].")
+    serial: int | None = option(
         metavar="N", help="Rolling execution: run on at most N hosts at once [all]."
     )
-    stop_after: str | None = option(metavar="K", help="Start no more hosts after K have failed.")
+    stop_after: int | None = option(metavar="K", help="Start no more hosts after K have failed.")
 
 
 class SudoOptions(Options, section="Command"):
@@ -248,7 +248,7 @@ def _allocated() -> list[Hostlist]:
 
 def login(options: LoginOptions) -> tuple[str | None, int | None]:
     """User and port for hosts that name none of their own. Raises: UsageError."""
-    user, port = options.user, options.ssh_port
+    user = options.user
     if user is not None:
         from dispatcher.model.names import BadName, check_user
 
@@ -256,7 +256,7 @@ def login(options: LoginOptions) -> tuple[str | None, int | None]:
             check_user(user)
         except BadName as bad:
             raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
-    return user, count(port, "--ssh-port", None, 65535)
+    return user, options.ssh_port
 
 
 def _excluded(texts: tuple[str, ...]) -> list[str]:

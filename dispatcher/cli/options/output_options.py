@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from dispatcher.cli.options.declaration import Options, option, seconds
+from dispatcher.cli.options.declaration import Options, option
 from dispatcher.cli.options.host_options import verbose_option
 from dispatcher.model.errors import UsageError
 from dispatcher.model.frozen import Value, value
@@ -36,7 +36,7 @@ class LineOptions(Options, section="Output"):
     fold: bool = option(help="Show equal lines of many ranks once: [0-63] ...")
     fold_numbers: bool = option(help="Also fold lines that differ only in numbers.")
     grep: str | None = option(metavar="RE", help="Show only lines that match RE.")
-    partial_after: str | None = option(
+    partial_after: float | None = option(
         metavar="S",
         help="Show an unfinished line, such as a prompt or a progress bar, after S seconds and "
         "then every S seconds; 0: never [30; on a terminal 0.2, and bars in the footer].",
@@ -59,7 +59,7 @@ class MonitoringOptions(Options, section="Monitoring"):
     """Who looks at the ranks."""
 
     watch: bool = option(help="A live table of all ranks on the whole screen; q: lines.")
-    stall_after: str | None = option(
+    stall_after: float | None = option(
         metavar="S", help="Name ranks that have written nothing for S seconds."
     )
     step_line: str | None = option(
@@ -68,7 +68,7 @@ class MonitoringOptions(Options, section="Monitoring"):
         "of the rank's own part. Ranks slower than the others are named, by --watch and at the "
         "end.",
     )
-    sample: str | None = option(
+    sample: float | None = option(
         metavar="S",
         help="Measure CPU, memory and GPU use of the ranks every S seconds, for the journal, "
         "--watch and --metrics; name outliers [2 with --watch, 5 with --metrics, else never].",
@@ -139,11 +139,11 @@ def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
         step_line=_pattern(options.step_line, "--step-line"),
         fold=options.fold or options.fold_numbers,
         fold_numbers=options.fold_numbers,
-        stall_after=seconds(options.stall_after, "--stall-after", None) or None,
+        stall_after=options.stall_after or None,
         sample=_sample(options),
         watch=options.watch,
         metrics=options.metrics,
-        partial_after=seconds(options.partial_after, "--partial-after", None),
+        partial_after=options.partial_after,
         screen_overflow=options.screen_overflow,
         log_overflow=options.log_overflow,
         log_merge=options.log_merge,
@@ -171,7 +171,7 @@ def _sample(options: ShowOptions) -> float | None:
         if options.watch:
             return WATCH_EVERY
         return METRICS_EVERY if options.metrics else None
-    every = seconds(options.sample, "--sample", 0.0)
+    every = options.sample
     if every < LEAST_EVERY:
         raise UsageError(
             f"--sample: every {every:g} s is too often", hint=f"--sample {LEAST_EVERY:g}"

@@ -160,7 +160,7 @@ def _argv_of(options: RunOptions) -> Any:
         from dispatcher.transport.base import Target
         from dispatcher.transport.process.openssh import SshTransport
 
-        keys, seconds = options.host_keys == "accept-new", float(options.connect_timeout or 10)
+        keys, seconds = options.host_keys == "accept-new", options.connect_timeout or 10.0
         ssh = SshTransport(config=options.ssh_config, accept_new=keys)
         try:
             return ssh.argv(Target(name, host.user, host.port), command, seconds)

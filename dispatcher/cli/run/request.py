@@ -11,7 +11,7 @@ from dispatcher.api.request import cwd_of, python_of
 from dispatcher.cli import named_files, say
 from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.connect_options import WINDOW
-from dispatcher.cli.options.declaration import count, seconds
+from dispatcher.cli.options.declaration import given
 from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, typed
 from dispatcher.cli.run.run import RunOptions
@@ -56,8 +56,8 @@ def request(options: RunOptions) -> Request:
         hosts=hosts,
         program=program,
         cwd=cwd_of(options.chdir),
-        np=count(options.np, "--np", None),
-        nnodes=count(options.nnodes, "--nnodes", None),
+        np=options.np,
+        nnodes=options.nnodes,
         nproc_per_node=1 if per_node else _nproc(options.nproc_per_node),
         include=include,
         exclude=exclude,
@@ -65,14 +65,14 @@ def request(options: RunOptions) -> Request:
         oversubscribe=options.oversubscribe,
         python=options.python or python_of(environ),
         user=options.user,
-        port=count(options.ssh_port, "--ssh-port", None, 65535),
+        port=options.ssh_port,
         environ=environ,
         exports=options.exports,
         env_files=_env_files(options.env_files, environ),
         devices=options.devices,
         omp="keep" if per_node and options.omp == "auto" else _omp(options.omp),
         master_addr=options.master_addr,
-        master_port=count(options.master_port, "--master-port", None, 65535),
+        master_port=options.master_port,
         iface=options.iface,
         mpi="none" if per_node and options.mpi == "auto" else options.mpi,
         pmi_port=_pmi_port(options),
@@ -80,7 +80,7 @@ def request(options: RunOptions) -> Request:
         dedup_output=options.dedup_output,
         limits=_limits(options),
         restarts=_restarts(options),
-        spares=count(options.spares, "--spares", None),
+        spares=options.spares,
         local_rank_arg=_local_rank_arg(options.local_rank_arg),
         per_node=per_node,
     )
@@ -252,38 +252,25 @@ def _judge(text: bytes, path: str) -> None:
 
 
 def _limits(options: RunOptions) -> Limits:
-    heartbeat = seconds(options.heartbeat, "--heartbeat", Limits.heartbeat)
-    lost = count(
-        options.max_missed_heartbeats, "--max-missed-heartbeats", Limits.max_missed_heartbeats
-    )
-    window = Limits.fanout if options.fanout_tree is None else WINDOW
-    return Limits(
-        connect_timeout=seconds(
-            options.connect_timeout, "--connect-timeout", Limits.connect_timeout
-        ),
-        boot_timeout=seconds(options.boot_timeout, "--boot-timeout", Limits.boot_timeout),
-        grace=seconds(options.grace, "--grace", Limits.grace),
-        heartbeat=heartbeat,
-        max_missed_heartbeats=lost,
-        # slower heartbeats need a lease that still outlives the missed ones
-        lease=seconds(options.lease, "--lease", max(Limits.lease, 2 * heartbeat * lost)),
-        mpi_stall_warning=seconds(
-            options.mpi_stall_warning, "--mpi-stall-warning", Limits.mpi_stall_warning
-        ),
-        hang_timeout=seconds(options.hang_timeout, "--hang-timeout", Limits.hang_timeout),
-        fanout=count(options.fanout, "--fanout", window),
-    )
+    """The options that have the names of limits, and what follows from them."""
+    names = [name for name in Limits.__match_args__ if hasattr(RunOptions, name)]
+    found = given(**{name: getattr(options, name) for name in names})
+    if options.fanout_tree is not None:
+        found.setdefault("fanout", WINDOW)
+    # slower heartbeats need a lease that still outlives the missed ones
+    beat = found.get("heartbeat", Limits.heartbeat)
+    silence = beat * found.get("max_missed_heartbeats", Limits.max_missed_heartbeats)
+    return Limits(**{"lease": max(Limits.lease, 2 * silence), **found})
 
 
 def _restarts(options: RunOptions) -> Restarts:
     most = options.max_restarts
-    return Restarts(
-        most=0 if most == "0" else count(most, "--max-restarts", Restarts.most),
-        min_nodes=count(options.min_nodes, "--min-nodes", Restarts.min_nodes),
-        max_host_failures=count(
-            options.max_host_failures, "--max-host-failures", Restarts.max_host_failures
-        ),
-        delay=seconds(options.restart_delay, "--restart-delay", Restarts.delay),
+    found = given(
+        most=None if most is None else 0 if most == "0" else parse_count(most, "--max-restarts"),
+        min_nodes=options.min_nodes,
+        max_host_failures=options.max_host_failures,
+        delay=options.restart_delay,
         progress_file=options.progress_file,
         progress_line=options.progress_line,
     )
+    return Restarts(**found)

@@ -21,8 +21,8 @@ class FilterOptions(Options, section="Hosts"):
         help="Use only these hosts and slots: host@host:0,2 (DeepSpeed's syntax).",
     )
     exclude: str | None = option(metavar="SPEC", help="Leave these out; same syntax.")
-    nnodes: str | None = option(metavar="N", help="Use only the first N hosts.")
-    spares: str | None = option(
+    nnodes: int | None = option(metavar="N", help="Use only the first N hosts.")
+    spares: int | None = option(
         metavar="N",
         help="Keep N more hosts ready to replace others [default: those that the hostfile marks "
         "as spare].",
@@ -62,7 +62,7 @@ class ProgramOptions(Options, section="Program"):
 class RankOptions(Options, section="Ranks"):
     """How many ranks, and where."""
 
-    np: str | None = option("-n", metavar="N", help="World size [default: all slots].")
+    np: int | None = option("-n", metavar="N", help="World size [default: all slots].")
     nproc_per_node: str | None = option(
         metavar="N|auto|gpu",
         help="Ranks on each host [default: its slots; else its GPUs; else 1].",
@@ -112,8 +112,8 @@ class EnvironmentOptions(Options, section="Environment"):
     master_addr: str | None = option(
         metavar="ADDR", help="MASTER_ADDR [default: found and tested]."
     )
-    master_port: str | None = option(
-        metavar="PORT", help="MASTER_PORT [default: one that is free on host 0]."
+    master_port: int | None = option(
+        most=65535, metavar="PORT", help="MASTER_PORT [default: one that is free on host 0]."
     )
     iface: str | None = option(
         metavar="NAME", help="Network interface of the ranks, for MPI, NCCL, gloo and MASTER_ADDR."
@@ -133,7 +133,7 @@ class MpiOptions(Options, section="MPI"):
         "wrapper that closes descriptors, as Python's subprocess does. Not the default, since "
         "other users can reach a port."
     )
-    mpi_stall_warning: str | None = option(
+    mpi_stall_warning: float | None = option(
         metavar="S",
         help="Name the ranks that others have been waiting for in MPI for S seconds [30].",
     )
@@ -143,8 +143,10 @@ class ReachOptions(LoginOptions, KeepOptions, section="Connections"):
     """How hosts are reached; the short names mean something else in a run."""
 
     user: str | None = option(metavar="NAME", help="Log in as NAME on hosts without a user.")
-    ssh_port: str | None = option(metavar="PORT", help="Port of sshd on hosts without a port.")
-    fanout: str | None = option(metavar="N", help="Connect to at most N hosts at once [64].")
+    ssh_port: int | None = option(
+        most=65535, metavar="PORT", help="Port of sshd on hosts without a port."
+    )
+    fanout: int | None = option(metavar="N", help="Connect to at most N hosts at once [64].")
 
 
 class AgentOptions(TreeOptions, section="Connections"):
@@ -155,10 +157,10 @@ class AgentOptions(TreeOptions, section="Connections"):
         help="Python for dispatch's agent on the hosts [default: the first python3 of 3.8 or "
         "later].",
     )
-    connect_timeout: str | None = option(
+    connect_timeout: float | None = option(
         metavar="S", help="Seconds to reach a host, login included [10]."
     )
-    boot_timeout: str | None = option(metavar="S", help="Seconds for its agent to answer [30].")
+    boot_timeout: float | None = option(metavar="S", help="Seconds for its agent to answer [30].")
 
 
 class PreflightOptions(Options, section="Checks before the start"):
@@ -172,21 +174,23 @@ class PreflightOptions(Options, section="Checks before the start"):
     exclude_unhealthy: bool = option(
         help="Do all of dispatch check first, and run without the hosts that are not fit."
     )
-    check_timeout: str | None = option(metavar="S", help="Seconds for that check [20; 60 if full].")
+    check_timeout: float | None = option(
+        metavar="S", help="Seconds for that check [20; 60 if full]."
+    )
 
 
 class FailureOptions(Options, section="Failures"):
     """When hosts are lost and ranks hang."""
 
-    grace: str | None = option(metavar="S", help="Seconds between TERM and KILL [10].")
-    heartbeat: str | None = option(metavar="S", help="Seconds between a host's heartbeats [5].")
-    max_missed_heartbeats: str | None = option(
+    grace: float | None = option(metavar="S", help="Seconds between TERM and KILL [10].")
+    heartbeat: float | None = option(metavar="S", help="Seconds between a host's heartbeats [5].")
+    max_missed_heartbeats: int | None = option(
         metavar="N", help="A host that misses N of them is lost [3]."
     )
-    lease: str | None = option(
+    lease: float | None = option(
         metavar="S", help="Ranks exit S seconds after losing the launcher [30]."
     )
-    hang_timeout: str | None = option(
+    hang_timeout: float | None = option(
         metavar="S",
         help="End the job when no rank has written, computed or used its GPU for S seconds, and "
         "show where each rank was; with --progress-line or --progress-file: when there was no "
@@ -198,14 +202,14 @@ class RestartOptions(Options, section="Restarts"):
     """How a job starts again."""
 
     max_restarts: str | None = option(metavar="N", help="Restart all ranks at most N times [0].")
-    min_nodes: str | None = option(
+    min_nodes: int | None = option(
         metavar="N", help="Without a spare, go on with at least N hosts [all]."
     )
-    restart_delay: str | None = option(
+    restart_delay: float | None = option(
         metavar="S",
         help="Seconds before the second restart in a row; doubles each time [1].",
     )
-    max_host_failures: str | None = option(
+    max_host_failures: int | None = option(
         metavar="K", help="Leave out a host on which K attempts ended [3]."
     )
     progress_line: str | None = option(

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from dispatcher.cli import say
-from dispatcher.cli.options.declaration import Options, option, seconds
+from dispatcher.cli.options.declaration import Options, option
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import write_all
 from dispatcher.output.files.spool import Spill
@@ -41,7 +41,7 @@ class FoldOptions(Options):
 
     whole: bool = option("-b", "--gather", help="Whole outputs instead of lines.")
     numbers: bool = option("-n", help="Lines that differ in numbers only are equal.")
-    window: str | None = option(metavar="S", help=f"Seconds a line waits for others [{WINDOW}].")
+    window: float | None = option(metavar="S", help=f"Seconds a line waits for others [{WINDOW}].")
 
 
 def folded(options: FoldOptions) -> int:
@@ -49,7 +49,7 @@ def folded(options: FoldOptions) -> int:
     if options.whole:
         gathered(_input())
     else:
-        stream(seconds(options.window, "--window", WINDOW), mask=options.numbers)
+        stream(WINDOW if options.window is None else options.window, mask=options.numbers)
     return 0
 
 
