@@ -93,7 +93,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
             other = ast.Attribute(called.value, CALLS[called.attr])
             yield ast.Call(other, node.args, node.keywords)
         for keyword in node.keywords:
-            if keyword.arg is not None:
+            if keyword.arg not in (None, "strict"):
                 yield ast.Call(called, node.args, [k for k in node.keywords if k is not keyword])
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         ends = node.slice
@@ -178,6 +178,10 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Assert(self, node: ast.Assert) -> None:
         """What is always so anyway."""
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "strict":  # zip's, which asserts as well
+            self.generic_visit(node)
 
     def generic_visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.stmt) and self._where and _statements(node):

@@ -58,6 +58,7 @@ def made(body: str) -> list[tuple[str, str]]:
              ("raise", "pass")],
         ),
         ("assert a < b", []),
+        ("x = zip(a, b, strict=True)", []),
         ('"""Words."""', []),
         ("x: int = 'a'", []),
         ("x = f'{a + b} words'", []),
