@@ -18,7 +18,7 @@ wait for it. One that ended without ``init`` does not: to go on without what it
 never put would only end in an assertion elsewhere, so the launcher ends the job.
 
 A spawn request is only read here (``spawn``); the launcher answers it. PMI-2 and
-PMIx are not spoken. Longer than other modules, since the protocol is one.
+PMIx are not spoken.
 
 Actions (tuples): ("reply", rank, bytes) · ("send", type, fields) · ("break", rank, why).
 """
@@ -176,10 +176,8 @@ class Server:
         arrived = set() if fence is None else fence.arrived
         missing = sorted(r for r in members - arrived if not self.peers[r].ended)
         never = [rank for rank in missing if not self.peers[rank].n_inits]
-        if key == b"init":
-            missing = never
-        absent = [rank for rank in missing if rank not in never]
-        if not missing:
+        absent = [] if key == b"init" else [rank for rank in missing if rank not in never]
+        if not never and not absent:
             return []
         return [("send", "pmi_waiting", {"never": never, "absent": absent, "seconds": seconds})]
 
@@ -239,10 +237,7 @@ class Server:
             self.deadlines.pop(b"init", None)
 
     def _appnum(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
-        app, rest = 0, rank
-        while rest >= self.apps[app]:
-            rest -= self.apps[app]
-            app += 1
+        app = next(i for i in range(len(self.apps)) if rank < sum(self.apps[: i + 1]))
         return _reply(rank, b"appnum rc=0 appnum=%d" % app)
 
     def _put(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
@@ -293,9 +288,8 @@ class Server:
             raise Broken("a service name or port of a wrong length")
         peer.asked = True
         verb = fields[b"cmd"].split(b"_")[0].decode()
-        return [
-            ("send", "pmi_name", {"rank": rank, "verb": verb, "service": service, "address": port})
-        ]
+        name = {"rank": rank, "verb": verb, "service": service, "address": port}
+        return [("send", "pmi_name", name)]
 
     # -- spawn ----------------------------------------------------------------------
 
@@ -322,8 +316,7 @@ class Server:
         if rank not in fence.members or rank in fence.arrived:
             raise Broken("a barrier that is not its own, or twice")
         fence.arrived.add(rank)
-        if key not in self.deadlines:
-            self.deadlines[key] = now + self.stall_after
+        self.deadlines.setdefault(key, now + self.stall_after)
         return self._complete(key, fence)
 
     def _fence(self, rank: int, group: bytes, tag: bytes) -> tuple[bytes, Fence]:
