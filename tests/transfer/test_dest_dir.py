@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatcher.transfer import dest_dir
 from dispatcher.transfer.dest_dir import BadArchive, Unpacked, unpack
 
 
@@ -145,3 +146,10 @@ def test_any_bytes(noise: bytes, at: int) -> None:
         except BadArchive:
             pass
         assert {n for n in everything(Path(folder)) if not n.startswith("in/n1")} <= {"in"}
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(OSError(28, "No space left"), "no space left"), (OSError("odd"), "")]
+)
+def test_why_a_disk_refuses(error: OSError, why: str) -> None:
+    assert dest_dir._why(error) == why
