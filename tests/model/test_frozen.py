@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from functools import cached_property
 
 import pytest
 
@@ -105,3 +106,20 @@ def test_a_value_may_refuse_what_does_not_go_together() -> None:
     assert Range(1, 2).last == 2
     with pytest.raises(ValueError, match="before it begins"):
         Range(2, 1)
+
+
+def test_what_a_cached_property_worked_out_is_no_field() -> None:
+    @value
+    class Squared(Value):
+        side: int
+
+        @cached_property
+        def area(self) -> int:
+            return self.side**2
+
+    one, other = Squared(3), Squared(3)
+    assert one.area == 9
+    assert one == other
+    assert hash(one) == hash(other)
+    assert repr(one) == repr(other)
+    assert one != Squared(4)

@@ -20,7 +20,7 @@ Nodes that get no rank are left out of the plan, with a notice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Literal
@@ -66,8 +66,8 @@ class RankPlan(Value):
     local_rank: int
 
 
-@dataclass(frozen=True)
-class JobPlan:
+@value
+class JobPlan(Value):
     """All that will happen, before it does. Open (no ranks) until GPUs are counted, if need be."""
 
     run_id: str
