@@ -105,8 +105,8 @@ class MpiPairs:
 
     def _measured(self, pair: tuple[int, int]) -> Pair:
         a, b = pair
-        said = Said()
-        session = self._session(pair, said)
+        output = PairOutput()
+        session = self._session(pair, output)
         stop = Stop(session.tell)
         with self._lock:
             if self._over:
@@ -122,7 +122,7 @@ class MpiPairs:
             late.cancel()
             with self._lock:
                 self._stops.remove(stop)
-        ends = [said.of(rank) for rank in (0, 1)]
+        ends = [output.of(rank) for rank in (0, 1)]
         for host, end in zip(pair, ends, strict=True):
             if end["lack"]:
                 with self._lock:
@@ -133,7 +133,7 @@ class MpiPairs:
             why = ""  # whatever came after it
         return Pair(a, b, ends[0]["latency"], there, back, why)
 
-    def _session(self, pair: tuple[int, int], said: Said) -> RunSession:
+    def _session(self, pair: tuple[int, int], output: PairOutput) -> RunSession:
         hosts = [replace(self._hosts[one], slots=1, max_slots=None, gpus=None) for one in pair]
         figures = str(SECONDS), str(self._probe.limit)
         words = [self._python, "-c", self._program, self._backend, *figures]
@@ -142,10 +142,10 @@ class MpiPairs:
             kind="command", cwd="/", nproc_per_node=1, devices="none", iface=self._iface,
             limits=Limits(connect_timeout=self._connect, grace=self._probe.grace),
         )  # fmt: skip
-        return RunSession(plan_job(job), self._transport_for, [said], say=lambda line: None)
+        return RunSession(plan_job(job), self._transport_for, [output], say=lambda line: None)
 
 
-class Said(Sink):
+class PairOutput(Sink):
     """What the two ranks of a pair said; whatever else they wrote is passed over."""
 
     def __init__(self) -> None:

@@ -170,13 +170,13 @@ def _ask(argv: Sequence[str]) -> str:
     import subprocess  # for few commands; most would load it for nothing
 
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER, check=True
         )
     except subprocess.TimeoutExpired:
         raise OSError(errno.ETIMEDOUT, f"no answer in {_ANSWER:.0f} s") from None
     except subprocess.CalledProcessError as error:
         words = error.stderr.decode("utf-8", "replace").strip().splitlines()
-        said = "".join(c for c in words[-1] if c.isprintable())[:200] if words else ""
-        raise OSError(errno.EIO, said or f"exit code {error.returncode}") from None
-    return told.stdout[:MOST_BYTES].decode("utf-8", "replace")
+        answer = "".join(c for c in words[-1] if c.isprintable())[:200] if words else ""
+        raise OSError(errno.EIO, answer or f"exit code {error.returncode}") from None
+    return done.stdout[:MOST_BYTES].decode("utf-8", "replace")

@@ -91,7 +91,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
         if paths is not None:
             sinks += open_files(plan, paths, say)
         if lines or events:
-            sinks.append(_Teller(self.put, say, lines=lines, events=events))
+            sinks.append(_Feed(self.put, say, lines=lines, events=events))
         self._session = RunSession(
             plan, reach.transport_for, sinks, say=say, paths=paths, check=check,
             agent_python=agent_python,
@@ -112,7 +112,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
             return self._session.run(())
 
 
-class _Teller(Sink):
+class _Feed(Sink):
     """Puts lines and events where a program reads them."""
 
     def __init__(
@@ -138,7 +138,7 @@ class _Teller(Sink):
             key = (rank, stream)
             if key not in self._assemblers:
                 self._assemblers[key] = LineAssembler(partial(self._long, key), self._spill)
-            self._told(key, self._assemblers[key].feed(data))
+            self._split(key, self._assemblers[key].feed(data))
 
     def close(self) -> None:
         self._end_all()
@@ -152,9 +152,9 @@ class _Teller(Sink):
 
     def _end(self, key: tuple[int, int]) -> None:
         if key in self._assemblers:
-            self._told(key, self._assemblers.pop(key).finish())
+            self._split(key, self._assemblers.pop(key).finish())
 
-    def _told(self, key: tuple[int, int], block: bytes) -> None:
+    def _split(self, key: tuple[int, int], block: bytes) -> None:
         for line in block.split(b"\n")[:-1]:
             self._line(key, line)
 

@@ -242,13 +242,13 @@ class RunSession:
 
 
 T = TypeVar("T")
-Told = TypeVar("Told")
+Item = TypeVar("Item")
 
 #: things that may wait for the program, and bytes of them, unless a single thing has more
 MOST_WAITING, MOST_BYTES = 256, 16 << 20
 
 
-class BackgroundRun(Generic[T, Told]):
+class BackgroundRun(Generic[T, Item]):
     """``work`` on its own thread, once started; iterating gives what it ``put``.
 
     tell: lets the work know of a signal.
@@ -257,7 +257,7 @@ class BackgroundRun(Generic[T, Told]):
     def __init__(self, work: Callable[[], T], tell: Callable[[SignalReceived], None]) -> None:
         self._work = work
         self._stop = Stop(tell)
-        self._queue: queue.Queue[tuple[Told | None, int]] = queue.Queue(MOST_WAITING)
+        self._queue: queue.Queue[tuple[Item | None, int]] = queue.Queue(MOST_WAITING)
         self._given = self._read = 0  # bytes, each counted by one thread
         self._room = threading.Event()
         self._result: list[T] = []
@@ -282,15 +282,15 @@ class BackgroundRun(Generic[T, Told]):
             raise self._error
         return self._result[0]
 
-    def __iter__(self) -> Iterator[Told]:
+    def __iter__(self) -> Iterator[Item]:
         while not (self._done.is_set() and self._queue.empty()):
             with contextlib.suppress(queue.Empty):
-                told, size = self._queue.get(timeout=POLL)
+                item, size = self._queue.get(timeout=POLL)
                 self._read += size
                 self._room.set()
-                if told is None:
+                if item is None:
                     return
-                yield told
+                yield item
 
     def __enter__(self) -> Self:
         return self
@@ -329,7 +329,7 @@ class BackgroundRun(Generic[T, Told]):
             self.put(None)
             self._done.set()
 
-    def put(self, told: Told | None, size: int = 0) -> None:
+    def put(self, item: Item | None, size: int = 0) -> None:
         """Tell the program, once there is room for it; None is the end. From our own threads.
 
         size: the bytes it takes, where these may be many.
@@ -341,6 +341,6 @@ class BackgroundRun(Generic[T, Told]):
                 self._room.wait(POLL)
                 continue
             with contextlib.suppress(queue.Full):
-                self._queue.put((told, size), timeout=POLL)
+                self._queue.put((item, size), timeout=POLL)
                 self._given += size
                 break

@@ -22,7 +22,7 @@ def read(who: str, path: str, most: int) -> bytes:
         with open(path, "rb") as file:
             return file.read(most + 1)
 
-    found = _told(who, reading)
+    found = _worded(who, reading)
     if len(found) > most:
         raise UsageError(f"{who}: larger than {most >> 20} MiB")
     return found
@@ -36,10 +36,10 @@ def write(who: str, path: str, text: str) -> None:
             file.write(text)
         return b""
 
-    _told(who, writing)
+    _worded(who, writing)
 
 
-def _told(who: str, work: Callable[[], bytes]) -> bytes:
+def _worded(who: str, work: Callable[[], bytes]) -> bytes:
     try:
         return work()
     except OSError as error:

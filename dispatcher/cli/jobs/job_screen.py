@@ -15,7 +15,7 @@ from typing import Any
 from dispatcher.cli import say
 from dispatcher.cli.jobs.stacks import JournalLocations
 from dispatcher.cli.options.output_options import OutputSettings
-from dispatcher.cli.run import run_sinks as told
+from dispatcher.cli.run import run_sinks
 from dispatcher.cli.run.run_sinks import RankLabels
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
@@ -42,16 +42,16 @@ class Watch:
         self.job = job
         self.notes: deque[str] = deque()
         self.ranks = job.ranks
-        self.has_footer = not output.quiet and told.may_draw(os.environ)
+        self.has_footer = not output.quiet and run_sinks.may_draw(os.environ)
         self.remote_progress = RemoteProgress(len(hosts), time.monotonic)
         logs = RunPaths(job.logs or job.folder)
         self._homes = JournalLocations(logs.journal, hosts)
-        view = told.view_of(output, RankLabels(output.label, lambda: self._homes))
+        view = run_sinks.view_of(output, RankLabels(output.label, lambda: self._homes))
         if self.has_footer:
             from dispatcher.output.terminal.live_terminal import Terminal
 
-            writer: Writer = Terminal(told.terminals(), STDERR, on_broken=_nobody_reads)
-            draw = told.footer_of(hosts, self.remote_progress.picture)
+            writer: Writer = Terminal(run_sinks.terminals(), STDERR, on_broken=_nobody_reads)
+            draw = run_sinks.footer_of(hosts, self.remote_progress.picture)
             self.screen: Sink = Screen(
                 view, writer, footer=lambda *what: draw(*what) if self.remote_progress.heard else []
             )
@@ -197,7 +197,7 @@ def tell_end(job: registry.Job, watch: Watch | None = None) -> int:
     code = int(job.end["exit_code"])
     if watch is not None and watch.has_footer:
         seconds = float(job.end["ended"]) - job.began
-        told.close_panel(lines, code, len(job.hosts), watch.ranks or 0, seconds)
+        run_sinks.close_panel(lines, code, len(job.hosts), watch.ranks or 0, seconds)
     else:
         for line in lines:
             say(line)

@@ -147,7 +147,7 @@ def _run(
 
     from dispatcher.api.run_session import RunSession, open_files
     from dispatcher.cli.hints import Advice
-    from dispatcher.cli.run import run_sinks as told
+    from dispatcher.cli.run import run_sinks
     from dispatcher.cli.run.monitoring import Monitoring
     from dispatcher.cli.run.preflight import preflight
     from dispatcher.cli.run.registration import JobRegistration
@@ -171,9 +171,9 @@ def _run(
             session.tell(SignalReceived(signal.SIGPIPE))
 
     monitoring = Monitoring(plan, output, hosts, lambda event: session.tell(event))
-    screen, progress = told.open_screen(
+    screen, progress = run_sinks.open_screen(
         output, RankLabels(output.label, lambda: session), hosts, on_broken=nobody_reads,
-        files_keep_all=told.files_keep_all(output, paths), over=monitoring.over,
+        files_keep_all=run_sinks.files_keep_all(output, paths), over=monitoring.over,
     )  # fmt: skip
     sinks: list[Sink] = [*monitoring.sinks]
     if progress is not None:
@@ -243,7 +243,7 @@ def _run(
         say(f"note: {words}")
     registration.conclude(report.exit_code, report.verdict)
     if progress is not None:
-        told.close_panel(
+        run_sinks.close_panel(
             report.verdict, report.exit_code, len(plan.nodes), report.world_size, report.seconds
         )
         return report.exit_code

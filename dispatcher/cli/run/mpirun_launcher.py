@@ -129,17 +129,17 @@ def _found(name: str) -> Launcher:
     if program is None:
         raise UsageError(f"--launcher {name}: not found on this machine")
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True,
             timeout=_ANSWER, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"--launcher {name}: {error}") from None
-    said = told.stdout.decode("utf-8", "replace")
-    kind = family(said)
+    text = done.stdout.decode("utf-8", "replace")
+    kind = family(text)
     if kind is None:
         raise UsageError(f"--launcher {name}: neither Open MPI's, MPICH's nor Intel MPI's mpirun")
-    number = re.search(r"[0-9]+(\.[0-9]+)+[^\s,]*", said)
+    number = re.search(r"[0-9]+(\.[0-9]+)+[^\s,]*", text)
     who = "Hydra" if kind == "hydra" else "Open MPI"
     return Launcher(os.path.abspath(program), kind, f"{who} {number[0]}" if number else who)
 

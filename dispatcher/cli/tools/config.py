@@ -56,12 +56,12 @@ def config(options: ConfigOptions) -> int:
         context = click.Context(about)
         by_variable = parameter.value_from_envvar(context)
         if by_variable is not None:
-            rows.append((shown, _told(by_variable), f"variable {parameter.envvar}"))
+            rows.append((shown, _value(by_variable), f"variable {parameter.envvar}"))
         elif parameter.name in found:
             setting = found[parameter.name]
-            rows.append((shown, _told(setting.value), setting.origin))
+            rows.append((shown, _value(setting.value), setting.origin))
         elif options.everything:
-            rows.append((shown, _told(usual[parameter.name or ""]), "built in"))
+            rows.append((shown, _value(usual[parameter.name or ""]), "built in"))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
     for row in rows:
         sys.stdout.write(f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}\n")
@@ -70,10 +70,10 @@ def config(options: ConfigOptions) -> int:
     return 0
 
 
-def _told(value: Any) -> str:
+def _value(value: Any) -> str:
     """A value for eyes; what looks like a secret is hidden."""
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_told(one) for one in value) + "]"
+        return "[" + ", ".join(_value(one) for one in value) + "]"
     if isinstance(value, str):
         name, equals, _ = value.partition("=")
         return json.dumps(f"{name}={HIDDEN}" if equals and is_secret(name) else value)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rig import Cluster
 
-from dispatcher.api.rank_pairs import MOST, Said
+from dispatcher.api.rank_pairs import MOST, PairOutput
 from dispatcher.remote.rank import pair as program
 
 from ..conftest import Desk
@@ -33,9 +33,9 @@ def test_a_rank_that_is_late_waits_for_nobody(desk: Desk) -> None:
     words = "--label", "none", "-H", "localhost:2", "--no-python", sys.executable, "-c", text
     done = desk.run(*words, "mpi", "0.1", "0")
     assert done.returncode == 1, done
-    said = Said()
-    said.output(0, 1, done.stdout.encode())
-    assert said.of(0) == {"latency": None, "rate": None, "why": "no answer in time", "lack": ""}
+    output = PairOutput()
+    output.output(0, 1, done.stdout.encode())
+    assert output.of(0) == {"latency": None, "rate": None, "why": "no answer in time", "lack": ""}
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_rank_that_is_late_waits_for_nobody(desk: Desk) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_result(line: bytes) -> None:
-    said = Said()
-    said.output(0, 1, b"warning: " + MARK + b'{"rate": 5}\n' + MARK + line + b"\n")
-    said.output(0, 2, MARK + b'{"rate": 5}\n')
-    assert said.of(0) == {"latency": None, "rate": None, "why": "", "lack": ""}
-    said.output(0, 1, b"x" * 2 * MOST)
-    assert len(said._text[0]) == MOST
+    output = PairOutput()
+    output.output(0, 1, b"warning: " + MARK + b'{"rate": 5}\n' + MARK + line + b"\n")
+    output.output(0, 2, MARK + b'{"rate": 5}\n')
+    assert output.of(0) == {"latency": None, "rate": None, "why": "", "lack": ""}
+    output.output(0, 1, b"x" * 2 * MOST)
+    assert len(output._text[0]) == MOST
