@@ -65,8 +65,12 @@ class FindingOptions(Options, section="Output"):
 
     verbose: bool = option("-v", help="Also show checks that are fine everywhere.")
     as_json: bool = option("--json", help="The result as one JSON object.")
-    connect_timeout: float | None = option(
-        "-t", section="Connections", metavar="S", help="Seconds to reach a host [10]."
+    connect_timeout: float = option(
+        "-t",
+        section="Connections",
+        default=10.0,
+        metavar="S",
+        help="Seconds to reach a host [10].",
     )
 
 

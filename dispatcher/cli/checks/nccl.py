@@ -26,8 +26,6 @@ from dispatcher.plan.variables import crosses
 MOST_TEXT, MOST_LOG = 4 << 20, 1 << 30
 #: seconds for all readings of one host
 PATIENCE = 15.0
-#: seconds to reach one host
-CONNECT = 10.0
 
 
 def run(options: CheckOptions) -> int:
@@ -78,7 +76,7 @@ def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]
     targets = find_hosts(options, say)
     allow_open_files(len(targets))
     names = ExecPlan(targets, ("true",)).names
-    connect = CONNECT if options.connect_timeout is None else options.connect_timeout
+    connect = options.connect_timeout
     with TransportPool(options) as reach:
         answers = survey(targets, READINGS, reach.transport_for, seconds=PATIENCE, connect=connect)
     found = {}

@@ -137,8 +137,6 @@ def named(names: Sequence[str], hosts: Collection[int]) -> list[str]:
 
 #: seconds a pair may take, and the share of the usual rate below which it is bad
 LIMIT, SLOW = 6.0, 0.5
-#: seconds to reach one host
-CONNECT = 10.0
 #: rounds at most; after two it goes on only while somebody is in doubt
 ROUNDS = 4
 #: hosts at most: each is told the partners of all, in one word of its command line
@@ -158,7 +156,7 @@ def run(options: CheckOptions) -> int:
     slow = SLOW if options.slow is None else options.slow
     rounds = _rounds(options.rounds)
     allow_open_files(len(targets))
-    connect = CONNECT if options.connect_timeout is None else options.connect_timeout
+    connect = options.connect_timeout
     began = time.monotonic()
     pairs, problems, played = _measured(targets, options, rounds, slow, connect)
     if problems:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 #: seconds for all of it
 QUICK, FULL = 20.0, 60.0
-#: seconds to reach one host
-CONNECT = 10.0
 #: exit code when a host is not fit
 UNFIT = 1
 MOST_TABLE = 1 << 20
@@ -174,7 +172,9 @@ def examined(
     allow_open_files(len(hosts))
     if not want.asked.script:
         chosen = tuple(check for check in chosen if check.name != "script")
-    connect = CONNECT if options.connect_timeout is None else options.connect_timeout
+    connect = options.connect_timeout
+    if connect is None:  # a run has a limit of its own
+        connect = CheckOptions.connect_timeout
     with TransportPool(options) as reach:
         return examine(
             hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port
