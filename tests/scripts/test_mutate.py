@@ -117,6 +117,36 @@ def test_the_nearest_tests_go_first(mutate: ModuleType) -> None:
     assert mutate.real("dispatcher/cli/hints.py") == ["tests/runs/cli"]
 
 
+@pytest.mark.parametrize(
+    ("output", "by"),
+    [
+        ("0\n1 passed", None),
+        ("5\nno tests ran", None),
+        ("1\nFAILED tests/a.py::test_b[c d] - assert 1 == 2\n", "tests/a.py::test_b[c d]"),
+        ("1\nERROR tests/a.py::test_b - OSError\n", "tests/a.py::test_b"),
+        ("1\n1 passed, 1 skipped, which no list allows", None),
+        ("2\nERROR tests/a.py - NameError: x\n", "import"),
+        ("4\nImportError while loading conftest\n", "import"),
+        ("4\nERROR: not found: tests/a.py::test_b\n", None),
+        ("32\nmount: permission denied\n", None),
+        ("late", "late"),
+    ],
+)
+def test_who_noticed(mutate: ModuleType, tmp_path: Path, output: str, by: str | None) -> None:
+    copy = mutate.Copy.__new__(mutate.Copy)
+    copy.folder, copy._fails, copy._ends = tmp_path, {}, {}
+    (tmp_path / "m.py").write_text("x = 1\n")
+
+    def pytest_says(words: list[str], limit: float) -> str:
+        faulty = (tmp_path / "m.py").read_text() != "x = 1\n"
+        return output if faulty else "0\n1 passed"
+
+    copy.pytest = pytest_says
+    (one,) = mutants("m.py", "def f():\n    return x\n")
+    assert copy.notices(one, ["tests/a.py"], 10.0) == by
+    assert (tmp_path / "m.py").read_text() == "x = 1\n"
+
+
 def test_each_file_is_in_one_room() -> None:
     """But for the three that stand in no folder of the product."""
     names = rooms()
