@@ -108,6 +108,7 @@ def start_sshd(folder: Path, *options: str, host_key: Path | None = None) -> Ssh
         f"ListenAddress {ADDRESS}:{port}",
         f"HostKey {host_key}",
         f"AuthorizedKeysFile {accepted}",
+        f"SetEnv HOME={folder}",  # where no shell finds the user's start files, and what they start
         "PidFile none",
         "StrictModes no",
         "UsePAM no",

@@ -41,6 +41,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.timeout(400)  # some six hundred commands
 def test_hostile_inputs_at_the_command_line(
     untouched: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
