@@ -1,8 +1,9 @@
 """Several tests at once: ``pytest -n 6``, where each worker has a machine of its own.
 
-As root a worker is in a network and a process namespace of its own: it meets nobody's ports and
-processes, and whatever it started ends with it, however it ends. As an ordinary user it has its own
-folders for temporary files and sockets; ports are those that the kernel says are free.
+As root a worker is in namespaces of its own, for network, processes and mounts: it meets nobody's
+ports, processes and shared memory, and whatever it started ends with it, however it ends. As an
+ordinary user it has its own folders for temporary files and sockets; ports are those that the
+kernel says are free.
 
 Tests that take long are dealt out one by one, the others by file, the long ones first. A test with
 the mark ``alone`` measures time or memory: none of another worker runs beside it.
@@ -26,7 +27,7 @@ import pytest
 LONG = ("tests/faults", "tests/scripts", "tests/runs", "tests/comm", "tests/transport")
 #: what a worker's Python is started by: its shell is the namespace's process 1, which reaps
 APART = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
-BEGIN = 'ip link set lo up && "$0" "$@"; exit $?'
+BEGIN = 'ip link set lo up && mount -t tmpfs -o mode=1777 shm /dev/shm && "$0" "$@"; exit $?'
 
 
 def is_worker(config: pytest.Config) -> bool:
