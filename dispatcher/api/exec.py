@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from dispatcher.api.request import Hosts, hosts_of
 from dispatcher.api.run_session import BackgroundRun
-from dispatcher.api.transports import Ask, TransportPool, Ways, allow_open_files, judge, nobody
+from dispatcher.api.transports import (
+    Ask,
+    TransportPool,
+    Ways,
+    allow_open_files,
+    check_reachable,
+    nobody,
+)
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
 from dispatcher.model.errors import UsageError
 from dispatcher.output.exec.exec_notes import describe, outcome_text
@@ -79,7 +86,7 @@ def exec(
     ways = ways or Ways()
     places = target_hosts([hosts_of(hosts)], ())
     exec_plan = ExecPlan(places, tuple(argv), limits=limits or ExecLimits())
-    judge(ways, places)
+    check_reachable(ways, places)
     allow_open_files(len(places))
     kept, reach = (
         HostOutput(frozenset({STDOUT, STDERR})),

@@ -136,7 +136,7 @@ def _folders(tagged: Sequence[shell.Tagged]) -> str:
 #: seconds a look takes at most beyond the connecting: five rounds of killing, a second apart
 ROUNDS = 8.0
 #: seconds that looks still under way are waited for at the end of the run
-PATIENCE = 2.0
+REPLY_TIMEOUT = 2.0
 
 
 class FinalCleanup(Sink):
@@ -201,7 +201,7 @@ class FinalCleanup(Sink):
 
         handled: the signals that end this. also: hosts to be looked at in any case.
         """
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + REPLY_TIMEOUT
         for thread in self._looks:
             thread.join(max(0.0, end - time.monotonic()))
         hosts = [*self.hosts, *also]

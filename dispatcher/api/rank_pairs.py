@@ -157,14 +157,14 @@ class PairOutput(Sink):
 
     def of(self, rank: int) -> dict[str, Any]:
         """The result of ``rank``: latency and rate or None, why and lack or ""."""
-        told: Mapping[str, Any] = {}
+        answer: Mapping[str, Any] = {}
         for line in self._text.get(rank, b"").splitlines():
             head, found, text = line.partition(program.MARK.encode())
             if found and not head:
-                told = _object(text)
+                answer = _object(text)
         return {
-            **{name: _figure(told.get(name)) for name in ("latency", "rate")},
-            **{name: str(told.get(name) or "")[:400] for name in ("why", "lack")},
+            **{name: _figure(answer.get(name)) for name in ("latency", "rate")},
+            **{name: str(answer.get(name) or "")[:400] for name in ("why", "lack")},
         }
 
 

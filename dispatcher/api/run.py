@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from dispatcher.api.report import Report
 from dispatcher.api.request import plan_job
 from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
-from dispatcher.api.transports import Ask, TransportPool, Ways, allow_open_files, judge, nobody
+from dispatcher.api.transports import (
+    Ask,
+    TransportPool,
+    Ways,
+    allow_open_files,
+    check_reachable,
+    nobody,
+)
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import (
     Entry,
@@ -230,7 +237,7 @@ def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Ru
     plan = plan_job(job) if isinstance(job, Request) else job
     say, ways = how.get("on_note", _log), how.get("ways", Ways())
     places = (*plan.nodes, *plan.spares)
-    judge(ways, [node.host for node in places])
+    check_reachable(ways, [node.host for node in places])
     allow_open_files(len(places))
     agent_python, log_dir = how.get("agent_python"), how.get("log_dir")
     if agent_python is not None:

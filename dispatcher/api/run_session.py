@@ -168,7 +168,7 @@ class RunSession:
             agent_python=agent_python,
             sample_every=sample_every,
             lent=lent,
-            sink_failed=sink_failed or self._told_of,
+            sink_failed=sink_failed or self._warn_about,
         )
 
     @property
@@ -237,7 +237,7 @@ class RunSession:
         except OSError as error:
             self._say(f"error: {path}: {(error.strerror or '').lower()}")
 
-    def _told_of(self, sink: Sink, error: Exception) -> None:
+    def _warn_about(self, sink: Sink, error: Exception) -> None:
         self._say(f"error: {type(sink).__name__}: {error}")
 
 

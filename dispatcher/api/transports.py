@@ -142,7 +142,7 @@ def is_local(host: Host) -> bool:
     return host.name in LOCAL_NAMES and host.user is None and host.port is None
 
 
-def judge(ways: Ways, hosts: Iterable[Host]) -> None:
+def check_reachable(ways: Ways, hosts: Iterable[Host]) -> None:
     """Nothing, if ``ways`` can reach ``hosts`` as these want it. Raises: UsageError."""
     template = ways.template()
     if template is None:
@@ -151,10 +151,10 @@ def judge(ways: Ways, hosts: Iterable[Host]) -> None:
     if ways.host_keys is not None:
         raise UsageError(f"--host-keys is for SSH: {flag} has its own ways")
     for host in hosts:
-        for field, said in (("user", host.user), ("port", host.port)):
-            if said is not None and not any(f"{{{field}}}" in word for word in template):
+        for field, asked in (("user", host.user), ("port", host.port)):
+            if asked is not None and not any(f"{{{field}}}" in word for word in template):
                 raise UsageError(
-                    f"{host.name}: {field} {said} is asked for, which {flag} does not use",
+                    f"{host.name}: {field} {asked} is asked for, which {flag} does not use",
                     hint=f"--rsh '... {{{field}}} ... {{host}}'",
                 )
 

@@ -362,11 +362,11 @@ def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> 
                 "the PATH of non-interactive logins there, or name one with --agent-python",
             )
     how = "the link ended" if status is None else f"exit status {status}"
-    why = f"{how} before the agent answered{remote_said(errors or noise)}"
+    why = f"{how} before the agent answered{remote_message(errors or noise)}"
     return Failure(Kind.BOOT, why, hint=f"try: ssh {host} python3 -V")
 
 
-def remote_said(data: bytes) -> str:
+def remote_message(data: bytes) -> str:
     """The last three lines of what a host said, to end a message with; "" for nothing."""
     lines = data.decode("utf-8", "backslashreplace").strip().splitlines()
     last = "; ".join(lines[-3:])[-400:]

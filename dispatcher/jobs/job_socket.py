@@ -39,7 +39,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events.run_events import BEAT
+from dispatcher.core.events.run_events import TICK
 from dispatcher.jobs.registry import Job, not_running
 
 #: bytes of an order, and of a frame's line and payload, at most
@@ -171,7 +171,7 @@ class JobConnection:
         Raises: Malformed, OSError.
         """
         frames = Frames()
-        self._link.settimeout(BEAT)
+        self._link.settimeout(TICK)
         while True:
             try:
                 data = self._link.recv(1 << 16)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.events.run_events import BEAT, Counts, Entry, Sink
+from dispatcher.core.events.run_events import TICK, Counts, Entry, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.files.spool import Spool
 
@@ -165,14 +165,14 @@ class BufferedSink(Sink):
                 self._cond.notify()
 
     def _follow(self) -> None:
-        beat, ticking = 0.0, True
+        next_tick, ticking = 0.0, True
         while True:
             now = time.monotonic()
-            if now >= beat:
-                ticking, beat = self._sink.tick(now), now + BEAT
+            if now >= next_tick:
+                ticking, next_tick = self._sink.tick(now), now + TICK
             with self._cond:
                 if not self._waiting and not self._closed:
-                    self._cond.wait(timeout=max(0.0, beat - now) if ticking else None)
+                    self._cond.wait(timeout=max(0.0, next_tick - now) if ticking else None)
                 if not self._waiting:
                     if self._closed:
                         return

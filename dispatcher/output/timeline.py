@@ -91,11 +91,11 @@ def read(text: str, source: str) -> Timeline:
             kind, process, line = record["ph"], int(record["pid"]), int(record["tid"])
             name = str(record["name"])
             if kind == "M":
-                said = str(record["args"]["name"])
+                label = str(record["args"]["name"])
                 if name == "process_name":
-                    hosts[process] = said
+                    hosts[process] = label
                 else:
-                    lines[process, line] = said
+                    lines[process, line] = label
                 continue
             at = float(record["ts"]) / 1e6
             if kind == "X":
@@ -241,10 +241,10 @@ def _picture(timeline: Timeline, until: float, colours: dict[str, str]) -> Itera
         if moment.at <= until and (moment.process, LINK) in rows:
             x = _LEFT + moment.at * scale
             y = rows[moment.process, LINK]
-            told = f"{_text(moment.name)}, at {_seconds(moment.at)}"
+            title = f"{_text(moment.name)}, at {_seconds(moment.at)}"
             yield (
                 f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{y:.0f}' y2='{y + _ROW - 2:.0f}' "
-                f"stroke='#d00'><title>{told}</title></line>"
+                f"stroke='#d00'><title>{title}</title></line>"
             )
     yield "</svg>"
 
@@ -254,13 +254,13 @@ def _bar(
 ) -> str:
     width = max(0.5, (min(span.until, until) - span.since) * scale)
     tall = (_ROW if span.line == LINK else _THIN) - 1
-    told = (
+    title = (
         f"{owner(timeline, span.process, span.line)}: {span.name}, {_seconds(span.seconds)} "
         f"from {_seconds(span.since)}"
     )
     return (
         f"<rect x='{_LEFT + span.since * scale:.1f}' y='{y:.0f}' width='{width:.1f}' "
-        f"height='{tall}' fill='{colours[span.name]}'><title>{_text(told)}</title></rect>"
+        f"height='{tall}' fill='{colours[span.name]}'><title>{_text(title)}</title></rect>"
     )
 
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from dispatcher.core.connect import Attempt, ConnectPolicy
-from dispatcher.core.events.run_events import BEAT, Entry, Event, SignalReceived, Sink
+from dispatcher.core.events.run_events import TICK, Entry, Event, SignalReceived, Sink
 from dispatcher.model.failure import Failure
 
 #: output bytes that may wait for the sinks: of all hosts, and of one at most and at least
@@ -89,13 +89,13 @@ class SinkThread:
         self._queue.put((node, rank, stream, data))
 
     def _run(self) -> None:
-        beat, ticking = 0.0, False
+        next_tick, ticking = 0.0, False
         while True:
             now = time.monotonic()
-            if ticking and now >= beat:
-                ticking, beat = self._tell_all(lambda sink: sink.tick(now)), now + BEAT  # noqa: B023
+            if ticking and now >= next_tick:
+                ticking, next_tick = self._tell_all(lambda sink: sink.tick(now)), now + TICK  # noqa: B023
             try:
-                item = self._queue.get(timeout=max(0.0, beat - now) if ticking else None)
+                item = self._queue.get(timeout=max(0.0, next_tick - now) if ticking else None)
             except queue.Empty:
                 continue
             ticking = True

@@ -148,11 +148,11 @@ class Link(abc.ABC):
     def resize(self, window: Window) -> None:  # noqa: B027 - most links have no terminal
         """Tell the far side's terminal its new size, where the transport can; never blocks long."""
 
-    def pulse(self, ping: bytes, every: float, on_beat: Callable[[], None]) -> bool:
+    def pulse(self, ping: bytes, every: float, on_heartbeat: Callable[[], None]) -> bool:
         """Let the way there keep this link alive, with others; False where none can.
 
         Every so many seconds the command reads ``ping`` between two writes, and each NUL that
-        it answers with as an error calls ``on_beat()``, from any thread, and is no error.
+        it answers with as an error calls ``on_heartbeat()``, from any thread, and is no error.
         """
         return False
 

@@ -12,8 +12,8 @@ from dispatcher.api.transports import (
     TransportPool,
     Ways,
     allow_open_files,
+    check_reachable,
     is_local,
-    judge,
     nobody,
 )
 from dispatcher.model.errors import UsageError
@@ -112,10 +112,10 @@ def test_ways_that_contradict_each_other() -> None:
 )
 def test_what_no_way_can_reach(ways: Ways, host: Host, said: str | None) -> None:
     if said is None:
-        judge(ways, [THERE, host])
+        check_reachable(ways, [THERE, host])
         return
     with pytest.raises(UsageError) as caught:
-        judge(ways, [THERE, host])
+        check_reachable(ways, [THERE, host])
     assert caught.value.message.startswith(said)
 
 

@@ -114,7 +114,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 )
 def test_the_line_of_an_option(text: str, place: str) -> None:
     file = parse(text, "f.toml", COMMANDS)
-    said = [(table, name) for table, name, _ in file.said("run", None) if name == "rsh"]
+    said = [(table, name) for table, name, _ in file.entries("run", None) if name == "rsh"]
     assert [file.place(*one) for one in said] == [place]
 
 
@@ -123,5 +123,5 @@ def test_the_line_of_an_option_of_a_profile() -> None:
     file = parse(text, "f.toml", COMMANDS)
     assert file.place("profile.a.run", "log_dir") == "f.toml:2"
     assert file.place("profile.b.run", "log_dir") == "f.toml:4"
-    assert list(file.said("run", "b")) == [("profile.b.run", "log_dir", 2)]
-    assert list(file.said("run", None)) == []
+    assert list(file.entries("run", "b")) == [("profile.b.run", "log_dir", 2)]
+    assert list(file.entries("run", None)) == []

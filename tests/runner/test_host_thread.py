@@ -116,7 +116,7 @@ class Watched:
             transport=ScriptedTransport(*answers), command="agent", prepare=b"PREPARE",
             gate=ConnectGate(1, 5.0), boot_timeout=boot_timeout,
             heartbeat=100.0, credit=1000, tell=self.events.put,
-            output=lambda *told: self.output.append(told), on_beat=self.beats.append,
+            output=lambda *told: self.output.append(told), on_heartbeat=self.beats.append,
         )  # fmt: skip
         self.host.start()
 

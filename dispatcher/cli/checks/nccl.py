@@ -25,7 +25,7 @@ from dispatcher.plan.variables import crosses
 #: bytes of a pasted text, and of a log
 MOST_TEXT, MOST_LOG = 4 << 20, 1 << 30
 #: seconds for all readings of one host
-PATIENCE = 15.0
+REPLY_TIMEOUT = 15.0
 
 
 def run(options: CheckOptions) -> int:
@@ -78,7 +78,9 @@ def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]
     names = ExecPlan(targets, ("true",)).names
     connect = options.connect_timeout
     with TransportPool(options) as reach:
-        answers = survey(targets, READINGS, reach.transport_for, seconds=PATIENCE, connect=connect)
+        answers = survey(
+            targets, READINGS, reach.transport_for, seconds=REPLY_TIMEOUT, connect=connect
+        )
     found = {}
     for host, name, answer in zip(targets, names, answers, strict=True):
         if answer.problem:
@@ -95,15 +97,15 @@ def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]
 
 def _compared(path: str, advice: Advice) -> list[Message]:
     """What a log says that was not to be expected."""
-    said = nccl_log.read(_read(path, "--log", MOST_LOG).splitlines())
-    if not said:
+    logged = nccl_log.read(_read(path, "--log", MOST_LOG).splitlines())
+    if not logged:
         raise UsageError(f"--log {path}: no lines of NCCL in it", hint="-x NCCL_DEBUG=INFO")
     expected = {
         name: (will.net or "", tuple(port.name for port in will.ports))
         for name, will in advice.now.items()
     }
     groups: dict[str, list[str]] = {}
-    for host, what in nccl_log.differences(expected, said):
+    for host, what in nccl_log.differences(expected, logged):
         groups.setdefault(what, []).append(host)
     return [Message(Level.CRITICAL, tuple(hosts), what) for what, hosts in groups.items()]
 

@@ -101,11 +101,11 @@ def svg(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> st
             f'transform="rotate(-60 {middle:.0f} {edge})">{escape(name)}</text>'
         )
     for (row, column), rate in sorted(there.items()):
-        told = "failed" if rate is None else rate_words(rate)
+        rate_text = "failed" if rate is None else rate_words(rate)
         parts.append(
             f'<rect x="{MARGIN + CELL * column}" y="{MARGIN + CELL * row}" width="{CELL - 1}" '
             f'height="{CELL - 1}" fill="{_colour(rate, ranking.median)}">'
-            f"<title>{escape(names[row])} to {escape(names[column])}: {told}</title></rect>"
+            f"<title>{escape(names[row])} to {escape(names[column])}: {rate_text}</title></rect>"
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -142,7 +142,7 @@ ROUNDS = 4
 #: hosts at most: each is told the partners of all, in one word of its command line
 MOST_HOSTS = 1024
 #: pairs that are told of one culprit
-MOST_TOLD = 3
+MOST_NAMED = 3
 
 
 def run(options: CheckOptions) -> int:
@@ -263,9 +263,9 @@ def lines(
         groups.setdefault(sanitize_text(why), []).append(names[host])
     out += [f"critical: {fold(hosts)}: not measured: {why}" for why, hosts in groups.items()]
     for host in ranking.culprits:
-        told = [_words(names, p) for p in pairs if host in (p.a, p.b)]
-        more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-        shown = "; ".join(told[:MOST_TOLD])
+        slow_pairs = [_words(names, p) for p in pairs if host in (p.a, p.b)]
+        more = f"; and {len(slow_pairs) - MOST_NAMED} more" if len(slow_pairs) > MOST_NAMED else ""
+        shown = "; ".join(slow_pairs[:MOST_NAMED])
         out.append(f"critical: {names[host]}: bad with most partners: {shown}{more}")
         out.append("  hint: look at its cable, port and routes; --exclude it meanwhile")
     for a, b in ranking.links:

@@ -109,13 +109,15 @@ def _by_host(options: CheckOptions) -> int:
     return 0 if all(found.fit(host) for host in found.hosts) else UNFIT
 
 
-def limit(said: float | None, *, full: bool) -> float:
-    """Seconds that everything may take; said: by ``--check-timeout``. Raises: UsageError."""
-    if said is None:
+def limit(seconds: float | None, *, full: bool) -> float:
+    """Seconds that everything may take. seconds: of ``--check-timeout``. Raises: UsageError."""
+    if seconds is None:
         return FULL if full else QUICK
-    if said < 1:
-        raise UsageError(f"--check-timeout {said:g}: less than a second", hint="--check-timeout 20")
-    return said
+    if seconds < 1:
+        raise UsageError(
+            f"--check-timeout {seconds:g}: less than a second", hint="--check-timeout 20"
+        )
+    return seconds
 
 
 def checks(

@@ -76,12 +76,12 @@ def _ask(options: ConnectOptions) -> int:
     if options.closing and hosts_typed():
         hosts = [host.name for host in find_hosts(options, say)]
     try:
-        said = ask(DROP, hosts=hosts) if options.closing else ask(LIST)
+        answer = ask(DROP, hosts=hosts) if options.closing else ask(LIST)
     except (OSError, Malformed) as error:
         raise DispatchError(f"the process that holds connections: {error}") from None
-    names = sorted(map(str, said["hosts"])) if said is not None else []
-    if said is None or (options.listing and not names):
+    names = sorted(map(str, answer["hosts"])) if answer is not None else []
+    if answer is None or (options.listing and not names):
         say("note: no connections are kept")
     elif options.listing:
-        print(f"{fold(names)} ({len(names)}), for {said['idle']:g} idle seconds")
+        print(f"{fold(names)} ({len(names)}), for {answer['idle']:g} idle seconds")
     return os.EX_OK

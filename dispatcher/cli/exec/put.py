@@ -83,17 +83,17 @@ def put(options: PutOptions) -> int:
                 listed[paths] = Sources(groups, checksum=options.checksum)
                 files.callback(listed[paths].close)
             plans.append((listed[paths], groups))
-        told = [HostCopy(wanted=sent.size) for sent, _ in plans]
+        copies = [HostCopy(wanted=sent.size) for sent, _ in plans]
         shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
         branches = _branches(options, len(hosts), plans[0][0].size if shared else None)
-        job = Putting(options, hosts, plans, told)
+        job = Putting(options, hosts, plans, copies)
         began = time.monotonic()
         outcomes = job.by_tree(branches) if branches else job.flat(range(len(hosts)))
         names = ExecPlan(hosts, ("put",)).names
         return conclude(
             names,
             [outcomes[node] for node in range(len(hosts))],
-            told,
+            copies,
             time.monotonic() - began,
             "sent",
             options,
@@ -133,12 +133,12 @@ class Putting:
         options: PutOptions,
         hosts: Sequence[Host],
         plans: Sequence[tuple[Sources, tuple[Group, ...]]],
-        told: Sequence[HostCopy],
+        copies: Sequence[HostCopy],
     ) -> None:
         self._options = options
         self._hosts = hosts
         self._plans = plans
-        self._told = told
+        self._copies = copies
 
     def flat(self, nodes: Sequence[int]) -> dict[int, Outcome]:
         """Serve ``nodes`` from here: node -> outcome."""
@@ -152,7 +152,7 @@ class Putting:
         below = {
             number: (
                 put_files.instructions(branch, self._hosts, groups),
-                {node: self._told[node] for node in branch.below},
+                {node: self._copies[node] for node in branch.below},
             )
             for number, branch in enumerate(found)
             if branch.below
@@ -161,9 +161,9 @@ class Putting:
         left = []
         stopped = [one for one in outcomes.values() if isinstance(one, Interrupted | TimedOut)]
         for node in (node for branch in found for node in branch.below):
-            told = self._told[node]
-            if told.sent is not None or told.error is not None:
-                outcomes[node] = Exited(0 if told.error is None else 1)
+            copy = self._copies[node]
+            if copy.sent is not None or copy.error is not None:
+                outcomes[node] = Exited(0 if copy.error is None else 1)
             elif stopped:
                 outcomes[node] = NotStarted("interrupted")
             else:
@@ -178,7 +178,7 @@ class Putting:
             return
         why: dict[str, list[str]] = {}
         for node in nodes:
-            text = self._told[node].relay_error or "the host above it failed"
+            text = self._copies[node].relay_error or "the host above it failed"
             why.setdefault(sanitize_text(text), []).append(self._hosts[node].name)
         for text, names in why.items():
             say(f"note: {fold(names)}: served from here: {text}")
@@ -192,7 +192,7 @@ class Putting:
             plans,
             checksum=options.checksum,
             resume=not options.no_resume,
-            copies=[self._told[node] for node in nodes],
+            copies=[self._copies[node] for node in nodes],
             below=below,
         )
         tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)
@@ -203,4 +203,4 @@ class Putting:
             limits=limits(options),
             tails=tails,
         )
-        return dict(zip(nodes, run(exec_plan, options, sending, self._told), strict=True))
+        return dict(zip(nodes, run(exec_plan, options, sending, self._copies), strict=True))

@@ -88,11 +88,11 @@ def run(
     exec_plan: ExecPlan,
     options: CopyOptions,
     talk: StdioHandler,
-    told: Sequence[HostCopy],
+    copies: Sequence[HostCopy],
 ) -> tuple[Outcome, ...]:
     """Carry out ``exec_plan``, whose hosts ``talk`` talks with; one outcome a host.
 
-    told: what is known of each host's copy, for the progress that a terminal shows.
+    copies: what is known of each host's copy, for the progress that a terminal shows.
     """
     allow_open_files(len(exec_plan.hosts))
     names = exec_plan.names
@@ -105,7 +105,7 @@ def run(
     if may_draw(os.environ):
         from dispatcher.output.exec.exec_progress import CopyProgress, CopyTerminal
 
-        progress = CopyProgress(told)
+        progress = CopyProgress(copies)
         sinks.append(progress)
         writer = CopyTerminal(progress, 2, nobody_reads)
     # standard output is the copy's own wire; standard error is for people
@@ -126,13 +126,13 @@ def run(
 def conclude(
     names: Sequence[str],
     outcomes: list[Outcome],
-    told: Sequence[HostCopy],
+    copies: Sequence[HostCopy],
     seconds: float,
     verb: str,
     options: CopyOptions,
 ) -> int:
     """Say what became of which hosts; the exit code."""
-    for node, (outcome, one) in enumerate(zip(outcomes, told, strict=True)):
+    for node, (outcome, one) in enumerate(zip(outcomes, copies, strict=True)):
         if isinstance(outcome, Interrupted | TimedOut):
             continue
         if one.error is not None:
@@ -142,6 +142,6 @@ def conclude(
             outcomes[node] = NotCopied("it ended before all was copied")
     for line in describe(outcomes, names, Advice(options)):
         say(line)
-    for line in summary(names, outcomes, told, seconds, verb):
+    for line in summary(names, outcomes, copies, seconds, verb):
         say(line)
     return exit_code(outcomes)

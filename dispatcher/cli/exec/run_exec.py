@@ -25,7 +25,7 @@ from dispatcher.cli.options.host_options import (
     hosts_typed,
     only_typed,
 )
-from dispatcher.cli.options.option_defaults import said_by, typed
+from dispatcher.cli.options.option_defaults import typed, value_origin
 from dispatcher.core.events.exec_events import Outcome, is_good
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -42,9 +42,9 @@ _HEAD = "# hosts that failed, by dispatch exec\n"
 _MOST = 16 << 20
 
 
-def read(path: str, said: str) -> Hostlist | None:
-    """The hosts in the file that ``said`` names; None: there is none in it. Raises: UsageError."""
-    text = named_files.read(f"{said}: {path}", path, _MOST)
+def read(path: str, option: str) -> Hostlist | None:
+    """The hosts in the file of ``option``; None: there is none in it. Raises: UsageError."""
+    text = named_files.read(f"{option}: {path}", path, _MOST)
     lines = (line.strip() for line in text.splitlines())
     if text and all(not line or line.startswith(b"#") for line in lines):
         return None
@@ -85,11 +85,11 @@ def run(options: ExecOptions) -> int:
         )  # a file's, and the typed hosts are the only ones
     options = only_typed(options, elsewhere=options.retry_failed is not None)
     if options.stdin and options.hostfile == "-":
-        raise UsageError(f"-I and {said_by('hostfile', '-H')} - both want standard input")
+        raise UsageError(f"-I and {value_origin('hostfile', '-H')} - both want standard input")
     words = _words(options)
     left: tuple[Hostlist, ...] = ()
     if options.retry_failed is not None:
-        failed = read(options.retry_failed, said_by("retry_failed", "--retry-failed"))
+        failed = read(options.retry_failed, value_origin("retry_failed", "--retry-failed"))
         if failed is None:
             say(f"note: {options.retry_failed}: no host failed the last time")
             return 0

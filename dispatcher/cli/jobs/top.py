@@ -21,7 +21,7 @@ from dispatcher.output.monitor.live_table import Snapshot
 from dispatcher.output.terminal.alt_screen import AltScreen, TableView
 
 #: seconds after which a launcher that shows no table is not waited for
-PATIENCE = 10.0
+REPLY_TIMEOUT = 10.0
 
 Shown = Callable[[Snapshot | None], bool]
 
@@ -117,7 +117,7 @@ def _follow(job: registry.Job, call: JobConnection, show: Shown) -> int | None:
     Returns: None, or the ended job's exit code.
     Raises: DispatchError if the launcher does not answer.
     """
-    heard, until = False, time.monotonic() + PATIENCE
+    heard, until = False, time.monotonic() + REPLY_TIMEOUT
     try:
         for fields, _ in call.frames():
             snapshot = None

@@ -57,7 +57,7 @@ class Defaults:
     text: str = ""
     loose: bool = False
 
-    def said(self, command: str, profile: str | None) -> Iterator[tuple[str, str, Any]]:
+    def entries(self, command: str, profile: str | None) -> Iterator[tuple[str, str, Any]]:
         """Table, name and value of all it says for ``command``, the narrower ones later."""
         for tables, where in (
             (self.tables, ""),
@@ -122,7 +122,7 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
     names: set[str] = set()
     for file in files:
         names |= set(file.profiles)
-        for table, name, value in file.said(command, profile):
+        for table, name, value in file.entries(command, profile):
             into = named if table.startswith(f"{PROFILE}.") else found
             setting = Setting(value, f"{file.source} [{table}]", name, file.loose)
             into[current(name)] = setting

@@ -113,13 +113,13 @@ def _why_not(about: os.stat_result) -> str:
     return ""
 
 
-def judge(file: Defaults, command: click.Command, profile: str | None, own: str) -> None:
+def check(file: Defaults, command: click.Command, profile: str | None, own: str) -> None:
     """Nothing, if ``file`` may say what it says for ``command``. own: the user's own file.
 
     Raises: UsageError for the first option that it may not say.
     """
     known = {name for parameter in command.params for name in parameter.opts}
-    for table, name, value in file.said(command.name or "", profile):
+    for table, name, value in file.entries(command.name or "", profile):
         option = current(name)
         if f"--{option}" not in known:
             continue

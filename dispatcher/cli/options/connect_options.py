@@ -48,7 +48,7 @@ def keep_seconds(options: LoginOptions) -> float | None:
     return found
 
 
-def judge_keep(options: LoginOptions) -> None:
+def check_keep(options: LoginOptions) -> None:
     """Nothing, if connections can be kept as ``options`` say. Raises: UsageError."""
     if isinstance(options, KeepOptions):
         from dispatcher.transport.pool import daemon_socket
@@ -206,7 +206,7 @@ class TransportPool(transports.TransportPool):
         tree: Fanout | None = None,
         say: Callable[[str], None] = say,
     ) -> None:
-        judge_keep(options)
+        check_keep(options)
         super().__init__(ways(options), ask or ask_here, alive(options))
         self._options = options
         self._keep = keep

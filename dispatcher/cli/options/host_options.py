@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dispatcher.cli.options.declaration import Options, option, replace
-from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, setting_of, typed
+from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
 from dispatcher.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -191,10 +191,10 @@ def find_hosts(
     reached = options if isinstance(options, LoginOptions) else LoginOptions()
     hosts = target_hosts(
         lists, _excluded(options.excluded), *login(reached),
-        option=said_by("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
+        option=value_origin("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
     )  # fmt: skip
     if isinstance(options, LoginOptions):
-        judge(options, hosts)
+        check_reachable(options, hosts)
     return hosts
 
 
@@ -205,11 +205,11 @@ def ways(options: LoginOptions) -> Ways:
     return Ways(options.transport, options.rsh, options.ssh_config, options.host_keys)
 
 
-def judge(options: LoginOptions, hosts: Iterable[Host]) -> None:
+def check_reachable(options: LoginOptions, hosts: Iterable[Host]) -> None:
     """Nothing, if the options can reach ``hosts`` as these want it. Raises: UsageError."""
     from dispatcher.api import transports
 
-    transports.judge(ways(options), hosts)
+    transports.check_reachable(ways(options), hosts)
 
 
 def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
@@ -222,12 +222,12 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
 
     lists: list[Hostlist] = []
     if options.hostfile:
-        said = said_by("hostfile", "-H")
-        named = read_hosts(options.hostfile, _standard_input, option=said, slots=slots)
+        option = value_origin("hostfile", "-H")
+        named = read_hosts(options.hostfile, _standard_input, option=option, slots=slots)
         lists.append(config_trust.hosts(named, setting_of("hostfile")))
-    said = said_by("lists", "-w")
+    option = value_origin("lists", "-w")
     lists += [
-        config_trust.hosts(parse_inline(text, said, slots=slots), setting_of("lists"))
+        config_trust.hosts(parse_inline(text, option, slots=slots), setting_of("lists"))
         for text in options.lists
     ]
     return lists
@@ -267,15 +267,15 @@ def _excluded(texts: tuple[str, ...]) -> list[str]:
     from dispatcher.plan.hosts.hostfile import read_hostfile
 
     names: list[str] = []
-    said = said_by("excluded", "-x")
+    option = value_origin("excluded", "-x")
     for text in texts:
         if text.startswith("^"):
-            names += [host.name for host in read_hostfile(text[1:], said, slots=False).hosts]
+            names += [host.name for host in read_hostfile(text[1:], option, slots=False).hosts]
             continue
         try:
             names += hostset.expand(text)
         except BadName as bad:
             variable = "a variable goes before the command: -- env NAME=VALUE COMMAND"
             hint = variable if "=" in text else bad.hint
-            raise UsageError(f"{said}: {bad.message}", hint=hint) from None
+            raise UsageError(f"{option}: {bad.message}", hint=hint) from None
     return names

@@ -78,7 +78,7 @@ def setting_of(name: str) -> Setting | None:
     return _filled().values.get(name)
 
 
-def said_by(name: str, option: str) -> str:
+def value_origin(name: str, option: str) -> str:
     """Who says the value of the parameter ``name``: ``option``, if no file does."""
     return origin(name) or option
 
@@ -94,7 +94,7 @@ def _filled() -> _Filled:
     return filled
 
 
-def said_to(command: str) -> dict[str, Setting]:
+def file_settings(command: str) -> dict[str, Setting]:
     """What the files say to another command, by the names of options; not judged."""
     filled = _filled()
     if not filled.files:
@@ -104,12 +104,12 @@ def said_to(command: str) -> dict[str, Setting]:
     return chosen(filled.files, command, filled.profile)
 
 
-def as_said_to(command: str, names: Mapping[str, str]) -> dict[str, Any]:
+def file_values(command: str, names: Mapping[str, str]) -> dict[str, Any]:
     """Those parameters among ``names`` (parameter -> option) that nobody typed, for ``command``.
 
     Raises: UsageError naming the file for a value that cannot be.
     """
-    said, values = said_to(command), _filled().values
+    settings_there, values = file_settings(command), _filled().values
     found: dict[str, Any] = {}
     for flag, name in names.items():
         parameter = _parameter(click.get_current_context().command, name)
@@ -117,9 +117,9 @@ def as_said_to(command: str, names: Mapping[str, str]) -> dict[str, Any]:
             continue
         values.pop(flag, None)
         found[flag] = () if parameter.multiple else None
-        if name in said:
-            found[flag] = _fitted(parameter, name, said[name])
-            values[flag] = replace(said[name], value=found[flag])
+        if name in settings_there:
+            found[flag] = _fitted(parameter, name, settings_there[name])
+            values[flag] = replace(settings_there[name], value=found[flag])
     return found
 
 
@@ -141,7 +141,7 @@ def settings(
 
     if not os.environ.get("DISPATCH_CONFIG"):
         for file in files:
-            config_trust.judge(file, command, profile, _place())
+            config_trust.check(file, command, profile, _place())
     found: dict[str, Setting] = {}
     for name, setting in chosen(files, command.name or "", profile).items():
         name, setting = _as_run_has_it(command, name, setting)

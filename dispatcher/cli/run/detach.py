@@ -191,15 +191,15 @@ class _Foreground:
                 except KeyboardInterrupt:
                     self._interrupt()
                     continue
-                told = json.loads(line) if line else {"ended": errors.CLUSTER}
-                if "pid" in told:
-                    self._pid = told["pid"]
-                elif "ask" in told:
-                    self._ask(str(told["ask"]))
-                elif "running" in told:
-                    return self._runs(told["running"])
-                elif "ended" in told:
-                    return self._ended(int(told["ended"]))
+                message = json.loads(line) if line else {"ended": errors.CLUSTER}
+                if "pid" in message:
+                    self._pid = message["pid"]
+                elif "ask" in message:
+                    self._ask(str(message["ask"]))
+                elif "running" in message:
+                    return self._runs(message["running"])
+                elif "ended" in message:
+                    return self._ended(int(message["ended"]))
 
     def _ask(self, prompt: str) -> None:
         from dispatcher.cli.options.connect_options import ask_here

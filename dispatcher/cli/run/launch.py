@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import say
 from dispatcher.cli.options.connect_options import TransportPool, fanout
-from dispatcher.cli.options.host_options import judge
+from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
 from dispatcher.cli.run.mpirun_launcher import check as check_launcher
 from dispatcher.cli.run.request import request
@@ -37,10 +37,10 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     if as_json:
         from dispatcher.plan.job.rank_environment import describe_plan
 
-        told = describe_plan(plan)
+        described = describe_plan(plan)
         if tree is not None:
-            told["parents"] = tree.parents()
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+            described["parents"] = tree.parents()
+        sys.stdout.write(json.dumps(described, indent=2) + "\n")
         return
     if isinstance(sys.stdout, io.TextIOWrapper):  # arguments may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -97,7 +97,7 @@ def launch(options: RunOptions) -> int:
     Raises: UsageError before any host is touched.
     """
     plan = plan_job(request(options), _run_id())
-    judge(options, [node.host for node in (*plan.nodes, *plan.spares)])
+    check_reachable(options, [node.host for node in (*plan.nodes, *plan.spares)])
     tree = fanout(options, [node.host for node in plan.nodes])
     check_launcher(plan, options)
     for notice in plan.notices:
@@ -204,7 +204,9 @@ def _run(
         plan, options, paths, word, lambda event: session.tell(event), monitoring.slow, mpirun.hosts
     )
     if not output.quiet:
-        sinks.append(Notes(hosts, registration.also_told(screen.say), verbose=output.verbose))
+        sinks.append(
+            Notes(hosts, registration.shown_to_viewers(screen.say), verbose=output.verbose)
+        )
     sinks += [screen, *registration.sinks]
 
     tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)

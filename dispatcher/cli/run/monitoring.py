@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.cli.options.output_options import OutputSettings
-from dispatcher.core.events.run_events import BEAT, Event, Sink
+from dispatcher.core.events.run_events import TICK, Event, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.output.terminal.screen import Screen, same_file
 from dispatcher.plan.job.job_plan import JobPlan
@@ -134,7 +134,7 @@ class Monitoring:
         from dispatcher.output.buffered import BufferedSink
         from dispatcher.output.monitor.metrics import Metrics, exposition
 
-        every = self._output.sample or BEAT
+        every = self._output.sample or TICK
         try:
             sink = Metrics(lambda: exposition(table.snapshot(), self._run_id), warn, every, path)
         except OSError as error:

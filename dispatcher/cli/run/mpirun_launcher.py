@@ -48,7 +48,7 @@ class MpirunLauncher:
         from dispatcher.model.hostset import fold
         from dispatcher.plan.job import mpirun_plan
 
-        launcher = _judged(plan, options)
+        launcher = _checked(plan, options)
         self.hosts = tuple(node.host for node in plan.nodes)
         path = _folder() / f"rsh-{plan.run_id}"
         self._script = path, mpirun_plan.agent_script(self.hosts, _argv_of(options))
@@ -96,10 +96,10 @@ class MpirunLauncher:
 def check(plan: JobPlan, options: RunOptions) -> None:
     """Nothing, if the launcher of ``options`` is there and can do it. Raises: UsageError."""
     if options.launcher != OURS:
-        _judged(plan, options)
+        _checked(plan, options)
 
 
-def _judged(plan: JobPlan, options: RunOptions) -> Launcher:
+def _checked(plan: JobPlan, options: RunOptions) -> Launcher:
     from dispatcher.plan.job import mpirun_plan
 
     for option, given in (

@@ -110,7 +110,7 @@ class JobRegistration:
         )
         self.sinks.append(self._stacks_server)
 
-    def also_told(self, say: Callable[[str], None]) -> Callable[[str], None]:
+    def shown_to_viewers(self, say: Callable[[str], None]) -> Callable[[str], None]:
         """``say``, heard by attached callers as well."""
         control = self.control
         if control is None:

@@ -13,7 +13,7 @@ from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.declaration import given
 from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
-from dispatcher.cli.options.option_defaults import WITHOUT, origin, said_by, typed
+from dispatcher.cli.options.option_defaults import WITHOUT, origin, typed, value_origin
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.model.host import Hostlist
@@ -44,7 +44,7 @@ def request(options: RunOptions) -> Request:
     program, stdin = _program(options), _stdin(options)
     if hosts is None:
         hosts = _together(named_hosts(options, slots=True))
-    _judge_exports(options.exports, hosts)
+    _check_exports(options.exports, hosts)
     if options.python == "":
         raise UsageError("--python: an empty name")
     include, exclude = _filters(options, hosts)
@@ -113,7 +113,7 @@ def _together(lists: Sequence[Hostlist]) -> Hostlist:
     return Hostlist(tuple(hosts), tuple(notice for one in lists for notice in one.notices))
 
 
-def _judge_exports(exports: Sequence[str], hosts: Hostlist) -> None:
+def _check_exports(exports: Sequence[str], hosts: Hostlist) -> None:
     """Raises: UsageError for ``-x`` with a host, which other commands leave out by it."""
     names = {host.name for host in hosts.hosts}
     for export in exports:
@@ -136,14 +136,14 @@ def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | No
         raise UsageError("--include and --exclude exclude each other")
     found: dict[str, str | None] = {**given}
     for name in filter(origin, given):
-        said = said_by(name, f"--{name}")
-        found[name] = fitting(given[name], hosts.hosts, said, strict=not hosts_typed())
+        option = value_origin(name, f"--{name}")
+        found[name] = fitting(given[name], hosts.hosts, option, strict=not hosts_typed())
     include, exclude = found.get("include"), found.get("exclude")
     if any(map(origin, given)):
         nobody = "include" in given and include is None
         if nobody or not choose(hosts.hosts, include, exclude):
-            said = " and ".join(said_by(name, f"--{name}") for name in given)
-            raise PlanError(f"no host is left after {said}", hint=WITHOUT)
+            filters = " and ".join(value_origin(name, f"--{name}") for name in given)
+            raise PlanError(f"no host is left after {filters}", hint=WITHOUT)
     return include, exclude
 
 
@@ -233,7 +233,7 @@ def _env_files(
         if text is None:
             continue
         if path != own:
-            _judge(text, path)
+            _check_text(text, path)
         found[path] = text
         say(f"note: environment from {path}")
     for path in named:
@@ -241,7 +241,7 @@ def _env_files(
     return tuple(found.items())
 
 
-def _judge(text: bytes, path: str) -> None:
+def _check_text(text: bytes, path: str) -> None:
     """Nothing, if a file of the current folder may say so. Raises: UsageError."""
     try:
         parse_env_file(text, path, check_folders_variable)

@@ -32,7 +32,7 @@ _RULE = b"-" * 15
 
 
 class FoldOptions(Options):
-    """Show equal lines of a labelled stream once, with all labels that said them.
+    """Show equal lines of a labelled stream once, with all labels that have them.
 
     \b
     pdsh -w n[1-8] uname -r | dispatch fold
@@ -69,7 +69,7 @@ class Labels:
         return label, 2 if match[2] else 1, line[match.end() :]
 
     def on(self, labels: Sequence[str], kind: int) -> bytes:
-        """What stands before a line that ``labels`` have said."""
+        """What stands before a line that ``labels`` have written."""
         text = named(labels)
         if not text:
             return b""
@@ -124,7 +124,7 @@ def gathered(chunks: Iterable[bytes]) -> None:
     found: list[bytes] = []  # lines that were put aside
     assembler = LineAssembler(lambda pieces, end: found.append(b"".join((*pieces, end))), spill)
     numbers: dict[bytes, int] = {}  # each different line is kept once
-    said: dict[str, array[int]] = {}
+    lines_by: dict[str, array[int]] = {}
     for chunk in chunks:
         block = assembler.feed(chunk) if chunk else assembler.finish()
         block = b"".join((*found, block))
@@ -132,9 +132,9 @@ def gathered(chunks: Iterable[bytes]) -> None:
         for line in sanitize_lines(block).split(b"\n")[:-1]:
             who, _, text = labels.off(line)
             number = numbers.setdefault(text, len(numbers))
-            said.setdefault(who, array("Q")).append(number)
+            lines_by.setdefault(who, array("Q")).append(number)
     texts = list(numbers)
-    for speakers, block in gather((who, said[who].tobytes()) for who in said):
+    for speakers, block in gather((who, lines_by[who].tobytes()) for who in lines_by):
         content = b"".join(texts[number] + b"\n" for number in array("Q", block))
         head = f"{named(speakers)} ({len(speakers)})" if speakers != [""] else "no label"
         write_all(1, b"%s\n%s\n%s\n%s" % (_RULE, head.encode(), _RULE, content))

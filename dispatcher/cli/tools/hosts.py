@@ -57,7 +57,7 @@ class HostsOptions(WhereOptions):
 
 def hosts(options: HostsOptions) -> int:
     """Print the hosts that are meant; the exit code. Raises: UsageError, PlanError."""
-    from dispatcher.cli.options.option_defaults import as_said_to
+    from dispatcher.cli.options.option_defaults import file_values
     from dispatcher.model import hostset
     from dispatcher.model.errors import PlanError, UsageError
     from dispatcher.model.names import BadName
@@ -66,7 +66,7 @@ def hosts(options: HostsOptions) -> int:
     if options.fold_them and options.count:
         raise UsageError("-f and -c exclude each other")
     if options.taker:
-        options = replace(options, **as_said_to(options.taker, NAMES))
+        options = replace(options, **file_values(options.taker, NAMES))
     elif takers := _elsewhere(options):
         say(f"note: dispatch.toml has other hosts for {', '.join(takers)}: --for {takers[0]}")
     words = tuple(parse_inline(text, "", slots=False) for text in options.words)
@@ -94,16 +94,16 @@ def hosts(options: HostsOptions) -> int:
 
 def _elsewhere(options: HostsOptions) -> list[str]:
     """The commands that would not take these hosts, since a file says something else to them."""
-    from dispatcher.cli.options.option_defaults import said_to, typed
+    from dispatcher.cli.options.option_defaults import file_settings, typed
 
     named = bool(options.words) or hosts_typed()
     names = [
         name for flag, name in NAMES.items() if not (typed(flag) if flag == "excluded" else named)
     ]
 
-    def said(command: str) -> list[Any]:
-        found = said_to(command)
+    def settings(command: str) -> list[Any]:
+        found = file_settings(command)
         return [found[name].value if name in found else None for name in names]
 
-    own = said("hosts")
-    return [taker for taker in TAKERS if said(taker) != own]
+    own = settings("hosts")
+    return [taker for taker in TAKERS if settings(taker) != own]

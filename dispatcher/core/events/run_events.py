@@ -375,7 +375,7 @@ class NodeCleared(Event):
 #: (rank, stream) -> bytes
 Counts = Mapping[tuple[int, int], int]
 #: seconds between two ticks
-BEAT = 0.05
+TICK = 0.05
 
 
 @value
@@ -403,9 +403,9 @@ class Sink:
         """A line of dispatch itself for the user; only sinks that show something show it."""
 
     def tick(self, now: float) -> bool:
-        """Time has passed; whether to be asked again in ``BEAT`` even if nothing happens.
+        """Time has passed; whether to be asked again in ``TICK`` even if nothing happens.
 
-        now: seconds, monotonic. Called at most once a ``BEAT``.
+        now: seconds, monotonic. Called at most once a ``TICK``.
         """
         return False
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
-from dispatcher.core.events.run_events import BEAT, Counts, Entry, OutputEnded, RanksPlaced, Sink
+from dispatcher.core.events.run_events import TICK, Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import write_all
 from dispatcher.output.files.spool import Spill
@@ -136,7 +136,7 @@ class Screen(Sink):
         self._write(STDERR, line.encode("utf-8", "backslashreplace") + b"\n")
 
     def tick(self, now: float) -> bool:
-        self._quiet_clock += min(now - self._last_tick, 2 * BEAT)
+        self._quiet_clock += min(now - self._last_tick, 2 * TICK)
         self._last_tick = now
         for key, since in list(self._unfinished.items()):
             lines = self._lines[key]

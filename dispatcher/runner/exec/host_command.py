@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import shell
-from dispatcher.bootstrap.payload import SyncScanner, remote_said
+from dispatcher.bootstrap.payload import SyncScanner, remote_message
 from dispatcher.bootstrap.shell import Wrapper
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
@@ -372,4 +372,4 @@ class HostCommand:
         noise = self._scanner.finish() if self._scanner is not None else b""
         if self._prompts is not None:
             noise = b"\n".join(self._prompts.said.values())
-        return remote_said(self._errors or noise)
+        return remote_message(self._errors or noise)

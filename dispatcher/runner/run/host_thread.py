@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import payload
-from dispatcher.bootstrap.payload import SyncScanner, boot_failure, link_ended, remote_said
+from dispatcher.bootstrap.payload import SyncScanner, boot_failure, link_ended, remote_message
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import (
@@ -59,7 +59,7 @@ BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
 
 #: to show that we live; and the body of the frame by which an agent does
 _PING, _PING_ASIDE = control("ping"), control("ping", aside=True)
-_BEAT = control("beat")[HEADER.size :]
+_HEARTBEAT = control("beat")[HEADER.size :]
 #: heartbeats after which we do not wait for one of its to show that we live
 _LATE = 1.25
 
@@ -74,7 +74,7 @@ class HostThread(threading.Thread):
     agent may have under way, as ``prepare`` grants them. input_taken: takes (node,
     number of bytes) that the node's readers of standard input have taken, from this thread.
     body: the bytes that a frame of output brings.
-    on_beat: takes the node when it gave a beat that nobody waits for, from this thread.
+    on_heartbeat: takes the node when it gave a beat that nobody waits for, from this thread.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HostThread(threading.Thread):
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, int, bytes], None],
         input_taken: Callable[[int, int], None] = lambda node, nbytes: None,
-        on_beat: Callable[[int], None] = lambda node: None,
+        on_heartbeat: Callable[[int], None] = lambda node: None,
         body: Body = literal,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
@@ -110,7 +110,7 @@ class HostThread(threading.Thread):
         self._tell = tell
         self._output = output
         self._input_taken = input_taken
-        self._on_beat = on_beat
+        self._on_heartbeat = on_heartbeat
         self._body = body
         self._state = BOOTING
         self._due = 0.0  # when the state's time is over
@@ -232,8 +232,8 @@ class HostThread(threading.Thread):
             is_due = time.monotonic() >= self._due
             if self._state == SERVING and (self._beat or is_due):
                 frames += _PING
-                self._expect_beat()
-                if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._note_beat):
+                self._expect_heartbeat()
+                if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._note_heartbeat):
                     self._pulsed, self._due = True, math.inf
             elif is_due and self._state != SERVING:
                 deaf = Failure(Kind.LOST, "the link was closed")
@@ -315,9 +315,9 @@ class HostThread(threading.Thread):
             raise reports.ReportError(f"output of rank {frame.rank}, which is not this node's")
 
     def _take(self, frame: Frame) -> None:
-        if frame.body == _BEAT and frame.kind == CONTROL and not self._rests:
+        if frame.body == _HEARTBEAT and frame.kind == CONTROL and not self._rests:
             self._beat = True
-            self._note_beat()
+            self._note_heartbeat()
             return
         if frame.kind == CONTROL:
             for event in reports.read(self.node, self.ranks, frame.body):
@@ -354,15 +354,15 @@ class HostThread(threading.Thread):
         self._prepared = attempt
         if self._state != DEAF:
             self._state = SERVING
-            self._expect_beat()
+            self._expect_heartbeat()
         self._received.clear()
         self._ended.clear()
 
-    def _note_beat(self) -> None:
+    def _note_heartbeat(self) -> None:
         if not self._rests:
-            self._on_beat(self.node)
+            self._on_heartbeat(self.node)
 
-    def _expect_beat(self) -> None:
+    def _expect_heartbeat(self) -> None:
         """We have just been heard there; a beat is answered, so that one wake-up serves both."""
         self._beat = False
         self._due = time.monotonic() + self._heartbeat * _LATE
@@ -389,7 +389,7 @@ class HostThread(threading.Thread):
     def _late(self, link: Link) -> Failure:
         """The agent did not answer in time; quote what the host said instead."""
         self._take_errors(link)
-        last_words = remote_said(bytes(self._errors) or self._scanner.finish())
+        last_words = remote_message(bytes(self._errors) or self._scanner.finish())
         return Failure(
             Kind.TIMEOUT,
             f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",

@@ -341,7 +341,7 @@ class Runner(EventLoop):
             credit=self._credit,
             tell=self.tell,
             output=self._output,
-            on_beat=self._beats.note,
+            on_heartbeat=self._beats.note,
             body=bodies(self._equal),
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )

@@ -70,9 +70,9 @@ _RULES: tuple[tuple[str, Kind, bool], ...] = (
 _DENIED = re.compile(r"(?P<user>[^\s@]+)@\S+: Permission denied \((?P<methods>[\w,@.-]+)\)")
 
 
-def classify(said: str, host: str) -> Failure:
+def classify(errors: str, host: str) -> Failure:
     """The failure that ssh's error output speaks of; ``LOST`` when it says nothing known."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
     for pattern, kind, retryable in _RULES:
         for line in lines:
             if re.search(pattern, line):
@@ -89,10 +89,10 @@ def _hint(kind: Kind, host: str, line: str) -> str | None:
         return unknown_key(host, None, "~/.ssh/known_hosts")
     if kind is Kind.HOST_KEY_CHANGED:
         return f"ssh-keygen -R {host}  # if you know why the key changed"
-    if kind is Kind.AUTH and (said := _DENIED.search(line)):
-        offered = methods(said["methods"].split(","))
+    if kind is Kind.AUTH and (denied := _DENIED.search(line)):
+        offered = methods(denied["methods"].split(","))
         if "publickey" in offered:
-            return refused_key(f"{said['user']}@{host}", None, offered)
+            return refused_key(f"{denied['user']}@{host}", None, offered)
         return takes_no_key(offered)
     if kind in (Kind.AUTH, Kind.CONFIG):
         return f"ssh -v {host} true"

@@ -153,10 +153,12 @@ class Branch:
                 self._input.append((mux.frame(number, KEPT, mux.COUNT.pack(place)),))
         self._rang.set()
 
-    def pulse(self, number: int, ping: bytes, every: float, on_beat: Callable[[], None]) -> None:
+    def pulse(
+        self, number: int, ping: bytes, every: float, on_heartbeat: Callable[[], None]
+    ) -> None:
         """Ping the command of a stream, with all others; see ``Link.pulse``."""
         with self._lock:
-            self._beats[number] = on_beat
+            self._beats[number] = on_heartbeat
             self._ping, self._every = ping, every
             self._next_pulse = min(self._next_pulse, time.monotonic() + every)
         self._rang.set()
@@ -276,9 +278,9 @@ class Branch:
             raise mux.Malformed(f"a pulse of {len(body)} bytes")
         with self._lock:
             known = [self._beats.get(number) for (number,) in mux.COUNT.iter_unpack(body)]
-        for on_beat in known:
-            if on_beat is not None:  # else it was closed meanwhile
-                on_beat()
+        for on_heartbeat in known:
+            if on_heartbeat is not None:  # else it was closed meanwhile
+                on_heartbeat()
 
     def _read_errors(self, link: Link) -> None:
         while errors := link.read_errors(_READ_SIZE):

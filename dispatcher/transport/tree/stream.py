@@ -32,7 +32,9 @@ class RelayConnection(Connection, Protocol):
     def send_common(self, channel: int, chunk: Common) -> None:
         """Let ``chunk`` be the channel's next input."""
 
-    def pulse(self, channel: int, ping: bytes, every: float, on_beat: Callable[[], None]) -> None:
+    def pulse(
+        self, channel: int, ping: bytes, every: float, on_heartbeat: Callable[[], None]
+    ) -> None:
         """Ping the channel's command; see ``Link.pulse``."""
 
     def one_write(self, channel: int) -> AbstractContextManager[None]:
@@ -112,8 +114,8 @@ class Stream(MuxLink):
         self._held[ERRORS].ended(seconds)
         return self._first_errors.decode("utf-8", "replace")
 
-    def pulse(self, ping: bytes, every: float, on_beat: Callable[[], None]) -> bool:
-        self._branch.pulse(self._channel, ping, every, on_beat)
+    def pulse(self, ping: bytes, every: float, on_heartbeat: Callable[[], None]) -> bool:
+        self._branch.pulse(self._channel, ping, every, on_heartbeat)
         return True
 
     def write(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.core.events.run_events import BEAT, Entry, OutputEnded, RanksPlaced
+from dispatcher.core.events.run_events import TICK, Entry, OutputEnded, RanksPlaced
 from dispatcher.output.files.spool import BLOCK, Spill
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.output.text.fold import Folding, fold_numbers
@@ -110,7 +110,7 @@ def test_an_unfinished_line_is_shown_after_a_while(pipe: tuple[int, int]) -> Non
     screen.output(0, 1, b"sure?")
     now, beats = 100.0, 1
     while screen.tick(now):
-        now, beats = now + BEAT, beats + 1
+        now, beats = now + TICK, beats + 1
     assert 3 <= beats <= 5
     screen.output(0, 1, b" yes\n")
     assert os.read(pipe[0], 4096) == b"[0] sure?" + CONTINUED + b"\n[0]  yes\n"
@@ -133,7 +133,7 @@ def test_a_long_line_is_cut_for_a_person_and_marked(pipe: tuple[int, int]) -> No
 
 def passing(screen: Screen, seconds: float) -> int:
     """Let time pass; how many beats of it somebody asked for."""
-    beats = [screen.tick(screen._last_tick + BEAT) for _ in range(round(seconds / BEAT))]
+    beats = [screen.tick(screen._last_tick + TICK) for _ in range(round(seconds / TICK))]
     return sum(beats)
 
 
@@ -183,7 +183,7 @@ def test_where_a_bar_is_shown_before_its_end(
 def test_a_line_held_open_for_minutes_comes_whole_in_a_log(pipe: tuple[int, int]) -> None:
     screen = Screen(ZERO, Writer({1: pipe[1]}))
     screen.output(0, 1, b"one\nloading")
-    assert passing(screen, 300.0) < 31 / BEAT
+    assert passing(screen, 300.0) < 31 / TICK
     for _ in range(40):
         screen.output(0, 1, b".")
         passing(screen, 1.0)

@@ -58,12 +58,12 @@ def taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Taken:
     """``taken(way, *where, config=TEXT)``: the hosts that the command would reach, folded."""
     seen: list[Host] = []
 
-    def judge(flags: object, hosts: Iterable[Host]) -> None:
+    def check_reachable(flags: object, hosts: Iterable[Host]) -> None:
         seen[:] = hosts
         raise Touched
 
-    monkeypatch.setattr(host_options, "judge", judge)
-    monkeypatch.setattr(launch, "judge", judge)
+    monkeypatch.setattr(host_options, "check_reachable", check_reachable)
+    monkeypatch.setattr(launch, "check_reachable", check_reachable)
 
     def call(way: str, *where: str, config: str = "") -> str:
         (folder / "dispatch.toml").write_text(config)
