@@ -233,8 +233,12 @@ class Tagged:
 
 
 def parse(text: bytes) -> list[Tagged]:
-    """What a host's answer tells of; other lines are passed over."""
+    """What a host's answer tells of; other lines are passed over.
+
+    A process that takes long to die is killed again in the next round, and still counts once.
+    """
     found = []
+    counted = set()
     for line in text.decode("utf-8", "replace").splitlines():
         what, _, rest = line.partition(" ")
         pid, _, rest = rest.partition(" ")
@@ -242,7 +246,8 @@ def parse(text: bytes) -> list[Tagged]:
         is_pid = pid.isascii() and pid.isdigit() and len(pid) < 11
         if not is_run_id(run_id):
             continue
-        if is_pid and what in ("found", "killed", "left"):
+        if is_pid and what in ("found", "killed", "left") and (what, pid) not in counted:
+            counted.add((what, pid))
             found.append(Tagged(what, int(pid), run_id, name[:15]))
         elif pid == "-" and what in ("found", "removed", "kept"):
             found.append(Tagged(what, None, run_id, name[:255]))

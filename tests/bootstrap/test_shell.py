@@ -237,6 +237,12 @@ def test_what_a_look_tells(line: str, found: lifeline.Tagged | None) -> None:
     assert lifeline.parse(f"noise\n{line}\n".encode()) == ([] if found is None else [found])
 
 
+def test_a_process_that_is_killed_in_two_rounds_counts_once() -> None:
+    lines = [f"killed 12 {RUN} sleep", f"killed 13 {RUN} sleep", f"killed 12 {RUN} sleep"]
+    found = lifeline.parse("\n".join([*lines, f"left 12 {RUN} sleep"]).encode())
+    assert [(one.what, one.pid) for one in found] == [("killed", 12), ("killed", 13), ("left", 12)]
+
+
 def test_a_look_tells_no_more_than_so_much() -> None:
-    text = f"found 12 {RUN} x\n".encode() * (lifeline.MOST + 5)
+    text = b"".join(b"found %d %s x\n" % (n, RUN.encode()) for n in range(lifeline.MOST + 5))
     assert len(lifeline.parse(text)) == lifeline.MOST
