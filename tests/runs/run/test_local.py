@@ -382,11 +382,13 @@ class TestEnding:
         process.send_signal(signal.SIGTSTP)
         wait_for(lambda: _state(process.pid) == "T", 10, "dispatch is stopped")
         shells = [pid for pid in loops if _leads(pid)]
-        wait_for(lambda: [*map(_state, shells)] == ["T", "T"], 10, "the ranks are stopped")
+        assert len(shells) == 2
+        # D: it was stopped as it forked, and waits for a child that is stopped before its exec
+        wait_for(lambda: {*map(_state, shells)} <= {"T", "D"}, 10, "the ranks are stopped")
         time.sleep(3.0)  # more than the lease
-        assert [_state(pid) for pid in shells] == ["T", "T"]
+        assert {*map(_state, shells)} <= {"T", "D"}
         process.send_signal(signal.SIGCONT)
-        wait_for(lambda: "T" not in map(_state, shells), 10, "the ranks go on")
+        wait_for(lambda: {"T", "D"}.isdisjoint(map(_state, shells)), 10, "the ranks go on")
         process.send_signal(signal.SIGUSR1)
         assert process.wait(timeout=10) == 5
 
