@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rig import wait_for
 
 from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RanksPlaced
 from dispatcher.jobs import control_server
@@ -262,10 +263,7 @@ def test_stacks_are_for_who_asked(serving: Made, tmp_path: Path) -> None:
     other, viewer = Viewer(tmp_path, ATTACH), Viewer(tmp_path, b'{"order": "stacks"}')
     for one in (other, viewer):
         one.until("hello")
-    end = time.monotonic() + 10
-    while not asked:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(lambda: asked, 10, "the stacks are asked for")
     server.stacks(3, ["rank 0: here"])
     assert viewer.until("stacks") == {"type": "stacks", "number": 3, "lines": ["rank 0: here"]}
     server.say("note: x")

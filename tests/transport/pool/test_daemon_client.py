@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from rig import wait_for
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol import mux
@@ -213,10 +214,7 @@ class TestChannel:
         with pytest.raises(Malformed):  # there is no credit for more
             channel.obey(mux.INPUT, b"c")
         far.taking.set()
-        end = time.monotonic() + 10
-        while far.heard[-1:] != [b"<end>"]:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: far.heard[-1:] == [b"<end>"], 10, lambda: far.heard)
         assert far.heard == [b"a" * (OPENING + 1), b"b" * rest, b"<end>"]
         grants = [Frames(LARGEST).feed(one)[0] for one in put if isinstance(one, bytes)]
         assert {(number, kind) for number, kind, _ in grants} == {(3, mux.MORE_INPUT)}
@@ -346,10 +344,7 @@ class TestClient:
         self.say(link, message(mux.OPEN, 3, **ORDER), frame(3, mux.CLOSE), message(LIST))
         assert [kind for _, kind, _ in self.heard(link, 1)] == [LIST]
         house.may_open.set()
-        end = time.monotonic() + 10
-        while not far.closed:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: far.closed, 10, "the command's link is closed")
         assert far.heard == []
 
     @pytest.mark.parametrize(
@@ -369,10 +364,7 @@ class TestClient:
         self.say(link, message(mux.OPEN, 3, **ORDER))
         self.heard(link, 1)
         link.shutdown(socket.SHUT_RDWR)
-        end = time.monotonic() + 10
-        while not far.closed:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: far.closed, 10, "the command's link is closed")
 
     def test_one_that_speaks_something_else_is_hung_up_on(self, link: socket.socket) -> None:
         self.say(link, b"GET / HTTP/1.1\r\n\r\n" * 10)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rig import wait_for
 
 from dispatcher.bootstrap import shell
 from dispatcher.model.failure import Ending, Kind
@@ -45,10 +46,8 @@ def run(transport: ParamikoTransport, *words: str, at_hand: bool = False) -> byt
 
 
 def until_at_hand(transport: ParamikoTransport) -> Link:
-    end = time.monotonic() + 20
-    while (link := transport.open_started(NODE, shell.COMMAND)) is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    link = wait_for(lambda: transport.open_started(NODE, shell.COMMAND), 20, "a shell waits there")
+    assert link is not None
     return link
 
 
