@@ -14,6 +14,7 @@ have yet to log in, so an agent that takes long to start holds up nobody.
 
 from __future__ import annotations
 
+import abc
 import queue
 import signal
 import threading
@@ -136,7 +137,7 @@ def keep_freed_memory() -> None:
     bytes(_LARGEST_BLOCK)
 
 
-class EventLoop:
+class EventLoop(abc.ABC):
     """The base of both loops. sinks: who is told; sink_failed: see ``SinkThread``."""
 
     def __init__(
@@ -169,9 +170,9 @@ class EventLoop:
         self._seq += 1
         self._feed.event(Entry(self._seq, round(time.monotonic() - self._began, 6), event))
 
+    @abc.abstractmethod
     def _taken(self, node: int, nbytes: int) -> None:
         """All sinks have taken ``nbytes`` of ``node``; from their thread."""
-        raise NotImplementedError
 
     def _asks_to_leave(self) -> bool:
         """Whether a signal is in what nobody will look at any more; empties the inbox."""

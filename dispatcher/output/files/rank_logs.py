@@ -34,6 +34,7 @@ word of dispatch about bytes that were left out. No line stands in another.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import time
@@ -126,7 +127,7 @@ class LogFile:
         return self._path.with_name(f"{self._path.name}.{number}")
 
 
-class StreamFiles(Sink):
+class StreamFiles(Sink, abc.ABC):
     """Writes each stream into a file of its own, which ``path`` names; below ``folder``.
 
     warn: called with a text when a file cannot be written. missing: bytes that could not be.
@@ -142,9 +143,9 @@ class StreamFiles(Sink):
         self._open: dict[tuple[int, int], None] = {}  # the least recently written first
         self.missing = 0
 
+    @abc.abstractmethod
     def path(self, rank: int, stream: int) -> Path:
         """The file of that stream."""
-        raise NotImplementedError
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         self._write((rank, stream), data, len(data))
