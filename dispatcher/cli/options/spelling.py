@@ -85,7 +85,7 @@ def filled(command: click.Command, words: Sequence[str]) -> list[str]:
         if len(short) == 2
     }
     found = list(words)
-    for at, valued in _own(command, words, bare_of(command)):
+    for at, valued in _own(command, words, bare):
         word = words[at]
         name = word.replace("_", "-")
         if name in bare:
