@@ -50,7 +50,7 @@ def hear_signals() -> None:
 
 
 def wait_for(
-    condition: Callable[[], Found], limit: float, what: str | Callable[[], object] = "it"
+    condition: Callable[[], Found], limit: float = 20.0, what: str | Callable[[], object] = "it"
 ) -> Found:
     """The first true value of ``condition()``, asked again and again for ``limit`` seconds.
 

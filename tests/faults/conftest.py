@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import Cluster, wait_for
+from rig import Cluster, kill_left, wait_for
 
 #: how dispatch is started; a control puts one here that lacks a mechanism
 DISPATCH = [sys.executable, "-m", "dispatcher"]
@@ -136,11 +136,7 @@ class Job:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(timeout=10)
-        for process in self.cluster.census():
-            try:
-                os.kill(process.outer, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_left(process.outer for process in self.cluster.census())
 
 
 def _took(what: str, seconds: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import queue
 import re
 import signal
@@ -33,6 +32,7 @@ import runs.run.test_local as local
 from core import test_hang_rule as hanging
 from core.run import test_run_machine as restarts
 from remote.driver import Agent
+from rig import kill_left
 
 from dispatcher.bootstrap import payload
 
@@ -178,9 +178,7 @@ def desk(tmp_path: Path) -> Iterator[desks.Desk]:
     with contextlib.suppress(AssertionError):
         desk.close()
     while left := desk.left():
-        for pid, _ in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_left(pid for pid, _ in left)
 
 
 @pytest.fixture
@@ -188,8 +186,7 @@ def agent() -> Iterator[Agent]:
     """An agent on pipes, whose link does not end with its guardian."""
     agent = Agent(sys.executable, payload=payload.payload_of(payload.sources()))
     yield agent
-    with contextlib.suppress(ProcessLookupError):  # its ranks end one after the other
-        agent.close()
+    agent.close()
 
 
 watch = hosts_threads.watch

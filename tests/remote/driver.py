@@ -9,7 +9,6 @@ import glob
 import os
 import select
 import shutil
-import signal
 import subprocess
 import time
 import uuid
@@ -17,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from rig import kill_left, wait_for
 
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.bootstrap.payload import SyncScanner
@@ -49,15 +50,6 @@ def interpreters() -> dict[tuple[int, int], str]:
 def new_enough() -> list[tuple[int, int]]:
     """The versions found that agents run on, the oldest first."""
     return sorted(version for version in interpreters() if version >= bootstrap.OLDEST_PYTHON)
-
-
-def wait_for(true: Callable[[], Any], limit: float = LIMIT, what: str = "it") -> Any:
-    """The first true result of ``true()``. Raises: AssertionError after ``limit`` seconds."""
-    end = time.monotonic() + limit
-    while not (result := true()):
-        assert time.monotonic() < end, f"waited {limit:.0f} s for {what}"
-        time.sleep(0.005)
-    return result
 
 
 class Agent:
@@ -241,5 +233,4 @@ class Agent:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
-        for pid in self.living():
-            os.kill(pid, signal.SIGKILL)
+        kill_left(self.living())

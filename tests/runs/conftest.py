@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import uuid
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rig import wait_for
+from rig import kill_left, wait_for
 
 if TYPE_CHECKING:
     from .seat import Seat
@@ -124,9 +123,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield folder
     from . import background  # which needs the names above
 
-    for job in background.jobs():
-        if job["state"] not in ("ended", "dead", "elsewhere"):
-            os.kill(job["pid"], signal.SIGKILL)
+    over = ("ended", "dead", "elsewhere")
+    kill_left(job["pid"] for job in background.jobs() if job["state"] not in over)
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rig import wait_for
 
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.remote.agent.node import EXIT_LIFELINE
 from remote.agent.test_again import again
-from remote.driver import Agent, wait_for
+from remote.driver import Agent
 
 STRAY = 'setsid sh -c "sleep 300 & exit 0" >/dev/null 2>&1; echo up; '
 STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.agent.agent_loop import Loop
@@ -17,7 +18,7 @@ from dispatcher.remote.agent.guardian import GuardianPipe
 from dispatcher.remote.agent.node import EXIT_LIFELINE
 from dispatcher.remote.host.process import Process
 from dispatcher.remote.protocol.frames import ENDED, OUTPUT, Decoder
-from remote.driver import Agent, wait_for
+from remote.driver import Agent
 
 #: leaves a process behind that made its own session and has forgotten its parents
 GRANDCHILD = 'setsid sh -c "sleep 300 & sleep 300" >/dev/null 2>&1 & echo up; '

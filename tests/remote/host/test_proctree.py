@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-
-from remote.driver import wait_for
+from rig import wait_for
 
 #: has three children, the first and second of one group, and does what it is told about them
 PARENT = """

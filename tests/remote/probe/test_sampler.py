@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.host import proctree
 from dispatcher.remote.probe import sampler
 from dispatcher.remote.probe.usage import MOST_GPUS, Usage, owner, parse, parse_stat
 from dispatcher.remote.probe.usage import given as given_gpus
-from remote.driver import Agent, wait_for
+from remote.driver import Agent
 
 PARTS = ("probe.sampler", "probe.usage")
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.runner.run import orders
-from remote.driver import Agent, wait_for
+from remote.driver import Agent
 
 PARTS = ("probe.sampler", "probe.usage", "probe.stack_dump")
 

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.probe import probes
 from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner.surveys import NEEDS
-from remote.driver import wait_for
 
 SOURCE = payload.standalone("probe.survey", NEEDS)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import Cluster, wait_for
+from rig import Cluster, kill_left, wait_for
 
 from dispatcher.model.errors import UsageError
 from dispatcher.transport.pool import daemon as daemon
@@ -69,8 +69,7 @@ def _parent(pid: int) -> str:
 def home(cluster: Cluster, isolated: None, tmp_path: Path) -> Iterator[Home]:
     made = Home(cluster, tmp_path)
     yield made
-    for pid in made.daemons():
-        os.kill(pid, signal.SIGKILL)
+    kill_left(made.daemons())
     wait_for(lambda: not made.daemons(), 10, "the daemon is gone")
 
 

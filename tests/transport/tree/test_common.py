@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rig import wait_for
 
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.model.failure import Failure
@@ -24,7 +25,6 @@ from dispatcher.transport.tree.stream import Stream
 from dispatcher.transport.tree.tree_transport import payload
 
 from ..far_link import FarLink
-from .test_pulse import wait_for
 from .test_stream import branch_to
 
 #: a relay on an inner host, and one below it

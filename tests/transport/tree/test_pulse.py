@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from rig import wait_for
 
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.model.failure import Failure
@@ -24,13 +25,6 @@ from ..far_link import FarLink
 #: says on one output what it reads, and gives a sign of life on the other for each ping
 ANSWERS = "while read -r x; do echo $x; case $x in ping) printf '\\000' >&2;; esac; done"
 DEAF = "echo hello >&2; exec sleep 1000"
-
-
-def wait_for(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.005)
 
 
 @pytest.fixture
