@@ -53,7 +53,7 @@ def init_torch(
     """The process group of all ranks, ready on every one of them; gives the module torch.
 
     device is this rank's GPU, None for gloo; timeout is the group's own, in seconds.
-    Raises the same CommError on every rank if any cannot import torch or reach rank 0.
+    Raises the same CommError on every rank if any cannot import torch, reach rank 0 or join.
     """
     loaded: list[Any] = []
 
@@ -71,14 +71,23 @@ def init_torch(
     if backend == "nccl":
         options["device_id"] = torch.device("cuda", device)
         torch.cuda.set_device(device)
-    distributed.init_process_group(
-        backend,
-        store=distributed.PrefixStore("default_pg", store),
-        rank=exchange.rank,
-        world_size=exchange.size,
-        timeout=datetime.timedelta(seconds=timeout),
-        **options,
-    )
+
+    def join() -> bytes:
+        try:
+            distributed.init_process_group(
+                backend,
+                store=distributed.PrefixStore("default_pg", store),
+                rank=exchange.rank,
+                world_size=exchange.size,
+                timeout=datetime.timedelta(seconds=timeout),
+                **options,
+            )
+        except RuntimeError as error:
+            raise CommError(f"torch: process group: {str(error).splitlines()[0]}") from error
+        return b""
+
+    # who is connected may close, or end, and gloo would fail in ranks that connect to it still
+    exchange.assemble("joining the process group", timeout, step=join)
     return torch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,50 @@ class TestRanks:
         )
         assert ended.code == 0, ended.err
         assert ended.lines == ["['0100007F']"] * 2  # 127.0.0.1, as the kernel writes it
+
+    def test_no_rank_is_ready_before_all_are(self, mpiexec: MpiExec, tmp_path: Path) -> None:
+        """Whoever was ready first could close, and gloo failed in those it still connected to."""
+        ended = mpiexec(
+            2,
+            f"""
+            import os, time
+            import dispatcher.comm as comm
+            import torch.distributed as dist
+            job = comm.init(device="cpu")
+            late, real = {str(tmp_path / "late")!r}, dist.init_process_group
+            def slow(*args, **named):
+                real(*args, **named)
+                if job.rank == 1:
+                    time.sleep(0.5)
+                    open(late, "w").close()
+            dist.init_process_group = slow
+            job.init_torch(timeout=60)
+            print(os.path.exists(late), flush=True)
+            job.close()
+            """,
+        )
+        assert ended.code == 0, ended.err
+        assert ended.lines == ["True", "True"]
+
+    def test_a_rank_that_cannot_join_ends_all(self, mpiexec: MpiExec) -> None:
+        ended = mpiexec(
+            2,
+            """
+            import dispatcher.comm as comm
+            import torch.distributed as dist
+            job = comm.init(device="cpu")
+            real = dist.init_process_group
+            def broken(*args, **named):
+                real(*args, **named)
+                raise RuntimeError("Gloo connectFullMesh failed\\nand more")
+            if job.rank == 1:
+                dist.init_process_group = broken
+            job.init_torch(timeout=60)
+            """,
+        )
+        assert ended.code == 1
+        why = f"rank 1 on {HOST}: torch: process group: Gloo connectFullMesh failed\n"
+        assert ended.err.count(why) == 2, ended.err
 
     def test_a_rank_without_torch_ends_all_with_its_reason(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
