@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,15 +52,12 @@ def lie_about_time(cluster: Cluster, host: str, folder: Path) -> None:
     folder.mkdir()
     (folder / "python3").write_text(LIAR % (sys.executable, AHEAD))
     (folder / "python3").chmod(0o755)
-    line = f"export PATH={folder}:$PATH"
-    done = cluster.run(["sh", "-c", f"echo '{line}' >> ~/.bashrc"], host=host)
+    # where sshd has every login shell look before /usr/bin
+    mount = ["mount", "--bind", str(folder), "/usr/local/bin"]
+    done = cluster.run(mount, host=host, root=True)
     assert done.returncode == 0, done
 
 
-@pytest.mark.skipif(
-    not pwd.getpwuid(os.getuid()).pw_shell.endswith("bash"),
-    reason="the login shell is not bash: it reads no ~/.bashrc, by which a host lies here",
-)
 def test_three_defects_among_sixteen_hosts_are_named(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(16)
     folder = Path(cluster.shared) / "job"
