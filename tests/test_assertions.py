@@ -23,7 +23,7 @@ HELPERS = {
     "is_gone": ["remote/driver.py"],
     "refused": ["transport/conftest.py"],
     "until": ["remote/driver.py", "runs/seat.py", "transport/conftest.py", "typist.py"],
-    "wait_for": ["remote/driver.py", "cluster.py"],
+    "wait_for": ["cluster.py"],
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
