@@ -59,6 +59,8 @@ class MuxLink(Link):
     def take(self, kind: int, body: bytes) -> None:
         """A frame of our channel. Raises: Malformed for what the far end must not say."""
         with self._changed:
+            if self._closed:
+                return  # it was under way, and the far end is about to hear of our close
             if kind in self._held:
                 if self._held[kind].ended():
                     raise mux.Malformed("output after its end")
