@@ -227,9 +227,9 @@ class RecvBuffer:
             return self.take(limit) or b""
 
     def feed(self, data: bytes) -> None:
-        """``data`` has arrived."""
+        """``data`` has arrived; after the end it is nobody's."""
         with self._cond:
-            if data:
+            if data and not self._ended:
                 self._pieces.append(data)
                 self._size += len(data)
                 self._tell()

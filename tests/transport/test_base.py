@@ -1,14 +1,44 @@
-"""Bytes between the thread that reads a connection and a link's owner: none is lost."""
+"""What all ways share: bytes on their way to a link's owner, names, steps, signs of life."""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.transport.base import RecvBuffer
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport import base
+from dispatcher.transport.base import (
+    Common,
+    Keepalive,
+    Link,
+    RecvBuffer,
+    Steps,
+    Target,
+    Transport,
+    Window,
+    bad_target,
+    questions_due,
+    shell_safe,
+    valid_host,
+    valid_user,
+)
+
+from .far_link import FarLink
+
+
+class Nothing(Transport):
+    """A way that reaches nobody."""
+
+    name = "nothing"
+
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
+        return Failure(Kind.UNREACHABLE, "by nobody")
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 30), min_size=1))
@@ -56,3 +86,170 @@ def test_waiting() -> None:
     assert got == [b"here"]
     buffer.close()
     assert buffer.wait(1, None) == b""
+
+
+def test_what_is_there_is_told_to_who_comes_later() -> None:
+    buffer, told = RecvBuffer(), threading.Event()
+    buffer.feed(b"x")
+    buffer.watch(told.set)
+    assert told.is_set()
+
+
+def test_what_nobody_reads_is_forgotten() -> None:
+    buffer, told = RecvBuffer(), threading.Event()
+    buffer.feed(b"before")
+    buffer.watch(told.set)
+    told.clear()
+    assert not buffer.ended()
+    buffer.discard()
+    assert told.is_set()
+    buffer.feed(b"late")  # the thread that reads did not know yet
+    assert (len(buffer), buffer.take(9), buffer.spent, buffer.ended()) == (0, b"", True, True)
+
+
+def test_the_end_is_waited_for() -> None:
+    buffer, seen = RecvBuffer(), list[bool]()
+    assert (buffer.ended(-1), buffer.ended(0.01)) == (False, False)
+    thread = threading.Thread(target=lambda: seen.append(buffer.ended(20)))
+    thread.start()
+    buffer.feed(b"not the end")
+    buffer.close()
+    thread.join(10)
+    assert seen == [True]
+    assert (buffer.spent, buffer.wait(99, 0.0), buffer.spent) == (False, b"not the end", True)
+
+
+# -- what all are told alike ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(0, 1), (1, 1), (32 << 10, 1), ((32 << 10) + 1, 2), (70_000, 3)]
+)
+def test_common_bytes_are_cut_once(size: int, count: int) -> None:
+    data = (bytes(range(251)) * 300)[:size]
+    common = Common(data)
+    assert common == data
+    chunks = common.chunks
+    assert len(chunks) == count
+    assert b"".join(chunks) == data
+    assert all(isinstance(chunk, Common) and chunk.chunks == (chunk,) for chunk in chunks)
+    again = common.chunks
+    assert all(one is other for one, other in zip(chunks, again, strict=True))
+
+
+# -- names ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["n1", "N-1.a_b", "10.0.0.1", "::1", "fe80::1%eth0", "x" * 255, "a-", "%h"]
+)
+def test_a_host(name: str) -> None:
+    assert valid_host(name)
+    assert bad_target(Target(name)) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "-n1", "-", "a b", "a\n", "a@b", "a/b", "a;b", "$(id)", "`id`", "a\\", "ä", "x" * 256],
+)
+def test_no_host(name: str) -> None:
+    assert not valid_host(name)
+    failure = bad_target(Target(name))
+    assert failure == Failure(Kind.CONFIG, f"bad host name: {name[:80]!r}")
+
+
+@pytest.mark.parametrize(
+    "name", ["me", "me@realm.org", "DOM\\me", "a+b=c", "a~b", "%u", "x" * 255, "a-", "a,b/c!*?#^"]
+)
+def test_a_user(name: str) -> None:
+    assert valid_user(name)
+    assert bad_target(Target("n1", name)) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-me", "me\\", "a b", "me\n", "a;b", "$(id)", "`id`", "a'b", 'a"b', "x" * 256]
+)
+def test_no_user(name: str) -> None:
+    assert not valid_user(name)
+    failure = bad_target(Target("n1", name))
+    assert failure == Failure(Kind.CONFIG, f"bad user name: {name[:80]!r}")
+
+
+@pytest.mark.parametrize(
+    ("port", "good"),
+    [(None, True), (1, True), (65535, True), (0, False), (-1, False), (65536, False)],
+)
+def test_a_port(port: int | None, good: bool) -> None:
+    bad = Failure(Kind.CONFIG, f"bad port: {port}")
+    assert bad_target(Target("n1", None, port)) == (None if good else bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("", True), ("abc", True), ("a_b.c:1%h@x+y=z,/-", True), ("a b", False), ("~", False),
+        ("a'", False), ("$x", False), ("a\n", False), ("*", False), ("a;b", False), ("\\", False),
+    ],
+)  # fmt: skip
+def test_one_word_of_a_shell(text: str, safe: bool) -> None:
+    assert shell_safe(text) is safe
+
+
+# -- time -------------------------------------------------------------------------------
+
+
+def test_steps_and_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: now))
+    steps = Steps("lookup")
+    now = 102.0
+    assert (steps.name, steps.taken()) == ("lookup", (("lookup", 2.0),))
+    steps.enter("connection")
+    now = 105.0
+    steps.enter("banner")
+    assert steps.name == "banner"
+    now = 105.5
+    assert steps.taken() == (("lookup", 2.0), ("connection", 3.0), ("banner", 0.5))
+
+
+@pytest.mark.parametrize(
+    ("said", "interval", "count", "limits"),
+    [
+        (Keepalive(), None, None, (0.0, base.ALIVE_COUNT)),
+        (Keepalive(), 5.0, 2, (5.0, 2)),
+        (Keepalive(otherwise=7.0), None, None, (7.0, base.ALIVE_COUNT)),
+        (Keepalive(otherwise=7.0), 0.0, 0, (0.0, 0)),  # the user has switched it off
+        (Keepalive(9.0, 7.0), 5.0, 4, (9.0, 4)),
+        (Keepalive(0.0, 7.0), 5.0, None, (0.0, base.ALIVE_COUNT)),
+    ],
+)
+def test_who_says_when_a_silent_host_is_asked(
+    said: Keepalive, interval: float | None, count: int | None, limits: tuple[float, int]
+) -> None:
+    assert said.limits(interval, count) == limits
+
+
+@pytest.mark.parametrize(
+    ("silent", "interval", "most", "due"),
+    [
+        (0.0, 15, 3, 0), (14.9, 15, 3, 0), (15, 15, 3, 1), (59.9, 15, 3, 3), (60, 15, 3, None),
+        (0.5, 0.5, 0, None), (0.4, 0.5, 0, 0), (1e9, 0, 3, 0), (1e9, -1, 3, 0),
+    ],
+)  # fmt: skip
+def test_questions_to_a_silent_host(
+    silent: float, interval: float, most: int, due: int | None
+) -> None:
+    assert questions_due(silent, interval, most) == due
+
+
+def test_a_link_promises_little_by_itself() -> None:
+    """What not every way can do is answered for those that cannot."""
+    link, transport = FarLink(), Nothing()
+    assert (link.address, link.steps, link.by) == ("10.0.0.9", (), None)
+    assert (link.tells_end, link.shares) == (False, False)
+    assert link.pulse(b"ping", 1.0, lambda: None) is False
+    assert link.failure(0.0) is None
+    link.resize(Window())
+    assert transport.call(Target("n1"), "true", 0.0, b"") is None
+    transport.prepare("true")
+    transport.close()
