@@ -130,7 +130,7 @@ class Pump:
             for key, _ in self._selector.select():
                 if key.data is None:
                     self._read_wake(key.fd)
-                elif key.fd in self._selector.get_map():  # an order may just have dropped it
+                else:
                     self._read_one(key.fd, key.data)
             while self._orders:
                 self._orders.popleft()()
