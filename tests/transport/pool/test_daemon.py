@@ -1,0 +1,335 @@
+"""The daemon: how long it lives, whom it serves, and what it asks of its connections.
+
+No host and no process: connections are played, and callers are of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rig import wait_for
+
+from dispatcher.bootstrap import shell
+from dispatcher.model.errors import UsageError
+from dispatcher.remote.protocol.mux import Frames
+from dispatcher.transport.base import Keepalive, Target, Window
+from dispatcher.transport.pool import daemon as module
+from dispatcher.transport.pool import daemon_socket
+from dispatcher.transport.pool.daemon import Daemon
+from dispatcher.transport.pool.daemon_socket import LIST, fields, message
+
+from ..far_link import FarLink
+
+ORDER: dict[str, Any] = {
+    "host": "n1", "user": "me", "port": 22, "command": "true", "seconds": 10.0, "window": None,
+    "keep": None, "run": "a", "config": "/c", "host_keys": "strict", "alive": [3.0, 4.0],
+}  # fmt: skip
+
+
+class Pool:
+    """Idle connections: only their names."""
+
+    def __init__(self) -> None:
+        self.held: list[str] = []
+        self.dropped: list[tuple[float, Collection[str] | None]] = []
+        self.standing_by: list[str] = []
+        self.closed = 0
+
+    def names(self) -> list[str]:
+        return self.held
+
+    def drop(self, seconds: float = 0.0, names: Collection[str] | None = None) -> None:
+        self.dropped.append((seconds, names))
+
+    def stand_by(self, command: str) -> None:
+        self.standing_by.append(command)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Reading:
+    """A transport of one launcher: what it was made with, and asked for."""
+
+    made: list[Reading]
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.asked: list[tuple[Any, ...]] = []
+        self.link = FarLink()
+        self.made.append(self)
+
+    def _asked(self, *words: Any) -> FarLink:
+        self.asked.append(words)
+        return self.link
+
+    def open_started(self, *words: Any) -> FarLink:
+        return self._asked("started", *words)
+
+    def open_pooled(self, *words: Any) -> FarLink:
+        return self._asked("pooled", *words)
+
+    def open(self, *words: Any) -> FarLink:
+        return self._asked("any", *words)
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
+    made = Pool()
+    monkeypatch.setattr(module, "SessionPool", lambda: made)
+    return made
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[Reading]:
+    made: list[Reading] = []
+    monkeypatch.setattr(Reading, "made", made, raising=False)
+    monkeypatch.setattr(module, "ParamikoTransport", Reading)
+    return made
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "s"))
+        made.listen(5)
+        yield made
+
+
+@pytest.fixture
+def daemon(pool: Pool, readings: list[Reading], listener: socket.socket) -> Daemon:
+    return Daemon(listener)
+
+
+# -- what a launcher asks for -----------------------------------------------------------
+
+
+def test_a_command_where_a_shell_waits(daemon: Daemon, pool: Pool, readings: list[Reading]) -> None:
+    link = daemon.at_hand(ORDER)
+    (reading,) = readings
+    assert link is reading.link
+    assert reading.asked == [("started", Target("n1", "me", 22), "true")]
+    alive = Keepalive(3.0, 4.0)
+    assert reading.options == {
+        "config": "/c", "host_keys": "strict", "keep": pool, "alive": alive,
+    }  # fmt: skip
+
+
+def test_no_shell_waits_on_a_terminal(daemon: Daemon, readings: list[Reading]) -> None:
+    assert daemon.at_hand({**ORDER, "window": [80, 24]}) is None
+    assert readings == []
+
+
+@pytest.mark.parametrize(("keep", "how", "idle"), [(None, "pooled", 600.0), (7, "any", 7.0)])
+@pytest.mark.parametrize("window", [None, Window(100, 40)])
+def test_a_command_that_has_to_wait(
+    daemon: Daemon,
+    readings: list[Reading],
+    keep: float | None,
+    how: str,
+    idle: float,
+    window: Window | None,
+) -> None:
+    size = None if window is None else [window.columns, window.rows]
+    before = time.monotonic()
+    assert daemon.open({**ORDER, "keep": keep, "window": size}) is readings[0].link
+    ((asked, target, command, deadline, given),) = readings[0].asked
+    assert (asked, target, command, given) == (how, Target("n1", "me", 22), "true", window)
+    assert before + 10 <= deadline <= time.monotonic() + 10
+    assert daemon.listed()["idle"] == idle
+
+
+def test_files_are_read_once_a_launcher_and_few_are_remembered(
+    daemon: Daemon, readings: list[Reading]
+) -> None:
+    daemon.open({**ORDER, "run": "kept", "keep": 60})
+    for number in range(module.MOST_READINGS):
+        daemon.open({**ORDER, "run": number})
+        daemon.at_hand({**ORDER, "run": number})
+    assert len(readings) == 1 + module.MOST_READINGS
+    daemon.open({**ORDER, "run": 0})
+    daemon.open({**ORDER, "run": "kept"})
+    assert len(readings) == 1 + module.MOST_READINGS  # all are known
+    daemon.open({**ORDER, "run": "one more"})
+    daemon.open({**ORDER, "run": 1})
+    daemon.open({**ORDER, "run": "kept"})  # made a connection: is not forgotten
+    assert len(readings) == 2 + module.MOST_READINGS
+    daemon.open({**ORDER, "run": 0})  # the oldest was
+    assert len(readings) == 3 + module.MOST_READINGS
+
+
+@pytest.mark.parametrize("names", [None, {"n1"}, set()])
+def test_connections_are_listed_and_dropped(
+    daemon: Daemon, pool: Pool, names: set[str] | None
+) -> None:
+    pool.held = ["n1", "n2"]
+    assert daemon.listed() == {"hosts": ["n1", "n2"], "idle": 600.0, "pid": os.getpid()}
+    daemon.drop(names)
+    assert pool.dropped == [(0.0, names)]
+    daemon.close()
+    assert pool.closed == 1
+
+
+# -- how long it lives --------------------------------------------------------------------
+
+
+class Ticking:
+    """A listener that nobody calls; each wait for a caller takes a second of ``now``."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.limit: float | None = None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def settimeout(self, seconds: float) -> None:
+        self.limit = seconds
+
+    def accept(self) -> tuple[socket.socket, str]:
+        self.now += 1
+        raise TimeoutError
+
+
+@pytest.mark.parametrize("held_for", [None, 3.0, 20.0])
+def test_it_ends_some_seconds_after_it_held_something(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, held_for: float | None
+) -> None:
+    clock = Ticking()
+    monkeypatch.setattr(module, "time", clock)
+    until = clock.now + (held_for or 0.0)
+    monkeypatch.setattr(pool, "names", lambda: ["n1"] if held_for and clock.now <= until else [])
+    Daemon(clock).run()  # type: ignore[arg-type]
+    assert clock.limit == module.POLL
+    assert clock.now == until + module.LINGER + 1
+    # at each look, those that nobody used for so long are closed
+    assert pool.dropped == [(600.0, None)] * int(clock.now - 1000)
+
+
+@pytest.fixture
+def running(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Thread]:
+    """Looks often; after the test it does not linger."""
+    monkeypatch.setattr(module, "POLL", 0.01)
+    monkeypatch.setattr(module, "LINGER", 60.0)
+    thread = threading.Thread(target=daemon.run, daemon=True)
+    thread.start()
+    yield thread
+    monkeypatch.setattr(module, "LINGER", 0.0)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def call(listener: socket.socket) -> socket.socket:
+    caller = socket.socket(socket.AF_UNIX)
+    caller.settimeout(10)
+    caller.connect(listener.getsockname())
+    return caller
+
+
+def answer(caller: socket.socket) -> dict[str, Any]:
+    caller.sendall(message(LIST))
+    ((_, _, body),) = Frames().feed(caller.recv(1 << 16))
+    return fields(body)
+
+
+def clients() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "client"}
+
+
+def test_it_serves_as_long_as_somebody_calls(
+    running: threading.Thread,
+    listener: socket.socket,
+    pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = clients()
+    first, second = call(listener), call(listener)
+    for caller in (first, second):
+        assert answer(caller)["pid"] == os.getpid()
+    monkeypatch.setattr(module, "LINGER", 0.02)
+    looks = len(pool.dropped)
+    wait_for(lambda: len(pool.dropped) > looks + 10, 20, "it looks on")
+    assert running.is_alive()  # it would have ended by now
+    first.close()
+    wait_for(lambda: len(clients() - before) == 1, 20, "one has gone")
+    assert pool.standing_by == []  # somebody may need the connections now
+    assert answer(second)["pid"] == os.getpid()
+    second.close()
+    wait_for(lambda: pool.standing_by == [shell.COMMAND], 20, "it makes ready")
+
+
+def test_a_stranger_is_hung_up_on(
+    running: threading.Thread,
+    listener: socket.socket,
+    pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(daemon_socket, "uid_of", lambda link: os.geteuid() + 1)
+    with call(listener) as stranger:
+        assert stranger.recv(1) == b""
+    monkeypatch.setattr(module, "LINGER", 0.0)
+    running.join(20)
+    assert pool.standing_by == []  # it was no client
+
+
+# -- the process ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What ``main`` does to its process, which is this one: only noted."""
+    noted = SimpleNamespace(folder=None, signals={}, forgot=0, preloaded=0)
+    monkeypatch.setattr(os, "chdir", lambda path: setattr(noted, "folder", path))
+    monkeypatch.setattr(signal, "signal", lambda number, act: noted.signals.update({number: act}))
+    monkeypatch.setattr(module, "preload", lambda: setattr(noted, "preloaded", 1))
+    monkeypatch.setattr(daemon_socket, "forget", lambda: setattr(noted, "forgot", 1))
+    return noted
+
+
+@pytest.mark.parametrize("problem", [None, UsageError("others may write there"), OSError("no")])
+def test_there_is_one_already_or_can_be_none(
+    process: SimpleNamespace,
+    pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Exception | None,
+) -> None:
+    def listen() -> None:
+        if problem is not None:
+            raise problem
+
+    monkeypatch.setattr(daemon_socket, "listen", listen)
+    module.main()
+    assert (process.folder, process.signals, process.forgot, pool.closed) == (None, {}, 0, 0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_it_leaves_at_its_end(
+    process: SimpleNamespace, pool: Pool, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    def run(daemon: Daemon) -> None:
+        assert (process.forgot, process.preloaded) == (0, 1)
+        if fails:
+            raise RuntimeError
+
+    monkeypatch.setattr(daemon_socket, "listen", object)
+    monkeypatch.setattr(Daemon, "run", run)
+    if fails:
+        with pytest.raises(RuntimeError):
+            module.main()
+    else:
+        module.main()
+    assert (process.folder, process.forgot, pool.closed) == ("/", 1, 1)
+    assert process.signals[signal.SIGHUP] is signal.SIG_IGN
+    ends: list[int] = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+    process.signals[signal.SIGTERM](signal.SIGTERM, None)
+    assert ends == [0]

@@ -1,0 +1,267 @@
+"""Where the daemon's socket is, and what is asked over it; the test is the daemon."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dispatcher
+from dispatcher.model.errors import DispatchError
+from dispatcher.remote.protocol.mux import Frames, Malformed, frame
+from dispatcher.transport.pool import daemon_socket
+from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, message
+
+from ..open_files import open_files
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folders for sockets and for state, both of this test alone."""
+    made = tmp_path / "runtime"
+    made.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(made))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return made
+
+
+@pytest.fixture
+def listener(runtime: Path) -> Iterator[socket.socket]:
+    made = daemon_socket.listen()
+    assert made is not None
+    with made:
+        yield made
+
+
+# -- where ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "where"),
+    [
+        ("{runtime}", "runtime/dispatch"),
+        ("{runtime}/missing", "state/dispatch/kept"),
+        ("runtime", "state/dispatch/kept"),  # relative: the standard says to ignore it
+        ("", "state/dispatch/kept"),
+    ],
+)
+def test_the_folder(runtime: Path, monkeypatch: pytest.MonkeyPatch, said: str, where: str) -> None:
+    monkeypatch.chdir(runtime.parent)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", said.format(runtime=runtime))
+    assert not daemon_socket.there()
+    folder = daemon_socket.folder()
+    assert folder == runtime.parent / where
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.parent == runtime or folder.parent.stat().st_mode & 0o777 == 0o700
+    assert not daemon_socket.there()
+    (folder / daemon_socket.name()).touch()
+    assert daemon_socket.there()
+
+
+def test_a_relative_folder_is_not_looked_into(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (daemon_socket.folder() / daemon_socket.name()).touch()
+    assert daemon_socket.there()
+    monkeypatch.chdir(runtime.parent)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime.name)
+    assert not daemon_socket.there()
+
+
+@pytest.mark.parametrize(
+    ("node", "ending"),
+    [
+        ("n1.example-2.org", "-n1.example-2.org"),
+        ("a/b c_d", "-a_b_c_d"),
+        ("x" * 300, "-" + "x" * 64),
+    ],
+)
+def test_each_node_has_its_own(monkeypatch: pytest.MonkeyPatch, node: str, ending: str) -> None:
+    """A home directory may be shared by many."""
+    system = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((system[0], node, *system[2:])))
+    assert daemon_socket.name() == f"holder{daemon_socket.PROTOCOL}{ending}"
+
+
+# -- listening and calling --------------------------------------------------------------
+
+
+def test_the_socket_is_private_whatever_the_umask(runtime: Path) -> None:
+    before = os.umask(0)
+    try:
+        listener = daemon_socket.listen()
+        assert listener is not None
+        assert os.umask(0) == 0  # as it was
+    finally:
+        os.umask(before)
+    with listener:
+        modes = {
+            path.name: path.stat().st_mode & 0o777 for path in daemon_socket.folder().iterdir()
+        }
+    name = daemon_socket.name()
+    assert modes == {name: 0o600, f"{name}.lock": 0o600}
+
+
+def test_a_socket_that_was_left_behind_is_replaced(listener: socket.socket) -> None:
+    left = daemon_socket.folder() / daemon_socket.name()
+    listener.close()
+    assert left.is_socket()
+    assert daemon_socket.dial() is None
+    os.unlink(f"{left}.lock")  # as its process would have let go of it
+    again = daemon_socket.listen()
+    assert again is not None
+    with again:
+        caller = daemon_socket.dial()
+        assert caller is not None
+        with caller:
+            heard, _ = again.accept()
+            heard.close()
+    daemon_socket.forget()
+    assert not left.exists()
+    daemon_socket.forget()  # is gone already
+
+
+def test_a_path_may_be_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than an address of a socket."""
+    runtime = tmp_path / ("x" * 120)
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    listener = daemon_socket.listen()
+    assert listener is not None
+    with listener:
+        caller = daemon_socket.dial()
+        assert caller is not None
+        caller.close()
+
+
+def test_looking_leaves_no_descriptor(runtime: Path) -> None:
+    listener = daemon_socket.listen()
+    assert listener is not None
+    before = open_files()
+    assert daemon_socket.listen() is None
+    caller = daemon_socket.dial()
+    assert caller is not None
+    caller.close()
+    listener.close()
+    for _ in range(3):
+        assert daemon_socket.dial() is None
+    assert open_files() <= before
+
+
+def test_a_stranger_who_listens_is_hung_up_on(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon_socket, "uid_of", lambda link: os.geteuid() + 1)
+    before = open_files()
+    assert daemon_socket.dial() is None
+    assert open_files() <= before
+
+
+def test_who_is_at_the_other_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert daemon_socket.uid_of(ours) == os.geteuid()
+
+
+def test_a_daemon_is_started_where_there_is_none(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[list[str], dict[str, Any]]] = []
+    listeners: list[socket.socket] = []
+
+    def run(argv: list[str], **options: Any) -> None:
+        started.append((argv, options))
+        listener = daemon_socket.listen()
+        assert listener is not None
+        listeners.append(listener)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for _ in range(2):
+        daemon_socket.call().close()
+    ((argv, options),) = started  # the second time it was there
+    assert argv[-3:] == [sys.executable, "-m", "dispatcher.transport.pool.daemon"]
+    assert options.pop("cwd") == Path(dispatcher.__file__).parents[1]
+    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    assert options == {**nowhere, "start_new_session": True, "check": False}
+    listeners[0].close()
+
+
+def test_a_daemon_that_does_not_come_up(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    monkeypatch.setattr(daemon_socket, "START_LIMIT", 0.05)
+    with pytest.raises(DispatchError, match="no process to hold connections"):
+        daemon_socket.call()
+
+
+# -- asking ---------------------------------------------------------------------------
+
+
+class Answering:
+    """Says ``pieces`` to the first caller who asks, and notes what was asked."""
+
+    def __init__(self, listener: socket.socket, *pieces: bytes) -> None:
+        self.heard: list[tuple[int, int, bytes]] = []
+        self._listener = listener
+        self._pieces = pieces
+        listener.settimeout(10)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        link, _ = self._listener.accept()
+        with link:
+            frames = Frames(LARGEST)
+            while not self.heard:
+                self.heard += frames.feed(link.recv(1 << 16))
+            for piece in self._pieces:
+                link.sendall(piece)
+                # the next piece is another: the caller has to read on
+                threading.Event().wait(0.01)
+
+    def end(self) -> None:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("kind", "order", "body"),
+    [(LIST, {}, b"{}"), (DROP, {"hosts": ["n1"]}, b'{"hosts": ["n1"]}')],
+)
+@pytest.mark.parametrize("cut", [None, 3, 20])
+def test_an_answer(
+    listener: socket.socket, kind: int, order: dict[str, Any], body: bytes, cut: int | None
+) -> None:
+    said = message(LIST, hosts=["n1"] * 5, idle=600.0)
+    answering = Answering(listener, *([said] if cut is None else [said[:cut], said[cut:]]))
+    assert ask(kind, **order) == {"hosts": ["n1"] * 5, "idle": 600.0}
+    answering.end()
+    assert answering.heard == [(0, kind, body)]
+
+
+@pytest.mark.parametrize(
+    "said", [b"", message(LIST)[:-1], frame(0, LIST, b"[1]"), frame(0, LIST, b"\xff")]
+)
+def test_an_answer_that_is_none(listener: socket.socket, said: bytes) -> None:
+    answering = Answering(listener, said)
+    with pytest.raises(Malformed):
+        ask(LIST)
+    answering.end()
+
+
+def test_an_answer_that_does_not_come(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon_socket, "LIMIT", 0.05)
+    with pytest.raises(TimeoutError):
+        ask(LIST)
+
+
+def test_nobody_is_there_to_answer(runtime: Path) -> None:
+    assert ask(LIST) is None
