@@ -1,0 +1,129 @@
+"""Programs that give a byte stream: what they are started with, and what they cannot do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dispatcher.model.errors import UsageError
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Link, Target, Window
+from dispatcher.transport.process.command import CommandTransport, LocalTransport
+
+from ..conftest import Reader, gather
+
+ALL = ("printf", "%s|", "{host}", "{user}", "{port}", "{command}", "x{host}y{port}")
+
+
+def said(transport: CommandTransport, target: Target, command: str = "run it") -> str | Failure:
+    """What the program says, or why it was not started."""
+    opened = transport.open(target, command, time.monotonic() + 20)
+    if isinstance(opened, Link):
+        output = gather(opened)[0].decode()
+        opened.close()
+        transport.close()
+        return output
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "output"),
+    [
+        (ALL, Target("n1", "me", 2222), "n1|me|2222|run it|xn1y2222|"),
+        (("printf", "%s|", "{host}"), Target("n1"), "n1|run it|"),
+        (("printf", "%s|", "{{host}}", "-l{user}"), Target("n1", "me"), "{host}|-lme|run it|"),
+        (("printf", "%s|", "{command}", "{host}"), Target("::1"), "run it|::1|"),
+    ],
+)
+def test_the_words_of_a_program(words: tuple[str, ...], target: Target, output: str) -> None:
+    assert said(CommandTransport(words), target) == output
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "why"),
+    [
+        (ALL, Target("n1", "me"), "the transport command wants {port}, which is not given"),
+        (ALL, Target("n1", None, 22), "the transport command wants {user}, which is not given"),
+        (("ssh", "{host}"), Target("n1", "me"),
+         "user me is asked for, and the transport command has no {user}"),
+        (("ssh", "{host}", "{user}"), Target("n1", "me", 22),
+         "port 22 is asked for, and the transport command has no {port}"),
+        (("ssh", "{host}"), Target("-n1"), "bad host name: '-n1'"),
+    ],
+)  # fmt: skip
+def test_what_a_template_cannot_say(words: tuple[str, ...], target: Target, why: str) -> None:
+    assert said(CommandTransport(words), target) == Failure(Kind.CONFIG, why)
+
+
+def test_a_program_gives_no_terminal() -> None:
+    opened = CommandTransport(("true",)).open(Target("n1"), "true", time.monotonic() + 20, Window())
+    assert opened == Failure(Kind.CONFIG, "the transport command gives no terminal")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "transport command: the template is empty"),
+        (("ssh", "{hots}"), "transport command: unknown field {hots}; known: "
+         "{host}, {user}, {port}, {command}"),
+        (("ssh", "{"), "transport command: '{': "),
+        (("ssh", "{}"), "transport command: unknown field {}; known: "),
+    ],
+)  # fmt: skip
+def test_a_template_that_is_none(words: tuple[str, ...], why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        CommandTransport(words)
+    assert caught.value.message.startswith(why)
+
+
+def test_names_of_ways() -> None:
+    assert CommandTransport(("x",)).name == "command"
+    assert CommandTransport(("x",), "slurm").name == "slurm"
+    assert LocalTransport().name == "local"
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTransport]:
+    made = LocalTransport()
+    yield made
+    made.close()
+
+
+def test_this_machine_runs_shell_text_whatever_the_host(local: LocalTransport) -> None:
+    link = local.open(Target("not a name at all"), "echo $((6 * 7))", time.monotonic() + 20)
+    assert isinstance(link, Link)
+    assert link.address == "127.0.0.1"
+    assert gather(link)[0] == b"42\n"
+    link.close()
+
+
+def test_this_machine_gives_a_terminal(local: LocalTransport) -> None:
+    window = Window(columns=99, rows=33)
+    link = local.open(Target("x"), "stty size", time.monotonic() + 20, window)
+    assert isinstance(link, Link)
+    assert link.address == "127.0.0.1"
+    assert gather(link)[0] == b"33 99\r\n"
+    link.close()
+
+
+@pytest.mark.parametrize("make", [LocalTransport, lambda: CommandTransport(("true",))])
+def test_without_time_nothing_is_started(make: type[LocalTransport]) -> None:
+    opened = make().open(Target("n1"), "true", time.monotonic())
+    assert opened == Failure(Kind.TIMEOUT, "no time left to start the command")
+
+
+@pytest.mark.parametrize("make", [LocalTransport, lambda: CommandTransport(("sh", "-c"))])
+def test_closing_ends_the_thread_that_reads(make: type[LocalTransport]) -> None:
+    before, transport = set(threading.enumerate()), make()
+    link = transport.open(Target("n1"), "echo up; cat", time.monotonic() + 20)
+    assert isinstance(link, Link)
+    reader = Reader(link)
+    reader.until(lambda: reader.output == b"up\n")
+    link.close()
+    (pump,) = set(threading.enumerate()) - before
+    transport.close()
+    pump.join(20)
+    assert not pump.is_alive()
