@@ -7,9 +7,10 @@ it.
 
 What is not here: any message. ``exchange`` sends those.
 
-A rank that dies of an exception would hang in ``MPI_Finalize`` (``docs/comm.md``), so ``arm`` hooks
-the interpreter's end: the reason is printed first; then ranks that share it meet for a moment and
-leave in good order, and one that has a reason of its own ends the job with ``MPI_Abort(1)``.
+A rank that dies of an exception would hang in ``MPI_Finalize`` (``docs/guides/comm.md``), so
+``arm`` hooks the interpreter's end: the reason is printed first; then ranks that share it meet for
+a moment and leave in good order, and one that has a reason of its own ends the job with
+``MPI_Abort(1)``.
 ``sys.exit(3)`` calls no hook; the end of ``with init() as job:`` calls ``exit_with`` for it.
 """
 

@@ -2,8 +2,8 @@
 
 Rank 0 opens a ``TCPStore`` on a port the system picks (on loopback alone when all
 ranks are on one host), its addresses cross MPI, and each rank proves that it
-reaches one before torch is asked to (``docs/comm.md``). gloo is told to use the interface that did:
-it goes by the host's name otherwise, and on many systems that is 127.0.1.1.
+reaches one before torch is asked to (``docs/guides/comm.md``). gloo is told to use the interface
+that did: it goes by the host's name otherwise, and on many systems that is 127.0.1.1.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dispatcher.plan import compat
 from dispatcher.plan.compat import translate
 
 RUN = load("run")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "migration.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "migration.md"
 ROWS = re.findall(r"^\| `(.+?)` \| `(dispatch .+?)` \|$", DOCUMENT.read_text(), re.M)
 TABLES = {
     "torchrun": compat.TORCHRUN,

@@ -1,4 +1,4 @@
-"""``import dispatcher``: runs from a program, and every example of docs/api.md."""
+"""``import dispatcher``: runs from a program, and every example of docs/guides/python.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dispatcher.plan.job.rank_environment import describe_plan
 
 from .conftest import Desk
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 TRAIN = "import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n"
 SLEEP = ["sh", "-c", "echo up; exec sleep 1000"]

@@ -11,9 +11,9 @@ data is there, ``torch.cuda.synchronize()`` or the stream's order waits for it.
 
 Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
 
-The world's communicator starts by ids over MPI, then on all ranks or none (``docs/comm.md``). An
-id is made only when a communicator is wanted: one that is never used keeps a thread and a port for
-the life of the process.
+The world's communicator starts by ids over MPI, then on all ranks or none
+(``docs/guides/comm.md``). An id is made only when a communicator is wanted: one that is never used
+keeps a thread and a port for the life of the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each row of the table in docs/exec.md for those who come from pdsh, pssh or clush, executed."""
+"""Each row of the table of docs/guides/exec.md for those who know pdsh, pssh or clush, tried."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DOC = Path(__file__).parents[3] / "docs" / "exec.md"
+DOC = Path(__file__).parents[3] / "docs" / "guides" / "exec.md"
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 
 #: what a row is about -> (words, standard output); {} is a folder of the test's own

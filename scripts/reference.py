@@ -1,0 +1,265 @@
+"""Pages of the site that are made of the code: commands, exit codes, variables, the Python API.
+
+A hook of mkdocs (see mkdocs.yml): the pages are never written to disk, so none can be stale.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import click  # noqa: E402
+
+import dispatcher  # noqa: E402
+from dispatcher.cli import COMMANDS  # noqa: E402
+from dispatcher.cli.entry import load, sections, shown_name  # noqa: E402
+from dispatcher.model import errors  # noqa: E402
+from dispatcher.model.failure import Kind  # noqa: E402
+from dispatcher.model.frozen import Value  # noqa: E402
+from dispatcher.plan import variables  # noqa: E402
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+FOLDER = "reference"
+#: what Markdown would take for markup in a text that is plain
+_MARKUP = re.compile(r"([\\*_\[\]<>|#~^])")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the generated pages into the navigation, where ``GENERATED`` stands in it."""
+    made = [{"Commands": [uri for uri in pages() if "/commands/" in uri]}]
+    made += [uri for uri in pages() if "/commands/" not in uri]  # type: ignore[misc]
+    for entry in config.nav or []:
+        for title, children in entry.items() if isinstance(entry, dict) else ():
+            if isinstance(children, list) and "GENERATED" in children:
+                at = children.index("GENERATED")
+                entry[title] = [*children[:at], *made, *children[at + 1 :]]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages."""
+    from mkdocs.structure.files import File
+
+    for uri, text in pages().items():
+        files.append(File.generated(config, uri, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    r"""Write ``\|`` in code of tables, which GitHub needs, as Python-Markdown has it: ``|``."""
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace(r"\|", "|"), markdown)
+
+
+def pages() -> dict[str, str]:
+    """Place below docs/ -> Markdown of every generated page."""
+    found = {f"{FOLDER}/commands/{name}.md": _joined(command(name)) for name in COMMANDS}
+    found[f"{FOLDER}/exit-codes.md"] = _joined(exit_codes())
+    found[f"{FOLDER}/environment.md"] = _joined(environment())
+    found[f"{FOLDER}/python.md"] = _joined(python())
+    return found
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def plain(text: str) -> str:
+    """``text`` as Markdown shows it to the letter."""
+    return _MARKUP.sub(r"\\\1", text)
+
+
+# -- commands ---------------------------------------------------------------------------
+
+
+def command(name: str) -> Iterator[str]:
+    """The page of the command ``name``: what ``--help`` says of it."""
+    one = load(name)
+    context = click.Context(one, **one.context_settings)
+    yield f"# {shown_name(name)}"
+    yield ""
+    yield f"    {shown_name(name)} {' '.join(one.collect_usage_pieces(context))}"
+    yield ""
+    yield from prose(one.help or "")
+    for title, records in sections(one, context).items():
+        yield f"## {plain(title)}"
+        yield ""
+        for names, text in records:
+            anchor = re.findall(r"--([\w-]+)|(-\w)\b", names)
+            long = next((a or b.strip("-") for a, b in anchor[::-1]), "option")
+            yield f"`{names}` {{ #{long} }}"
+            yield f":   {plain(text)}"
+            yield ""
+    if one.epilog:
+        yield "## More"
+        yield ""
+        yield from prose(one.epilog)
+
+
+def prose(text: str) -> Iterator[str]:
+    """Paragraphs of a help text; what click keeps as it stands becomes a block of code."""
+    for paragraph in re.split(r"\n\s*\n|\n(?=\x08\n)", inspect.cleandoc(text)):
+        kept = paragraph.removeprefix("\b\n")
+        if kept == paragraph:
+            yield plain(" ".join(paragraph.split()))
+        else:
+            yield "```"
+            yield textwrap.dedent(kept)
+            yield "```"
+        yield ""
+
+
+# -- tables -----------------------------------------------------------------------------
+
+
+def exit_codes() -> Iterator[str]:
+    """What dispatch exits with, and what is said of hosts that cannot be used."""
+    yield "# Exit codes"
+    yield ""
+    yield "| code | meaning |"
+    yield "|---|---|"
+    for code, meaning in _rows(errors.__doc__ or ""):
+        yield f"| {plain(code)} | {plain(meaning)} |"
+    yield ""
+    yield (
+        "A rank may itself exit with 124 to 127. The verdict, and `report.json`, say whose code "
+        "it is."
+    )
+    yield ""
+    yield "## Why a host could not be used"
+    yield ""
+    yield "These words stand beside the host in the table of failed hosts, and in JSON."
+    yield ""
+    yield "| in JSON | on the screen |"
+    yield "|---|---|"
+    for kind in Kind:
+        yield f"| `{kind.name.lower()}` | {kind.value} |"
+
+
+def _rows(text: str) -> list[tuple[str, str]]:
+    """The rows of the first table of reStructuredText in ``text``, of two columns."""
+    rule = re.search(r"^(=+) +=+$", text, re.M)
+    assert rule, "a table"
+    wide = len(rule[1])
+    found: list[tuple[str, str]] = []
+    for line in text.split(rule[0])[2].strip("\n").splitlines():
+        if line[:wide].strip():
+            found.append((line[:wide].strip(), line[wide:].strip()))
+        else:  # goes on with the row before
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}")
+    return found
+
+
+def environment() -> Iterator[str]:
+    """Which variables cross, which never, which are set for each rank, which are removed."""
+    yield "# Environment variables"
+    yield ""
+    tables = (
+        (
+            "Set for every rank",
+            "Your value for one of these is an error.",
+            variables.RESERVED_NAMES,
+            variables.RESERVED_PREFIXES,
+        ),
+        (
+            "Forwarded by themselves",
+            "They cross to the hosts if your environment has them. `-x NAME` forwards more.",
+            variables.CROSSING_NAMES,
+            variables.CROSSING_PREFIXES,
+        ),
+        (
+            "Never forwarded by themselves",
+            "In spite of a prefix above. `-x NAME` still forwards them.",
+            variables.STAYING_NAMES,
+            (),
+        ),
+        (
+            "Removed from a host's own environment",
+            "Left over from a batch step or another launcher, they would make MPI believe that "
+            "somebody else had started it.",
+            variables.SCRUB_NAMES,
+            variables.SCRUB_PREFIXES,
+        ),
+        (
+            "Refused in a file of the current folder",
+            "By these, programs load code. A `.deepspeed_env` or `dispatch.toml` that merely lies "
+            "in the current folder may not set them.",
+            variables.LOADING_NAMES,
+            variables.LOADING_PREFIXES,
+        ),
+    )
+    for title, about, names, prefixes in tables:
+        yield f"## {title}"
+        yield ""
+        yield about
+        yield ""
+        yield " ".join(f"`{name}`" for name in sorted(names))
+        yield ""
+        if prefixes:
+            starts = " ".join(f"`{prefix}*`" for prefix in sorted(prefixes))
+            yield f"And all that begin so: {starts}"
+            yield ""
+
+
+# -- Python -----------------------------------------------------------------------------
+
+
+def python() -> Iterator[str]:
+    """Every name that ``import dispatcher`` offers, with its docstring and its fields."""
+    yield "# Python API: every name"
+    yield ""
+    yield "The guide, with examples: [From a program](../guides/python.md)."
+    yield ""
+    for name in dispatcher._HOMES:
+        found = getattr(dispatcher, name)
+        yield f"## {name}"
+        yield ""
+        yield "```python"
+        yield f"{name}{_signature(found)}"
+        yield "```"
+        yield ""
+        yield from _docstring(found)
+
+
+def _signature(found: Any) -> str:
+    if found is dispatcher.Running:
+        return ""  # made by ``start``
+    if isinstance(found, type) and issubclass(found, Value):
+        fields = dataclasses.fields(found)
+        return "(" + ", ".join(f"{one.name}: {one.type}{_default(one)}" for one in fields) + ")"
+    if isinstance(found, type) and issubclass(found, Exception):
+        bases = ", ".join(base.__name__ for base in found.__bases__)
+        return f"({bases})"
+    text = str(inspect.signature(found)).replace("'", "")
+    return re.sub(r"<function (\w+) at 0x\w+>", r"\1", text)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return f" = {field.default!r}"
+    return " = ..." if field.default_factory is not dataclasses.MISSING else ""
+
+
+def _docstring(found: Any) -> Iterator[str]:
+    text = inspect.getdoc(found) or ""
+    if dataclasses.is_dataclass(found) and text.startswith(f"{getattr(found, '__name__', '')}("):
+        text = ""
+    for paragraph in re.split(r"\n\s*\n", text):
+        if paragraph.startswith("    ") or "\n    " in paragraph:
+            yield "```text"
+            yield textwrap.dedent(paragraph)
+            yield "```"
+        else:
+            yield re.sub(r"``(.+?)``", r"`\1`", " ".join(paragraph.split()).replace("<", "\\<"))
+        yield ""

@@ -1,0 +1,50 @@
+"""The site of the pages: it builds without a warning, and a reader's browser fetches nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dispatcher.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+#: what a browser fetches by itself: scripts, styles, pictures, fonts; not what a reader may click
+FETCHED = re.compile(r"""<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=["']?([^"'\s>]+)""")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    words = ["build", "--strict", "--site-dir", str(folder), "--config-file", "mkdocs.yml"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", *words], cwd=ROOT, timeout=100, check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_command_has_its_page(site: Path) -> None:
+    for name in COMMANDS:
+        text = (site / "reference" / "commands" / f"{name}.html").read_text()
+        assert f"dispatch {name}" in text or name == "run"
+        assert 'id="profile"' in text  # the anchor of an option that all have
+
+
+def test_a_browser_fetches_nothing_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 40
+    fetched = {place for page in pages for place in FETCHED.findall(page.read_text())}
+    assert any(place.endswith(".css") for place in fetched)
+    assert [place for place in sorted(fetched) if "//" in place] == []
+
+
+def test_code_in_tables_has_no_backslash(site: Path) -> None:
+    text = (site / "guides" / "exec.html").read_text()
+    assert "| dshbak -c</code>" in text
+    assert r"\|" not in text
