@@ -340,9 +340,10 @@ def _writable(seen: Seen) -> Finding:
     """The mount that the working directory is on."""
     mounts = parse(seen.file("kernel", "/proc/self/mounts"))
     where = seen.asked.cwd
-    above = [m for m in mounts if m[1] == "/" or f"{where}/".startswith(m[1].rstrip("/") + "/")]
+    above = [m for m in mounts if f"{where}/".startswith(m[1].rstrip("/") + "/")]
     if above:
-        _, place, _, options = max(above, key=lambda mount: len(mount[1]))  # the last one counts
+        # of several on one place the last one counts
+        _, place, _, options = max(reversed(above), key=lambda mount: len(mount[1]))
         if "ro" in options:
             return warn(
                 f"{place} is mounted read-only, and {where} is on it", "dmesg -T: an error?"

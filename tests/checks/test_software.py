@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from checks.samples import HUNG, MISSING, VERSIONS, call, host, kernel, said
+from checks.samples import HUNG, MISSING, VERSIONS, call, files, host, kernel, said
 from dispatcher.checks import gpu, health
 from dispatcher.checks.check import CheckHosts, Finding, Level, Reading, Seen, each
 
@@ -80,3 +80,157 @@ def test_of_two_hosts_the_first_is_right() -> None:
 def test_the_usual_value_needs_somebody_who_has_it() -> None:
     found = health.torch({"a": host("a", python=Reading(1, b""))})
     assert found["a"].level == INCOMPLETE
+
+
+@pytest.mark.parametrize(
+    ("said_", "versions"),
+    [
+        (VERSIONS, {"python": "3.11.2", "torch": "2.9.1", "nccl": "2.27.5"}),
+        (b"dispatch-version python 3.12.0\n", {"python": "3.12.0"}),
+        (b"motd\ndispatch-version python 3.12.0rc1\n dispatch-version torch 1\n",
+         {"python": "3.12.0rc1"}),
+        (b"dispatch-version python 3.9.1\ndispatch-version torch 2.1.0+cu118\n"
+         b"dispatch-version numpy 2 0\n", {"python": "3.9.1", "torch": "2.1.0+cu118"}),
+    ],
+)  # fmt: skip
+def test_versions(said_: bytes, versions: dict[str, str]) -> None:
+    assert health.versions(host(python=said(said_))) == versions
+
+
+@pytest.mark.parametrize(("status", "why"), [(127, "not installed"), (126, "exit code 126")])
+def test_a_python_that_is_not_there_says_what_to_do(status: int, why: str) -> None:
+    found = odd(health.python, host(python=Reading(status, b"")))
+    assert (found.level, found.text, found.value) == (CRITICAL, f"the ranks' Python: {why}", "none")
+    assert found.remedy is not None
+    assert found.remedy.startswith("install it there")
+
+
+def test_a_script_is_known_by_its_bytes() -> None:
+    found = health.script({"a": host("a"), "b": host("b", script=call([13, "ab" * 32]))})
+    assert (found["a"].value, found["b"].value) == (
+        "abababababab (12 bytes)", "abababababab (13 bytes)",
+    )  # fmt: skip
+    gone = health.script(
+        {"a": host("a", script=said(b"[Errno 13] Permission denied: b'/x'\n", 125))}
+    )
+    assert (gone["a"].text, gone["a"].value) == ("/home/me/train.py: permission denied", "none")
+    assert gone["a"].remedy == "copy it there, as by dispatch put"
+
+
+@pytest.mark.parametrize(
+    ("dev", "proc", "count"),
+    [(b"nvidia0\nnvidia1\nnvidia-uvm\nnvidiactl", b"a b c", 2), (b"null", b"a\nb\nc", 3),
+     (b"null", None, 0), (b"nvidia10\nxnvidia1\nnvidia1x", None, 1)],
+)  # fmt: skip
+def test_gpus_are_counted_in_dev_where_there_are_any(
+    dev: bytes, proc: bytes | None, count: int
+) -> None:
+    contents = {"/dev/": dev, **({} if proc is None else {"/proc/driver/nvidia/gpus/": proc})}
+    assert gpu.count(host(kernel=files(contents))) == count
+
+
+def gpus_of(*counts: int, slots: int | None = None) -> dict[str, Finding]:
+    hosts = {}
+    for at, count in enumerate(counts):
+        dev = "\n".join(f"nvidia{n}" for n in range(count)).encode()
+        hosts[f"h{at}"] = replace(host(f"h{at}", kernel=kernel(dev=dev)), slots=slots)
+    return gpu.enough(hosts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "slots", "texts"),
+    [
+        ((8, 8, 4), None, ["", "", "4 GPUs here, 8 elsewhere"]),
+        ((8, 8, 9), None, ["", "", ""]),  # more than elsewhere is enough
+        ((8, 8), 8, ["", ""]),
+        ((8, 7), 8, ["", "7 GPUs for 8 slots"]),
+        ((8, 0), None, ["", "0 GPUs here, 8 elsewhere"]),
+        ((4, 8), None, ["", ""]),  # of as frequent ones the first
+        ((0, 0), 8, ["no GPUs anywhere"] * 2),
+    ],
+)
+def test_gpus_enough(counts: tuple[int, ...], slots: int | None, texts: list[str]) -> None:
+    found = gpus_of(*counts, slots=slots)
+    assert [one.text for one in found.values()] == texts
+    assert [one.value for one in found.values()] == [str(count) for count in counts]
+    levels = [CRITICAL if " for " in t or " here" in t else OK for t in texts]
+    assert [one.level for one in found.values()] == levels
+
+
+def test_a_cluster_without_gpus_has_hosts_that_cannot_be_read() -> None:
+    bare = kernel(dev=b"null", version=None)
+    found = gpu.enough({"a": host("a", kernel=bare), "b": host("b", kernel=HUNG)})
+    assert (found["a"].text, found["b"].level) == ("no GPUs anywhere", INCOMPLETE)
+
+
+def test_who_is_on_the_gpus() -> None:
+    users = call([[9, 0, "python3"], [3, 1, "a"], [7, 0, "nvtop"]])
+    apps = said(b"3, /usr/bin/other, 10\n12, /opt/b, 10\n5, [Not Found], 1\n8, c, 1\n")
+    found = gpu.users(host(gpu_users=users, gpu_apps=apps))
+    assert (
+        found.text == "processes on its GPUs: a (3), [Not Found] (5), c (8), python3 (9) and 1 more"
+    )
+    assert found.level == CRITICAL
+    bare = host(kernel=kernel(version=None), gpu_users=HUNG)
+    assert gpu.users(bare).text == "no GPU"
+    nobody = host(gpu_apps=said(b"No running processes found\n"))
+    assert gpu.users(nobody).level == OK
+
+
+MOUNTED = b"""\
+root / ext4 rw 0 0
+nas:/home /home nfs rw 0 0
+lfs /scratch lustre rw 0 0
+s /s fuse.sshfs rw 0 0
+d /data fuse.ext rw 0 0
+c /c cephfs rw 0 0
+"""
+
+
+def mounts_of(*texts: bytes, cwd: str = "/home/me") -> dict[str, Finding]:
+    hosts = {}
+    for at, text in enumerate(texts):
+        one = host(f"h{at}", kernel=kernel(mounts=text))
+        hosts[f"h{at}"] = replace(one, asked=replace(one.asked, cwd=cwd))
+    return health.mounts(hosts)
+
+
+def test_shared_file_systems_that_most_hosts_have() -> None:
+    none = b"root / ext4 rw 0 0\n"
+    found = mounts_of(MOUNTED, MOUNTED, none)
+    assert [one.level for one in found.values()] == [OK, OK, CRITICAL]
+    assert found["h2"].text == "not mounted: /home (nfs), /s (fuse.sshfs), /scratch (lustre)"
+    assert found["h2"].remedy == "mount it: mount -a"
+    half = mounts_of(MOUNTED, none)  # half of the hosts are not most
+    assert {one.level for one in half.values()} == {OK}
+    many = b"".join(b"x /m%d nfs rw 0 0\n" % n for n in range(6))
+    assert mounts_of(many, many, none)["h2"].text.endswith("/m2 (nfs), /m3 (nfs)")
+
+
+@pytest.mark.parametrize(
+    ("cwd", "text"),
+    [
+        ("/home/me", "/home is mounted read-only, and /home/me is on it"),
+        ("/home", "/home is mounted read-only, and /home is on it"),
+        ("/homework", ""),
+        ("/home/rw/x", ""),
+        ("/", ""),
+    ],
+)
+def test_a_working_directory_that_cannot_be_written(cwd: str, text: str) -> None:
+    mounts = b"root / ext4 rw,ro_not 0 0\nnas /home ext4 ro,relatime 0 0\nx /home/rw ext4 rw 0 0\n"
+    found = mounts_of(mounts, cwd=cwd)["h0"]
+    assert (found.text, found.level) == (text, WARN if text else OK)
+
+
+@pytest.mark.parametrize(("first", "second", "level"), [("ro", "rw", OK), ("rw", "ro", WARN)])
+def test_of_two_mounts_on_one_place_the_last_counts(first: str, second: str, level: Level) -> None:
+    """As with an automounter, whose own mount stays below."""
+    text = f"auto /home autofs {first} 0 0\nnas:/h /home ext4 {second} 0 0\n".encode()
+    assert mounts_of(text)["h0"].level == level
+
+
+def test_only_whole_lines_tell_of_a_mount() -> None:
+    assert health.parse("a /x ext4 rw 0 0\nb /y\\040z nfs ro,bg 0 0\nc /cut ext4 rw 0") == [
+        ("a", "/x", "ext4", frozenset({"rw"})), ("b", "/y z", "nfs", frozenset({"ro", "bg"})),
+    ]  # fmt: skip
