@@ -173,7 +173,9 @@ class Networks:
         if not hosts:
             return []
         nets = Counter(one.net for one in hosts.values())
-        common = max(nets, key=lambda net: (net != SOCKET, nets[net]))
+        asked = {self._settings[node].get("NCCL_NET", "").upper() for node in hosts}
+        # what somebody has asked for is no way of falling back
+        common = max(nets, key=lambda net: (net.upper() in asked, net != SOCKET, nets[net]))
         port_counts = [len(one.devices) for one in hosts.values() if one.net == common]
         counts = Counter(filter(None, port_counts))  # some tell their network without its ports
         groups: dict[str, list[int]] = {}

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.checks.nccl_log import Networks
+from dispatcher.checks.nccl_log import (
+    Networks,
+    NetworkUse,
+    differences,
+    meant,
+    read,
+    understand,
+)
 
 IB = (
     "b01:42:43 [0] NCCL INFO NET/IB : Using [0]mlx5_1:1/IB [1]mlx5_3:1/IB [RO]; OOB e:10.0.0.1<0>",
@@ -87,6 +94,132 @@ def test_a_host_is_judged_by_the_rank_that_fell_back() -> None:
     hosts = networks.hosts()
     assert (hosts[0].net, hosts[0].devices) == ("IB", ("mlx5_1:1", "mlx5_3:1"))
     assert (hosts[1].net, hosts[1].version) == ("Socket", "2.21.5+cuda12.4")
+
+
+@pytest.mark.parametrize(
+    ("words", "understood", "use"),
+    [
+        ("NCCL INFO NET/IB : Using [0]a:1/IB [1]b:2/RoCE; OOB e:[3]c:1<0>", True,
+         NetworkUse("IB", ("a:1", "b:2"))),
+        ("NCCL INFO NET/IB : Using [RO]; OOB e<0>", False, NetworkUse()),
+        ("NCCL INFO NET/Socket: Using [0]e:10.0.0.1<0>", True, NetworkUse("Socket")),
+        ("NCCL INFO Initialized NET plugin IB", True, NetworkUse("IB")),
+        ("NCCL INFO Assigned NET plugin AWS Libfabric to comm", True, NetworkUse("AWS Libfabric")),
+        ("NCCL INFO Channel 00 : 0[0] -> 1[0] via NET/IB/0", True, NetworkUse("IB")),
+        ("NCCL version 2.21.5+cuda12.4", True, NetworkUse("", (), "2.21.5+cuda12.4")),
+        ("NCCL INFO comm 0x1", False, NetworkUse()),
+    ],
+)  # fmt: skip
+def test_one_line(words: str, understood: bool, use: NetworkUse) -> None:
+    found = NetworkUse()
+    assert understand(words, found) == understood
+    assert found == use
+
+
+def test_the_last_word_counts_and_what_was_known_besides_stays() -> None:
+    networks = Networks([{}])
+    networks.place(0, 0)
+    for line in (*SOCKET, *IB, MUTE[0]):
+        networks.take(0, line)
+    assert networks.hosts() == {0: NetworkUse("IB", ("mlx5_1:1", "mlx5_3:1"), "2.21.5+cuda12.4")}
+    assert not networks.take(0, "loss 3.1")
+    assert networks.take(0, "NCCL INFO Using network Socket")
+    assert networks.hosts()[0].devices == ()  # sockets use none
+
+
+def test_everybody_has_spoken_when_each_host_has() -> None:
+    networks = Networks([{}, {}])
+    assert networks.differing() == []
+    for rank in range(4):
+        networks.place(rank, rank // 2)
+    said = [(0, IB[1]), (9, IB[1]), (3, MUTE[0]), (2, IB[1])]  # of rank 9 nobody knows the host
+    spoken = []
+    for rank, line in said:
+        networks.take(rank, line)
+        spoken.append(networks.everybody)
+    assert spoken == [False, False, False, True]
+    assert set(networks.hosts()) == {0, 1}
+
+
+def test_what_most_ranks_of_a_host_say_is_the_host_s() -> None:
+    networks = Networks([{}])
+    for rank, line in enumerate((OFI[0], IB[1], OFI[0], IB[0])):
+        networks.place(rank, 0)
+        networks.take(rank, line)
+    networks.place(9, 0)
+    networks.take(9, OFI[0])
+    assert networks.hosts()[0].net == "AWS Libfabric"
+    assert networks.hosts()[0].devices == ("mlx5_1:1", "mlx5_3:1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, ""), ({"NCCL_NET": "IB", "NCCL_IB_HCA": "x"}, "NCCL_NET=IB"),
+        ({"NCCL_IB_HCA": "=x"}, "NCCL_IB_HCA==x"), ({"NCCL_IB_HCA": "^x"}, ""),
+        ({"NCCL_IB_HCA": "="}, ""), ({"NCCL_IB_HCA": "x", "NCCL_IB_DISABLE": "1"}, ""),
+        ({"NCCL_IB_HCA": "x", "NCCL_IB_DISABLE": "0"}, "NCCL_IB_HCA=x"),
+    ],
+)  # fmt: skip
+def test_which_setting_asks_for_a_network(settings: dict[str, str], why: str) -> None:
+    assert meant(settings) == why
+
+
+@pytest.mark.parametrize(
+    ("said", "given_", "odd"),
+    [
+        ([IB, IB, SOCKET, SOCKET, SOCKET], {}, [((2, 3, 4),
+         "fell back to Socket, 2 others use IB")]),
+        ([SOCKET, IB], {"NCCL_NET": "Socket"},
+         [((1,), "uses IB, 1 other uses Socket, though NCCL_NET=Socket")]),
+        ([OFI, IB, SOCKET], {"NCCL_NET": "ib"},
+         [((0,), "uses AWS Libfabric, 2 others use IB or Socket, though NCCL_NET=ib"),
+          ((2,), "fell back to Socket, 2 others use AWS Libfabric or IB, though NCCL_NET=ib")]),
+        ([IB, IB, IB, HALF, HALF], {}, [((3, 4), "uses 1 port, 3 with 2: mlx5_1:1")]),
+        ([HALF, HALF, IB], {}, [((2,), "uses 2 ports, 2 with 1: mlx5_1:1 mlx5_3:1")]),
+        ([HALF, IB], {}, [((0,), "uses 1 port, 1 with 2: mlx5_1:1")]),  # of as many, more is usual
+        ([IB, HALF], {"NCCL_IB_HCA": "=mlx5_1:1,mlx5_3:2"},
+         [((0, 1), "does not use mlx5_3:2, which NCCL_IB_HCA names")]),
+        ([IB, HALF], {"NCCL_IB_HCA": "=mlx5_1"}, []),
+        ([IB, HALF], {"NCCL_IB_HCA": "mlx5"}, [((1,), "uses 1 port, 1 with 2: mlx5_1:1")]),
+        ([IB, HALF], {"NCCL_IB_HCA": "^=mlx5_9"}, [((1,), "uses 1 port, 1 with 2: mlx5_1:1")]),
+    ],
+)  # fmt: skip
+def test_how_it_is_told(
+    said: list[Any], given_: dict[str, str], odd: list[tuple[tuple[int, ...], str]]
+) -> None:
+    networks = Networks([given_] * len(said))
+    for node, lines in enumerate(said):
+        networks.place(node, node)
+        for line in lines:
+            networks.take(node, line)
+    assert [(one.nodes, one.what) for one in networks.differing()] == odd
+
+
+@pytest.mark.parametrize(
+    ("expected", "used", "odd"),
+    [
+        (("IB", ("a:1", "b:1")), NetworkUse("IB", ("b:1", "c:1", "d:1")),
+         ["does not use a:1; uses c:1 d:1 too"]),
+        (("IB", ("a:1",)), NetworkUse("IB", ("a:1", "b:1")), ["uses b:1 too"]),
+        (("IB", ("b:1", "a:1", "c:1")), NetworkUse("IB", ("c:1",)), ["does not use a:1 b:1"]),
+        (("ib", ()), NetworkUse("IB", ("a:1",)), []), (("IB", ("a:1",)), NetworkUse("IB"), []),
+        (("Socket", ()), NetworkUse("IB"), ["uses IB, expected was Socket"]),
+        (("Socket", ()), NetworkUse("Socket"), []),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_expected(
+    expected: tuple[str, tuple[str, ...]], used: NetworkUse, odd: list[str]
+) -> None:
+    found = differences({"n1": expected, "n2": ("IB", ())}, {"n1": used, "n3": used})
+    assert found == [("n1", what) for what in odd]
+
+
+def test_a_log_may_have_anything_before_nccl_s_words() -> None:
+    lines = [f"12:00:01 [3] {IB[0]}", "x" * 5000 + IB[0], "b09:1:2 [0] NCCL INFO hello",
+             "b10:1:2 NCCL INFO Using network IB"]  # fmt: skip
+    found = read(lines)
+    assert {host: use.net for host, use in found.items()} == {"b01": "IB", "b10": "IB"}
 
 
 @given(st.lists(st.text(max_size=60), max_size=4), st.sampled_from([IB[0], SOCKET[2], OFI[0]]))
