@@ -129,8 +129,11 @@ def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
     if outcome != Exited(0):
         last = errors_text.splitlines()[-1][-400:] if errors_text else "nothing"
         return Answer(problem=f"the survey failed; it said: {last}")
-    first, _, rest = bytes(answers.out.get(node, b"")).partition(b"\n")
+    said = bytes(answers.out.get(node, b""))
+    first, _, rest = said.partition(b"\n")
     try:
+        if len(said) > MOST:
+            raise PackError(f"more than {MOST >> 20} MiB")
         now = float(first)
         readings = _checked(rest)
     except ValueError as error:
@@ -142,8 +145,6 @@ def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
 
 def _checked(data: bytes) -> dict[str, Reading]:
     """The readings of an answer. Raises: ValueError for anything else."""
-    if len(data) > MOST:
-        raise PackError(f"more than {MOST >> 20} MiB")
     value = unpack(data)
     if not isinstance(value, dict):
         raise PackError("not a dict")
@@ -219,9 +220,9 @@ def examine(
 def meeting_place(head: Seen, reached: str | None) -> tuple[list[str], int]:
     """Host 0's addresses, best first, and a port that is free there."""
     try:
-        devices = parse_netdevs(head.reading("netdevs").value())
+        devices = parse_netdevs(str(head.value("netdevs")))
         port = int(head.value("port"))
-    except (Unread, TypeError):
+    except (Unread, TypeError, ValueError):
         return ([reached] if reached else []), 0
     wanted = head.asked.iface
     addresses = [reached] if reached and wanted is None else []
