@@ -121,8 +121,8 @@ def listen(folder: Path) -> socket.socket:
 
     Bound through /proc: the folder's own path may be longer than the 107 bytes of an address.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     at = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(f"/proc/self/fd/{at}/control")
         os.chmod("control", 0o600, dir_fd=at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -312,3 +313,126 @@ def test_so_many_may_look_on(serving: Made, tmp_path: Path) -> None:
             break
         except (AssertionError, OSError):
             assert time.monotonic() < end
+
+
+def test_an_order_may_come_in_pieces_and_more_than_one(serving: Made, tmp_path: Path) -> None:
+    ways: list[str] = []
+    server = serving(stop=ways.append)
+    viewer = Viewer(tmp_path)
+    for piece in (ATTACH[:9], ATTACH[9:] + b"\n" + b'{"order": "stop"', b"}\n" + ATTACH + b"\n"):
+        viewer.link.sendall(piece)
+        time.sleep(0.02)  # so that it comes alone, which the test does not need
+    wait_for(lambda: ways, 10, "the second order is heard")
+    server.say("note: x")
+    assert viewer.until("hello")
+    assert viewer.until("say")["line"] == "note: x"  # it is greeted once
+    assert (ways, viewer.heard) == (["stop"], [])
+
+
+def test_who_has_not_said_what_it_wants_is_told_nothing(serving: Made, tmp_path: Path) -> None:
+    server = serving(picture=lambda: {"p": 1})
+    silent, viewer = Viewer(tmp_path), Viewer(tmp_path, ATTACH)
+    viewer.until("hello")
+    server.say("note: x")
+    server.output(0, 1, b"words")
+    server.event(entry(RanksPlaced(1, "", 0)))
+    viewer.until("placed")
+    server.finish(0, [])
+    viewer.until("verdict")
+    assert silent.link.recv(1 << 16) == b""
+
+
+def test_who_only_stops_the_job_hears_no_output(serving: Made, tmp_path: Path) -> None:
+    server = serving(heads=True)
+    server.output(0, 1, b"begun")
+    server.say("note: old")
+    viewer = Viewer(tmp_path, b'{"order": "stop", "rests": true}')
+    assert viewer.until("hello")["rests"] == 1
+    server.output(0, 1, b" more")
+    server.say("note: new")
+    assert viewer.until("say")["line"] == "note: new"
+
+
+def test_a_picture_that_there_is_not_is_not_shown(
+    serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server, "PICTURE", 0.01)
+    asked: list[None] = []
+    server = serving(picture=lambda: asked.append(None), table=lambda: asked.append(None))
+    viewer = Viewer(tmp_path, b'{"order": "attach", "picture": true, "table": 2}')
+    viewer.until("hello")
+    wait_for(lambda: len(asked) > 5, 10, "it was asked for")
+    server.say("note: x")
+    viewer.until("say")
+    assert viewer.heard == []
+
+
+@pytest.mark.parametrize(
+    "wish", [b'"picture": 1', b'"picture": "yes"', b'"table": true', b'"rests": 1']
+)
+def test_what_is_not_plainly_wanted_is_not_given(
+    serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: bytes
+) -> None:
+    monkeypatch.setattr(control_server, "PICTURE", 0.01)
+    asked: list[str] = []
+    server = serving(
+        picture=lambda: asked.append("picture"), table=lambda: asked.append("table"), heads=True,
+        sample=lambda seconds: asked.append("sample"),
+    )  # fmt: skip
+    server.output(0, 1, b"begun")
+    viewer = Viewer(tmp_path, b'{"order": "attach", ' + wish + b"}")
+    assert viewer.until("hello")["rests"] == 0
+    for number in range(5):
+        server.say(f"note: {number}")
+        assert viewer.until("say")["line"] == f"note: {number}"
+    assert asked == []
+
+
+def test_a_viewer_that_stands_still_does_not_hold_up_the_end(
+    serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server, "FLUSH", 0.2)
+    server = serving()
+    stuck, good = Viewer(tmp_path, ATTACH), Viewer(tmp_path, ATTACH)
+    for one in (stuck, good):
+        one.until("hello")
+    for _ in range(60):
+        server.output(0, 1, bytes(1 << 16))  # more than a socket holds
+    server.finish(4, [])
+    assert not server._thread.is_alive()
+    assert not (tmp_path / "control").exists()
+
+
+def test_the_rest_is_read_before_the_line_is_closed(serving: Made, tmp_path: Path) -> None:
+    server = serving()
+    viewer = Viewer(tmp_path, ATTACH)
+    viewer.until("hello")
+    for number in range(40):
+        server.output(number, 1, bytes(1 << 16))
+    ends = threading.Thread(target=server.finish, args=(4, ["error: x"]))
+    ends.start()
+    heard = []
+    while True:
+        heard += [fields for fields, _ in viewer.heard]
+        viewer.heard.clear()
+        data = viewer.link.recv(1 << 16)
+        if not data:
+            break
+        viewer.heard += viewer._frames.feed(data)
+    ends.join()
+    assert [f["rank"] for f in heard if f["type"] == "output"] == list(range(40))
+    assert heard[-1] == {"type": "verdict", "exit_code": 4, "lines": ["error: x"]}
+
+
+def test_an_attempt_that_begins_opens_all_streams_again(serving: Made, tmp_path: Path) -> None:
+    server = serving()
+    server.event(entry(RanksPlaced(2, "", 0)))
+    server.event(entry(OutputEnded(0, 1, 2, 4, 4)))
+    viewer = Viewer(tmp_path, ATTACH)
+    assert viewer.until("hello")["ended"] == [[1, 2]]
+    server.event(entry(RanksPlaced(3, "", 0, 1)))
+    hello = Viewer(tmp_path, ATTACH).until("hello")
+    assert (hello["ended"], hello["world_size"]) == ([], 3)
+    server.event(entry(Event()))  # of others nothing is said
+    server.say("note: x")
+    assert [viewer.until(t)["type"] for t in ("placed", "say")] == ["placed", "say"]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.bootstrap import shell
+from dispatcher.jobs import job_socket
 from dispatcher.jobs.job_socket import (
     Frames,
     Malformed,
@@ -46,6 +47,25 @@ def test_a_stream_of_anything_is_frames_or_malformed(data: bytes) -> None:
     assert all(isinstance(fields, dict) for fields, _ in heard)
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [b'{"size": -1}\n', b'{"size": 9}\n123456789', b'{"size": "x"}\n', b'{"size": null}\n',
+     b'{"size": []}\n', b"[]\n", b"3\n", b"\xff\n", b"[" * 9 + b"\n", b"x" * 65],
+)  # fmt: skip
+def test_what_is_no_frame(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_socket, "LARGEST", 8)
+    monkeypatch.setattr(job_socket, "LONGEST_LINE", 64)
+    with pytest.raises(Malformed):
+        list(Frames().feed(sent))
+
+
+def test_frames_as_large_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_socket, "LARGEST", 8)
+    monkeypatch.setattr(job_socket, "LONGEST_LINE", 64)
+    frames = Frames()
+    assert list(frames.feed(b'{"size": 8}\n12345678' + b"x" * 64)) == [({"size": 8}, b"12345678")]
+
+
 @given(st.binary(max_size=200))
 def test_no_noise_is_an_order(line: bytes) -> None:
     with pytest.raises(Malformed):
@@ -66,11 +86,17 @@ def test_any_fields_beside_an_order_are_its_own(fields: dict[str, Any], name: st
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"null", b'{"order": ["attach"]}', b'{"order": "kill"}', b"[" * 4000, b" " * 5000]
-)
+    "line",
+    [b"", b"null", b'{"order": ["attach"]}', b'{"order": "kill"}', b"[" * 4000, b" " * 5000,
+     b'{"order": "attach"}'.ljust(job_socket.LONGEST_ORDER + 1)],
+)  # fmt: skip
 def test_what_is_no_order(line: bytes) -> None:
     with pytest.raises(Malformed):
         parse_order(line)
+
+
+def test_an_order_as_long_as_may_be() -> None:
+    assert parse_order(b'{"order": "attach"}'.ljust(job_socket.LONGEST_ORDER))
 
 
 def test_who_wants_output() -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rig import wait_for
 
-from dispatcher.core.events.run_events import Entry, Event, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.control_server import ControlServer
-from dispatcher.jobs.job_socket import Frames, JobConnection
-from dispatcher.jobs.status import StacksServer
-from dispatcher.model.errors import UsageError
+from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
+from dispatcher.model.errors import DispatchError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +44,114 @@ def test_a_job_is_found_by_its_start_or_its_end() -> None:
     for name in ("2026", "zz", "", None):
         with pytest.raises(UsageError):
             registry.find(name)
+
+
+def test_what_is_written_down_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    began = time.time()
+    folder = registry.enroll(
+        "20260131-142501-k3f9x2", program=["a", "\udcff"], logs=Path("logs"), detached=False,
+        hosts=[("n1", None, 22), ("n2", "me", None)], ranks=None, reach={"transport": "ssh"},
+    )  # fmt: skip
+    job = registry.find("latest")
+    assert job == registry.Job(
+        folder=folder, run_id="20260131-142501-k3f9x2", node=socket.gethostname(),
+        launcher=job.launcher, program=("a", "\\xff"),
+        hosts=(("n1", None, 22), ("n2", "me", None)), ranks=None, began=job.began,
+        logs=tmp_path / "logs", detached=False, reach={"transport": "ssh"}, end=None,
+    )  # fmt: skip
+    assert job.launcher.pid == os.getpid()
+    assert began <= job.began <= time.time()
+    assert (job.exit_code, job.doing, job.phase) == (None, "running", "running")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (
+        folder.parent.stat().st_mode & 0o777 == folder.parent.parent.stat().st_mode & 0o777 == 0o700
+    )
+    registry.note_phase(folder, "starting")
+    assert registry.find("latest").phase == "starting"
+    registry.conclude(folder, 3, ["error: \udcfe"])
+    job = registry.find("latest")
+    assert (job.exit_code, job.phase, job.state) == (3, "ended", "ended")
+    assert job.end is not None
+    assert job.end["verdict"] == ["error: \\xfe"]
+    assert began <= job.end["ended"] <= time.time()
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
+    with pytest.raises(FileExistsError):
+        enroll()
+
+
+def test_where_nothing_is_on_record() -> None:
+    assert registry.jobs() == []
+    with pytest.raises(UsageError, match="no job is on record") as told:
+        registry.find(None)
+    assert told.value.hint == "dispatch run --detach -H hostfile ..."
+
+
+def ended(run_id: str, **fields: Any) -> None:
+    """A job with other ``fields`` in its record, which is over."""
+    folder = enroll(run_id)
+    change(folder, **fields)
+    registry.conclude(folder, 0, [])
+
+
+def change(folder: Path, **fields: Any) -> None:
+    record = json.loads((folder / "job.json").read_text())
+    (folder / "job.json").write_text(json.dumps({**record, **fields}))
+
+
+def test_the_newest_is_last_whatever_its_id() -> None:
+    for letter, began in (("a", 30.0), ("b", 10.0), ("c", 20.0)):
+        ended(f"20260131-142501-{letter * 6}", began=began)
+    assert [job.run_id[-1] for job in registry.jobs()] == ["b", "c", "a"]
+    assert registry.find("latest").run_id.endswith("a")
+
+
+def test_who_names_none_means_the_one_that_runs() -> None:
+    """In the background, unless he counts those in the foreground, too."""
+    first, second = enroll("20260131-142501-aaaaaa"), enroll("20260131-142501-bbbbbb")
+    change(second, detached=False)
+    ended("20260131-142501-cccccc")
+    assert registry.find(None).run_id.endswith("a")
+    with pytest.raises(UsageError, match="which of 2 jobs") as told:
+        registry.find(None, foreground=True)
+    assert told.value.hint == "dispatch jobs, or: latest"
+    registry.conclude(first, 0, [])
+    assert registry.find(None, foreground=True).run_id.endswith("b")
+    with pytest.raises(UsageError, match="which of 3 jobs"):  # none of them runs for him
+        registry.find(None)
+
+
+def test_a_name_that_fits_several_is_answered_with_the_last_ones() -> None:
+    for at, letter in enumerate("abcd"):
+        ended(f"20260131-142501-{letter * 6}", began=float(at))
+    with pytest.raises(UsageError, match="'2026' could be any of 4 jobs") as told:
+        registry.find("2026")
+    assert told.value.hint == ", ".join(f"20260131-142501-{letter * 6}" for letter in "bcd")
+    with pytest.raises(UsageError, match="no job 'x' is on record here") as none:
+        registry.find("x")
+    assert none.value.hint == "dispatch jobs"
+    with pytest.raises(UsageError):
+        registry.find("142501")  # neither its beginning nor that of its end
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.json", ""), ("job.json", "[]"), ("job.json", "{}"), ("job.json", None),
+        ("end.json", "{"), ("job.json", '{"launcher": [1, 2]}'),
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_no_job(name: str, text: str | None) -> None:
+    folder, good = enroll("20260131-142501-aaaaaa"), enroll("20260131-142501-bbbbbb")
+    if text is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(text)
+    (folder.parent / "notes").mkdir()
+    shutil.copy(good / "job.json", folder.parent / "notes")
+    assert [job.run_id[-1] for job in registry.jobs()] == ["b"]
 
 
 @pytest.mark.parametrize("detached", [True, False])
@@ -86,29 +197,108 @@ def test_a_folder_of_others_is_refused(state: Path) -> None:
 
 
 def test_only_so_many_records_are_kept(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go, but not those of jobs that run, be it on another machine."""
     monkeypatch.setattr(registry, "MOST_RECORDS", 2)
-    for letter in "abcd":
-        registry.conclude(enroll(f"20260131-142501-{letter * 6}"), 0, [])
-    running = enroll("20260101-142501-aaaaaa")  # the oldest of all, and alive
-    enroll("20260131-142501-zzzzzz")
+    running = enroll("20260101-142501-aaaaaa")
+    elsewhere = enroll("20260102-142501-aaaaaa")
+    change(elsewhere, node="another")
+    dead = enroll("20260103-142501-aaaaaa")
+    change(dead, launcher=[os.getpid(), 1, "another boot"])
+    (state / "jobs" / "20260104-142501-aaaaaa").mkdir()  # nobody can read that
+    (state / "jobs" / "README").touch()
+    monkeypatch.setattr(registry, "MOST_RECORDS", 100)
+    for day in (5, 6, 7):
+        registry.conclude(enroll(f"2026010{day}-142501-aaaaaa"), 0, [])
+    monkeypatch.setattr(registry, "MOST_RECORDS", 2)
+    enroll("20260108-142501-aaaaaa")
+    assert sorted(name[6:8] for name in os.listdir(state / "jobs") if name != "README") == [
+        "01", "02", "06", "07", "08",
+    ]  # fmt: skip
     assert running.exists()
-    assert len(os.listdir(state / "jobs")) <= 4
 
 
-def test_who_waits_for_an_answer_is_told_that_the_run_has_ended() -> None:
+@pytest.mark.parametrize(("count", "kept"), [(2, 2), (3, 3), (4, 3), (9, 3)])
+def test_as_many_as_may_be_are_kept_beside_the_new_one(
+    state: Path, monkeypatch: pytest.MonkeyPatch, count: int, kept: int
+) -> None:
+    monkeypatch.setattr(registry, "MOST_RECORDS", 2)
+    for letter in "abcdefghi"[:count]:
+        registry.conclude(enroll(f"20260131-142501-{letter * 6}"), 0, [])
+    assert len(os.listdir(state / "jobs")) == kept
+
+
+def test_a_launcher_that_is_stopped_is_paused() -> None:
     folder = enroll()
-    asked = threading.Event()
-    server = StacksServer(folder, asked.set, lambda told: Sink())
-    server.event(Entry(1, 0.0, Event()))
-    with JobConnection(registry.find(None)) as stranger, JobConnection(registry.find(None)) as call:
-        stranger.order("attach")
-        assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on
-        call.order("stacks")
-        assert asked.wait(20)
-        server.finish(3)
-        (told,) = (fields for fields, _ in call.frames() if fields)
-    assert (told["type"], told["exit_code"]) == ("verdict", 3)
-    assert not (folder / "control").exists()
+    registry.note_phase(folder, "stopping")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as sleeper:
+        known = registry.Process.of(sleeper.pid)
+        assert known is not None
+        change(folder, launcher=[known.pid, known.started, known.boot])
+        assert registry.find(None).phase == "stopping"
+        sleeper.send_signal(signal.SIGSTOP)
+        wait_for(lambda: known.is_stopped, 10, "the process is stopped")
+        assert registry.find(None).phase == registry.PAUSED
+        sleeper.kill()
+        wait_for(lambda: not known.lives, 10, "it is gone, though nobody has waited for it")
+    assert not known.is_stopped
+    assert registry.Process.of(known.pid) is None
+    assert registry.find(None).phase == registry.DEAD
+
+
+@pytest.mark.parametrize(
+    ("fields", "why", "hint"),
+    [
+        ({"launcher": [1 << 22, 5, "x"]}, "its launcher (pid 4194304) was killed: no verdict",
+         "dispatch kill 20260131-142501-k3f9x2  # ends what it may have left on its hosts"),
+        ({"node": "far"}, "it belongs to far", "ssh far"),
+        ({"detached": False}, "not in the background; its terminal has it", None),
+    ],
+)  # fmt: skip
+def test_why_nobody_answers(fields: dict[str, Any], why: str, hint: str | None) -> None:
+    folder = enroll()
+    change(folder, **fields)
+    job = registry.find("latest")
+    with pytest.raises(DispatchError) as told:
+        JobConnection(job)
+    assert told.value.message == f"job {job.run_id}: {why}"
+    assert told.value.hint == hint
+
+
+def test_one_who_says_nothing_is_heard_now_and_then() -> None:
+    folder = enroll()
+    listener, links = listen(folder), list[socket.socket]()
+    assert (folder / "control").stat().st_mode & 0o777 == 0o600
+    with JobConnection(registry.find(None)) as call:
+        call.order("attach", output=False)
+        wait_for(lambda: accepted(listener, links), 10, "the call comes")
+        (link,) = links
+        heard = call.frames()
+        assert next(heard) == ({}, b"")
+        link.sendall(frame(b"ab", type="output", size=2))
+        while (told := next(heard)) == ({}, b""):
+            pass
+        assert told == ({"type": "output", "size": 2}, b"ab")
+        assert json.loads(link.recv(4096)) == {"order": "attach", "output": False}
+        link.close()
+        assert [one for one in heard if one[0]] == []
+    listener.close()
+
+
+def accepted(listener: socket.socket, links: list[socket.socket]) -> bool:
+    try:
+        links.append(listener.accept()[0])
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_socket_that_cannot_be_made_leaves_nothing_open(tmp_path: Path) -> None:
+    """A descriptor that is left over is a warning, and so a failure, of the test run."""
+    (tmp_path / "control").touch()
+    with pytest.raises(OSError, match="in use"):
+        listen(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        listen(tmp_path / "absent")
 
 
 def test_who_looks_on_and_reads_nothing_is_shown_little(tmp_path: Path) -> None:

@@ -1,0 +1,116 @@
+"""Where the ranks of a run in the foreground are: who asks is answered, one after the other."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.core.events.run_events import Entry, Event, Sink
+from dispatcher.jobs import registry
+from dispatcher.jobs.job_socket import LONGEST_ORDER, Frames, JobConnection
+from dispatcher.jobs.status import StacksServer
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of the record of a job whose launcher is the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return registry.enroll(
+        "20260131-142501-k3f9x2", program=["a"], hosts=[], ranks=1, logs=None, detached=True,
+        reach={},
+    )  # fmt: skip
+
+
+def stacks_server(folder: Path, ask: Callable[[], None] = lambda: None) -> StacksServer:
+    server = StacksServer(folder, ask, Answering)
+    server.event(Entry(1, 0.0, Event()))
+    return server
+
+
+class Answering(Sink):
+    """Answers, with how many of them there were, once it hears an event."""
+
+    made = 0
+
+    def __init__(self, answer: Callable[[int, list[str]], None]) -> None:
+        Answering.made += 1
+        self._answer = answer
+        self._number = 0
+
+    def event(self, entry: Entry) -> None:
+        self._number += 1
+        self._answer(self._number, [f"asked {self._number}, made {Answering.made}"])
+
+
+def test_one_caller_after_the_other_is_told_where_the_ranks_are(folder: Path) -> None:
+    Answering.made = 0
+    asked = threading.Semaphore(0)
+    server = stacks_server(folder, asked.release)
+
+    def call(pieces: list[bytes]) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(20)
+            link.connect(str(folder / "control"))
+            for piece in pieces:
+                link.sendall(piece)
+            assert asked.acquire(timeout=20)
+            server.event(Entry(2, 0.0, Event()))
+            data = link.recv(1 << 16)
+            assert link.recv(1) == b""  # one answer, and the line is free
+            ((fields, _),) = Frames().feed(data)
+            return fields
+
+    whole = b'{"order": "stacks"}\n'
+    assert call([whole]) == {"type": "stacks", "number": 1, "lines": ["asked 1, made 1"]}
+    server.event(Entry(3, 0.0, Event()))  # an answer that nobody waits for any more
+    assert call([whole[:7], whole[7:]])["number"] == 3
+    server.finish(0)
+    assert not server._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"noise\n", b"x" * (LONGEST_ORDER + 1), b'{"order": "stop"}\n']
+)
+def test_who_wants_anything_else_is_hung_up_on(folder: Path, said: bytes) -> None:
+    asked: list[None] = []
+    server = stacks_server(folder, lambda: asked.append(None))
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(20)
+        link.connect(str(folder / "control"))
+        try:
+            link.sendall(said)
+            link.shutdown(socket.SHUT_WR)
+            assert link.recv(1) == b""
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # before it had said all
+    server.finish(0)
+    assert asked == []
+    assert not server._thread.is_alive()
+
+
+def test_a_run_that_ends_before_it_begins_has_nobody_to_ask(folder: Path) -> None:
+    server = StacksServer(folder, lambda: None, Answering)
+    assert (folder / "control").exists()
+    server.finish(0)
+    assert not (folder / "control").exists()
+    server._socket.close()
+
+
+def test_who_waits_for_an_answer_is_told_that_the_run_has_ended(folder: Path) -> None:
+    asked = threading.Event()
+    server = StacksServer(folder, asked.set, lambda told: Sink())
+    server.event(Entry(1, 0.0, Event()))
+    with JobConnection(registry.find(None)) as stranger, JobConnection(registry.find(None)) as call:
+        stranger.order("attach")
+        assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on
+        call.order("stacks")
+        assert asked.wait(20)
+        server.finish(3)
+        (told,) = (fields for fields, _ in call.frames() if fields)
+    assert (told["type"], told["exit_code"]) == ("verdict", 3)
+    assert not (folder / "control").exists()
