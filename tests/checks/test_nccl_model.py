@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.checks.nccl_model import parse_filter, predict
+from dispatcher.checks.nccl_model import (
+    effective,
+    from_text,
+    is_on,
+    parse_conf,
+    parse_environment,
+    parse_filter,
+    predict,
+    text_of,
+)
 from dispatcher.checks.network import IB, ROCE, Netdev, Port
 
 PORTS = (
@@ -110,3 +119,154 @@ def test_any_filter_is_one_and_turns_round(text: str, name: str) -> None:
     found = parse_filter(text)
     if not text.startswith("^"):
         assert parse_filter("^" + text).passes(name, 1) != found.passes(name, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "port", "passes"),
+    [
+        ("", "mlx5_0", 1, True), ("=", "mlx5_0", 1, True), ("^", "mlx5_0", 1, False),
+        ("^=", "mlx5_0", 1, False), ("mlx5_0:1", "mlx5_0", 1, True),
+        ("mlx5_0:1", "mlx5_0", 2, False), ("mlx5_0:1", "mlx5_0", -1, True),
+        ("mlx5_0:x", "mlx5_0", 2, True), ("mlx5_0:1:9", "mlx5_0", 1, True),
+        ("mlx5_0:\u0661", "mlx5_0", 2, True), ("=mlx5", "mlx5_0", 1, False),
+        ("^=mlx5", "mlx5_0", 1, True), (",,mlx5_0,", "mlx5_0", 1, True), (":1", "mlx5_0", 1, True),
+        ("a,mlx5", "mlx5_0", 1, True), ("^a,mlx5", "mlx5_0", 1, False),
+    ],
+)  # fmt: skip
+def test_filters(text: str, name: str, port: int, passes: bool) -> None:
+    assert parse_filter(text).passes(name, port) == passes
+    if port == -1:
+        assert parse_filter(text).passes(name) == passes
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [("1", True), ("0", False), ("", False), ("yes", False), ("0x0", False), ("0x1", True),
+     ("-1", True), ("00", False)],
+)  # fmt: skip
+def test_numbers_that_switch_something_on(text: str, on: bool) -> None:
+    assert is_on(text) == on
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"NCCL_NET": "ib", "NCCL_IB_HCA": "=mlx5_1,mlx5_3"},
+         "NET/IB : Using [0]mlx5_1:1/IB [1]mlx5_3:1/IB; OOB ib0:10.2.0.5"),
+        ({"NCCL_NET": "socket"},
+         "NET/Socket : Using [0]ib0:10.2.0.5 [1]ib1:10.3.0.5; OOB ib0:10.2.0.5"),
+        ({"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, "fails: NCCL_NET=IB but NCCL_IB_DISABLE=1"),
+        ({"NCCL_NET": "IB", "NCCL_IB_HCA": "x"},
+         "fails: NCCL_NET=IB but no port is ACTIVE and let pass"),
+        ({"NCCL_NET": "Efa"}, "fails: NCCL_NET=Efa: no such network plugin"),
+        ({"NCCL_NET": "Efa", "NCCL_IB_DISABLE": "1"},
+         "fails: NCCL_NET=Efa: no such network plugin"),
+        ({"NCCL_SOCKET_IFNAME": "xy"}, "fails: NCCL_SOCKET_IFNAME=xy: no socket interface found"),
+        ({"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "=mlx5_0"},
+         "NET/IB : Using [0]mlx5_0:1/RoCE; OOB ib0:10.2.0.5"),
+    ],
+)  # fmt: skip
+def test_what_nccl_will_say(settings: dict[str, str], line: str) -> None:
+    assert predict(PORTS, NETDEVS, settings).line() == line
+
+
+def test_a_plugin_that_is_named_or_refused() -> None:
+    def predicted(**settings: str) -> str:
+        return predict(PORTS, NETDEVS, settings, "Efa").line()
+
+    assert predicted(NCCL_NET="Efa").startswith("NET/Efa : Using [0]ib0")
+    assert predicted(NCCL_NET="Efa", NCCL_NET_PLUGIN="none").startswith("fails")
+    assert predicted(NCCL_NET="IB").startswith("NET/IB")
+    assert predicted(NCCL_SOCKET_IFNAME="xy").startswith("fails")
+
+
+def test_no_more_ports_and_interfaces_than_nccl_takes() -> None:
+    ports = tuple(Port(f"mlx5_{n}", 1, "ACTIVE", layer=IB, gbps=2.0) for n in range(40))
+    found = predict(ports, NETDEVS, {})
+    assert (len(found.ports), found.gbps, found.interfaces) == (32, 64.0, ())
+    netdevs = tuple(Netdev(f"eth{n}", True, (f"10.0.0.{n}",)) for n in range(20))
+    assert len(predict((), netdevs, {}).interfaces) == 16
+    assert predict(PORTS[:1] + (Port("x", 1, "ACTIVE"),), NETDEVS, {}).gbps == 100.0
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        (["lo", "docker0", "virbr0"], ["docker0"]), (["lo", "virbr0"], ["lo"]),
+        (["virbr0"], ["virbr0"]), (["lo", "eth0", "docker0", "eth1"], ["eth0", "eth1"]),
+        (["lo", "eth0", "ibs0"], ["ibs0"]),
+    ],
+)  # fmt: skip
+def test_which_interfaces_are_taken_where_none_is_named(names: list[str], taken: list[str]) -> None:
+    netdevs = tuple(Netdev(name, True, ("10.0.0.1",)) for name in names)
+    assert [device.name for device in predict((), netdevs, {}).interfaces] == taken
+
+
+def test_settings_in_files_and_in_the_environment() -> None:
+    assert parse_conf("A=1 # x\n B = 2\n#C=3\nD\n=4\nA=9\n") == {"A": "9", "B": "2"}
+    text = (
+        "NCCL_A=1=2\nexport NCCL_B=3\n  NCCL_C=\nPATH=/x\nUCX_NET_DEVICES=eth0\nNCCL_D\nXNCCL_E=1\n"
+    )
+    assert parse_environment(text) == {
+        "NCCL_A": "1=2", "NCCL_B": "3", "NCCL_C": "", "UCX_NET_DEVICES": "eth0",
+    }  # fmt: skip
+    assert effective({"A": "1"}, [{"A": "2", "B": "2"}, {"B": "3", "C": "3"}]) == {
+        "A": "1", "B": "2", "C": "3",
+    }  # fmt: skip
+
+
+TEXT = """\
+netdev eth0 flags=1043 addresses=10.0.0.5
+NCCL_DEBUG=INFO
+NCCL_NET=IB
+{}
+# /home/me/.nccl.conf
+NCCL_NET=IB
+NCCL_DEBUG=WARN
+# /etc/nccl.conf
+NCCL_NET=Socket
+NCCL_ALGO=Ring
+"""
+
+
+def test_a_host_s_settings_and_what_hides_them() -> None:
+    host = from_text(TEXT.format(""))
+    assert host.settings == {"NCCL_DEBUG": "INFO", "NCCL_NET": "IB", "NCCL_ALGO": "Ring"}
+    assert host.overridden == {"NCCL_DEBUG", "NCCL_NET"}
+    of_run = from_text(TEXT.format(""), {"NCCL_NET": "Socket", "NCCL_X": "1"})
+    assert (of_run.settings["NCCL_NET"], of_run.settings["NCCL_X"]) == ("Socket", "1")
+    assert (host.login, host.route, host.plugin, host.version, host.unread) == (
+        None,
+        None,
+        None,
+        "",
+        "",
+    )
+    assert host.netdevs[0].name == "eth0"
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("SSH_CONNECTION=10.0.0.9 50000 fe80::1%eth0 22", "login", "fe80::1"),
+        ("SSH_CONNECTION=10.0.0.9 50000 10.0.0.5 22", "login", "10.0.0.5"),
+        ("SSH_CONNECTION=10.0.0.9 x 10.0.0.5 22", "login", None),
+        ("NCCL version 2.21.5+cuda12.4", "version", "2.21.5"),
+        ("\tlibnccl-net.so (libc6) => /opt/ofi/libnccl-net.so", "plugin", "AWS Libfabric"),
+        ("\tlibnccl-net.so.0 (libc6) => /opt/amazon/x.so", "plugin", "AWS Libfabric"),
+        ("\tlibnccl-net.so (libc6) => /usr/lib/libnccl-net.so", "plugin", "libnccl-net.so"),
+        ("libnccl-net.so", "plugin", "libnccl-net.so"),
+        ("libnccl.so.2 (libc6) => /usr/lib/libnccl.so.2", "plugin", None),
+        ("default via 10.0.0.1 dev eth7", "route", "eth7"),
+    ],
+)
+def test_what_else_a_text_tells(line: str, field: str, value: str | None) -> None:
+    assert getattr(from_text(TEXT.format(line)), field) == value
+
+
+def test_a_survey_without_some_readings_is_read_as_far_as_it_goes() -> None:
+    assert text_of({"netdevs": 7, "login": "SSH", "nccl_conf": [], "route": None}) == "SSH\n"
+    whole = text_of({"libnccl": "L", "nccl_env": "E", "login": "G", "netdevs": "N",
+                     "route": [["/proc/net/route", "R"]], "nccl_conf": [["/c",
+                     "C=1"]]})  # fmt: skip
+    assert whole == "N\nG\nE\nL\nR\n# /c\nC=1\n"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from checks.samples import GIB, HUNG, MEMINFO, call, host, kernel, met, said
+from checks.samples import files as files_of
 from dispatcher.checks import health
 from dispatcher.checks.check import CheckHost, Level, Reading, Seen, checked
 from dispatcher.checks.report import QUICK
@@ -93,6 +94,169 @@ def test_how_much_memory_is_little(total: int, free: int, level: Level) -> None:
     """total, free: kB."""
     text = f"MemTotal: {total} kB\nMemAvailable: {free} kB\n".encode()
     assert health.memory(host(kernel=kernel(meminfo=text))).level == level
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "level"),
+    [
+        (GIB, 16 * MIB, WARN),
+        (GIB, 16 * MIB - 1, CRITICAL),
+        (20 * MIB, 10 * MIB, OK),  # of a tiny one half is enough
+        (20 * MIB, 10 * MIB - 1, CRITICAL),
+        (100 * GIB, 5 * GIB, OK),
+        (100 * GIB, 5 * GIB - 1, WARN),
+        (100 * GIB, GIB // 2, WARN),
+        (100 * GIB, GIB // 2 - 1, CRITICAL),
+        (2000 * GIB, 50 * GIB, OK),  # a small share of much is still a lot
+        (2000 * GIB, 50 * GIB - 1, WARN),
+    ],
+)
+def test_how_much_room_is_little(total: int, free: int, level: Level) -> None:
+    assert health.tmp(host(space_tmp=call([total, free, 0, 0]))).level == level
+
+
+@pytest.mark.parametrize(
+    ("files", "free", "level"),
+    [(20, 10, OK), (20, 9, CRITICAL), (1000, 16, OK), (1000, 15, CRITICAL), (10**6, 5000, OK),
+     (10**6, 4999, CRITICAL), (0, 0, OK)],
+)  # fmt: skip
+def test_how_few_inodes_are_none(files: int, free: int, level: Level) -> None:
+    found = health.tmp(host(space_tmp=call([100 * GIB, 60 * GIB, files, free])))
+    assert found.level == level
+    assert (f"{free} of {files}" in found.text) == (level == CRITICAL)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [
+        (0, "0 MiB"),
+        (MIB, "1 MiB"),
+        (GIB - 1, "1024 MiB"),
+        (GIB, "1.0 GiB"),
+        (1.26 * GIB, "1.3 GiB"),
+    ],
+)
+def test_sizes(n_bytes: float, text: str) -> None:
+    assert health.size(n_bytes) == text
+
+
+def test_room_is_told_with_where_and_what_to_do() -> None:
+    full = call([100 * GIB, 4096, 99, 99])
+    found = health.disk(host(space_cwd=full))
+    assert (found.text, found.remedy) == (
+        "/home/me: full: 0 MiB of 100.0 GiB free",
+        "remove old files there",
+    )
+    assert health.shm(host(space_shm=full)).text.startswith("/dev/shm: full: ")
+    assert health.tmp(host(space_tmp=full)).remedy == "remove old files, or set TMPDIR"
+    assert health.shm(host(space_shm=call([65 * MIB, 60 * MIB, 9, 9]))).level == OK
+    tiny = health.shm(host(space_shm=call([32 * MIB, 30 * MIB, 9, 9])))
+    assert tiny.remedy == "mount -o remount,size=50% /dev/shm; docker: --ipc=host"
+
+
+NO_GPU = {"version": None}
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "gpu", "level", "remedy"),
+    [
+        ("4096", "4096", True, OK, None),
+        ("4095", "4095", True, WARN, ""),
+        ("4095", "5000", True, WARN, ", or ulimit -n 5000 in your program"),
+        ("unlimited", "unlimited", True, OK, None),
+        ("256", "256", True, WARN, ""),
+        ("255", "255", True, CRITICAL, ""),
+        ("1024", "1024", False, OK, None),
+        ("1023", "1023", False, WARN, ""),
+    ],
+)
+def test_how_many_files_a_rank_may_open(
+    soft: str, hard: str, gpu: bool, level: Level, remedy: str | None
+) -> None:
+    line = "Max open files".ljust(26) + soft.ljust(21) + hard.ljust(21) + "files\n"
+    more = {} if gpu else NO_GPU
+    found = health.open_files(host(kernel=kernel(limits=line.encode(), **more)))
+    raised = "raise nofile in /etc/security/limits.conf"
+    assert (found.level, found.remedy) == (level, None if remedy is None else raised + remedy)
+    assert found.value == ("inf" if soft == "unlimited" else soft)
+
+
+def test_limits_are_read_whole() -> None:
+    found = health.limits(host())
+    assert found["Max open files"] == (65536.0, 1048576.0)
+    assert found["Max cpu time"] == (float("inf"), float("inf"))
+
+
+def test_locked_memory_matters_where_there_is_rdma() -> None:
+    little = {"limits": of_limits("65536")}
+    found = health.memlock(host(kernel=kernel(**little, infiniband=None)))
+    assert (found.level, found.text, found.value) == (OK, "no RDMA device", "0 MiB")
+    assert health.memlock(host()).value == "unlimited"
+    for n_bytes, level in ((64 * MIB, WARN), (64 * MIB - 1, CRITICAL)):
+        found = health.memlock(host(kernel=kernel(limits=of_limits(str(n_bytes)))))
+        assert (found.level, found.text) == (level, "64 MiB may be locked")
+
+
+def of_limits(soft: str) -> bytes:
+    return ("Max locked memory".ljust(26) + soft.ljust(21) + "1".ljust(21) + "bytes\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("files", "has"),
+    [({"version": b"1"}, True), ({"version": None}, False),
+     ({"version": None, "gpus": b""}, True)],
+)  # fmt: skip
+def test_a_host_with_the_driver_has_gpus(files: dict[str, bytes | None], has: bool) -> None:
+    contents = {"/sys/module/nvidia/version": files.get("version")}
+    if "gpus" in files:
+        contents["/proc/driver/nvidia/gpus/"] = files["gpus"]
+    there = {path: content for path, content in contents.items() if content is not None}
+    assert health.has_gpus(host(kernel=files_of(there))) == has
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "remedy"),
+    [
+        ([["n2", [], 9.0], ["n1", [], 9.0]], "cannot resolve n2, n1", "add it to /etc/hosts"),
+        ([["n2", ["10.0.0.2"], 0.1], ["n1", ["10.0.0.1"], 1.5]], "resolving n1 takes 1.5 s",
+         "look at /etc/resolv.conf"),
+        ([["n2", ["::1"], 0.1]], "its own name n2 resolves to ::1", "use --iface"),
+        ([["n2", ["10.0.0.2"], 0.1], ["n1", ["127.0.0.1"], 0.1]], "", ""),  # not its own
+    ],
+)  # fmt: skip
+def test_names_that_are_not_found_or_slow(
+    names: list[list[object]], text: str, remedy: str
+) -> None:
+    found = health.names(host(names=call(names)))
+    assert (found.text, (found.remedy or "")[: len(remedy)]) == (text, remedy)
+    assert found.level == (WARN if text else OK)
+
+
+def test_where_host_0_is_not_reached_another_address_may_do() -> None:
+    tries = [["10.0.0.1", "Timed out"], ["10.1.0.1", "x"], ["10.2.0.1", ""]]
+    found = health.meeting(met(host(), tries))
+    assert found.text == "cannot reach n1 at 10.0.0.1: timed out; but it can at 10.2.0.1"
+    assert found.remedy == "--master-addr 10.2.0.1"
+    found = health.meeting(met(host(), tries[:2]))
+    assert (found.level, found.remedy) == (
+        CRITICAL, "look at routes and firewalls, or choose the network with --iface",
+    )  # fmt: skip
+    assert health.meeting(met(host(), [["10.0.0.1", ""], ["x", "bad"]])).text == "reaches 10.0.0.1"
+    assert checked(health.meeting, met(host(), [])).text.endswith("host 0 has no address to try")
+    assert health.meeting(met(host("n1"), [["", "in use"]])).remedy == "name a free --master-port"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "text"),
+    [((0.5, 0.7), "within 0.70 s"), ((-0.9, -0.2), "within 0.90 s"),
+     ((3.0, 4.0), "3.5 s ahead of this machine's clock, to 0.50 s"),
+     ((-9.0, -8.0), "8.5 s behind this machine's clock, to 0.50 s")],
+)  # fmt: skip
+def test_how_far_a_clock_is_off(ahead: tuple[float, float], text: str) -> None:
+    assert health.clock(replace(host(), ahead=ahead)).text == text
 
 
 @pytest.mark.parametrize(
