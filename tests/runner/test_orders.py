@@ -1,17 +1,47 @@
-"""What all nodes of a start share is made once, and anew for another plan."""
+"""The orders that agents get: what each rank is started with, and what is made once a plan."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dispatcher.bootstrap import payload
+from dispatcher.core.events.actions import QueryInside
+from dispatcher.core.events.mpi_events import Segment, World
+from dispatcher.core.events.run_events import Facts
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
-from dispatcher.plan.job.request import Program, Request
+from dispatcher.plan.job.placement import number
+from dispatcher.plan.job.request import Limits, Program, Request, Restarts
+from dispatcher.remote.host.workdir import shared
+from dispatcher.remote.protocol.frames import Decoder
+from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import orders
 from dispatcher.runner.run.orders import once_a_plan
 
+COMMAND = Program("command", ("prog",))
 
-def plan_of(*names: str) -> JobPlan:
-    hosts = Hostlist(tuple(Host(name, slots=2) for name in names))
-    return plan_job(Request(hosts, Program("command", ("prog",)), "/w"), "run-1")
+
+def plan_of(*names: str, slots: int | None = 2, **fields: Any) -> JobPlan:
+    hosts = Hostlist(tuple(Host(name, slots=slots) for name in names))
+    return plan_job(Request(hosts, fields.pop("program", COMMAND), "/w", **fields), "run-1")
+
+
+def facts_of(cores: int = 8, gpus: int = 0, *addresses: str, folder: str | None = None) -> Facts:
+    return Facts("h", 1, "3.11", cores, gpus, addresses, "m", folder)
+
+
+def read(order: bytes) -> dict[str, Any]:
+    (frame,) = Decoder().feed(order)
+    found = unpack(frame.body)
+    assert isinstance(found, dict)
+    return found
+
+
+def env(pairs: list[list[bytes]]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in pairs}
 
 
 def test_it_is_made_once_for_each_plan() -> None:
@@ -31,3 +61,265 @@ def test_names_for_pmix_differ() -> None:
     plan = plan_of("a_1", "a.1", "a+1", "a 1")
     assert orders.hostnames(plan) == ["a_1", "a.1", "a-1", "a-1-3"]
     assert orders.hostnames(plan_of("b")) == ["b"]
+    assert orders.hostnames(plan_of("n" * 61)) == ["n" * 60]
+
+
+# -- prepare ----------------------------------------------------------------------------
+
+
+def prepared(plan: JobPlan, node: int = 0, *, head: bool = True, **how: Any) -> dict[str, Any]:
+    return read(orders.prepare_order(plan, plan.nodes[node], b"T" * 16, 999, head=head, **how))
+
+
+def test_who_a_node_is_and_what_it_looks_at() -> None:
+    limits = Limits(heartbeat=2.0, lease=21.0, lifeline_grace=3.0)
+    restarts = Restarts(progress_file="/w/step")
+    plan = plan_of("a", "b", limits=limits, restarts=restarts, master_port=4711, iface="ib0")
+    order = prepared(plan, 0, head=True, attempt=2, equal=5)
+    assert {name: value for name, value in order.items() if name != "path"} == {
+        "type": "prepare", "parts": {}, "run_id": "run-1", "node": 0, "attempt": 2,
+        "check": {"program": b"prog", "iface": b"ib0"}, "cwd": b"/w", "reserve": 4711,
+        "watch": b"/w/step", "token": b"T" * 16, "heartbeat": 2.0, "lease": 21.0,
+        "lifeline_grace": 3.0, "credit": 999, "equal": 5,
+    }  # fmt: skip
+    order = prepared(plan, 1, head=False)
+    assert (order["node"], order["attempt"], order["equal"]) == (1, 0, 0)
+    assert (order["reserve"], order["watch"]) == (None, None)
+    plain = prepared(plan_of("a"))
+    assert (plain["reserve"], plain["watch"]) == (0, None)  # any port
+
+
+@pytest.mark.parametrize(
+    ("fields", "check"),
+    [
+        ({}, {"program": b"prog"}),
+        ({"program": Program("command", ("a\udcff",))}, {"program": b"a\xff"}),
+        ({"program": Program("script", ("t.py",))}, {"program": b"python3", "script": b"t.py"}),
+        ({"program": Program("module", ("m",)), "python": "p9"}, {"program": b"p9"}),
+        ({"mpi": "pmi1"}, {"program": b"prog", "mpi": b"pmi1"}),
+        ({"mpi": "pmi1", "np": 1}, {"program": b"prog"}),  # alone it needs nobody
+        ({"mpi": "pmi1", "program": Program("module", ("m",))}, {"program": b"python3"}),
+    ],
+)
+def test_what_is_looked_for_on_a_host(fields: dict[str, Any], check: dict[str, bytes]) -> None:
+    assert prepared(plan_of("a", **fields))["check"] == check
+
+
+def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
+    own = Host("a", slots=1, python="/own/py", env=(("PATH", "/host"),))
+    request = Request(
+        Hostlist((own, Host("b", slots=1), )), Program("module", ("m",)), "/w",
+        exports=("PATH=/all",),
+    )  # fmt: skip
+    plan = plan_job(request, "run-1")
+    first, second = prepared(plan, 0), prepared(plan, 1)
+    assert (first["check"], first["path"]) == ({"program": b"/own/py"}, b"/host")
+    assert (second["check"], second["path"]) == ({"program": b"python3"}, b"/all")
+    assert prepared(plan_of("a"))["path"] is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({}, []),
+        ({"stdin": 0}, ["agent.rank_stdin"]),
+        ({"stdin": "all"}, ["agent.rank_stdin"]),
+        ({"pmi_port": True}, ["pmi.pmi_port"]),
+        ({"pmi_port": True, "mpi": "none"}, []),
+        ({"dedup_output": True}, ["protocol.dedup"]),
+    ],
+)
+def test_an_agent_gets_the_parts_that_the_run_needs(
+    fields: dict[str, Any], parts: list[str]
+) -> None:
+    assert prepared(plan_of("a", **fields))["parts"] == payload.parts(parts)
+
+
+# -- start ------------------------------------------------------------------------------
+
+
+def started(plan: JobPlan, node: int, facts: Facts, restart: int = 0) -> dict[str, Any]:
+    return read(orders.start_order(plan, node, facts, "10.0.0.1", 4000, "kvs", restart))
+
+
+def test_what_ranks_are_started_with() -> None:
+    plan = plan_of("a", "b", stdin=3, exports=("X=1",), program=Program("command", ("p", "\udcff")))
+    order = started(plan, 1, facts_of(9, 0, "10.0.0.2", "fd00::2", folder="/tmp/d"), restart=3)
+    assert [(rank, words) for rank, words, _ in order["ranks"]] == [
+        (2, [b"p", b"\xff"]), (3, [b"p", b"\xff"]),
+    ]  # fmt: skip
+    assert order["stdin"] == [3]
+    assert order["scrub"] == orders.SCRUB
+    common = env(order["common"])
+    assert {name: common[name] for name in ("X", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "OMP_NUM_THREADS", "PMI_HOSTNAME", "TORCHELASTIC_RESTART_COUNT", "PMIX_HOSTNAME",
+        "PMIX_NAMESPACE")} == {
+        "X": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000",
+        "OMP_NUM_THREADS": "4", "PMI_HOSTNAME": "10.0.0.2", "TORCHELASTIC_RESTART_COUNT": "3",
+        "PMIX_HOSTNAME": "b", "PMIX_NAMESPACE": "kvs",
+    }  # fmt: skip
+    assert all(common[name] == shared("/tmp/d") for name in orders.SEGMENTS)
+    own = [env(pairs) for _, _, pairs in order["ranks"]]
+    assert own[1] == {
+        "RANK": "3", "LOCAL_RANK": "1", "ROLE_RANK": "3", "MPI_LOCALRANKID": "1",
+        "PMIX_RANK": "3", "TORCHELASTIC_ERROR_FILE": "/tmp/d/rank-3.json",
+    }  # fmt: skip
+    assert own[0].keys() == own[1].keys()
+    assert not common.keys() & own[0].keys()
+    assert "DISPATCH_GPUS" not in common
+
+
+def test_on_the_first_host_ranks_are_reached_where_all_meet() -> None:
+    plan = plan_of("a", "b")
+    assert (
+        env(started(plan, 0, facts_of(8, 0, "192.168.0.1"))["common"])["PMI_HOSTNAME"] == "10.0.0.1"
+    )
+    common = env(started(plan, 1, facts_of())["common"])
+    assert "PMI_HOSTNAME" not in common
+    assert "TORCHELASTIC_ERROR_FILE" not in common
+    assert not common.keys() & {*orders.SEGMENTS}  # its agent has no folder
+
+
+@pytest.mark.parametrize(
+    ("mpi", "np", "is_offered", "is_served"),
+    [("auto", 2, True, True), ("auto", 1, False, True), ("pmi1", 2, False, True),
+     ("none", 2, False, False)],
+)  # fmt: skip
+def test_what_mpi_finds(mpi: Any, np: int, is_offered: bool, is_served: bool) -> None:
+    plan = plan_of("a", mpi=mpi, np=np)
+    assert orders.is_offered(plan) == is_offered
+    order = started(plan, 0, facts_of())
+    assert ("PMIX_NAMESPACE" in env(order["common"])) == is_offered
+    if not is_served:
+        assert order["pmi"] is None
+        return
+    assert order["pmi"] == {
+        "world": 0, "first": 0, "name": b"kvs", "size": np, "universe": 2,
+        "mapping": b"(vector,(0,1,%d))" % np, "patience": plan.limits.mpi_stall_warning,
+        "port": False, "pmix": list(orders.URIS) if is_offered else [], "hook": None,
+    }  # fmt: skip
+
+
+def test_what_ranks_in_python_load_first() -> None:
+    order = started(plan_of("a", program=Program("module", ("m",)), pmi_port=True), 0, facts_of())
+    assert order["pmi"]["hook"] == orders.hook()
+    assert b"def " in orders.hook()
+    assert order["pmi"]["port"] is True
+
+
+def test_the_universe_is_all_room_there_is() -> None:
+    assert orders.universe(plan_of("a", "b", np=3)) == 4
+    assert orders.universe(plan_of("a", "b", nproc_per_node=3, oversubscribe=True)) == 6
+
+
+def test_gpus_that_ranks_may_use_are_told() -> None:
+    def told(plan: JobPlan, gpus: int) -> str | None:
+        order = started(plan, 0, facts_of(8, gpus))
+        return {**env(order["common"]), **env(order["ranks"][0][2])}.get("DISPATCH_GPUS")
+
+    assert told(plan_of("a"), 4) == "4"
+    assert told(plan_of("a"), 0) is None
+    plan = plan_of("a")
+    some = replace(plan.nodes[0], gpus=("5", "7"))  # somebody has chosen these
+    assert told(replace(plan, nodes=(some,)), 4) == "2"
+
+
+@pytest.mark.parametrize(
+    ("slots", "gpus", "addr", "words"),
+    [
+        (2, 8, "10.0.0.1", "2 1 2 10.0.0.1:4000 10.0.0.2 b 0 run-1-5"),
+        (None, 8, "fd00::1", "2 1 8 [fd00::1]:4000 10.0.0.2 b 0 run-1-5"),
+        (None, 0, "10.0.0.1", "2 1 1 10.0.0.1:4000 10.0.0.2 b 0 run-1-5"),
+    ],
+)
+def test_one_process_a_node_is_told_its_place_in_its_words(
+    slots: int | None, gpus: int, addr: str, words: str
+) -> None:
+    form = (
+        "{nnodes} {node_rank} {nproc_per_node} {master_addr}:{master_port} {address} {host} "
+        "{is_first_node} {run_id}-{restart}"
+    )
+    plan = plan_of("a", "b", slots=slots, program=Program("command", ("p", form)), per_node=True,
+                   nproc_per_node=1)  # fmt: skip
+    order = read(orders.start_order(plan, 1, facts_of(8, gpus, "10.0.0.2"), addr, 4000, "kvs", 5))
+    ((rank, argv, _),) = order["ranks"]
+    assert (rank, argv) == (1, [b"p", words.encode()])
+    common = env(order["common"])
+    nproc = words.split()[2]
+    assert [common[n] for n in ("NNODES", "NODE_RANK", "NPROC_PER_NODE")] == ["2", "1", nproc]
+    first = read(orders.start_order(plan, 0, facts_of(8, gpus, "9.9.9.9"), addr, 4000, "kvs"))
+    assert first["ranks"][0][1][1].decode().split()[4:7] == [addr, "a", "1"]
+    alone = read(orders.start_order(plan, 1, facts_of(8, gpus), addr, 4000, "kvs"))
+    assert alone["ranks"][0][1][1].decode().split()[4] == "b"  # its address is not known
+
+
+def test_what_environments_share_is_sent_once() -> None:
+    common, own = orders._common([{"A": "1", "B": "2", "C": "3"}, {"A": "1", "B": "9"}])
+    assert common == [[b"A", b"1"]]
+    assert own == [[[b"B", b"2"], [b"C", b"3"]], [[b"B", b"9"]]]
+
+
+# -- MPI --------------------------------------------------------------------------------
+
+
+def test_who_serves_pmix_knows_all_hosts() -> None:
+    order = read(orders.pmix_order(plan_of("a", "b c"), 1))
+    assert order == {
+        "type": "pmix", "parts": payload.parts(orders.PARTS), "node": 1,
+        "hosts": [[b"a", [0, 1]], [b"b-c", [2, 3]]],
+    }  # fmt: skip
+
+
+def test_orders_about_fences_and_who_is_inside() -> None:
+    assert read(orders.release_order(2, "WORLD:1", 7, [b"a", b"b"])) == {
+        "type": "pmi_release", "world": 2, "fence": "WORLD:1", "epoch": 7, "keys": [b"a", b"b"],
+    }  # fmt: skip
+    for over in (True, False):
+        order = read(orders.query_order(QueryInside(1, over, (("PMI-1", "/lib/x"),))))
+        assert order == {
+            "type": "mpi_look", "parts": payload.parts(["pmi.mpi_library"]), "over": over,
+            "versions": [["PMI-1", "/lib/x"]],
+        }  # fmt: skip
+
+
+def spawned(plan: JobPlan, world: World, node: int, facts: Facts) -> dict[str, Any]:
+    return read(orders.spawn_order(plan, world, node, facts, "10.0.0.1", "kvs"))
+
+
+def test_a_world_that_was_spawned() -> None:
+    plan = plan_of("a", "b", mpi="auto", limits=Limits(mpi_stall_warning=9.0))
+    segments = (
+        Segment(2, (b"/bin/child", b"-x"), ((b"wdir", b"/d"), (b"path", b"/p"))),
+        Segment(1, (b"/opt/python3.9", b"m.py")),
+    )
+    world = World(3, 1, segments, ((b"k", b"v"), (b"l", b"w")), (1, 0, 1))
+    first = number(3, 0)
+    order = spawned(plan, world, 1, facts_of(8, 0, "10.0.0.2"))
+    assert [(r[0], r[1], r[3], r[4]) for r in order["ranks"]] == [
+        (first, [b"/bin/child", b"-x"], b"/d", b"/p"),
+        (first + 2, [b"/opt/python3.9", b"m.py"], b"", b""),
+    ]  # fmt: skip
+    assert [env(r[2])["MPI_LOCALRANKID"] for r in order["ranks"]] == ["0", "1"]
+    common = env(order["common"])
+    assert (common["MPI_LOCALNRANKS"], common["PMI_HOSTNAME"]) == ("2", "10.0.0.2")
+    assert common["OMP_NUM_THREADS"] == "4"
+    assert order["scrub"] == orders.SCRUB
+    assert order["pmi"] == {
+        "world": 3, "first": first, "name": b"kvs_3", "size": 3, "universe": 4,
+        "mapping": b"(vector,(0,2,1),(0,1,1))", "patience": 9.0, "hook": orders.hook(),
+        "apps": [2, 1], "preput": [b"k", b"v", b"l", b"w"],
+    }  # fmt: skip
+    head = spawned(plan, world, 0, facts_of(8, 0, "192.168.0.1"))
+    assert [r[0] for r in head["ranks"]] == [first + 1]
+    assert env(head["common"])["PMI_HOSTNAME"] == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("program", "has_hook"),
+    [(b"python", True), (b"/usr/bin/python3.11", True), (b"pypy3", True), (b"prog", False),
+     (b"/python/prog", False)],
+)  # fmt: skip
+def test_a_spawned_python_loads_the_hook_too(program: bytes, has_hook: bool) -> None:
+    world = World(1, 0, (Segment(1, (program,)),), (), (0,))
+    hook = spawned(plan_of("a"), world, 0, facts_of())["pmi"]["hook"]
+    assert (hook is not None) == has_hook
