@@ -78,6 +78,7 @@ def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
         receiver.commit()
         if relay is not None:
             relay.wait(lambda child: child.ended)
+        receiver.close(keep)  # first: whoever has had our last word may end us
         _send(receiver.report())
     except BaseException as error:
         keep = isinstance(error, _Ended) and bool(order["resume"])

@@ -157,6 +157,8 @@ class Child:
                 output = self._process.stderr.read(400).decode("utf-8", "replace").strip()
                 why = output.splitlines()[-1] if output else why
                 self._process.wait()
+                for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                    pipe.close()
             if self._unheard:
                 self._relay.tell({"of": sorted(self._unheard), "failed": why})
 

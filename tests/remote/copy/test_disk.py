@@ -1,0 +1,405 @@
+"""What a copy does with a disk: lists and reads files, renames, sweeps, leaves others' alone."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from dispatcher.remote.copy import disk
+from dispatcher.remote.copy.disk import (
+    DEAD,
+    PART,
+    STAGE,
+    STAGE_HERE,
+    STALE,
+    Incoming,
+    NotGiven,
+    NotTaken,
+    at_home,
+    digest,
+    give,
+    locked,
+    merge,
+    needs,
+    remove,
+    rename,
+    same_file,
+    scan,
+    sweep,
+)
+from dispatcher.remote.protocol.copy_frames import BROKEN, CHUNK, DATA, END, START, frames
+
+Parsed = list[tuple[int, bytes]]
+
+
+def sha(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def given(
+    path: Path, size: int, start: int = 0, seen: str = "", until: int | None = None
+) -> Parsed:
+    """What ``give`` sends; until: bytes of a file that grows, after which no more will come."""
+    more = {} if until is None else {"more": lambda at: at < until}
+    come = frames(1 << 20)
+    pieces = give(str(path), size, start, seen, **more)
+    return [(kind, body) for piece in pieces for _, kind, body in come.feed(piece)]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+class TestGive:
+    @pytest.mark.parametrize("size", [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK])
+    def test_all_of_it_and_its_digest(self, tmp_path: Path, size: int) -> None:
+        data = os.urandom(size)
+        (tmp_path / "f").write_bytes(data)
+        *pieces, last = given(tmp_path / "f", size)
+        assert last == (END, sha(data))
+        assert b"".join(body for kind, body in pieces if kind == DATA) == data
+        assert [len(body) for _, body in pieces] == [
+            min(CHUNK, size - at) for at in range(0, size, CHUNK)
+        ]
+
+    @pytest.mark.parametrize("start", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
+    def test_what_is_there_is_compared_and_not_sent(self, tmp_path: Path, start: int) -> None:
+        data = os.urandom(2 * CHUNK)
+        (tmp_path / "f").write_bytes(data)
+        first, *pieces, last = given(tmp_path / "f", len(data), start, sha(data[:start]).hex())
+        assert first == (START, start.to_bytes(8, "big"))
+        assert b"".join(body for _, body in pieces) == data[start:]
+        assert last == (END, sha(data))
+
+    def test_what_is_there_of_another_file_is_sent_again(self, tmp_path: Path) -> None:
+        data = os.urandom(2000)
+        (tmp_path / "f").write_bytes(data)
+        for start, seen in ((500, sha(b"else").hex()), (3000, sha(data).hex())):
+            come = given(tmp_path / "f", len(data), start, seen)
+            assert come == [(START, bytes(8)), (DATA, data), (END, sha(data))]
+
+    @pytest.mark.parametrize(("size", "listed"), [(9, 10), (11, 10), (0, 1), (1, 0)])
+    def test_a_file_of_another_size_has_changed(
+        self, tmp_path: Path, size: int, listed: int
+    ) -> None:
+        path = tmp_path / "f"
+        path.write_bytes(bytes(size))
+        kind, why = given(path, listed)[-1]
+        assert (kind, why) == (BROKEN, os.fsencode(path) + b": changed while it was copied")
+
+    def test_a_file_that_grows_is_waited_for(self, tmp_path: Path) -> None:
+        data = bytes(range(100))
+        (tmp_path / "f").write_bytes(data)
+        assert given(tmp_path / "f", 100, until=100)[-1] == (END, sha(data))
+        *_, last = given(tmp_path / "f", 100, until=0)
+        assert last[0] == BROKEN
+        (first, *_) = given(tmp_path / "f", 100, 50, sha(data[:50]).hex(), until=0)
+        assert first == (START, bytes(8))
+
+    def test_one_that_cannot_be_read_is_told_of(self, tmp_path: Path) -> None:
+        absent = tmp_path / "absent"
+        told = os.fsencode(absent) + b": no such file or directory"
+        assert given(absent, 5) == [(BROKEN, told)]
+        (tmp_path / "link").symlink_to(absent)
+        assert given(tmp_path / "link", 5)[0][0] == BROKEN
+
+    def test_descriptors_are_given_back(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_bytes(bytes(3 * CHUNK))
+        before = len(os.listdir("/proc/self/fd"))
+        for size in (3 * CHUNK, 1):
+            given(tmp_path / "f", size)
+        pieces = give(str(tmp_path / "f"), 3 * CHUNK)
+        next(pieces)
+        pieces.close()  # type: ignore[attr-defined]
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+class TestScan:
+    def test_every_kind_and_the_folder_before_what_is_in_it(self, tmp_path: Path) -> None:
+        tree = tmp_path / "tree"
+        (tree / "b").mkdir(parents=True)
+        (tree / "b" / "x").write_text("hello")
+        (tree / "b" / "x").chmod(0o4751)
+        (tree / "a").symlink_to("b/x")
+        os.mkfifo(tree / "c")
+        os.utime(tree / "b" / "x", ns=(1, 1_000_000_007))
+        found = list(scan(str(tree), "0/tree"))
+        assert [(e.path, e.kind, e.size, e.more, place) for e, place in found] == [
+            ("0/tree", "d", 0, "", f"{tree}"),
+            ("0/tree/a", "l", 0, "b/x", f"{tree}/a"),
+            ("0/tree/b", "d", 0, "", f"{tree}/b"),
+            ("0/tree/b/x", "f", 5, "", f"{tree}/b/x"),
+            ("0/tree/c", "o", 0, "", f"{tree}/c"),
+        ]
+        assert (found[3][0].mode, found[3][0].mtime) == (0o4751, 1_000_000_007)
+
+    def test_one_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(NotGiven, match=f"{tmp_path}/x: no such file or directory"):
+            list(scan(str(tmp_path / "x"), "x"))
+
+
+@pytest.mark.parametrize(
+    ("size", "known"), [(-1, b"hello"), (0, b""), (4, b"hell"), (5, b"hello"), (6, None)]
+)
+def test_a_digest_of_all_or_of_the_beginning(
+    tmp_path: Path, size: int, known: bytes | None
+) -> None:
+    (tmp_path / "f").write_text("hello")
+    assert digest(str(tmp_path / "f"), size) == ("" if known is None else sha(known).hex())
+
+
+def test_a_digest_of_more_than_one_piece(tmp_path: Path) -> None:
+    data = os.urandom(2 * CHUNK + 5)
+    (tmp_path / "f").write_bytes(data)
+    assert digest(str(tmp_path / "f")) == sha(data).hex()
+    assert digest(str(tmp_path / "f"), CHUNK + 1) == sha(data[: CHUNK + 1]).hex()
+
+
+class TestHome:
+    @pytest.mark.parametrize("path", ["a/~", "/x", "./~", ""])
+    def test_other_paths_stay_as_they_are(self, path: str) -> None:
+        assert at_home(path) == path
+
+    def test_ours_and_another_users(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", "/our/home")
+        assert (at_home("~"), at_home("~/x")) == ("/our/home", "/our/home/x")
+        assert at_home("~root/x") == "/root/x"
+        with pytest.raises(NotGiven, match=r"^~nobody-there/x: no such home folder$"):
+            at_home("~nobody-there/x")
+
+    def test_an_empty_home_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", "")
+        assert at_home("~/x") == os.path.join(os.path.expanduser(f"~{_user()}"), "x")
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+class TestNames:
+    def test_a_tree_that_is_new_gets_its_name_in_one_step(self, tmp_path: Path) -> None:
+        staged = tmp_path / "staged"
+        (staged / "in").mkdir(parents=True)
+        before = staged.stat().st_ino
+        merge(str(staged), str(tmp_path / "final"))
+        assert (tmp_path / "final").stat().st_ino == before
+        assert names(tmp_path) == ["final", "final/in"]
+
+    def test_into_a_folder_that_is_there_it_goes_file_by_file(self, tmp_path: Path) -> None:
+        staged, final = tmp_path / "staged", tmp_path / "final"
+        for folder, text in ((staged, "new"), (final, "old")):
+            (folder / "in").mkdir(parents=True)
+            (folder / "in" / "both").write_text(text)
+            (folder / "in" / text).write_text(text)
+        (staged / "link").symlink_to("in")
+        (final / "link").symlink_to("in")
+        merge(str(staged), str(final))
+        assert names(final) == ["in", "in/both", "in/new", "in/old", "link"]
+        assert (final / "in" / "both").read_text() == "new"
+
+    def test_a_file_takes_no_folders_place(self, tmp_path: Path) -> None:
+        (tmp_path / "staged").write_text("x")
+        (tmp_path / "final").mkdir()
+        with pytest.raises(NotTaken, match=f"^{tmp_path}/final: is a directory$"):
+            merge(str(tmp_path / "staged"), str(tmp_path / "final"))
+        (tmp_path / "link").symlink_to(tmp_path / "final")
+        merge(str(tmp_path / "staged"), str(tmp_path / "link"))  # a link is replaced
+        assert (tmp_path / "link").read_text() == "x"
+
+    def test_what_cannot_be_renamed_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "staged").mkdir()
+        with pytest.raises(FileNotFoundError):
+            merge(str(tmp_path / "staged"), str(tmp_path / "no" / "final"))
+
+    def test_a_folder_that_another_copy_has_just_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        staged, final = tmp_path / "staged", tmp_path / "final"
+        staged.mkdir()
+        (staged / "f").write_text("x")
+        really = os.rename
+
+        def late(path: str, target: str) -> None:
+            if path == str(staged):
+                final.mkdir()
+                raise OSError(errno.ENOTEMPTY, "not empty")
+            really(path, target)
+
+        monkeypatch.setattr(os, "rename", late)
+        merge(str(staged), str(final))
+        assert (final / "f").read_text() == "x"
+
+    @pytest.mark.parametrize("link", [False, True])
+    def test_over_a_mount_point_it_is_copied_beside_and_renamed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool
+    ) -> None:
+        source, final = tmp_path / "source", tmp_path / "to" / "final"
+        final.parent.mkdir()
+        if link:
+            source.symlink_to("elsewhere")
+        else:
+            source.write_text("x")
+            source.chmod(0o640)
+        really = os.rename
+        seen: list[str] = []
+
+        def over(path: str, target: str) -> None:
+            seen.append(path)
+            if path == str(source):
+                raise OSError(errno.EXDEV, "cross-device")
+            really(path, target)
+
+        monkeypatch.setattr(os, "rename", over)
+        rename(str(source), str(final))
+        assert os.path.dirname(seen[-1]) == str(final.parent)
+        assert os.path.basename(seen[-1]).startswith(STAGE)
+        assert os.listdir(final.parent) == ["final"]
+        if link:
+            assert os.readlink(final) == "elsewhere"
+        else:
+            assert (final.read_text(), final.stat().st_mode & 0o777) == ("x", 0o640)
+
+    def test_nothing_is_left_beside_it_when_that_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "source").write_text("x")
+        (tmp_path / "to").mkdir()
+
+        def never(path: str, target: str) -> None:
+            raise OSError(errno.EXDEV, "cross-device")
+
+        monkeypatch.setattr(os, "rename", never)
+        with pytest.raises(OSError, match="cross-device"):
+            rename(str(tmp_path / "source"), str(tmp_path / "to" / "final"))
+        assert os.listdir(tmp_path / "to") == []
+
+
+class TestSweep:
+    def aged(self, path: Path, seconds: float) -> None:
+        at = time.time() - seconds
+        os.utime(path, (at, at))
+
+    @pytest.mark.parametrize(
+        ("name", "age", "goes"),
+        [
+            (STAGE + "1", DEAD + 30, True), (STAGE + "1", DEAD - 30, False),
+            (STAGE_HERE + "1", DEAD + 30, True), (STAGE_HERE + "1", DEAD - 30, False),
+            (PART + "1", STALE + 30, True), (PART + "1", STALE - 30, False),
+            (PART + "1", DEAD + 30, False), ("mine", STALE + 30, False),
+            ("x" + STAGE, STALE + 30, False),
+        ],
+    )  # fmt: skip
+    def test_only_what_is_ours_and_old_goes(
+        self, tmp_path: Path, name: str, age: float, goes: bool
+    ) -> None:
+        path = tmp_path / name
+        if name.startswith(PART):
+            path.touch()
+        else:
+            (path / "in").mkdir(parents=True)
+            (path / "in" / "f").touch()
+            (path / "in").chmod(0o500)
+        (tmp_path / "other").touch()
+        self.aged(path, age)
+        sweep(str(tmp_path))
+        assert path.exists() is not goes
+        assert (tmp_path / "other").exists()
+
+    def test_what_is_locked_lives(self, tmp_path: Path) -> None:
+        for name in (STAGE + "1", STAGE + "2"):
+            (tmp_path / name).mkdir()
+            self.aged(tmp_path / name, DEAD + 30)
+        fd = os.open(tmp_path / (STAGE + "1"), disk.FOR_READING)
+        assert locked(fd)
+        before = len(os.listdir("/proc/self/fd"))
+        sweep(str(tmp_path))
+        assert os.listdir(tmp_path) == [STAGE + "1"]
+        assert len(os.listdir("/proc/self/fd")) == before
+        os.close(fd)
+
+    def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        self.aged(tmp_path / "real", STALE + 30)
+        (tmp_path / (STAGE + "1")).symlink_to("real")
+        sweep(str(tmp_path))
+        assert names(tmp_path) == [STAGE + "1", "real"]
+
+
+def test_a_tree_is_removed_and_what_its_links_lead_to_is_not(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "f").touch()
+    (tmp_path / "tree" / "in").mkdir(parents=True)
+    (tmp_path / "tree" / "in" / "link").symlink_to(tmp_path / "kept")
+    (tmp_path / "tree" / "in").chmod(0)
+    remove(str(tmp_path / "tree"))
+    assert names(tmp_path) == ["kept", "kept/f"]
+    (tmp_path / "link").symlink_to("kept")
+    remove(str(tmp_path / "link"))
+    assert names(tmp_path) == ["kept", "kept/f"]
+
+
+def test_a_lock_is_for_one(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    one, two = (os.open(tmp_path / "f", os.O_RDWR) for _ in range(2))
+    assert (locked(one), locked(two)) == (True, False)
+    os.close(one)
+    assert locked(two)
+    os.close(two)
+
+
+def test_a_name_may_have_got_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.touch()
+    fd = os.open(path, os.O_RDWR)
+    assert same_file(fd, str(path))
+    (tmp_path / "other").touch()
+    (tmp_path / "other").rename(path)
+    assert not same_file(fd, str(path))
+    path.unlink()
+    assert not same_file(fd, str(path))
+    os.close(fd)
+
+
+class TestIncoming:
+    def opened(self, path: Path, data: bytes) -> Incoming:
+        path.write_bytes(data)
+        return Incoming(os.open(path, os.O_RDWR), str(path))
+
+    @pytest.mark.parametrize("size", [0, 5, CHUNK + 5])
+    def test_it_goes_on_behind_what_is_there(self, tmp_path: Path, size: int) -> None:
+        data = os.urandom(size)
+        come = self.opened(tmp_path / "f", data)
+        come.resume(size)
+        assert come.size == size
+        come.append(b"more")
+        assert (come.size, come.hash.digest()) == (size + 4, sha(data + b"more"))
+        assert (tmp_path / "f").read_bytes() == data + b"more"
+        os.close(come.fd)
+
+    def test_more_than_there_can_be_is_thrown_away(self, tmp_path: Path) -> None:
+        come = self.opened(tmp_path / "f", b"12345")
+        come.resume(4)
+        come.append(b"x")
+        assert (come.size, come.hash.digest()) == (1, sha(b"x"))
+        assert (tmp_path / "f").read_bytes() == b"x"
+        os.close(come.fd)
+
+    def test_what_is_needed_and_how_much_of_it_is_there(self, tmp_path: Path) -> None:
+        parts = {}
+        for index, data in ((2, b"ab"), (5, b""), (7, b"c")):
+            parts[index] = self.opened(tmp_path / str(index), data)
+            parts[index].resume(9)
+        assert needs([1, 2, 5, 7], parts) == {
+            "need": "1 2 5 7",
+            "start": "2 2 7 1",
+            "seen": f"{sha(b'ab').hex()} {sha(b'c').hex()}",
+        }
+        for part in parts.values():
+            os.close(part.fd)
