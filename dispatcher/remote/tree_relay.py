@@ -102,18 +102,20 @@ class Relay:
         set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         self._watch(wake_in, lambda: self._reap(wake_in))
         self._watch(self._come, self._obey)
-        while self._linked:
-            wait = max(0.0, self._due - monotonic()) * 1000 if self._heard else None
-            for fd, _ in self._poller.poll(wait):
-                act = self._ready.get(fd)  # what came before in this round may have closed it
-                if act is not None:
-                    act()
-            if self._heard and monotonic() >= self._due:
-                self._send(0, PULSE, b"".join(map(COUNT.pack, self._heard)))
-                self._heard = []
-            self._write()
-        for stream in self._streams.values():
-            stream.kill()
+        try:
+            while self._linked:
+                wait = max(0.0, self._due - monotonic()) * 1000 if self._heard else None
+                for fd, _ in self._poller.poll(wait):
+                    act = self._ready.get(fd)  # what came before in this round may have closed it
+                    if act is not None:
+                        act()
+                if self._heard and monotonic() >= self._due:
+                    self._send(0, PULSE, b"".join(map(COUNT.pack, self._heard)))
+                    self._heard = []
+                self._write()
+        finally:  # the link may also have said what it must not
+            for stream in self._streams.values():
+                stream.kill()
 
     def _watch(self, fd: int, act: Callable[[], None], events: int = select.POLLIN) -> None:
         self._ready[fd] = act

@@ -1,0 +1,406 @@
+"""The relay of a tree as a process, spoken to by its link alone: real commands, no hosts."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import wait_for
+
+from dispatcher.remote.protocol.mux import (
+    CLOSE,
+    COUNT,
+    ENDED,
+    ERRORS,
+    ERRORS_END,
+    ERRORS_WINDOW,
+    INPUT,
+    INPUT_END,
+    INPUT_WINDOW,
+    LARGEST,
+    MORE_ERRORS,
+    MORE_INPUT,
+    MORE_OUTPUT,
+    OPEN,
+    OUTPUT,
+    OUTPUT_END,
+    OUTPUT_WINDOW,
+    Frames,
+    frame,
+)
+from dispatcher.remote.tree_relay import KEEP, KEPT, KNOWN, PULSE, STATUS
+
+SYNC = b"here I am"
+PROGRAM = f"from dispatcher.remote.tree_relay import serve; serve({SYNC!r})"
+LIMIT = 20.0
+#: says on one output what it reads, and gives a sign of life on the other for each ping
+ANSWERS = "while read -r x; do echo $x; case $x in ping) printf '\\000' >&2;; esac; done"
+
+
+class Relay:
+    """A relay, and what it has said so far, by channel."""
+
+    def __init__(self, files: int | None = None) -> None:
+        def limit() -> None:
+            if files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], bufsize=0,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=limit,
+        )  # fmt: skip
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.come, self.go = self.process.stdout, self.process.stdin
+        sync = b""
+        while len(sync) < len(SYNC):
+            sync += self.come.read(len(SYNC) - len(sync)) or b"!"
+        assert sync == SYNC
+        self.frames = Frames()
+        self.said: list[tuple[int, int, bytes]] = []
+
+    def say(self, number: int, kind: int, body: bytes = b"") -> None:
+        self.go.write(frame(number, kind, body))
+
+    def open(self, number: int, *words: str | bytes, known: bytes = b"") -> None:
+        parts = [word.encode() if isinstance(word, str) else word for word in words]
+        self.say(number, OPEN, b"\0".join([known, *parts]))
+
+    def hear(self, seconds: float) -> bool:
+        """Take what it says within ``seconds``; False at its end."""
+        if select.select([self.come], [], [], seconds)[0]:
+            data = self.come.read(1 << 16)
+            self.said += self.frames.feed(data or b"")
+            return bool(data)
+        return True
+
+    def until(self, true: Callable[[], Any]) -> None:
+        """Hear until ``true()``. Raises: AssertionError."""
+        end = time.monotonic() + LIMIT
+        while not true():
+            assert time.monotonic() < end, self.said[-20:]
+            assert self.hear(0.05), self.said[-20:]
+
+    def of(self, number: int, kind: int) -> bytes:
+        return b"".join(body for n, k, body in self.said if (n, k) == (number, kind))
+
+    def kinds(self, number: int) -> list[int]:
+        return [k for n, k, _ in self.said if n == number]
+
+    def over(self, number: int) -> int:
+        """The exit code of a command of which everything was told."""
+        ends = {ENDED, OUTPUT_END, ERRORS_END}
+        self.until(lambda: ends <= set(self.kinds(number)))
+        assert all(self.kinds(number).count(end) == 1 for end in ends)
+        code: int = STATUS.unpack(self.of(number, ENDED))[0]
+        return code
+
+    def children(self) -> list[int]:
+        place = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        return list(map(int, Path(place).read_text().split()))
+
+    def end(self) -> tuple[int, bytes]:
+        """End the link: (exit code, errors) of the relay."""
+        self.go.close()
+        while self.hear(LIMIT):
+            pass
+        assert self.process.stderr is not None
+        return self.process.wait(LIMIT), self.process.stderr.read()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for one in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert one is not None
+            one.close()
+
+
+@pytest.fixture
+def relay() -> Iterator[Relay]:
+    relay = Relay()
+    yield relay
+    relay.close()
+
+
+def test_a_commands_bytes_and_its_end(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "cat; echo bad >&2; exit 3")
+    relay.open(2, "cat")
+    relay.say(1, INPUT, b"hello ")
+    relay.say(2, INPUT, b"other")
+    relay.say(1, INPUT, b"you")
+    relay.say(1, INPUT_END)
+    assert relay.over(1) == 3
+    assert (relay.of(1, OUTPUT), relay.of(1, ERRORS)) == (b"hello you", b"bad\n")
+    assert ENDED not in relay.kinds(2)
+    relay.say(2, INPUT_END)
+    assert relay.over(2) == 0
+    assert relay.of(2, OUTPUT) == b"other"
+    relay.say(2, INPUT, b"late")  # of what has ended nothing is made
+    relay.say(77, INPUT, b"x")
+    assert relay.end() == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("sh", "-c", "kill -TERM $$"), -15, b""),
+        (("/nowhere/program",), 127, b"/nowhere/program: [Errno 2]"),
+        (("true",), 0, b""),
+    ],
+)
+def test_how_a_command_ended(relay: Relay, words: tuple[str, ...], code: int, why: bytes) -> None:
+    relay.open(9, *words)
+    relay.say(9, INPUT_END)
+    assert relay.over(9) == code
+    assert relay.of(9, ERRORS).startswith(why)
+    assert bool(relay.of(9, ERRORS)) == bool(why)
+    assert relay.children() == []
+
+
+def test_each_command_has_its_own_session_and_usual_signals(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "ps -o sid= -p $$; echo $$; yes | head -n 1; exec cat")
+    relay.until(lambda: relay.of(1, OUTPUT).count(b"\n") == 3)
+    session, pid, word = relay.of(1, OUTPUT).split()
+    assert (session, word) == (pid, b"y")
+    assert relay.of(1, ERRORS) == b""  # yes was ended by SIGPIPE and wrote nothing of it
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "window", "to"),
+    [
+        (OUTPUT, MORE_OUTPUT, OUTPUT_WINDOW, ""),
+        (ERRORS, MORE_ERRORS, ERRORS_WINDOW, " >&2"),
+    ],
+)
+def test_no_more_is_read_than_there_is_credit_for(
+    relay: Relay, kind: int, more: int, window: int, to: str
+) -> None:
+    size = window + 100_000
+    relay.open(1, "sh", "-c", f"head -c {size} /dev/zero{to}")
+    relay.open(2, "cat")
+    relay.until(lambda: len(relay.of(1, kind)) == window)
+    relay.say(2, INPUT, b"x")
+    relay.until(lambda: relay.of(2, OUTPUT) == b"x")  # the others are not held up
+    assert len(relay.of(1, kind)) == window
+    assert max(len(body) for _, _, body in relay.said) <= LARGEST
+    relay.say(1, more, COUNT.pack(60_000))
+    relay.until(lambda: len(relay.of(1, kind)) == window + 60_000)
+    relay.say(1, more, COUNT.pack(window))
+    relay.say(1, INPUT_END)
+    assert relay.over(1) == 0
+    assert relay.of(1, kind) == bytes(size)
+
+
+def test_who_reads_is_given_credit_for_its_input(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "cat >/dev/null")
+    size = 3 * INPUT_WINDOW
+    sent, end = 0, time.monotonic() + LIMIT
+    while sent < size:
+        assert time.monotonic() < end
+        room = INPUT_WINDOW + sum(
+            COUNT.unpack(body)[0] for _, kind, body in relay.said if kind == MORE_INPUT
+        ) - sent  # fmt: skip
+        piece = min(room, LARGEST, size - sent)
+        if piece:
+            relay.say(1, INPUT, bytes(piece))
+            sent += piece
+        else:
+            relay.hear(0.05)
+    relay.say(1, INPUT_END)
+    assert relay.over(1) == 0
+    assert relay.kinds(1).count(MORE_INPUT) <= 3 * 4  # not one for each piece
+
+
+def test_input_that_is_not_read_waits_and_comes_whole(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "read -r x; wc -c")
+    body = b"\n".ljust(LARGEST, b"x")
+    for _ in range(INPUT_WINDOW // LARGEST):
+        relay.say(1, INPUT, body)
+    relay.say(1, INPUT_END)
+    assert relay.over(1) == 0
+    left = int(relay.of(1, OUTPUT))
+    assert INPUT_WINDOW - left in (1, LARGEST)  # a shell may read ahead, by a piece at most
+
+
+def test_input_for_who_reads_no_more_is_dropped(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "exec <&-; echo deaf; exec sleep 600")
+    relay.until(lambda: relay.of(1, OUTPUT) == b"deaf\n")
+    for _ in range(INPUT_WINDOW // LARGEST):
+        relay.say(1, INPUT, bytes(LARGEST))
+
+    def granted() -> int:
+        return sum(COUNT.unpack(body)[0] for _, kind, body in relay.said if kind == MORE_INPUT)
+
+    relay.until(lambda: granted() > 3 * INPUT_WINDOW // 4)
+    relay.say(1, INPUT, b"more")
+    relay.open(2, "true")
+    assert relay.over(2) == 0
+    (pid,) = relay.children()
+    os.kill(pid, 9)
+    assert relay.over(1) == -9
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        frame(1, INPUT, bytes(LARGEST)) * (2 * INPUT_WINDOW // LARGEST),
+        frame(1, MORE_OUTPUT, COUNT.pack(1)),
+        frame(1, MORE_ERRORS, b"x"),
+    ],
+)
+def test_whoever_breaks_the_rules_is_left(relay: Relay, said: bytes) -> None:
+    relay.open(1, "sleep", "600", known=b"n1 key")
+    (pid,) = wait_for(relay.children)
+    relay.go.write(said)
+    assert relay.process.wait(LIMIT) == 1
+    assert relay.process.stderr is not None
+    assert relay.process.stderr.read() == b"malformed frames\n"
+    wait_for(lambda: not _lives(pid))
+
+
+def test_what_many_read_crosses_once(relay: Relay) -> None:
+    relay.say(3, KEEP, b"for all")
+    relay.say(0, KEEP, b"for some")
+    for number, place in ((1, 3), (2, 3), (4, 0)):
+        relay.open(number, "cat")
+        relay.say(number, KEPT, COUNT.pack(place))
+        relay.say(number, INPUT, b".")
+        relay.say(number, INPUT_END)
+        assert relay.over(number) == 0
+    assert [relay.of(number, OUTPUT) for number in (1, 2, 4)] == [
+        b"for all.", b"for all.", b"for some.",
+    ]  # fmt: skip
+
+
+def test_known_hosts_are_in_memory_while_the_command_runs(relay: Relay) -> None:
+    text = 'f=${1#*=}; echo $f; cat "$f"; cat'
+    relay.open(1, "sh", "-c", text, "sh", KNOWN, known=b"n2 ssh-ed25519 AAAA\nn3 x\n")
+    relay.until(lambda: relay.of(1, OUTPUT).count(b"\n") == 3)
+    path, _, lines = relay.of(1, OUTPUT).partition(b"\n")
+    assert lines == b"n2 ssh-ed25519 AAAA\nn3 x\n"
+    assert path.startswith(b"/proc/%d/fd/" % relay.process.pid)
+    assert os.path.exists(path)
+    relay.say(1, INPUT_END)
+    assert relay.over(1) == 0
+    wait_for(lambda: not os.path.exists(path))
+    relay.open(2, "sh", "-c", 'echo "$1"', "sh", KNOWN)  # without lines the word stays
+    assert relay.over(2) == 0
+    assert relay.of(2, OUTPUT) == KNOWN + b"\n"
+
+
+def test_what_leads_to_another_host_is_killed_when_closed(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "trap '' TERM HUP; sleep 600 & echo $$ $!; wait", known=b"n2 key")
+    relay.until(lambda: b"\n" in relay.of(1, OUTPUT))
+    pids = relay.of(1, OUTPUT).split()
+    relay.say(1, CLOSE)
+    wait_for(lambda: not any(_lives(int(pid)) for pid in pids))
+    said = len(relay.said)
+    relay.open(2, "true")
+    assert relay.over(2) == 0
+    assert [n for n, _, _ in relay.said[said:] if n != 2] == []  # nobody wants to hear of it
+
+
+def test_another_command_sees_the_end_of_its_input_when_closed(
+    relay: Relay, tmp_path: Path
+) -> None:
+    relay.open(1, "sh", "-c", f"echo ready; cat; sleep 0.01; touch {tmp_path}/ended")
+    relay.until(lambda: relay.of(1, OUTPUT) == b"ready\n")
+    relay.say(1, CLOSE)
+    wait_for((tmp_path / "ended").exists)
+    wait_for(lambda: relay.children() == [])
+
+
+def test_the_end_of_the_link_ends_what_it_started(tmp_path: Path) -> None:
+    relay = Relay()
+    relay.open(1, "sh", "-c", "trap '' HUP; echo $$; exec sleep 600", known=b"n2 key")
+    relay.open(2, "sh", "-c", f"echo $$; cat; touch {tmp_path}/ended")
+    relay.until(lambda: relay.of(1, OUTPUT).endswith(b"\n") and relay.of(2, OUTPUT))
+    assert relay.end() == (0, b"")
+    wait_for(lambda: not _lives(int(relay.of(1, OUTPUT))))
+    wait_for((tmp_path / "ended").exists)
+    relay.close()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_command_that_cannot_be_started_is_told_of() -> None:
+    relay = Relay(files=12)
+    relay.open(1, "true", known=b"n2 key")
+    assert relay.over(1) == 126
+    assert b"Too many open files" in relay.of(1, ERRORS)
+    relay.open(2, "true")
+    assert relay.over(2) == 126
+    assert relay.end() == (0, b"")
+    relay.close()
+
+
+def pulse(relay: Relay, *numbers: int) -> None:
+    relay.say(0, PULSE, COUNT.pack(5) + b"ping\n" + b"".join(map(COUNT.pack, numbers)))
+
+
+def test_signs_of_life_are_gathered_and_are_no_errors(relay: Relay) -> None:
+    for number in (1, 2):
+        relay.open(number, "sh", "-c", ANSWERS)
+    relay.open(3, "sh", "-c", "cat >&2")
+    relay.open(4, "sh", "-c", "printf '\\000' >&2; exec sleep 600")
+    relay.until(lambda: relay.of(4, ERRORS) == b"\0")  # not asked, so it is an error
+    pulse(relay, 1, 2, 3, 8)
+    relay.until(lambda: relay.of(0, PULSE))
+    relay.until(lambda: relay.of(3, ERRORS) == b"ping\n")
+    heard = relay.of(0, PULSE)
+    assert {number for (number,) in COUNT.iter_unpack(heard)} <= {1, 2}
+    relay.until(lambda: {n for (n,) in COUNT.iter_unpack(relay.of(0, PULSE))} == {1, 2})
+    assert relay.of(1, ERRORS) == b""
+    assert relay.of(1, OUTPUT) == b"ping\n"
+
+
+def test_a_ping_takes_no_credit_of_the_input(relay: Relay) -> None:
+    relay.open(1, "cat")
+    for _ in range(50):
+        pulse(relay, 1)
+    relay.until(lambda: len(relay.of(1, OUTPUT)) == 250)
+    for _ in range(INPUT_WINDOW // LARGEST):
+        relay.say(1, INPUT, bytes(LARGEST))
+    relay.say(1, MORE_OUTPUT, COUNT.pack(250))
+    relay.until(lambda: len(relay.of(1, OUTPUT)) == 250 + INPUT_WINDOW)
+    granted = sum(COUNT.unpack(body)[0] for _, kind, body in relay.said if kind == MORE_INPUT)
+    assert granted <= INPUT_WINDOW
+
+
+def test_who_does_not_read_is_not_pinged_without_end(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "echo $$; read -r x; exec wc -c")
+    relay.until(lambda: relay.of(1, OUTPUT))
+    big = COUNT.pack(LARGEST - 100) + bytes(LARGEST - 100) + COUNT.pack(1)
+    for _ in range(20):
+        relay.say(0, PULSE, big)
+    relay.say(1, INPUT, b"\n")
+    relay.say(1, INPUT_END)
+    assert relay.over(1) == 0
+    taken = int(relay.of(1, OUTPUT).split()[-1])
+    assert taken <= INPUT_WINDOW + 2 * LARGEST + (64 << 10)  # and what the pipe holds
+
+
+def test_an_end_passes_output_that_waits(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "head -c 900000 /dev/zero; exec sleep 600")
+    relay.open(2, "sh", "-c", "read -r x; exit 5")
+    wait_for(lambda: len(relay.children()) == 2)
+    # nothing is heard meanwhile: the link is full
+    relay.say(2, INPUT, b"\n")
+    wait_for(lambda: len(relay.children()) == 1)  # reaped, so its end is told
+    relay.until(lambda: ENDED in relay.kinds(2))
+    assert len(relay.of(1, OUTPUT)) < 600_000
+    relay.until(lambda: len(relay.of(1, OUTPUT)) == 900_000)  # the others come, too
