@@ -177,6 +177,7 @@ class Serving:
         try:
             inner.connect(("127.0.0.1", port))
         except OSError:
+            inner.close()
             os.close(fd)
             return
         other = inner.detach()

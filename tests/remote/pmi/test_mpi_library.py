@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatcher.remote.pmi.mpi_library import MARK, version
+from dispatcher.remote.pmi import mpi_library
+from dispatcher.remote.pmi.mpi_library import LIMIT, MARK, Found, version
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 
 from .test_pmi_connections import PLANNED, Ranks
@@ -89,3 +92,143 @@ def test_a_library_tells_its_version() -> None:
     if not place.exists():
         pytest.skip("no MPICH in this environment: scripts/setup --dev")
     assert version(str(place)).startswith("MPICH Version:")
+
+
+def test_only_libraries_of_those_inside_are_asked_for_their_version(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi_library, "version", lambda path: f"version of {path}")
+    ranks.connections.mpis.update({0: ("PMI-1", "/b", 1), 1: ("OpenPMIx", "/b", 1)})
+    for rank in (0, 1):
+        ranks.say(rank, b"cmd=init pmi_version=1")
+    known = [["PMI-1", "/a"]]
+    assert look(ranks.connections, versions=known) == {
+        "inside": [[0, 1], [1, 2]],
+        "over": [],
+        "libraries": [
+            ["PMI-1", "/a", "version of /a"],
+            ["PMI-1", "/b", "version of /b"],
+            ["OpenPMIx", "/b", "version of /b"],
+        ],
+    }
+    assert known == [["PMI-1", "/a"]]
+    unasked = look(ranks.connections)["libraries"]
+    assert unasked == [["PMI-1", "/b", ""], ["OpenPMIx", "/b", ""]]
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The processes that were started; the agent's loop reaps them, and here the fixture."""
+    pids: list[int] = []
+    fork = os.fork
+
+    def note() -> int:
+        pid = fork()
+        if pid:
+            pids.append(pid)
+        return pid
+
+    monkeypatch.setattr(os, "fork", note)
+    yield pids
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+class Library:
+    """In the place of an MPI library, in the process that asks it."""
+
+    def __init__(self, act: Callable[[Any], None]) -> None:
+        self.act = act
+
+    def MPI_Get_library_version(self, words: Any, size: Any) -> int:
+        self.act(words)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"MPICH Version: 5.0\nMPICH Release: now", "MPICH Version: 5.0"),
+        (b"x" * (LIMIT + 50), "x" * LIMIT),
+        (b"caf\xe9", "caf\ufffd"),
+        (b"", ""),
+    ],
+)
+def test_the_first_line_of_what_it_says(
+    said: bytes, told: str, children: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(words: Any) -> None:
+        words.value = said
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(say))
+    assert version("/lib/libmpi.so") == told
+    assert len(children) == 1
+
+
+def test_a_library_that_hangs_is_not_waited_for(
+    children: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi_library, "VERSION_TIMEOUT", 0.1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(lambda words: time.sleep(600)))
+    before = len(os.listdir("/proc/self/fd"))
+    assert version("/lib/libmpi.so") == ""
+    assert len(os.listdir("/proc/self/fd")) == before
+    _, status = os.waitpid(children.pop(), 0)
+    assert os.WIFSIGNALED(status)
+
+
+def test_where_a_library_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "lib" / "openmpi").mkdir(parents=True)
+    beside = tmp_path / "lib" / "openmpi" / "libpmix.so.2"
+    beside.touch()
+    found = Found([os.getpid(), 1 << 30])
+    assert found.named("libc.so")  # of a process that runs
+    found.prefixes, found.mpi, found.pmix = [], str(tmp_path / "lib" / "libmpi.so.40"), ""
+    assert found.candidates() == [str(beside), "libpmix.so.2", "libpmix.so"]
+    found.pmix = str(tmp_path)
+    assert found.candidates()[0] == str(tmp_path)  # what the rank itself has loaded
+
+
+def test_the_nearest_library_is_the_first(tmp_path: Path) -> None:
+    """Beside the MPI, then below its prefix, then below those that the ranks name."""
+    places = [
+        "mpi/lib/libpmix.so.2", "mpi/lib/libpmix.so", "mpi/lib64/libpmix.so.2",
+        "env/lib/libpmix.so.2", "env/lib/pmix2/lib/libpmix.so.2", "env/lib/libpmix.so",
+    ]  # fmt: skip
+    for place in places:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+    found = Found([])
+    assert found.candidates() == ["libpmix.so.2", "libpmix.so"]
+    found.mpi, found.prefixes = str(tmp_path / "mpi/lib/libmpi.so.40"), [str(tmp_path / "env")] * 2
+    expected = [str(tmp_path / place) for place in places[:-1]]
+    assert found.candidates() == [*expected, "libpmix.so.2", "libpmix.so"]
+
+
+def test_what_processes_have_loaded_and_where_their_environments_are() -> None:
+    env = {"VIRTUAL_ENV": "/venv", "CONDA_PREFIX": "/conda", "HOME": "/home", "MPI_HOME_X": "/no"}
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE, env=env
+    )
+    try:
+        found = Found([process.pid])
+        while "libc.so.6" not in found.files:  # it is not yet that far
+            assert process.poll() is None
+            found = Found([process.pid])
+        assert {"/venv", "/conda"} <= set(found.prefixes)
+        assert not {"/home", "/no"} & set(found.prefixes)
+        program = os.path.realpath(sys.executable)
+        assert found.prefixes[-1] == os.path.dirname(os.path.dirname(program))
+        assert found.files["libc.so.6"].startswith("/")
+        assert all(".so" in name for name in found.files)
+        assert (found.mpi, found.pmix) == ("", "")
+    finally:
+        process.communicate(b"\n")
+
+
+def test_a_name_or_its_beginning() -> None:
+    found = Found([])
+    found.files = {"libmpi.so.40": "/b", "libmpi.so.12": "/a", "libmpich.so": "/c"}
+    assert [found.named(start) for start in ("libmpi.so.40", "libmpi", "libmpic", "libpmix")] == [
+        "/b", "/a", "/c", "",
+    ]  # fmt: skip

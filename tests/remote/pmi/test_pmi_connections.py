@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -241,3 +243,97 @@ def test_the_hook_is_placed_once_and_named_first(ranks: Ranks, tmp_path: Path) -
         env = {}
         ranks.connections.place_hook(folder, env, hook)
         assert env == {}
+
+
+def test_a_rank_that_is_dying_when_it_is_answered_is_let_go(two: Ranks) -> None:
+    os.write(two.ends[0], b"cmd=get_maxes\n")
+    os.close(two.ends.pop(0))
+    assert two.connections.read(0, 0.0) == []
+    assert set(two.connections.ends) == {1, FIRST, FIRST + 1}
+    two.say(1, b"cmd=get_maxes")
+    assert b"cmd=maxes" in two.hear(1)
+
+
+def test_nothing_said_yet_is_no_end(two: Ranks) -> None:
+    assert two.connections.read(0, 0.0) == []
+    assert 0 in two.connections.ends
+    assert not two.connections.spoken
+    two.say(0, b"cmd=get_maxes")
+    assert two.connections.spoken
+
+
+def test_who_ends_badly_is_still_waited_for(two: Ranks) -> None:
+    for rank in (0, 1):
+        two.say(rank, b"cmd=init pmi_version=1")
+    two.say(0, b"cmd=barrier_in")
+    two.hear(0)
+    assert two.connections.ended(1, 9, 0.0) == []
+    assert two.hear(0) == b""
+    assert two.connections.worlds[0].never == []
+
+
+def test_who_ends_well_is_waited_for_no_more(two: Ranks) -> None:
+    for rank in (0, 1):
+        two.say(rank, b"cmd=init pmi_version=1")
+    two.say(0, b"cmd=barrier_in")
+    two.hear(0)
+    two.connections.ended(1, 0, 0.0)
+    assert b"barrier_out" in two.hear(0)
+    two.connections.ended(FIRST + 1, 0, 0.0)
+    assert two.connections.worlds[1].never == [FIRST + 1]
+
+
+def test_each_world_is_told_of_what_it_waits_for(two: Ranks) -> None:
+    two.say(FIRST, b"cmd=init pmi_version=1")
+    os.write(two.ends[0], b"cmd=init pmi_version=1\n")
+    two.connections.read(0, 4.0)
+    assert two.connections.next_deadline() == 30.0
+    ((_, _, fields),) = two.connections.tick(31.0)
+    assert fields["never"] == [FIRST + 1]
+    assert two.connections.next_deadline() == 34.0
+    ((_, _, fields),) = two.connections.tick(34.0)
+    assert fields["never"] == [1]
+    assert two.connections.next_deadline() == math.inf
+
+
+def test_an_answer_to_nobody_is_nothing(two: Ranks) -> None:
+    for order in (
+        {"type": "pmi_answer", "rank": 7, "line": b"x"},
+        {"type": "pmi_who", "world": 9, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0},
+    ):
+        assert two.connections.replies().order(order) == []
+    assert two.connections.replies().name(7) == "7"  # it has ended
+
+
+def test_segments_that_mpi_made_are_removed_at_the_end(two: Ranks) -> None:
+    segment = Path(f"/dev/shm/mpich_shm_test_{os.getpid()}")
+    segment.write_bytes(bytes(4096))
+    text = (
+        "import mmap, sys; file = open(sys.argv[1], 'r+b'); data = mmap.mmap(file.fileno(), 0);"
+        "print(1, flush=True); sys.stdin.read()"
+    )
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", text, str(segment)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as holder:  # fmt: skip
+            assert holder.stdout is not None
+            assert holder.stdout.readline()
+            two.connections.note_segments()
+            assert two.connections.segments == set()  # nobody has spoken to PMI
+            two.say(0, b"cmd=get_maxes")
+            two.connections.note_segments()
+            assert os.fsencode(segment) in two.connections.segments
+            holder.communicate(b"")
+        two.connections.segments = {os.fsencode(segment)}
+        two.connections.remove_segments()
+        assert not segment.exists()
+    finally:
+        segment.unlink(missing_ok=True)
+
+
+def test_an_empty_path_stays_out_of_the_search(ranks: Ranks, tmp_path: Path) -> None:
+    env = {b"PYTHONPATH": b""}
+    ranks.connections.place_hook(str(tmp_path), env, b"hook")
+    assert env[b"PYTHONPATH"] == os.fsencode(tmp_path)
+    assert ranks.connections.folder == str(tmp_path)

@@ -1,289 +1,324 @@
-"""Where ranks come for PMIx: who is let in, what becomes of fences; no libpmix is needed."""
+"""The process that serves PMIx: which library, fences and aborts, the ranks' connections.
+
+The library is played; what goes over sockets is real.
+"""
 
 from __future__ import annotations
 
-import math
+import ctypes
 import os
-import select
 import socket
 import threading
-import zlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from dispatcher.remote.host import workdir
-from dispatcher.remote.pmi import mpi_library, pmix_bridge, pmix_server
-from dispatcher.remote.pmi.libpmix import INFO, RANK, STRING, DataArray, Infos
-from dispatcher.remote.pmi.pmi_connections import PmiConnections
-from dispatcher.remote.pmi.pmix_bridge import HESITATION, OUT_OF_RESOURCE, TAG, PmixBridge
+from dispatcher.remote.pmi import mpi_library, pmix_server
+from dispatcher.remote.pmi.libpmix import LoadError
+from dispatcher.remote.pmi.pmix_server import MOST_NEEDED, OUT_OF_RESOURCE, Serving
 from dispatcher.remote.protocol.frames import Decoder, control
 from dispatcher.remote.protocol.packing import unpack
 
-JOB = {
-    "name": b"kvs_7", "size": 4, "mapping": b"(vector,(0,2,2))", "patience": 30.0,
-    "pmix": [b"PMIX_SERVER_URI4"],
-}  # fmt: skip
-ORDER = {"type": "pmix", "parts": {}, "node": 0, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]]}
-FENCE = {"world": 0, "fence": "WORLD" + TAG, "epoch": 0}
+JOB = {"name": b"kvs_7", "node": 1, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]], "folder": "/f"}
+LIBRARY = "/lib/libpmix.so.2"
+
+
+class Played:
+    """In the place of ``Library``; the last one made is ``Played.made``."""
+
+    made: Played
+    version = "OpenPMIx 5.0.1"
+    port = 0
+
+    def __init__(self, path: str, tell: Callable[..., None], fenced: Callable[..., None]) -> None:
+        self.path, self.tell, self.fenced = path, tell, fenced
+        self.calls: list[Any] = []
+        Played.made = self
+
+    def begin(self, *words: Any) -> None:
+        self.calls.append(words)
+
+    def register(self, *words: Any) -> int:
+        self.calls.append(words)
+        return self.port
+
+
+class Heard:
+    """In the place of ``Answer``: what the ranks of a fence are given."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, bytes]] = []
+        self.came = threading.Event()
+
+    def give(self, status: int, data: bytes) -> None:
+        self.given.append((status, data))
+        self.came.set()
+
+
+def found(*candidates: str, mpi: str = "", **files: str) -> mpi_library.Found:
+    """What the ranks have loaded; ``candidates`` are where a libpmix is looked for."""
+    there = mpi_library.Found([])
+    there.mpi, there.files = mpi, dict(files)
+    there.candidates = lambda: list(candidates)  # type: ignore[method-assign]
+    return there
 
 
 class House:
-    """An agent's connections with two of four ranks, and who comes to its port."""
+    """A serving process as a thread; the agent's end of its socket, and libpmix's port."""
 
-    def __init__(self, place: Path) -> None:
-        self.poll = select.epoll()
-        self.connections = PmiConnections(self.poll)
-        self.connections.folder = str(place)
-        self.connections.add(dict(JOB), [0, 1])
-        self.known = [self.connections.open(rank) for rank in (0, 1)]
-        assert self.connections.listener is not None
-        self.port = self.connections.listener.getsockname()[1]
-        self.clients: list[socket.socket] = []
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.inner = socket.create_server(("127.0.0.1", 0))
+        self.inner.settimeout(10)
+        self.agent, self.link = socket.socketpair()
+        self.agent.settimeout(10)
+        self.decoder = Decoder()
+        self.come: list[dict[str, Any]] = []
+        self.open: list[socket.socket] = []
+        self.thread: threading.Thread | None = None
+        Played.port = self.inner.getsockname()[1]
 
-    def knock(self) -> socket.socket:
-        self.clients.append(socket.create_connection(("127.0.0.1", self.port), timeout=10))
-        return self.clients[-1]
+    def serving(self, there: mpi_library.Found) -> Serving:
+        return Serving(self.link.fileno(), self.listener, dict(JOB), there)
 
-    def turn(self, until: float = 10.0) -> list[Any]:
-        """What the next thing that happens at the port, or behind it, calls for."""
-        for fd, _ in self.poll.poll(until):
-            if fd in self.connections.others:
-                return self.connections.others[fd](fd, 1.0)
-        return []
-
-    def serving(self) -> tuple[PmixBridge, socket.socket]:
-        """The agent's side, as if a process served, and that process's end of their socket."""
-        assert self.connections.listener is not None
-        self.connections.knocked(self.connections.listener.fileno(), 0.0)
-        self.connections.replies().order(ORDER)  # whoever knocked has left again
-        there = self.connections.replies().bridge
-        assert there is not None
+    def run(self, there: mpi_library.Found) -> socket.socket:
+        """Serve; the first client, whose connection the agent has taken in."""
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        there.link = ours.detach()
-        self.poll.register(there.link, select.EPOLLIN)
-        self.connections.others[there.link] = there.ready
-        theirs.settimeout(10)
-        return there, theirs
+        serving, client = self.serving(there), theirs.detach()
+
+        def serve() -> None:
+            serving.run(client)
+            serving.poll.close()
+            self.link.close()  # the process would end
+            for fd in serving.across if there.pmix else [client]:
+                os.close(fd)
+
+        self.thread = threading.Thread(target=serve, daemon=True)
+        self.thread.start()
+        return self.kept(ours)
+
+    def kept(self, one: socket.socket) -> socket.socket:
+        one.settimeout(10)
+        self.open.append(one)
+        return one
+
+    def accepted(self) -> socket.socket:
+        """What libpmix has taken in next."""
+        return self.kept(self.inner.accept()[0])
+
+    def heard(self) -> dict[str, Any]:
+        """The next message to the agent."""
+        while not self.come:
+            data = self.agent.recv(1 << 16)
+            assert data, "it ended"
+            self.come += [unpack(frame.body) for frame in self.decoder.feed(data)]
+        return self.come.pop(0)
 
     def close(self) -> None:
-        for client in self.clients:
-            client.close()
-        for fd in (*self.connections.fds, *(end for end, _ in self.known)):
-            os.close(fd)
-        there = self.connections.replies().bridge
-        if there is not None:
-            if there.link in self.connections.others:
-                os.close(there.link)
-            if there.pid is not None:
-                os.waitpid(there.pid, 0)
-        if self.connections.listener is not None:
-            self.connections.listener.close()
-        self.poll.close()
+        self.agent.close()
+        if self.thread is not None:
+            self.thread.join(10)
+            assert not self.thread.is_alive()
+        for one in (*self.open, self.listener, self.inner, self.link):
+            one.close()
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    place = tmp_path / f"dispatch-test-{os.getpid()}"
-    place.mkdir()
-    house = House(place)
+def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr(pmix_server, "Library", Played)
+    monkeypatch.setenv("PMIX_MCA_gds", "")  # put back afterwards
+    house = House()
     yield house
     house.close()
-    workdir.remove(str(place))
-    assert not place.exists()
-    assert not os.path.exists(workdir.shared(str(place)))
 
 
-def heard(end: socket.socket, count: int) -> list[Any]:
-    """The next ``count`` messages to the serving process, whose ``end`` of the socket it is."""
-    decoder = Decoder()
-    messages: list[Any] = []
-    while len(messages) < count:
-        messages += [unpack(frame.body) for frame in decoder.feed(end.recv(1 << 16))]
-    return messages
+UP = {"type": "up", "mpi": "/lib/libmpi.so.40", "pmix": LIBRARY, "version": "OpenPMIx 5.0.1"}
 
 
-def test_a_rank_is_told_where_to_come(house: House) -> None:
-    place = b"kvs_7_srv.0;tcp4://127.0.0.1:%d" % house.port
-    assert [known[b"PMIX_SERVER_URI4"] for _, known in house.known] == [place] * 2
+def test_ranks_speak_with_the_library(house: House) -> None:
+    client = house.run(found(LIBRARY, mpi="/lib/libmpi.so.40"))
+    assert house.heard() == UP
+    first = house.accepted()
+    client.sendall(b"hello")
+    assert first.recv(9) == b"hello"
+    second = house.kept(socket.create_connection(house.listener.getsockname(), timeout=10))
+    inner = house.accepted()
+    inner.sendall(b"welcome")
+    assert second.recv(9) == b"welcome"
+    second.close()
+    assert inner.recv(1) == b""  # an end is passed on, too
+    first.close()
+    assert client.recv(1) == b""
 
 
-def test_what_serves_is_asked_for_once(house: House) -> None:
-    house.knock()
-    assert house.turn() == [("send", "pmix_wanted", {})]
-    house.knock()
-    assert house.turn(0.05) == []
+def test_a_stranger_is_not_let_in(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = house.run(found(LIBRARY))
+    house.accepted()
+    monkeypatch.setattr(pmix_server, "owner", lambda peer, place: os.geteuid() + 1)
+    stranger = house.kept(socket.create_connection(house.listener.getsockname(), timeout=10))
+    assert stranger.recv(1) == b""
+    monkeypatch.undo()
+    client.sendall(b"x")  # who is in stays
+    assert house.heard()["type"] == "up"
 
 
-def test_a_stranger_is_sent_away_and_nothing_begins(
+def test_without_the_librarys_port_a_connection_ends(house: House) -> None:
+    serving = house.serving(found(LIBRARY))
+    ours, theirs = socket.socketpair()
+    closed = socket.create_server(("127.0.0.1", 0))
+    port = closed.getsockname()[1]
+    closed.close()
+    serving.let_in(theirs.detach(), port)
+    assert house.kept(ours).recv(1) == b""
+    assert serving.across == {}
+    serving.poll.close()
+
+
+def test_a_fence_is_told_and_its_parts_given_together(house: House) -> None:
+    house.run(found(LIBRARY))
+    assert house.heard()["type"] == "up"
+    library, first, second = Played.made, Heard(), Heard()
+    library.fenced(first, None, b"mine")
+    library.fenced(second, [3, 2], b"")
+    assert [house.heard(), house.heard()] == [
+        {"type": "fence", "id": 1, "ranks": None, "data": b"mine"},
+        {"type": "fence", "id": 2, "ranks": [3, 2], "data": b""},
+    ]
+    words = [
+        control("part", id=1, data=b"one"), control("part", id=1, data=b"two"),
+        control("release", id=2, status=-29), control("release", id=1, status=0),
+    ]  # fmt: skip
+    house.agent.sendall(b"".join(words))
+    assert first.came.wait(10)
+    assert (first.given, second.given) == ([(0, b"onetwo")], [(-29, b"")])
+    library.tell("connected", rank=3)
+    assert house.heard() == {"type": "connected", "rank": 3}
+
+
+def test_what_a_host_brings_to_a_fence_is_bounded(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pmix_bridge, "owner", lambda peer, place: os.geteuid() + 1)
-    client = house.knock()
-    house.turn()
-    assert house.connections.replies().order(ORDER) == []
-    assert client.recv(1) == b""
-    bridge = house.connections.replies().bridge
-    assert bridge is not None
-    assert bridge.pid is None
-    house.knock()
-    assert house.turn() == []  # it still listens
-    assert bridge.pid is None
+    monkeypatch.setattr(pmix_server, "FENCE_LIMIT", 4)
+    serving, answer = house.serving(found()), Heard()
+    serving.fenced(answer, None, b"12345")  # type: ignore[arg-type]
+    assert answer.given == [(OUT_OF_RESOURCE, b"")]
+    serving.fenced(answer, None, b"1234")  # type: ignore[arg-type]
+    assert house.heard()["data"] == b"1234"
+    assert len(answer.given) == 1
+    serving.poll.close()
 
 
-@pytest.mark.parametrize("mpi", ["/some/libmpi.so.40", ""])
-def test_without_a_library_the_ranks_cannot_go_on(
-    house: House, monkeypatch: pytest.MonkeyPatch, mpi: str
-) -> None:
-    monkeypatch.setattr(mpi_library.Found, "candidates", lambda found: ["/no/libpmix.so.2"])
-    monkeypatch.setattr(mpi_library.Found, "named", lambda found, start: mpi)
-    house.knock()
-    house.turn()
-    assert house.connections.replies().order(ORDER) == []
-    ((_, kind, fields),) = house.turn()
-    if mpi:  # the rank waits for its end
-        assert (kind, fields["library"]) == ("pmix_failed", mpi)
-        assert "/no/libpmix.so.2" in fields["tried"]
-        bridge = house.connections.replies().bridge
-        assert bridge is not None
-        os.close(bridge.link)
-        del house.connections.others[bridge.link]
-    else:  # somebody who is no rank of MPI's
-        assert kind == "notice"
-        assert house.turn() == []  # its end is no news
+def test_the_end_of_the_link_is_its_end(house: House) -> None:
+    house.run(found(LIBRARY))
+    assert house.heard()["type"] == "up"
+    house.agent.shutdown(socket.SHUT_RDWR)
+    assert house.thread is not None
+    house.thread.join(10)
+    assert not house.thread.is_alive()
 
 
-def test_a_fence_goes_up_and_comes_down(house: House) -> None:
-    there, end = house.serving()
-    end.sendall(control("fence", id=5, ranks=None, data=b"mine"))
-    ((_, kind, fields),) = house.turn()
-    packet = fields.pop("keys")
-    assert (kind, fields, zlib.decompress(packet)) == ("pmi_fence", FENCE, b"mine")
-    order = {"type": "pmi_release", **FENCE, "keys": [packet, zlib.compress(b"theirs")]}
-    assert house.connections.replies().order({**order, "epoch": 1}) == []  # out of turn
-    assert house.connections.replies().order(order) == []
-    part, release = heard(end, 2)
-    assert part == {"type": "part", "id": 5, "data": b"minetheirs"}
-    assert release == {"type": "release", "id": 5, "status": 0}
-    end.sendall(control("fence", id=6, ranks=[2, 0], data=b""))
-    ((_, _, fields),) = house.turn()
-    assert (fields["fence"], fields["epoch"]) == ("0,2" + TAG, 0)
-    assert there.epochs["WORLD" + TAG] == 1
-    end.close()
+@pytest.mark.parametrize("mpi", ["", "/lib/libmpi.so.40"])
+def test_without_a_library_ranks_of_an_mpi_wait_for_their_end(house: House, mpi: str) -> None:
+    client = house.run(found(mpi=mpi))
+    assert house.heard() == {"type": "trouble", "why": "", "mpi": mpi}
+    if mpi:
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        assert house.thread is not None
+        assert house.thread.is_alive()
+    else:
+        assert house.agent.recv(1) == b""
 
 
-def test_a_process_that_does_not_read_holds_nobody_back(house: House) -> None:
-    there, end = house.serving()
-    end.sendall(control("fence", id=5, ranks=None, data=b""))
-    house.turn()
-    size = 5 << 20
-    house.connections.replies().order(
-        {"type": "pmi_release", **FENCE, "keys": [zlib.compress(bytes(size))]}
+class TestLoad:
+    def test_the_first_library_that_loads_serves(self, house: House) -> None:
+        there = found("/a.so", "/b.so", LIBRARY, "/never.so")
+        serving = house.serving(there)
+        troubles = {"/a.so": "/a.so: not there", "/b.so": "invalid ELF header"}
+
+        def opened(path: str) -> Any:
+            if path in troubles:
+                raise LoadError(troubles[path])
+            return Played(path, serving.tell, serving.fenced)
+
+        serving.opened = opened  # type: ignore[method-assign]
+        _, port = serving.load()
+        assert (port, there.pmix) == (Played.port, LIBRARY)
+        assert os.environb[b"PMIX_MCA_gds"] == b"hash"
+        assert Played.made.calls == [
+            (b"kvs_7_srv", b"/f"),
+            (b"kvs_7", [(b"a", [0, 1]), (b"b", [2, 3])], 1, b"/f"),
+        ]
+        there.candidates = lambda: list(troubles)  # type: ignore[method-assign]
+        with pytest.raises(LoadError) as caught:
+            serving.load()
+        assert str(caught.value) == "/a.so: not there; /b.so: invalid ELF header"
+        serving.poll.close()
+
+    def needing(self, *needed: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """A libpmix that needs these, one after the other; what is loaded for it."""
+        left, loaded = list(needed), list[str]()
+
+        def library(path: str, tell: Any, fenced: Any) -> Any:
+            if left:
+                raise LoadError(left.pop(0))
+            return "loaded"
+
+        def load(path: str, mode: int) -> None:
+            assert mode == ctypes.RTLD_GLOBAL
+            if path.startswith("/broken"):
+                raise OSError(path)
+            loaded.append(path)
+
+        monkeypatch.setattr(pmix_server, "Library", library)
+        monkeypatch.setattr(ctypes, "CDLL", load)
+        return loaded
+
+    def test_what_it_needs_is_taken_from_where_the_ranks_have_it(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        missing = "%s: cannot open shared object file: No such file"
+        loaded = self.needing(
+            missing % "libevent.so.2", missing % "libhwloc.so.15", monkeypatch=monkeypatch
+        )
+        files = {"libevent.so.2": "/ranks/libevent.so.2", "libhwloc.so.15": "/ranks/libhwloc.so.15"}
+        serving = house.serving(found(**files))
+        assert serving.opened(LIBRARY) == "loaded"  # type: ignore[comparison-overlap]
+        assert loaded == list(files.values())
+        serving.poll.close()
+
+    @pytest.mark.parametrize(
+        "why",
+        [
+            "libother.so.1: cannot open shared object file",  # the ranks do not have it either
+            "libbroken.so.1: cannot open shared object file",
+            "libpmix.so.2: cannot open shared object file",  # it itself
+            "no such symbol",
+        ],
     )
-    assert there.outgoing
-    end.sendall(control("connected", rank=0))
-    got: list[Any] = []
-    reader = threading.Thread(target=lambda: got.extend(heard(end, 6)))
-    reader.start()
-    while there.outgoing:
-        house.turn()
-    reader.join(10)
-    assert sum(len(message.get("data", b"")) for message in got) == size
-    assert got[-1]["type"] == "release"
-    end.close()
+    def test_what_cannot_be_had_is_told_as_it_was(
+        self, house: House, monkeypatch: pytest.MonkeyPatch, why: str
+    ) -> None:
+        loaded = self.needing(why, monkeypatch=monkeypatch)
+        files = {"libbroken.so.1": "/broken.so", "libpmix.so.2": LIBRARY}
+        serving = house.serving(found(**files))
+        with pytest.raises(LoadError, match=why):
+            serving.opened(LIBRARY)
+        assert loaded == []
+        serving.poll.close()
 
-
-@pytest.mark.parametrize("size", [0, 65 << 20])
-def test_what_other_hosts_send_is_bounded(house: House, size: int) -> None:
-    keys = [zlib.compress(bytes(size)) if size else b"no zlib"]
-    _, end = house.serving()
-    end.sendall(control("fence", id=5, ranks=None, data=b"mine"))
-    house.turn()
-    house.connections.replies().order({"type": "pmi_release", **FENCE, "keys": keys})
-    assert heard(end, 1) == [{"type": "release", "id": 5, "status": OUT_OF_RESOURCE}]
-    end.close()
-
-
-def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
-    there, end = house.serving()
-    assert house.connections.next_deadline() == math.inf
-    end.sendall(control("connected", rank=1))
-    assert house.turn() == [("mpi", 1, "", "")]
-    assert house.connections.next_deadline() == 31.0
-    assert house.connections.tick(30.0) == []
-    ((_, kind, fields),) = house.connections.tick(31.0)
-    assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [0], [])
-    assert house.connections.next_deadline() == math.inf
-    asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
-    ((_, _, fields),) = house.connections.replies().order(asked)
-    assert (fields["never"], fields["seconds"]) == ([0], 3.0)
-    there.epochs["WORLD" + TAG] = 1
-    assert house.connections.replies().order(asked) == []
-    end.close()
-
-
-def test_one_that_left_without_a_word_is_named_and_no_other(house: House) -> None:
-    there, end = house.serving()
-    end.sendall(control("connected", rank=1))
-    house.turn()
-    house.connections.ended(0, 0, 0.0)
-    assert house.connections.way == "never"
-    ((_, _, fields),) = there.who(3.0)
-    assert (fields["never"], fields["absent"]) == ([0], [])
-    ((_, _, fields),) = house.connections.tick(31.0)
-    assert fields["never"] == [0]
-    end.close()
-
-
-def test_of_several_that_may_be_missing_none_is_blamed(house: House) -> None:
-    there, end = house.serving()
-    for rank in (0, 1):
-        end.sendall(control("connected", rank=rank))
-        house.turn()
-    ((_, _, fields),) = there.who(3.0)
-    assert (fields["absent"], fields["some"]) == ([0, 1], True)
-    end.sendall(control("finalized", rank=1))
-    house.turn()
-    ((_, _, fields),) = there.who(3.0)
-    assert (fields["absent"], fields["some"]) == ([0], False)
-    end.close()
-
-
-@pytest.mark.parametrize(("words", "way"), [((), "inside"), (("finalized",), "")])
-def test_where_a_rank_stood_when_it_ended(house: House, words: tuple[str, ...], way: str) -> None:
-    there, end = house.serving()
-    for word in ("connected", *words):
-        end.sendall(control(word, rank=1))  # told, and not heard of before its end
-    house.connections.ended(1, 0, 0.0)
-    assert house.connections.way == way
-    end.sendall(control("connected", rank=0) + control("finalized", rank=0))
-    end.sendall(control("connected", rank=0))  # a session after the other
-    assert there.catch_up(1.0)
-    assert there.state.standing(0) == "inside"
-    end.close()
-
-
-def test_an_abort_waits_for_the_end_that_may_have_caused_it(house: House) -> None:
-    _, end = house.serving()
-    end.sendall(control("abort", rank=1, code=263, text="N/A"))
-    assert house.turn() == []
-    assert house.connections.tick(1.0 + HESITATION / 2) == []
-    ((_, kind, fields),) = house.connections.tick(1.0 + HESITATION)
-    assert (kind, fields["rank"], fields["code"], fields["text"]) == ("pmi_abort", 1, 7, "")
-    end.close()
-
-
-@pytest.mark.parametrize("done", [True, False])
-def test_an_end_is_told_if_ranks_still_needed_it(house: House, done: bool) -> None:
-    _, end = house.serving()
-    end.sendall(control("connected", rank=0) + (control("finalized", rank=0) if done else b""))
-    house.turn()
-    end.close()
-    told = [] if done else [("send", "pmix_failed", {"library": "", "tried": ""})]
-    assert house.turn() == told
+    def test_one_that_always_needs_more_is_given_up(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        why = "libevent.so.2: cannot open shared object file"
+        loaded = self.needing(*[why] * 99, monkeypatch=monkeypatch)
+        serving = house.serving(found(**{"libevent.so.2": "/ranks/libevent.so.2"}))
+        with pytest.raises(LoadError, match=f"{LIBRARY}: it needs too many libraries"):
+            serving.opened(LIBRARY)
+        assert len(loaded) == MOST_NEEDED
+        serving.poll.close()
 
 
 def test_bytes_cross_both_ways_whole() -> None:
@@ -324,23 +359,3 @@ def test_bytes_cross_both_ways_whole() -> None:
     for one in (listener, ours, theirs, inner, client, other):
         one.close()
     serving.poll.close()
-
-
-def test_where_a_library_is_looked_for(tmp_path: Path) -> None:
-    (tmp_path / "lib" / "openmpi").mkdir(parents=True)
-    beside = tmp_path / "lib" / "openmpi" / "libpmix.so.2"
-    beside.touch()
-    found = mpi_library.Found([os.getpid(), 1 << 30])
-    assert found.named("libc.so")  # of a process that runs
-    found.prefixes, found.mpi, found.pmix = [], str(tmp_path / "lib" / "libmpi.so.40"), ""
-    assert found.candidates() == [str(beside), "libpmix.so.2", "libpmix.so"]
-    found.pmix = str(tmp_path)
-    assert found.candidates()[0] == str(tmp_path)  # what the rank itself has loaded
-
-
-def test_values_stand_where_the_library_looks_for_them() -> None:
-    infos = Infos([(b"name", STRING, b"text"), (b"all", 39, [(b"rank", RANK, 3)])])
-    assert infos.array[0].value.type == STRING
-    assert infos.size == 2
-    inner = DataArray.from_address(infos.array[1].value.content[0])
-    assert (inner.type, inner.size) == (INFO, 1)

@@ -1,0 +1,101 @@
+"""An agent's connections with two of four ranks that want PMIx, and who comes to its port."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.remote.host import workdir
+from dispatcher.remote.pmi.pmi_connections import PmiConnections
+from dispatcher.remote.pmi.pmix_bridge import TAG, PmixBridge
+from dispatcher.remote.protocol.frames import Decoder
+from dispatcher.remote.protocol.packing import unpack
+
+JOB = {
+    "name": b"kvs_7", "size": 4, "mapping": b"(vector,(0,2,2))", "patience": 30.0,
+    "pmix": [b"PMIX_SERVER_URI4"],
+}  # fmt: skip
+ORDER = {"type": "pmix", "parts": {}, "node": 0, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]]}
+FENCE = {"world": 0, "fence": "WORLD" + TAG, "epoch": 0}
+
+
+class House:
+    """An agent's connections with two of four ranks, and who comes to its port."""
+
+    def __init__(self, place: Path) -> None:
+        self.poll = select.epoll()
+        self.connections = PmiConnections(self.poll)
+        self.connections.folder = str(place)
+        self.connections.add(dict(JOB), [0, 1])
+        self.known = [self.connections.open(rank) for rank in (0, 1)]
+        assert self.connections.listener is not None
+        self.port = self.connections.listener.getsockname()[1]
+        self.clients: list[socket.socket] = []
+
+    def knock(self) -> socket.socket:
+        self.clients.append(socket.create_connection(("127.0.0.1", self.port), timeout=10))
+        return self.clients[-1]
+
+    def turn(self, until: float = 10.0) -> list[Any]:
+        """What the next thing that happens at the port, or behind it, calls for."""
+        for fd, _ in self.poll.poll(until):
+            if fd in self.connections.others:
+                return self.connections.others[fd](fd, 1.0)
+        return []
+
+    def serving(self) -> tuple[PmixBridge, socket.socket]:
+        """The agent's side, as if a process served, and that process's end of their socket."""
+        assert self.connections.listener is not None
+        self.connections.knocked(self.connections.listener.fileno(), 0.0)
+        self.connections.replies().order(ORDER)  # whoever knocked has left again
+        there = self.connections.replies().bridge
+        assert there is not None
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        there.link = ours.detach()
+        self.poll.register(there.link, select.EPOLLIN)
+        self.connections.others[there.link] = there.ready
+        theirs.settimeout(10)
+        return there, theirs
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for fd in (*self.connections.fds, *(end for end, _ in self.known)):
+            os.close(fd)
+        there = self.connections.replies().bridge
+        if there is not None:
+            if there.link in self.connections.others:
+                os.close(there.link)
+            if there.pid is not None:
+                os.waitpid(there.pid, 0)
+        if self.connections.listener is not None:
+            self.connections.listener.close()
+        self.poll.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    place = tmp_path / f"dispatch-test-{os.getpid()}"
+    place.mkdir()
+    house = House(place)
+    yield house
+    house.close()
+    workdir.remove(str(place))
+    assert not place.exists()
+    assert not os.path.exists(workdir.shared(str(place)))
+
+
+def heard(end: socket.socket, count: int) -> list[Any]:
+    """The next ``count`` messages to the serving process, whose ``end`` of the socket it is."""
+    decoder = Decoder()
+    messages: list[Any] = []
+    while len(messages) < count:
+        messages += [unpack(frame.body) for frame in decoder.feed(end.recv(1 << 16))]
+    return messages

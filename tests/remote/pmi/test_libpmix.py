@@ -1,0 +1,312 @@
+"""What libpmix is told, and what becomes of what it says; the library itself is played."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import pytest
+
+from dispatcher.remote.pmi import libpmix
+from dispatcher.remote.pmi.libpmix import (
+    ABORT,
+    CONNECTED,
+    DATA_ARRAY,
+    FENCE,
+    FINALIZED,
+    NOT_SUPPORTED,
+    RANK,
+    STRING,
+    SUCCEEDED_AT_ONCE,
+    SUCCESS,
+    UINT16,
+    UINT32,
+    WILDCARD,
+    Answer,
+    DataArray,
+    Info,
+    Library,
+    LoadError,
+    Proc,
+    Released,
+)
+
+HOSTS = [(b"a", [0, 2]), (b"b", [1, 3, 4])]
+
+
+class Calls:
+    """Takes the calls of libpmix: their names and arguments, as numbers and bytes."""
+
+    def __init__(self, environ: tuple[bytes, ...] | None = ()) -> None:
+        self.made: list[tuple[str, Any]] = []
+        self.codes: dict[str, int] = {}
+        self.environ = environ
+        self.PMIx_Get_version = lambda: b"OpenPMIx 5.0.1 (PMIx Standard: 4.2)"
+        self.kept: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("PMIx_"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> int:
+            taken = getattr(self, "_" + name.removeprefix("PMIx_server_"), lambda *words: words)
+            self.made.append((name.removeprefix("PMIx_server_"), taken(*arguments)))
+            return self.codes.get(name, SUCCESS)
+
+        return call
+
+    def _init(self, table: Any, infos: Any, size: Any) -> Any:
+        return list(table._obj), seen(infos, size.value)
+
+    def _register_nspace(self, name: Any, ranks: Any, infos: Any, size: Any, *rest: Any) -> Any:
+        return name.value, ranks.value, seen(infos, size.value), rest
+
+    def _setup_local_support(self, name: Any, infos: Any, size: Any, *rest: Any) -> Any:
+        return name.value, infos, size.value, rest
+
+    def _register_client(self, proc: Any, user: Any, group: Any, *rest: Any) -> Any:
+        return proc._obj.namespace, proc._obj.rank, user.value, group.value, rest
+
+    def _setup_fork(self, proc: Any, environ: Any) -> Any:
+        if self.environ is not None:
+            words = (ctypes.c_char_p * (len(self.environ) + 1))(*self.environ, None)
+            first = ctypes.cast(words, ctypes.POINTER(ctypes.c_char_p))
+            size = ctypes.sizeof(ctypes.c_void_p)
+            ctypes.memmove(ctypes.addressof(environ._obj), ctypes.addressof(first), size)
+            self.kept.append(words)
+        return proc._obj.namespace, proc._obj.rank
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.made]
+
+
+def seen(infos: Any, size: int) -> list[tuple[bytes, int, Any]]:
+    """(key, type, value) of ``size`` structures as a library reads them."""
+    found: list[tuple[bytes, int, Any]] = []
+    for info in infos[:size]:
+        content: Any = info.value.content[0]
+        if info.value.type == STRING:
+            content = ctypes.string_at(content)
+        elif info.value.type == DATA_ARRAY:
+            inner = DataArray.from_address(content)
+            assert inner.type == libpmix.INFO
+            content = seen((Info * inner.size).from_address(inner.array), inner.size)
+        found.append((info.key, info.value.type, content))
+    return found
+
+
+class Told:
+    """A ``Library`` over ``calls``, and what it told."""
+
+    def __init__(self, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.fences: list[tuple[Answer, list[int] | None, bytes]] = []
+
+        def load(path: str, mode: int) -> Calls:
+            assert (path, mode) == ("/lib/libpmix.so.2", ctypes.RTLD_GLOBAL)
+            return calls
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ctypes, "CDLL", load)
+            self.library = Library(
+                "/lib/libpmix.so.2",
+                lambda type, **fields: self.events.append((type, fields)),
+                lambda *fence: self.fences.append(fence),
+            )
+        self.library.namespace = b"kvs_7"
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls((b"HOME=/", b"PMIX_SERVER_URI41=kvs_7_srv.0;tcp4://127.0.0.1:4711"))
+
+
+@pytest.fixture
+def told(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Told:
+    return Told(calls, monkeypatch)
+
+
+def proc(rank: int, namespace: bytes = b"kvs_7") -> Any:
+    return (Proc * 1)(Proc(namespace, rank))
+
+
+def test_it_listens_under_a_name_with_its_files_in_a_folder(told: Told, calls: Calls) -> None:
+    assert told.library.version == "OpenPMIx 5.0.1"
+    told.library.begin(b"kvs_7_srv", b"/folder")
+    ((name, (table, infos)),) = calls.made
+    assert name == "init"
+    assert infos == [
+        (b"pmix.srvr.tmpdir", STRING, b"/folder"),
+        (b"pmix.sys.tmpdir", STRING, b"/folder"),
+        (b"pmix.srv.nspace", STRING, b"kvs_7_srv"),
+        (b"pmix.srv.rank", RANK, 0),
+    ]
+    ours = [place for place, function in enumerate(table) if function]
+    assert ours == [CONNECTED, FINALIZED, ABORT, FENCE]
+    assert len(table) == libpmix.N_FUNCTIONS
+
+
+def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
+    assert told.library.register(b"kvs_8", HOSTS, 1, b"/folder") == 4711
+    assert told.library.namespace == b"kvs_8"
+    (_, (name, ranks, infos, rest)), support, *clients, fork = calls.made
+    assert (name, ranks, rest) == (b"kvs_8", 3, (None, None))
+    assert support == ("setup_local_support", (b"kvs_8", None, 0, (None, None)))
+    ids = (os.getuid(), os.getgid(), (None, None, None))
+    assert clients == [("register_client", (b"kvs_8", rank, *ids)) for rank in (1, 3, 4)]
+    assert fork == ("setup_fork", (b"kvs_8", 1))
+    assert infos[:16] == [
+        (b"pmix.jobid", STRING, b"kvs_8"),
+        (b"pmix.univ.size", UINT32, 5),
+        (b"pmix.job.size", UINT32, 5),
+        (b"pmix.max.size", UINT32, 5),
+        (b"pmix.job.napps", UINT32, 1),
+        (b"pmix.num.nodes", UINT32, 2),
+        (b"pmix.nmap", STRING, b"raw:a,b"),
+        (b"pmix.pmap", STRING, b"raw:0,2;1,3,4"),
+        (b"pmix.local.size", UINT32, 3),
+        (b"pmix.node.size", UINT32, 3),
+        (b"pmix.lpeers", STRING, b"1,3,4"),
+        (b"pmix.lldr", RANK, 1),
+        (b"pmix.tmpdir", STRING, b"/folder"),
+        (b"pmix.nsdir", STRING, b"/folder"),
+        (b"pmix.hname", STRING, b"b"),
+        (b"pmix.nodeid", UINT32, 1),
+    ]
+    places = [(0, 0, b"a", 0), (1, 1, b"b", 0), (2, 0, b"a", 1), (3, 1, b"b", 1), (4, 1, b"b", 2)]
+    assert infos[16:] == [
+        (
+            b"pmix.pdata",
+            DATA_ARRAY,
+            [
+                (b"pmix.rank", RANK, rank),
+                (b"pmix.appnum", UINT32, 0),
+                (b"pmix.lrank", UINT16, local),
+                (b"pmix.nrank", UINT16, local),
+                (b"pmix.grank", RANK, rank),
+                (b"pmix.apprank", RANK, rank),
+                (b"pmix.nodeid", UINT32, node),
+                (b"pmix.hname", STRING, host),
+            ],
+        )
+        for rank, node, host, local in places
+    ]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [None, (), (b"HOME=/",), (b"PMIX_SERVER_URI2=a;tcp6://[::1]:1",), (b"OTHER=tcp4://h:2",)],
+)
+def test_without_a_port_it_is_of_no_use(
+    environ: tuple[bytes, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(Calls(environ), monkeypatch)
+    with pytest.raises(LoadError, match="it told no port"):
+        told.library.register(b"kvs", HOSTS, 0, b"/folder")
+
+
+@pytest.mark.parametrize(
+    ("call", "before"),
+    [("register_nspace", 1), ("setup_local_support", 2), ("register_client", 3), ("setup_fork", 5)],
+)
+def test_the_first_call_that_fails_is_named(
+    told: Told, calls: Calls, call: str, before: int
+) -> None:
+    calls.codes["PMIx_server_" + call] = -31
+    with pytest.raises(LoadError, match=f"PMIx_server_{call}: -31"):
+        told.library.register(b"kvs", HOSTS, 0, b"/folder")
+    assert len(calls.made) == before
+
+
+def test_what_has_succeeded_at_once_has_succeeded(told: Told, calls: Calls) -> None:
+    calls.codes["PMIx_server_init"] = SUCCEEDED_AT_ONCE
+    told.library.begin(b"kvs_srv", b"/folder")
+    assert calls.names == ["init"]
+    calls.codes["PMIx_server_init"] = -1
+    with pytest.raises(LoadError, match="PMIx_server_init: -1"):
+        told.library.begin(b"kvs_srv", b"/folder")
+
+
+@pytest.mark.parametrize("missing", ["PMIx_Get_version", "PMIx_server_register_nspace"])
+def test_another_library_is_none(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        def __init__(self) -> None:
+            if missing != "PMIx_Get_version":
+                self.PMIx_Get_version = lambda: b"1"
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda path, mode: Other())
+    with pytest.raises(LoadError, match=missing):
+        Library("/lib/other.so", lambda: None, lambda *_: None)
+
+
+def test_a_library_that_is_not_there(tmp_path: Any) -> None:
+    absent = str(tmp_path / "libpmix.so.2")
+    with pytest.raises(LoadError, match=absent):
+        Library(absent, lambda: None, lambda *_: None)
+
+
+def test_ranks_come_and_go(told: Told) -> None:
+    functions = told.library.functions
+    assert functions[CONNECTED](proc(3), None, None, None) == SUCCEEDED_AT_ONCE
+    assert functions[FINALIZED](proc(3), None, None, None) == SUCCEEDED_AT_ONCE
+    assert told.events == [("connected", {"rank": 3}), ("finalized", {"rank": 3})]
+
+
+@pytest.mark.parametrize(
+    ("said", "text"), [(None, ""), (b"why \xff", "why \ufffd"), (b"x" * 1001, "x" * 1000)]
+)
+def test_an_abort_is_told_in_its_words(told: Told, said: bytes | None, text: str) -> None:
+    abort = told.library.functions[ABORT]
+    assert abort(proc(2), None, 7, said, None, 0, None, None) == SUCCESS
+    assert told.events == [("abort", {"rank": 2, "code": 7, "text": text})]
+
+
+def fence(told: Told, procs: list[tuple[bytes, int]], data: bytes | None) -> int:
+    """What the library is answered for a fence of ``procs``; it owns a copy of ``data``."""
+    members = (Proc * len(procs))(*(Proc(*one) for one in procs))
+    memory = None
+    if data is not None:
+        memory = libpmix._libc.malloc(max(1, len(data)))
+        ctypes.memmove(memory, data, len(data))
+    size = 0 if data is None else len(data)
+    answer: int = told.library.functions[FENCE](members, len(procs), None, 0, memory, size, 1, 2)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("ranks", "known", "data"),
+    [
+        ([4, 1], [4, 1], b"blob\0"),
+        ([WILDCARD], None, b""),
+        ([1, 0xFFFFFFFE], None, None),
+        ([WILDCARD - 1], [WILDCARD - 1], b"x"),
+    ],
+)
+def test_a_fence_brings_what_its_ranks_contribute(
+    told: Told, ranks: list[int], known: list[int] | None, data: bytes | None
+) -> None:
+    assert fence(told, [(b"kvs_7", rank) for rank in ranks], data) == SUCCESS
+    ((_, members, blob),) = told.fences
+    assert (members, blob) == (known, data or b"")
+
+
+def test_fences_of_other_jobs_are_not_served(told: Told) -> None:
+    assert fence(told, [(b"kvs_7", 0), (b"kvs_8", 0)], None) == NOT_SUPPORTED
+    assert told.fences == []
+
+
+@pytest.mark.parametrize("data", [b"", b"all that came\0"])
+def test_an_answer_gives_its_own_copy_of_the_data(data: bytes) -> None:
+    given: list[Any] = []
+
+    def released(status: int, memory: int, size: int, argument: int, free: int, own: int) -> None:
+        given.append((status, ctypes.string_at(memory, size), argument, memory == own))
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(free)(own)  # as the library does
+
+    function = Released(released)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    Answer(address, 99).give(-29, data)
+    assert given == [(-29, data, 99, True)]

@@ -1,0 +1,271 @@
+"""Where ranks come for PMIx: who is let in, what becomes of fences; no libpmix is needed."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from typing import Any
+
+import pytest
+
+from dispatcher.remote.host import workdir
+from dispatcher.remote.pmi import mpi_library, pmix_bridge, pmix_server
+from dispatcher.remote.pmi.pmix_bridge import HESITATION, TAG
+from dispatcher.remote.protocol.frames import HEADER, control
+
+from .conftest import FENCE, ORDER, House
+
+
+def test_a_rank_is_told_where_to_come(house: House) -> None:
+    place = b"kvs_7_srv.0;tcp4://127.0.0.1:%d" % house.port
+    assert [known[b"PMIX_SERVER_URI4"] for _, known in house.known] == [place] * 2
+
+
+def test_what_serves_is_asked_for_once(house: House) -> None:
+    house.knock()
+    assert house.turn() == [("send", "pmix_wanted", {})]
+    house.knock()
+    assert house.turn(0.05) == []
+
+
+def test_a_stranger_is_sent_away_and_nothing_begins(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pmix_bridge, "owner", lambda peer, place: os.geteuid() + 1)
+    client = house.knock()
+    house.turn()
+    assert house.connections.replies().order(ORDER) == []
+    assert client.recv(1) == b""
+    bridge = house.connections.replies().bridge
+    assert bridge is not None
+    assert bridge.pid is None
+    house.knock()
+    assert house.turn() == []  # it still listens
+    assert bridge.pid is None
+
+
+@pytest.mark.parametrize("mpi", ["/some/libmpi.so.40", ""])
+def test_without_a_library_the_ranks_cannot_go_on(
+    house: House, monkeypatch: pytest.MonkeyPatch, mpi: str
+) -> None:
+    monkeypatch.setattr(mpi_library.Found, "candidates", lambda found: ["/no/libpmix.so.2"])
+    monkeypatch.setattr(mpi_library.Found, "named", lambda found, start: mpi)
+    house.knock()
+    house.turn()
+    assert house.connections.replies().order(ORDER) == []
+    ((_, kind, fields),) = house.turn()
+    if mpi:  # the rank waits for its end
+        assert (kind, fields["library"]) == ("pmix_failed", mpi)
+        assert "/no/libpmix.so.2" in fields["tried"]
+        bridge = house.connections.replies().bridge
+        assert bridge is not None
+        os.close(bridge.link)
+        del house.connections.others[bridge.link]
+    else:  # somebody who is no rank of MPI's
+        assert kind == "notice"
+        assert house.turn() == []  # its end is no news
+
+
+def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
+    there, end = house.serving()
+    assert house.connections.next_deadline() == math.inf
+    end.sendall(control("connected", rank=1))
+    assert house.turn() == [("mpi", 1, "", "")]
+    assert house.connections.next_deadline() == 31.0
+    assert house.connections.tick(30.0) == []
+    ((_, kind, fields),) = house.connections.tick(31.0)
+    assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [0], [])
+    assert house.connections.next_deadline() == math.inf
+    asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
+    ((_, _, fields),) = house.connections.replies().order(asked)
+    assert (fields["never"], fields["seconds"]) == ([0], 3.0)
+    there.epochs["WORLD" + TAG] = 1
+    assert house.connections.replies().order(asked) == []
+    end.close()
+
+
+def test_one_that_left_without_a_word_is_named_and_no_other(house: House) -> None:
+    there, end = house.serving()
+    end.sendall(control("connected", rank=1))
+    house.turn()
+    house.connections.ended(0, 0, 0.0)
+    assert house.connections.way == "never"
+    ((_, _, fields),) = there.who(3.0)
+    assert (fields["never"], fields["absent"]) == ([0], [])
+    ((_, _, fields),) = house.connections.tick(31.0)
+    assert fields["never"] == [0]
+    end.close()
+
+
+def test_of_several_that_may_be_missing_none_is_blamed(house: House) -> None:
+    there, end = house.serving()
+    for rank in (0, 1):
+        end.sendall(control("connected", rank=rank))
+        house.turn()
+    ((_, _, fields),) = there.who(3.0)
+    assert (fields["absent"], fields["some"]) == ([0, 1], True)
+    end.sendall(control("finalized", rank=1))
+    house.turn()
+    ((_, _, fields),) = there.who(3.0)
+    assert (fields["absent"], fields["some"]) == ([0], False)
+    end.close()
+
+
+@pytest.mark.parametrize(("words", "way"), [((), "inside"), (("finalized",), "")])
+def test_where_a_rank_stood_when_it_ended(house: House, words: tuple[str, ...], way: str) -> None:
+    there, end = house.serving()
+    for word in ("connected", *words):
+        end.sendall(control(word, rank=1))  # told, and not heard of before its end
+    house.connections.ended(1, 0, 0.0)
+    assert house.connections.way == way
+    end.sendall(control("connected", rank=0) + control("finalized", rank=0))
+    end.sendall(control("connected", rank=0))  # a session after the other
+    assert there.catch_up(1.0)
+    assert there.state.standing(0) == "inside"
+    end.close()
+
+
+def test_an_abort_waits_for_the_end_that_may_have_caused_it(house: House) -> None:
+    _, end = house.serving()
+    end.sendall(control("abort", rank=1, code=263, text="N/A"))
+    assert house.turn() == []
+    assert house.connections.tick(1.0 + HESITATION / 2) == []
+    ((_, kind, fields),) = house.connections.tick(1.0 + HESITATION)
+    assert (kind, fields["rank"], fields["code"], fields["text"]) == ("pmi_abort", 1, 7, "")
+    end.close()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_an_end_is_told_if_ranks_still_needed_it(house: House, done: bool) -> None:
+    _, end = house.serving()
+    end.sendall(control("connected", rank=0) + (control("finalized", rank=0) if done else b""))
+    house.turn()
+    end.close()
+    told = [] if done else [("send", "pmix_failed", {"library": "", "tried": ""})]
+    assert house.turn() == told
+
+
+class Played:
+    """In the place of libpmix, in the process that serves; listens at ``port``."""
+
+    version = ""
+    port = 0
+
+    def __init__(self, path: str, tell: Any, fenced: Any) -> None:
+        assert path == "/some/libpmix.so.2"
+
+    def begin(self, name: bytes, folder: bytes) -> None:
+        self.version = f"{name!r} in {folder!r}"
+
+    def register(self, *words: Any) -> int:
+        self.version += f", {words!r}"
+        return self.port
+
+
+def test_a_process_serves_who_has_come_and_who_comes_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi_library.Found, "candidates", lambda found: ["/some/libpmix.so.2"])
+    monkeypatch.setattr(pmix_server, "Library", Played)
+    inner = socket.create_server(("127.0.0.1", 0))
+    inner.settimeout(10)
+    monkeypatch.setattr(Played, "port", inner.getsockname()[1])
+    client = house.knock()
+    house.turn()
+    assert house.connections.replies().order({**ORDER, "node": 1}) == []
+    bridge = house.connections.replies().bridge
+    assert bridge is not None
+    assert bridge.pid
+    assert house.connections.serving() == bridge.pid
+    house.turn()  # it is up
+    folder = str(house.connections.folder)
+    place = os.fsencode(folder) + b"/pmix"
+    hosts = [(b"a", [0, 1]), (b"b", [2, 3])]
+    words = f"{b'kvs_7_srv'!r} in {place!r}, {(b'kvs_7', hosts, 1, place)!r}"
+    assert bridge.served == f"{words} (/some/libpmix.so.2)"
+    assert os.getsid(bridge.pid) == bridge.pid
+    for made in (folder + "/pmix", workdir.shared(folder)):
+        assert os.stat(made).st_mode & 0o777 == 0o700
+    first, _ = inner.accept()
+    client.sendall(b"hello")
+    assert first.recv(9) == b"hello"
+    house.knock().sendall(b"later")
+    second, _ = inner.accept()
+    assert second.recv(9) == b"later"
+    for one in (first, second, inner):
+        one.close()
+
+
+def test_without_a_folder_it_cannot_be_served(house: House) -> None:
+    place, house.connections.folder = house.connections.folder, None
+    house.knock()
+    house.turn()
+    ((_, kind, fields),) = house.connections.replies().order(ORDER)
+    assert kind == "pmix_failed"
+    assert "no folder can be made for its files" in fields["tried"]
+    house.connections.folder = place
+
+
+def test_what_was_not_asked_for_begins_nothing(house: House) -> None:
+    assert house.connections.listener is not None
+    listener, house.connections.listener = house.connections.listener, None
+    assert house.connections.replies().order(ORDER) == []
+    assert house.connections.replies().bridge is None
+    house.connections.listener = listener
+    assert house.connections.serving() == 0
+
+
+def test_nobody_is_missing_where_all_are_through(house: House) -> None:
+    there, end = house.serving()
+    for rank in (0, 1):
+        end.sendall(control("connected", rank=rank) + control("finalized", rank=rank))
+        house.turn()
+    assert there.who(1.0) == []
+    assert house.connections.next_deadline() == 31.0  # from the first that came
+    assert house.connections.tick(31.0) == []
+    assert house.connections.next_deadline() == math.inf
+    end.close()
+
+
+def test_each_abort_has_its_time(house: House) -> None:
+    there, end = house.serving()
+    end.sendall(control("abort", rank=1, code=-1, text="why"))
+    house.turn()
+    there.aborts[0] = (5.0, there.aborts[0][1])
+    end.sendall(control("abort", rank=0, code=1, text=""))
+    house.turn()
+    there.aborts[1] = (7.0, there.aborts[1][1])
+    there.tick(0.0)
+    assert house.connections.next_deadline() == 5.0
+    ((_, _, fields),) = house.connections.tick(6.0)
+    assert (fields["rank"], fields["code"], fields["text"]) == (1, 255, "why")
+    assert house.connections.next_deadline() == 7.0
+    assert [action[2]["rank"] for action in house.connections.tick(7.0)] == [0]
+    assert house.connections.next_deadline() == math.inf
+    end.close()
+
+
+def test_a_rank_is_looked_at_when_it_first_connects(house: House) -> None:
+    there, end = house.serving()
+    end.sendall(control("up", mpi="/lib/libmpi.so.40", pmix="/lib/libpmix.so.2", version="5.0"))
+    end.sendall(control("connected", rank=0))
+    wanted = ("mpi", 0, "5.0 (/lib/libpmix.so.2)", "/lib/libmpi.so.40")
+    assert house.turn() == [wanted]
+    house.connections.mpis[0] = ("5.0", "/lib/libmpi.so.40", 7)
+    end.sendall(control("connected", rank=0))
+    assert house.turn() == []
+    assert there.due == 31.0
+    end.close()
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.0\r\n\r\n", HEADER.pack(1, 0, 0, 0, 1) + b"?"])
+def test_one_that_says_what_is_no_message_counts_as_ended(house: House, said: bytes) -> None:
+    _, end = house.serving()
+    end.sendall(control("connected", rank=0))
+    house.turn()
+    end.sendall(said)
+    assert house.turn() == [("send", "pmix_failed", {"library": "", "tried": ""})]
+    assert house.turn(0.01) == []
+    assert end.recv(1) == b""
+    end.close()

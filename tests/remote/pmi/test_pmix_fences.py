@@ -1,0 +1,141 @@
+"""PMIx's fences on their way through the agent: up as one packet, down in parts, bounded."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import zlib
+from typing import Any
+
+import pytest
+
+from dispatcher.remote.pmi import pmix_bridge
+from dispatcher.remote.pmi.pmix_bridge import OUT_OF_RESOURCE, TAG
+from dispatcher.remote.protocol.frames import control
+
+from .conftest import FENCE, House, heard
+
+
+def test_a_fence_goes_up_and_comes_down(house: House) -> None:
+    there, end = house.serving()
+    end.sendall(control("fence", id=5, ranks=None, data=b"mine"))
+    ((_, kind, fields),) = house.turn()
+    packet = fields.pop("keys")
+    assert (kind, fields, zlib.decompress(packet)) == ("pmi_fence", FENCE, b"mine")
+    order = {"type": "pmi_release", **FENCE, "keys": [packet, zlib.compress(b"theirs")]}
+    assert house.connections.replies().order({**order, "epoch": 1}) == []  # out of turn
+    assert house.connections.replies().order(order) == []
+    part, release = heard(end, 2)
+    assert part == {"type": "part", "id": 5, "data": b"minetheirs"}
+    assert release == {"type": "release", "id": 5, "status": 0}
+    end.sendall(control("fence", id=6, ranks=[2, 0], data=b""))
+    ((_, _, fields),) = house.turn()
+    assert (fields["fence"], fields["epoch"]) == ("0,2" + TAG, 0)
+    assert there.epochs["WORLD" + TAG] == 1
+    end.close()
+
+
+def test_a_process_that_does_not_read_holds_nobody_back(house: House) -> None:
+    there, end = house.serving()
+    end.sendall(control("fence", id=5, ranks=None, data=b""))
+    house.turn()
+    size = 5 << 20
+    house.connections.replies().order(
+        {"type": "pmi_release", **FENCE, "keys": [zlib.compress(bytes(size))]}
+    )
+    assert there.outgoing
+    end.sendall(control("connected", rank=0))
+    got: list[Any] = []
+    reader = threading.Thread(target=lambda: got.extend(heard(end, 6)))
+    reader.start()
+    while there.outgoing:
+        house.turn()
+    reader.join(10)
+    assert sum(len(message.get("data", b"")) for message in got) == size
+    assert got[-1]["type"] == "release"
+    end.close()
+
+
+@pytest.mark.parametrize("size", [0, 65 << 20])
+def test_what_other_hosts_send_is_bounded(house: House, size: int) -> None:
+    keys = [zlib.compress(bytes(size)) if size else b"no zlib"]
+    _, end = house.serving()
+    end.sendall(control("fence", id=5, ranks=None, data=b"mine"))
+    house.turn()
+    house.connections.replies().order({"type": "pmi_release", **FENCE, "keys": keys})
+    assert heard(end, 1) == [{"type": "release", "id": 5, "status": OUT_OF_RESOURCE}]
+    end.close()
+
+
+def test_fences_of_pmi_1_are_not_its_affair(house: House) -> None:
+    there, end = house.serving()
+    for kind in ("pmi_release", "pmi_who"):
+        order = {"type": kind, **FENCE, "fence": "WORLD:0", "keys": [], "seconds": 1.0}
+        assert there.order(order) is None
+    end.close()
+
+
+def released(end: socket.socket, id: int, status: int) -> None:
+    assert heard(end, 1) == [{"type": "release", "id": id, "status": status}]
+
+
+def test_a_fence_that_cannot_be_sent_lets_its_ranks_out(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, end = house.serving()
+    data = os.urandom(100)
+    size = len(zlib.compress(data, 1))
+    monkeypatch.setattr(pmix_bridge, "PACKET_LIMIT", size - 1)
+    end.sendall(control("fence", id=1, ranks=None, data=data))
+    ((_, kind, fields),) = house.turn()
+    assert (kind, fields["text"]) == ("notice", f"MPI: a fence of {size} bytes cannot be sent")
+    released(end, 1, OUT_OF_RESOURCE)
+    monkeypatch.setattr(pmix_bridge, "PACKET_LIMIT", size)
+    end.sendall(control("fence", id=2, ranks=[3, 2, 1, 0, 0], data=data))
+    ((_, kind, fields),) = house.turn()
+    assert (kind, fields["fence"], fields["epoch"]) == ("pmi_fence", "WORLD" + TAG, 0)
+    end.sendall(control("fence", id=3, ranks=None, data=b""))  # the one before is not over
+    assert house.turn()[0][1] == "notice"
+    released(end, 3, OUT_OF_RESOURCE)
+    end.close()
+
+
+@pytest.mark.parametrize(("sizes", "status"), [((5, 4), 0), ((5, 5), OUT_OF_RESOURCE), ((), 0)])
+def test_all_that_a_fence_brings_is_bounded(
+    house: House, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], status: int
+) -> None:
+    monkeypatch.setattr(pmix_bridge, "FENCE_LIMIT", 10)
+    monkeypatch.setattr(pmix_bridge, "PORTION", 4)
+    _, end = house.serving()
+    end.sendall(control("fence", id=1, ranks=[1, 2], data=b""))
+    ((_, _, fields),) = house.turn()
+    assert fields["fence"] == "1,2" + TAG
+    keys = [zlib.compress(b"x" * size) for size in sizes]
+    order = {"type": "pmi_release", **FENCE, "fence": "1,2" + TAG, "keys": keys}
+    assert house.connections.replies().order(order) == []
+    assert house.connections.replies().order(order) == []  # once is enough
+    parts = [b"xxxx", b"xxxx", b"x"] if sizes and not status else []
+    found = heard(end, len(parts) + 1)
+    assert [message["data"] for message in found[:-1]] == parts
+    assert found[-1] == {"type": "release", "id": 1, "status": status}
+    end.sendall(control("fence", id=2, ranks=[1, 2], data=b""))
+    ((_, _, fields),) = house.turn()
+    assert fields["epoch"] == 1
+    end.close()
+
+
+def test_who_is_asked_for_of_a_fence_that_waits_here_is_nobody(house: House) -> None:
+    _, end = house.serving()
+    asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
+    end.sendall(control("connected", rank=0) + control("connected", rank=1))
+    house.turn()
+    assert len(house.connections.replies().order(asked)) == 1
+    end.sendall(control("fence", id=1, ranks=None, data=b""))
+    house.turn()
+    assert house.connections.replies().order(asked) == []
+    order = {"type": "pmi_release", **FENCE, "keys": []}
+    house.connections.replies().order(order)
+    assert house.connections.replies().order(asked) == []
+    assert len(house.connections.replies().order({**asked, "epoch": 1})) == 1
+    end.close()
