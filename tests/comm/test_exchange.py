@@ -1,12 +1,20 @@
-"""A record brings its payload, or raises what the other rank said."""
+"""A record brings its payload, or raises what the other rank said; all ranks get one verdict."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.comm import CommError, NcclError, RollCallError, errors, exchange
+from dispatcher.comm.exchange import Exchange, Pause
+
+from .fake_mpi import Mpi, together
 
 
 @given(st.binary(max_size=300))
@@ -63,3 +71,279 @@ def test_garbage_is_no_record(text: bytes) -> None:
 def test_a_record_cut_short_is_no_record() -> None:
     with pytest.raises(CommError, match="2 bytes came of 3"):
         exchange.open_record(exchange.ok(b"abc")[:-1])
+
+
+@pytest.mark.parametrize("change", [(0, b"x"), (4, b"\2"), (5, b"\2"), (9, b"\1")])
+def test_another_head_is_no_record(change: tuple[int, bytes]) -> None:
+    at, byte = change
+    text = exchange.ok(b"")
+    with pytest.raises(CommError):
+        exchange.open_record(text[:at] + byte + text[at + 1 :])
+    assert exchange.open_record(text) == b""
+    for size in range(exchange.HEADER.size):
+        with pytest.raises(CommError, match=f"{size} bytes are no header"):
+            exchange.length(text[:size])
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are not there are not waited for long."""
+    monkeypatch.setattr(exchange, "_SETTLE", 0.1)
+
+
+def until_sent(mpi: Mpi, to: int, count: int = 1) -> None:
+    """Wait until ``count`` messages were sent to a rank."""
+    end = time.monotonic() + 20
+    while len([one for one in mpi.tags if one[1] == to]) < count:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def verdicts(results: list[Any]) -> set[tuple[Any, ...]]:
+    """The errors that ranks raised, as what they say."""
+    assert all(isinstance(error, CommError) and error.shared for error in results), results
+    return {(type(e), e.message, e.hint, e.code, e.missing) for e in results}
+
+
+class TestAssemble:
+    def test_each_gets_its_answer_once_all_have_reported(self) -> None:
+        def work(ranks: Exchange) -> bytes:
+            mine = b"%d" % ranks.rank * 3
+            return ranks.assemble("x", 20, step=lambda: mine, answer=lambda all: all[::-1])
+
+        assert together(4, work) == [b"333", b"222", b"111", b"000"]
+
+    def test_without_an_answer_it_is_empty(self) -> None:
+        assert together(3, lambda ranks: ranks.assemble("x", 20)) == [b""] * 3
+
+    @pytest.mark.parametrize("slow", [0, 1])
+    def test_a_step_is_called_until_it_reports(self, slow: int) -> None:
+        calls = [0, 0]
+
+        def work(ranks: Exchange) -> bytes:
+            def step() -> bytes | None:
+                calls[ranks.rank] += 1
+                late = ranks.rank == slow and calls[slow] < 5
+                return None if late else b"%d" % ranks.rank
+
+            return ranks.assemble("x", 20, step=step, answer=lambda all: [b",".join(all)] * 2)
+
+        assert together(2, work) == [b"0,1"] * 2
+        assert calls[slow] == 5
+        assert calls[1 - slow] == 1
+
+    @pytest.mark.parametrize("bad", [0, 1, 2])
+    def test_the_first_failure_is_everybodys_while_others_are_at_their_step(self, bad: int) -> None:
+        def work(ranks: Exchange) -> bytes:
+            def step() -> bytes | None:
+                if ranks.rank == bad:
+                    raise NcclError("comm: nccl: broken", code=3, hint="mend it")
+                return None  # for ever
+
+            return ranks.assemble("x", 60, step=step)
+
+        message = f"rank {bad} on h: nccl: broken"
+        assert verdicts(together(3, work)) == {(NcclError, message, "mend it", 3, ())}
+
+    def test_an_answer_that_fails_is_everybodys_reason(self) -> None:
+        def answer(reports: list[bytes]) -> list[bytes]:
+            raise errors.GroupError(f"comm: {reports}")
+
+        def work(ranks: Exchange) -> bytes:
+            return ranks.assemble("x", 20, step=lambda: b"%d" % ranks.rank, answer=answer)
+
+        wanted = (errors.GroupError, "comm: [b'0', b'1', b'2']", None, 0, ())
+        assert verdicts(together(3, work)) == {wanted}
+
+    def test_those_who_do_not_come_are_named_by_those_who_did(self) -> None:
+        mpi = Mpi(4)
+
+        def work(ranks: Exchange) -> bytes:
+            ranks.hosts = {1: "h1", 3: "h3"}
+            if ranks.rank in (1, 3):
+                return b"absent"
+            if ranks.rank == 0:
+                until_sent(mpi, 0)
+            return ranks.assemble("roll call", 0.05, step=lambda: b"x", hint="look there")
+
+        first, _, third, _ = together(4, work, mpi)
+        message = "comm: roll call: rank 1 on h1; rank 3 on h3 did not come within 0.05 s"
+        assert verdicts([first, third]) == {(RollCallError, message, "look there", 0, (1, 3))}
+
+    def test_words_for_those_who_do_not_come(self) -> None:
+        def missing(absent: list[int], reports: dict[int, bytes]) -> str:
+            return f"{absent} of {sorted(reports.items())}"
+
+        mpi = Mpi(3)
+
+        def work(ranks: Exchange) -> bytes:
+            if ranks.rank == 1:
+                return b""
+            if ranks.rank == 0:
+                until_sent(mpi, 0)
+            return ranks.assemble("x", 0.05, step=lambda: b"%d" % ranks.rank, missing=missing)
+
+        first, _, third = together(3, work, mpi)
+        message = "comm: x: [1] of [(0, b'0'), (2, b'2')] did not come within 0.05 s"
+        assert verdicts([first, third]) == {(RollCallError, message, None, 0, (1,))}
+
+    def test_one_that_is_late_hears_the_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(exchange, "_SETTLE", 20.0)
+
+        mpi = Mpi(2)
+
+        def work(ranks: Exchange) -> bytes:
+            if ranks.rank == 1:
+                until_sent(mpi, 1)
+            return ranks.assemble("x", 0.05)
+
+        message = "comm: x: rank 1 on an unknown host did not come within 0.05 s"
+        began = time.monotonic()
+        assert verdicts(together(2, work, mpi)) == {(RollCallError, message, None, 0, (1,))}
+        assert time.monotonic() - began < 15  # once it has heard, nobody waits on
+
+    def test_without_rank_0_there_is_no_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(exchange, "_MARGIN", 0.1)
+
+        def work(ranks: Exchange) -> bytes:
+            return ranks.assemble("x", 0.05) if ranks.rank else b""
+
+        for error in together(3, work)[1:]:
+            assert isinstance(error, RollCallError)
+            assert error.message == "comm: x: rank 0 gave no verdict within 0.05 s"
+            assert (error.missing, error.shared) == ((0,), False)
+
+    def test_a_late_word_of_one_step_is_none_of_the_next(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A failure is everybody's at once, so reports of it may still come in the next."""
+        monkeypatch.setattr(exchange, "_SETTLE", 20.0)
+
+        def work(ranks: Exchange) -> list[bytes]:
+            found = []
+            for turn in range(6):
+                try:
+                    found.append(ranks.assemble("x", 20, step=partial(step, turn)))
+                except NcclError as error:
+                    found.append(error.message.encode())
+            return found
+
+        def step(turn: int) -> bytes:
+            if turn % 2:
+                raise NcclError("rank: bad")
+            return b"%d" % turn
+
+        mpi = Mpi(3)
+        for found in together(3, work, mpi):
+            assert [text[-3:] for text in found] == [b"", b"bad"] * 3
+        reports = {tag for _, to, tag in mpi.tags if not to}
+        assert len(reports) == 6
+        assert not reports & {tag for _, to, tag in mpi.tags if to}
+        assert all(box == [] for box in mpi.boxes.values())  # each has taken all of it
+
+    def test_a_verdict_that_nobody_takes_holds_nobody_up(self) -> None:
+        def work(ranks: Exchange) -> bytes:
+            return b"" if ranks.rank else ranks.assemble("x", 0.01)
+
+        began = time.monotonic()
+        assert isinstance(together(2, work)[0], RollCallError)
+        assert time.monotonic() - began < 10
+
+
+class TestShare:
+    @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 5])
+    def test_all_get_what_rank_0_made(self, data: bytes) -> None:
+        def work(ranks: Exchange) -> bytes:
+            def make() -> bytes:
+                assert ranks.rank == 0
+                return data
+
+            return ranks.share(make, "x", 20)
+
+        assert together(3, work) == [data] * 3
+
+    def test_all_get_its_reason(self) -> None:
+        def make() -> bytes:
+            raise CommError("comm: no", hint="do")
+
+        results = together(3, lambda ranks: ranks.share(make, "x", 20))
+        assert verdicts(results) == {(CommError, "rank 0 on h: no", "do", 0, ())}
+
+    def test_without_rank_0_the_others_end(self) -> None:
+        def work(ranks: Exchange) -> bytes:
+            return ranks.share(lambda: b"x", "the id", 0.05) if ranks.rank else b""
+
+        error = together(2, work)[1]
+        assert isinstance(error, RollCallError)
+        assert error.message == "comm: the id: rank 1 waited past its deadline"
+
+
+class TestGather:
+    def test_all_get_all_in_rank_order(self) -> None:
+        def work(ranks: Exchange) -> list[bytes]:
+            return ranks.gather(lambda: b"%d" % ranks.rank * ranks.rank, "x", 20)
+
+        assert together(4, work) == [[b"", b"1", b"22", b"333"]] * 4
+
+    def test_all_raise_what_the_first_raised(self) -> None:
+        def work(ranks: Exchange) -> list[bytes]:
+            def make() -> bytes:
+                if ranks.rank:
+                    raise CommError(f"no {ranks.rank}")
+                return b""
+
+            return ranks.gather(make, "x", 20)
+
+        assert verdicts(together(3, work)) == {(CommError, "rank 1 on h: no 1", None, 0, ())}
+
+    def test_without_all_of_them_it_ends(self) -> None:
+        def work(ranks: Exchange) -> list[bytes]:
+            return [] if ranks.rank == 1 else ranks.gather(lambda: b"", "comparing", 0.05)
+
+        first, _, third = together(3, work)
+        for rank, error in ((0, first), (2, third)):
+            assert isinstance(error, RollCallError)
+            assert error.message == f"comm: comparing: rank {rank} waited past its deadline"
+
+
+@pytest.mark.parametrize("absent", [None, 0, 1])
+def test_a_barrier_says_whether_all_came(absent: int | None) -> None:
+    def work(ranks: Exchange) -> bool:
+        return ranks.barrier(20 if absent is None else 0.05) if ranks.rank != absent else False
+
+    assert together(2, work) == [absent is None] * 2
+
+
+def test_a_duplicate_has_messages_of_its_own() -> None:
+    mpi = Mpi(2)
+
+    def work(ranks: Exchange) -> str:
+        other = ranks.duplicate(20)
+        assert (other.rank, other.size) == (ranks.rank, 2)
+        other.assemble("x", 20)
+        return other.who
+
+    assert together(2, work, mpi) == ["rank 0 on h", "rank 1 on h"]
+    assert {number for number, _, _ in mpi.tags} == {1}
+    error = together(2, lambda ranks: ranks.rank or ranks.duplicate(0.05))[0]
+    assert isinstance(error, RollCallError)
+    assert "duplicating the communicator" in error.message
+
+
+def test_a_rank_without_a_name_is_its_number() -> None:
+    assert Exchange(Mpi(2), Mpi(2).rank(1)).who == "rank 1"
+
+
+def test_pauses_grow_to_two_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    record: Callable[[float], None] = slept.append
+    monkeypatch.setattr(time, "sleep", record)
+    pause = Pause()
+    for _ in range(20):
+        pause()
+    assert slept[:2] == [0.0, 0.00002]
+    assert slept == sorted(slept)
+    assert slept[-1] == 0.002
+    pause.again()
+    pause()
+    assert slept[-1] == 0.0
