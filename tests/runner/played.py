@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dispatcher.bootstrap import payload
+from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Event, Sink
+from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.request import Program, Request
 from dispatcher.remote.protocol.frames import (
     COUNT,
     ENDED,
@@ -21,6 +27,7 @@ from dispatcher.remote.protocol.frames import (
     encode,
 )
 from dispatcher.remote.protocol.packing import unpack
+from dispatcher.runner.run.run_loop import Runner
 from dispatcher.transport.base import Link, LinkClosed, RecvBuffer, Target, Transport, Window
 
 Order = Mapping[str, Any]
@@ -188,7 +195,7 @@ class Hosts(Transport):
         return self.agents[number]
 
 
-class Program(Link):
+class Command(Link):
     """A host's command that is sent whole: ``answer`` makes of it what it says and its code.
 
     None: it says nothing, and ends when it is told to.
@@ -262,3 +269,42 @@ class Heard(Sink):
 
     def of(self, kind: type[Event]) -> list[Any]:
         return [entry.event for entry in self.entries if isinstance(entry.event, kind)]
+
+
+INT = ev.SignalReceived(signal.SIGINT)
+
+
+def plan_of(count: int = 2, slots: int = 2, **fields: Any) -> JobPlan:
+    hosts = tuple(Host(f"n{number}", slots=slots) for number in range(count))
+    program = fields.pop("program", Program("command", ("prog", "-v")))
+    return plan_job(Request(Hostlist(hosts), program, "/w", **fields), "20260131-142501-k3f9x2")
+
+
+class Played:
+    """A run of ``plan`` on agents with ``answers``; what became of it."""
+
+    def __init__(
+        self, plan: JobPlan, *agents: Agent, sinks: Sequence[Sink] = (), **how: Any
+    ) -> None:
+        self.agents = agents or tuple(Agent(node.index) for node in plan.nodes)
+        self.hosts = Hosts(*self.agents)
+        self.heard = Heard()
+        self.runner = Runner(plan, lambda host: self.hosts, [*sinks, self.heard], **how)
+
+    def run(self, **how: Any) -> Verdict:
+        """To the end, which does not wait for ever for what never comes."""
+        late = threading.Timer(60, self._leave)
+        late.start()
+        try:
+            return self.runner.run(handled=(), **how)
+        finally:
+            late.cancel()
+            late.join()
+
+    def _leave(self) -> None:
+        for _ in range(3):
+            self.runner.tell(INT)
+
+
+def agents_with(count: int, **answers: Answer) -> list[Agent]:
+    return [Agent(number, **answers) for number in range(count)]

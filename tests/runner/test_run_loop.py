@@ -6,72 +6,22 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from dispatcher.bootstrap import payload
-from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import CheckOrphans
-from dispatcher.core.events.monitor_events import (
-    NodeSampled,
-    RanksHung,
-    SamplesWanted,
-    StacksGathered,
-    StacksWanted,
-)
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.run_events import Event, Sink
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Kind
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.plan.job.job_plan import JobPlan, plan_job
-from dispatcher.plan.job.placement import FIRST
-from dispatcher.plan.job.request import Limits, Program, Request, Restarts
+from dispatcher.plan.job.job_plan import plan_job
+from dispatcher.plan.job.request import Limits, Program, Request
 from dispatcher.runner.run import run_loop
-from dispatcher.runner.run.run_loop import Runner
 from dispatcher.transport.base import Target
-from runner.played import Agent, Answer, Heard, Hosts, Order
-
-INT = ev.SignalReceived(signal.SIGINT)
-
-
-def plan_of(count: int = 2, slots: int = 2, **fields: Any) -> JobPlan:
-    hosts = tuple(Host(f"n{number}", slots=slots) for number in range(count))
-    program = fields.pop("program", Program("command", ("prog", "-v")))
-    return plan_job(Request(Hostlist(hosts), program, "/w", **fields), "20260131-142501-k3f9x2")
-
-
-class Played:
-    """A run of ``plan`` on agents with ``answers``; what became of it."""
-
-    def __init__(
-        self, plan: JobPlan, *agents: Agent, sinks: Sequence[Sink] = (), **how: Any
-    ) -> None:
-        self.agents = agents or tuple(Agent(node.index) for node in plan.nodes)
-        self.hosts = Hosts(*self.agents)
-        self.heard = Heard()
-        self.runner = Runner(plan, lambda host: self.hosts, [*sinks, self.heard], **how)
-
-    def run(self, **how: Any) -> Verdict:
-        """To the end, which does not wait for ever for what never comes."""
-        late = threading.Timer(60, self._leave)
-        late.start()
-        try:
-            return self.runner.run(handled=(), **how)
-        finally:
-            late.cancel()
-            late.join()
-
-    def _leave(self) -> None:
-        for _ in range(3):
-            self.runner.tell(INT)
-
-
-def answers(count: int, **answers: Answer) -> list[Agent]:
-    return [Agent(number, **answers) for number in range(count)]
+from runner.played import INT, Agent, Order, Played, agents_with, plan_of
 
 
 def test_a_run_from_its_first_order_to_its_last() -> None:
@@ -147,7 +97,7 @@ def _one_fails(agent: Agent, order: Order) -> None:
 
 
 def test_a_failure_ends_the_others() -> None:
-    verdict = (played := Played(plan_of(), *answers(2, start=_one_fails))).run()
+    verdict = (played := Played(plan_of(), *agents_with(2, start=_one_fails))).run()
     assert isinstance(verdict.cause, verdicts.RankFailed)
     assert (verdict.exit_code, verdict.cause.rank) == (3, 1)
     assert verdict.statuses == {0: -15, 1: 3, 2: -15, 3: -15}
@@ -165,7 +115,7 @@ def test_ranks_that_outlive_their_grace_are_swept() -> None:
 
     def deaf(agent: Agent, order: Order) -> None: ...
 
-    agents = answers(1, start=start, signal=deaf)
+    agents = agents_with(1, start=start, signal=deaf)
     verdict = Played(plan_of(1, limits=Limits(grace=0.1)), *agents).run()
     assert agents[0].types() == ["prepare", "start", "signal", "signal", "sweep", "finish"]
     assert verdict.statuses == {0: 1, 1: -9}
@@ -187,7 +137,7 @@ def test_a_signal_to_dispatch_goes_to_the_ranks() -> None:
             played.runner.tell(ev.SignalReceived(signal.SIGUSR1))
             played.runner.tell(INT)
 
-    played = Played(plan_of(), *answers(2, start=start))
+    played = Played(plan_of(), *agents_with(2, start=start))
     verdict = played.run()
     assert verdict.cause == verdicts.Interrupted(2)
     signals = [o["signum"] for o in played.agents[0].orders if o["type"] == "signal"]
@@ -201,352 +151,10 @@ def test_the_process_s_own_signals_are_heard_while_it_runs() -> None:
         agent.spawned(order)
         os.kill(os.getpid(), signal.SIGINT)
 
-    played = Played(plan_of(1), *answers(1, start=start))
+    played = Played(plan_of(1), *agents_with(1, start=start))
     verdict = played.runner.run()
     assert verdict.cause == verdicts.Interrupted(2)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-# -- attempts ---------------------------------------------------------------------------
-
-
-def test_ranks_are_started_again_by_the_same_agents() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        for rank, *_ in order["ranks"]:
-            agent.writes(rank, b"loss 1\nstep 1 of 2\nstep 2 of 2\n")
-            agent.exits(rank, 0 if agent.types().count("start") > 1 else 1)
-
-    plan = plan_of(restarts=Restarts(most=1, progress_line=r"step \d"))
-    played = Played(plan, *answers(2, start=start))
-    verdict = played.run()
-    assert (verdict.cause, len(verdict.attempts)) == (None, 1)
-    assert len(played.hosts.opened) == 2
-    for agent in played.agents:
-        prepares = [order for order in agent.orders if order["type"] == "prepare"]
-        assert [order["attempt"] for order in prepares] == [0, 1]
-        starts = [order for order in agent.orders if order["type"] == "start"]
-        counts = [dict(o["common"])[b"TORCHELASTIC_RESTART_COUNT"] for o in starts]
-        assert counts == [b"0", b"1"]
-        names = [order["pmi"]["name"] for order in starts]
-        assert names[1] == names[0] + b"_r1"
-        assert "sweep" in agent.types()
-    progressed = played.heard.of(ev.RanksProgressed)  # once an attempt is enough
-    assert [event.attempt for event in progressed] == [0, 1]
-    assert progressed[0].rank in range(4)
-
-
-def test_a_spare_takes_the_place_of_a_host_that_is_lost() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        if agent.number == 1:
-            agent.hangs_up()
-        elif agent.types().count("start") > 1 or agent.number == 2:
-            for rank, *_ in order["ranks"]:
-                agent.exits(rank)
-
-    hosts = tuple(Host(f"n{number}", slots=1) for number in range(3))
-    request = Request(
-        Hostlist(hosts), Program("command", ("prog",)), "/w", np=2, spares=1,
-        restarts=Restarts(most=1), limits=Limits(heartbeat=0.2, lease=0.6),
-    )  # fmt: skip
-    plan = plan_job(request, "20260131-142501-k3f9x2")
-    looked: list[CheckOrphans] = []
-
-    def look(order: CheckOrphans) -> None:
-        looked.append(order)
-        played.runner.tell(ev.NodeCleared(order.node, 0))
-
-    played = Played(plan, *answers(3, start=start), check_orphans=look)
-    verdict = played.run()
-    assert verdict.cause is None
-    assert [played.runner.home(rank) for rank in (0, 1)] == [(0, 0), (2, 0)]
-    assert played.runner.host_of(1) == "n2"
-    assert played.agents[2].order("start")["ranks"][0][0] == 1
-    (replaced,) = played.heard.of(ev.HostReplaced)
-    assert (replaced.node, replaced.by, replaced.ranks) == (1, 2, (1,))
-    assert {order.node for order in looked} <= {1}
-
-
-# -- what ranks ask for -----------------------------------------------------------------
-
-
-def _waits(agent: Agent, order: Order) -> None:
-    agent.spawned(order)
-
-
-def _exits_all(agent: Agent, order: Order) -> None:
-    for rank in sorted(agent.living):
-        agent.exits(rank)
-
-
-def test_a_fence_opens_on_all_hosts_with_the_keys_of_all() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        keys = b"keys %d" % agent.number
-        agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=keys)
-
-    agents = answers(2, start=start, pmi_release=_exits_all)
-    assert Played(plan_of(), *agents).run().cause is None
-    for agent in agents:
-        order = agent.order("pmi_release")
-        assert (order["world"], order["fence"], order["epoch"]) == (0, "WORLD:0", 0)
-        assert sorted(order["keys"]) == [b"keys 0", b"keys 1"]
-
-
-def test_hosts_are_asked_for_whom_a_fence_waits() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        if agent.number == 0:
-            agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=b"")
-        else:
-            agent.exits(2)
-
-    def who(agent: Agent, order: Order) -> None:
-        agent.report("pmi_waiting", never=[3], absent=[], seconds=order["seconds"])
-        agent.exits(3, 1)
-
-    agents = answers(2, start=start, pmi_who=who)
-    played = Played(plan_of(limits=Limits(mpi_stall_warning=0.2)), *agents)
-    played.run()
-    asked = agents[1].order("pmi_who")
-    assert {name: asked[name] for name in ("world", "fence", "epoch", "seconds")} == {
-        "world": 0, "fence": "WORLD:0", "epoch": 0, "seconds": 0.2,
-    }  # fmt: skip
-    assert "pmi_who" not in agents[0].types()
-    (waiting,) = played.heard.of(mpi_events.PmiWaiting)
-    assert (waiting.node, waiting.never, waiting.seconds) == (1, (3,), 0.2)
-
-
-def test_a_rank_is_answered() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        name = {"rank": 0, "service": b"s", "address": b"tag#0$"}
-        agent.report("pmi_name", verb="publish", **name)
-        agent.report("pmi_name", verb="lookup", **name)
-
-    def answered(agent: Agent, order: Order) -> None:
-        if order["line"].startswith(b"cmd=lookup"):
-            _exits_all(agent, order)
-
-    (agent,) = answers(1, start=start, pmi_answer=answered)
-    assert Played(plan_of(1), agent).run().cause is None
-    lines = [(o["rank"], o["line"]) for o in agent.orders if o["type"] == "pmi_answer"]
-    assert lines == [
-        (0, b"cmd=publish_result rc=0\n"), (0, b"cmd=lookup_result rc=0 port=tag#0$\n"),
-    ]  # fmt: skip
-
-
-def test_pmix_is_served_where_a_rank_asks_for_it() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        if agent.number == 1:
-            agent.report("pmix_wanted")
-        else:
-            _exits_all(agent, order)
-
-    agents = answers(2, start=start, pmix=_exits_all)
-    assert Played(plan_of(), *agents).run().cause is None
-    order = agents[1].order("pmix")
-    assert (order["node"], order["hosts"]) == (1, [[b"n0", [0, 1]], [b"n1", [2, 3]]])
-    assert "pmix" not in agents[0].types()
-
-
-def test_a_world_that_a_rank_spawns() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        if agent.number == 0:
-            segments = [[2, [b"child", b"-x"], [[b"host", b"n1"], [b"wdir", b"/d"]]]]
-            agent.report("pmi_spawn", rank=1, segments=segments, preput=[b"k", b"v"])
-
-    def spawn(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-
-    def answered(agent: Agent, order: Order) -> None:
-        for one in agents:
-            _exits_all(one, order)
-
-    agents = answers(2, start=start, spawn=spawn, pmi_answer=answered)
-    agents[1].facts["addresses"] = ["10.0.0.2", "10.9.9.9"]
-    played = Played(plan_of(), *agents)
-    assert played.run().cause is None
-    assert "spawn" not in agents[0].types()
-    order = agents[1].order("spawn")
-    assert [(r[0], r[1], r[3]) for r in order["ranks"]] == [
-        (FIRST, [b"child", b"-x"], b"/d"), (FIRST + 1, [b"child", b"-x"], b"/d"),
-    ]  # fmt: skip
-    assert dict(order["common"])[b"PMI_HOSTNAME"] == b"10.0.0.2"
-    pmi = order["pmi"]
-    start_name = agents[0].order("start")["pmi"]["name"]
-    assert (pmi["world"], pmi["size"], pmi["name"]) == (1, 2, start_name + b"_1")
-    assert pmi["preput"] == [b"k", b"v"]
-    assert agents[0].order("pmi_answer")["line"] == b"cmd=spawn_result rc=0\n"
-    assert played.runner.home(FIRST + 1) == (1, 1)
-    assert played.heard.of(mpi_events.WorldPlaced)[0].nodes == (1, 1)
-    assert {event.rank for event in played.heard.of(ev.RankExited)} == {
-        0,
-        1,
-        2,
-        3,
-        FIRST,
-        FIRST + 1,
-    }
-
-
-# -- looking on -------------------------------------------------------------------------
-
-
-def test_where_the_ranks_are() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        if agent.number == 1:
-            played.runner.tell(SamplesWanted(2.0))
-            played.runner.tell(StacksWanted())
-
-    def sample(agent: Agent, order: Order) -> None:
-        if "stacks" in order:
-            ranks = [[rank, 7, "S", "proc", b""] for rank in sorted(agent.living)]
-            number = order["stacks"]["number"]
-            agent.report("stacks", number=number, ranks=ranks, flights=[], ras=b"")
-            agent.report("sample", at=1.0, ranks=[], gpus=[], late=False)
-            _exits_all(agent, order)
-
-    agents = answers(2, start=start, sample=sample)
-    played = Played(plan_of(), *agents)
-    assert played.run().cause is None
-    for agent in agents:
-        often, gather = (o for o in agent.orders if o["type"] == "sample")
-        assert (often["seconds"], "stacks" in often) == (2.0, False)
-        assert set(often["parts"]) == {
-            "dispatcher.remote.probe.sampler",
-            "dispatcher.remote.probe.usage",
-        }
-        assert gather["stacks"]["number"] == 1
-        assert 0 < gather["stacks"]["seconds"] < 10
-        assert (gather["seconds"], len(gather["parts"])) == (2.0, 3)
-    (gathered,) = played.heard.of(StacksGathered)
-    assert (gathered.number, gathered.late) == (1, ())
-    assert len(played.heard.of(NodeSampled)) == 2
-
-
-@pytest.mark.parametrize(("every", "hang", "seconds"), [(2.0, 0.0, 2.0), (None, 0.0, None),
-    (None, 30.0, 3.0), (2.0, 30.0, 2.0), (5.0, 30.0, 3.0)])  # fmt: skip
-def test_how_often_ranks_are_looked_at(
-    every: float | None, hang: float, seconds: float | None
-) -> None:
-    played = Played(plan_of(1, limits=Limits(hang_timeout=hang)), sample_every=every)
-    assert played.run().cause is None
-    asked = [o["seconds"] for o in played.agents[0].orders if o["type"] == "sample"]
-    assert asked == ([] if seconds is None else [seconds])
-
-
-def test_ranks_that_neither_write_nor_compute_hang() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        agent.writes(0, b"a word\n")
-
-    def sample(agent: Agent, order: Order) -> None:
-        if "stacks" in order:
-            ranks = [[rank, 7, "S", "proc", b""] for rank in sorted(agent.living)]
-            agent.report("stacks", number=1, ranks=ranks, flights=[], ras=b"")
-            return
-        threading.Thread(target=sampled, args=(agent,), daemon=True).start()
-
-    def sampled(agent: Agent) -> None:
-        at = 0.0
-        while not over.wait(0.1):
-            at += 0.1
-            ranks = [[rank, "S", 0.5, 1, 1, 1, None, None] for rank in (0, 1)]
-            agent.report("sample", at=at, ranks=ranks, gpus=[], late=False)
-
-    over = threading.Event()
-    (agent,) = answers(1, start=start, sample=sample)
-    played = Played(plan_of(1, limits=Limits(hang_timeout=1.0)), agent)
-    try:
-        verdict = played.run()
-    finally:
-        over.set()
-    assert isinstance(verdict.cause, verdicts.Hung)
-    assert verdict.cause.seconds >= 1.0
-    (hung,) = played.heard.of(RanksHung)
-    assert hung.seconds >= 1.0
-    assert [o["signum"] for o in agent.orders if o["type"] == "signal"] == [15, 18]
-
-
-# -- Ctrl-Z, input, sinks ---------------------------------------------------------------
-
-
-def test_ctrl_z_stops_the_ranks_first_and_then_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed: list[tuple[int, int]] = []
-    lent: list[str] = []
-
-    class Os:
-        getpid = os.getpid
-        urandom = os.urandom
-
-        @staticmethod
-        def kill(pid: int, signum: int) -> None:
-            killed.append((pid, signum))
-            assert lent == ["lent"]
-
-    @contextmanager
-    def lend() -> Iterator[None]:
-        lent.append("lent")
-        yield
-        lent.append("back")
-
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        if agent.number == 1:
-            played.runner.tell(ev.SignalReceived(signal.SIGTSTP))
-
-    monkeypatch.setattr(run_loop, "os", Os)
-    agents = answers(2, start=start, resume=_exits_all)
-    played = Played(plan_of(), *agents, lent=lend)
-    assert played.run().cause is None
-    assert killed == [(os.getpid(), signal.SIGSTOP)]
-    assert lent == ["lent", "back"]
-    for agent in agents:
-        assert [t for t in agent.types() if t in ("pause", "resume")] == ["pause", "resume"]
-    assert ev.SignalReceived(signal.SIGCONT) in played.heard.of(ev.SignalReceived)
-
-
-@pytest.fixture
-def typed() -> Iterator[Callable[[bytes], None]]:
-    """Takes what standard input shall bring, to its end."""
-    kept, (reading, writing) = os.dup(0), os.pipe()
-    os.dup2(reading, 0)
-    os.close(reading)
-
-    def give(data: bytes) -> None:
-        os.write(writing, data)
-        os.close(writing)
-
-    yield give
-    os.dup2(kept, 0)
-    os.close(kept)
-
-
-def test_standard_input_goes_to_the_host_that_reads(typed: Callable[[bytes], None]) -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        if agent.number == 0:
-            _exits_all(agent, order)
-
-    def take(agent: Agent, order: Order) -> None:
-        if not agent.input[-1]:
-            agent.takes(sum(map(len, agent.input)))
-            agent.report("input_closed", rank=3, taken=4)
-            _exits_all(agent, order)
-
-    typed(b"some words")
-    agents = answers(2, start=start, input=take)
-    played = Played(plan_of(stdin=3), *agents)
-    assert played.run().cause is None
-    assert (b"".join(agents[1].input), agents[1].input[-1]) == (b"some words", b"")
-    assert agents[0].input == []
-    assert played.heard.of(ev.InputLeft) == [ev.InputLeft((3,), 6, 10)]
-    assert [o["stdin"] for o in (agents[0].order("start"), agents[1].order("start"))] == [[], [3]]
 
 
 def test_output_that_is_alike_is_asked_for_once() -> None:
@@ -594,7 +202,7 @@ def test_a_bug_of_ours_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_plan_is_closed_once_gpus_were_counted() -> None:
-    agents = answers(2)
+    agents = agents_with(2)
     for agent in agents:
         agent.facts["gpus"] = 3
     hosts = Hostlist((Host("n0"), Host("n1")))

@@ -23,7 +23,7 @@ from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner import surveys
 from dispatcher.runner.surveys import Answer, examine, find_addresses, meeting_place, play_round
 from dispatcher.transport.base import Link, Target, Transport, Window
-from runner.played import Program
+from runner.played import Command
 
 #: what a host is asked, reading by reading -> (what it writes, its errors, its exit code)
 Spoken = tuple[bytes, bytes, int]
@@ -63,7 +63,7 @@ class Played(Transport):
             assert not isinstance(said, Failure)
             return said
 
-        link = Program(answer)
+        link = Command(answer)
         link.address = f"10.0.0.{target.host[1:]}"
         return link
 

@@ -1,0 +1,422 @@
+"""One host of a fan-out command, step by step, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dispatcher.bootstrap import shell
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.remote.protocol.frames import SYNC
+from dispatcher.runner.exec import host_command
+from dispatcher.runner.exec.host_command import HELD_OPEN, POLL
+from dispatcher.transport.base import Link, Target, Transport, Window
+from runner.far import Clock, Host, Ringing, Talks, Way
+
+WRAPPER = shell.wrapper("token", sudo="root")
+LOST = Failure(Kind.LOST, "its jump host went away")
+REFUSED = Failure(Kind.REFUSED, "nobody listens")
+SAID = "; remote said: sh: x"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(host_command, "time", clock)
+    return clock
+
+
+# -- the start --------------------------------------------------------------------------
+
+
+def test_from_the_first_word_to_the_last(clock: Clock) -> None:
+    host = Host()
+    host.command.open()
+    assert host.way.asked == [(Target("n3"), shell.COMMAND, 1060.0, None)]
+    assert host.told == [ev.NodeConnecting(3, 2), ev.NodeConnected(3, "10.0.0.7", "way")]
+    assert host.far.did == ["watch", b"OPENING"]
+    assert host.command.due() == 1060.0
+    host.step(b"motd", b"\n" + SYNC + b"one\n", errors=b"oops")
+    assert host.told[2:] == [ev.NodeBooted(3, 5)]
+    host.step(b"two\n")
+    assert (host.text(1), host.text(2)) == (b"one\ntwo\n", b"oops")
+    assert host.command.due() == 1000.0 + POLL
+    host.far.ends(7)
+    host.step()
+    assert host.told[3:] == [
+        ev.OutputEnded(3, 3, 1, 8, 8), ev.OutputEnded(3, 3, 2, 4, 4),
+        CommandEnded(3, 7, None, held_open=False),
+    ]  # fmt: skip
+    assert host.command.over
+    assert host.heard[0][0] == 3
+    host.command.leave()
+    assert host.far.did[-1] == "close"
+
+
+def test_how_it_is_reached_is_told_by_the_link(clock: Clock) -> None:
+    host = Host(window=Window(100, 40))
+    host.far.by, host.far.address = "jump", None
+    host.command.open()
+    assert host.told[1] == ev.NodeConnected(3, None, "jump")
+    assert host.way.asked[0][3] == Window(100, 40)
+
+
+def test_a_host_that_is_not_reached(clock: Clock) -> None:
+    host = Host(REFUSED)
+    host.command.open()
+    assert host.told == [
+        ev.NodeConnecting(3, 2), ev.OutputEnded(3, 3, 1, 0, 0), ev.OutputEnded(3, 3, 2, 0, 0),
+        ev.NodeLost(3, REFUSED),
+    ]  # fmt: skip
+    assert host.command.over
+    assert host.far.did == []
+
+
+def test_time_in_which_the_user_typed_is_not_the_host_s(clock: Clock) -> None:
+    typed = [3.0]
+
+    class Asks(Way):
+        def open(self, *args: Any, **how: Any) -> Link | Failure:
+            typed[0] = 8.0
+            return host.far
+
+    host = Host(typed=lambda: typed[0])
+    host.command._transport = Asks(None)
+    host.command.open()
+    assert host.command.due() == 1065.0
+
+
+def test_given_up_before_it_is_reached_the_command_does_not_start(clock: Clock) -> None:
+    host = Host()
+    host.command.close()
+    host.command.open()
+    assert host.events() == ["NodeConnecting"]
+    assert host.far.did == []
+    assert host.command.over
+
+
+@pytest.mark.parametrize(
+    ("said", "errors", "words"),
+    [(b"", b"", ""), (b"motd\n", b"", "; remote said: motd"),
+     (b"motd\n", b"sh: no\n", "; remote said: sh: no")],
+)  # fmt: skip
+def test_a_command_that_does_not_start_in_time(
+    clock: Clock, said: bytes, errors: bytes, words: str
+) -> None:
+    host = Host()
+    host.command.open()
+    host.step(said, errors=errors)
+    clock.now = 1059.9
+    host.step()
+    assert not host.command.over
+    clock.now = 1060.0
+    host.step()
+    why = "connected, but the command did not start" + words
+    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.TIMEOUT, why))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "known", "failure"),
+    [
+        ({}, 127, None, Failure(Kind.BOOT, "exit code 127 before the command started" + SAID)),
+        ({}, None, None, Failure(Kind.BOOT, "the link ended before the command started" + SAID)),
+        ({}, 255, LOST, LOST),
+        ({"wrapper": WRAPPER, "sudo": True}, 1, None, Failure(Kind.SUDO, "exit code 1" + SAID)),
+        ({"wrapper": WRAPPER, "sudo": True}, None, None,
+         Failure(Kind.BOOT, "the link ended before the command started" + SAID)),
+        ({"wrapper": WRAPPER, "sudo": False}, 1, None,
+         Failure(Kind.BOOT, "exit code 1 before the command started" + SAID)),
+    ],
+)  # fmt: skip
+def test_a_link_that_ends_before_the_command_has_begun(
+    clock: Clock, options: dict[str, Any], code: int | None, known: Failure | None, failure: Failure
+) -> None:
+    host = Host(**options)
+    host.far.why = known
+    host.command.open()
+    host.step(errors=b"sh: x\n")
+    host.far.ends(code)
+    host.step()
+    assert host.told[-1] == ev.NodeLost(3, failure)
+
+
+def test_of_errors_the_last_are_told(clock: Clock) -> None:
+    host = Host()
+    host.command.open()
+    host.step(errors=b"first\n" + b"x" * host_command.ERRORS_LIMIT)
+    host.step(errors=b"\nlast\n")
+    assert len(host.command._errors) == host_command.ERRORS_LIMIT
+    assert host.text(2).startswith(b"first\n")
+
+
+# -- the end ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_who_holds_the_output_open_is_waited_for_while_it_writes(clock: Clock, out: bool) -> None:
+    host = Host().running()
+    host.far.ends(0, open=True)
+    host.step(b"" if out else b"x")  # one of the two streams stays open
+    host.far.errors_open = out
+    clock.now += HELD_OPEN - 0.1
+    host.step(errors=b"more")
+    assert host.command.due() == clock.now + HELD_OPEN
+    clock.now += HELD_OPEN - 0.1
+    host.step()
+    assert not host.command.over
+    clock.now += 0.1
+    host.step()
+    assert host.told[-1] == CommandEnded(3, 0, None, held_open=True)
+
+
+def test_a_signal_that_ended_it_is_told(clock: Clock) -> None:
+    host = Host().running()
+    host.far.ends(None, "SEGV")
+    host.step()
+    assert host.told[-1] == CommandEnded(3, None, "SEGV", held_open=False)
+
+
+@pytest.mark.parametrize("known", [None, LOST])
+def test_a_connection_that_ends_while_the_command_runs(clock: Clock, known: Failure | None) -> None:
+    host = Host().running()
+    host.far.why = known
+    host.far.ends(None)
+    host.step()
+    lost = Failure(Kind.LOST, "the connection ended while the command ran")
+    assert host.told[-1] == ev.NodeLost(3, known or lost)
+
+
+def test_when_to_look_though_nothing_comes(clock: Clock) -> None:
+    host = Host()
+    assert host.command.due() is None
+    host.running()
+    assert host.command.due() == 1000.0 + POLL
+    host.far.tells_end = True
+    assert host.command.due() is None
+    host.far.out.append(b"")
+    host.far.errors_open = False
+    host.step()
+    assert host.command.due() is None
+    host.far.tells_end = False
+    assert (host.command.due(), host.far.waited) == (0.0, [POLL])
+    assert not host.command.over  # it closed its output, and goes on
+
+
+def test_a_bug_of_ours_is_told_as_one(clock: Clock) -> None:
+    host = Host().running()
+    host.command.failed(KeyError("x"))
+    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.PROTOCOL, "internal error: KeyError: 'x'"))
+    host.told.clear()
+    host.command.failed(KeyError("y"))
+    assert host.told == []  # what happened first was told
+
+
+def test_who_is_told_to_close_says_no_more(clock: Clock) -> None:
+    host = Host().running()
+    host.command.close()
+    host.step(b"late")
+    assert host.command.over
+    assert (host.told, host.heard) == ([], [])
+    host.command.failed(KeyError("x"))
+    assert host.told == []
+
+
+# -- credit -----------------------------------------------------------------------------
+
+
+def test_no_more_is_read_than_the_sinks_take(clock: Clock) -> None:
+    host = Host(credit=10).running()
+    host.far.tells_end = True
+    host.step(b"12345", b"67890", b"more")
+    assert host.text() == b"1234567890"
+    assert host.far.out == [b"more"]
+    host.step(errors=b"errors")
+    assert host.text(2) == b""
+    host.command.taken(4)
+    assert host.posted == []  # more than half of it is still owed
+    host.command.taken(1)
+    assert len(host.posted) == 1
+    host.command.taken(1)
+    assert len(host.posted) == 1  # it is awake
+    host.step()
+    assert (host.text(), host.text(2)) == (b"1234567890", b"errors")
+    host.command.taken(10)
+    host.step()
+    assert host.text() == b"1234567890more"
+
+
+def test_what_waits_for_the_sinks_is_waited_for_at_the_end(clock: Clock) -> None:
+    host = Host(credit=4).running()
+    host.far.out += [b"1234", b"56"]
+    host.far.ends(0)
+    host.step()
+    assert host.command.due() is None
+    clock.now += 100
+    host.step()
+    assert not host.command.over
+    host.command.taken(4)
+    host.step()
+    assert host.text() == b"123456"
+    assert host.told[-1] == CommandEnded(3, 0, None, held_open=False)
+
+
+def test_one_ring_is_one_look(clock: Clock) -> None:
+    host = Host().running()
+    host.far.ready()
+    host.far.ready()
+    assert len(host.posted) == 1
+    host.step()
+    host.far.ready()
+    assert len(host.posted) == 1
+
+
+# -- orders -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "orders", "did"),
+    [
+        ({}, ["INT", "KILL"], [b"INT\n", b"KILL\n"]),
+        ({"window": Window()}, ["INT", "TERM"], [b"\x03", "close"]),
+        ({"stdio": Talks()}, ["INT"], ["close"]),
+        ({"stdio": Talks(takes_output=True)}, ["TERM", "KILL"], ["end of input", "close"]),
+    ],
+)
+def test_how_a_command_is_signalled(
+    clock: Clock, options: dict[str, Any], orders: list[str], did: list[Any]
+) -> None:
+    host = Host(**options).running()
+    host.far.did.clear()
+    for order in orders:
+        host.command.signal(order)
+        host.step()
+    assert host.far.did == did
+
+
+def test_who_takes_nothing_any_more_is_about_to_tell_why(clock: Clock) -> None:
+    host = Host().running()
+    host.far.takes = False
+    host.command.signal("TERM")
+    host.far.ends(3)
+    host.step()
+    assert host.told[-1] == CommandEnded(3, 3, None, held_open=False)
+
+
+def test_who_talks_with_the_command_begins_and_ends_with_it(clock: Clock) -> None:
+    talks = Talks()
+    host = Host(stdio=talks)
+    host.command.open()
+    assert talks.did == []
+    host.step(SYNC)
+    assert talks.did == [("start", 3, host.far)]
+    host.far.ends(0)
+    host.step()
+    assert talks.did[1:] == [("finish", 3)]
+
+
+# -- prompts ----------------------------------------------------------------------------
+
+
+def test_the_opening_waits_until_sudo_has_its_password(clock: Clock) -> None:
+    host = Host(wrapper=WRAPPER, sudo=True)
+    host.command.open()
+    assert host.way.asked[0][1] == WRAPPER.command
+    assert host.far.did == ["watch"]
+    host.step(errors=b"lecture\n" + WRAPPER.prompt)
+    assert host.told[-1] == PasswordAwaited(3)
+    clock.now += 1000  # the user takes his time
+    host.step()
+    assert not host.command.over
+    assert host.command.due() == clock.now + POLL
+    host.command.answer(b"secret", 30.0)
+    host.step()
+    assert host.far.did == ["watch", b"secret\n"]
+    assert host.command.due() == clock.now + 30.0
+    host.step(WRAPPER.ready[:5], WRAPPER.ready[5:])
+    assert host.far.did[2:] == [b"OPENING"]
+    host.step(SYNC + b"out", errors=b"its own")
+    assert (host.text(1), host.text(2)) == (b"out", b"its own")
+    assert "NodeBooted" in host.events()
+
+
+def test_what_follows_the_prompt_at_once_is_not_lost(clock: Clock) -> None:
+    host = Host(wrapper=WRAPPER)
+    host.command.open()
+    host.step(b"motd" + WRAPPER.ready + b"noise" + SYNC + b"out")
+    assert (host.text(), host.told[-1]) == (b"out", ev.NodeBooted(3, 5))
+
+
+def test_a_password_that_was_wrong_is_not_asked_for_again(clock: Clock) -> None:
+    host = Host(wrapper=WRAPPER, sudo=True)
+    host.command.open()
+    host.step(errors=WRAPPER.prompt)
+    host.step(errors=b"Sorry, try again.\n" + WRAPPER.prompt)
+    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.SUDO, "wrong password"))
+    assert math.isinf(host.command._deadline)
+
+
+# -- calls ------------------------------------------------------------------------------
+
+
+def test_a_host_that_cannot_be_called_is_opened(clock: Clock) -> None:
+    host = Host()
+    assert not host.command.call()
+    assert host.way.asked == [(Target("n3"), shell.COMMAND, 1060.0, b"OPENING")]
+    host.command.open()
+    assert host.events() == ["NodeConnecting", "NodeConnected"]  # once
+
+
+def test_a_call_is_answered_when_there_is_an_answer(clock: Clock) -> None:
+    call = Ringing()
+    host = Host(called=call)
+    assert host.command.call()
+    assert host.command.due() == call.until
+    assert host.command.step(None)
+    assert host.events() == ["NodeConnecting"]
+    call.said = host.far
+    call.ready()
+    assert host.command.step(host.posted.pop())
+    assert host.events() == ["NodeConnecting", "NodeConnected"]
+    assert host.far.did == ["watch"]  # the opening went with the call
+    host.step(SYNC + b"out")
+    assert host.text() == b"out"
+    host.command.leave()
+    assert (host.far.did[-1], call.closed) == ("close", False)
+
+
+@pytest.mark.parametrize("said", [REFUSED, Way(None)])
+def test_a_call_that_comes_to_nothing(clock: Clock, said: Failure | Transport) -> None:
+    call = Ringing()
+    host = Host(called=call)
+    host.command.call()
+    call.said = said
+    stays = host.command.step(None)
+    assert stays == isinstance(said, Failure)
+    assert host.command.over == isinstance(said, Failure)
+    if isinstance(said, Way):
+        said._opened = host.far
+        host.command.open()
+        assert said.asked
+        assert host.far.did == ["watch", b"OPENING"]
+
+
+def test_a_call_that_nobody_wants_any_more_is_closed(clock: Clock) -> None:
+    call = Ringing()
+    host = Host(called=call)
+    host.command.call()
+    host.command.leave()
+    assert call.closed
+
+
+@pytest.mark.parametrize(
+    ("options", "never"),
+    [({}, True), ({"wrapper": WRAPPER}, False), ({"stdio": Talks()}, False),
+     ({"window": Window()}, False)],
+)  # fmt: skip
+def test_which_commands_never_make_us_wait(options: dict[str, Any], never: bool) -> None:
+    assert Host(**options).command.never_blocks == never
+    assert Host(**options).command.name == "command:n3"
