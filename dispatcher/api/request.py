@@ -141,12 +141,22 @@ def is_program(path: str) -> bool:
         return False
 
 
+#: what pipx and ``uv tool`` put into an environment that they made for one program alone
+_TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
+
+
 def python_of(environ: Mapping[str, str]) -> str:
-    """The ranks' Python: the active environment's, else the one dispatch runs in."""
+    """The ranks' Python: the active environment's, else the one dispatch runs in.
+
+    pipx and uv give dispatch an environment that holds nothing for ranks, and that no other host
+    has; there it is ``python3``, which every host looks for by itself.
+    """
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = environ.get(name)
         if folder and os.access(path := os.path.join(folder, "bin", "python"), os.X_OK):
             return path
+    if any(os.path.exists(os.path.join(sys.prefix, mark)) for mark in _TOOL_MARKS):
+        return "python3"
     return sys.executable or "python3"
 
 

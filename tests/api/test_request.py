@@ -119,6 +119,21 @@ def test_the_ranks_python(tmp_path: Path, environ: dict[str, str], wanted: str) 
     assert python_of(told) == wanted.format(**folders)
 
 
+@pytest.mark.parametrize(
+    ("mark", "wanted"),
+    [("pipx_metadata.json", "python3"), ("uv-receipt.toml", "python3"), ("x", sys.executable)],
+)
+def test_an_environment_for_dispatch_alone_is_not_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, wanted: str
+) -> None:
+    (tmp_path / mark).write_text("")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert python_of({}) == wanted
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    assert python_of({"CONDA_PREFIX": str(tmp_path)}) == str(tmp_path / "bin" / "python")
+
+
 def test_the_folder_keeps_the_name_that_the_shell_has_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,8 @@ class ProgramOptions(Options, section="Program"):
     no_python: bool = option(help="Run PROGRAM directly, without Python.")
     python: str | None = option(
         metavar="PATH",
-        help="Python for the ranks [default: the active environment's, else dispatch's own].",
+        help="Python for the ranks [default: the active environment's; else dispatch's own, or "
+        "python3 where that is pipx's or uv's].",
     )
     local_rank_arg: str | None = option(
         metavar="NAME",
