@@ -42,6 +42,8 @@ FIRST = 1 << 16
 PIECE, MOST, AHEAD = 1 << 22, 1 << 30, 4
 #: bytes of the largest tensor, and how many of those in a round at most
 LARGEST, REPEATS = 1 << 28, 64
+#: how a training environment gets ``dispatcher.comm``, and nothing that only a launcher needs
+_INSTALL = "pip install --no-deps dispatch-launcher there"
 
 
 class Result:
@@ -176,7 +178,9 @@ def lack(backend: str) -> str:
         try:
             import_module(name)
         except Exception as error:  # noqa: BLE001 - a broken library raises what it likes
-            return f"{sys.executable}: {name}: {_line(error)}; --python PATH names another"
+            remedy = f"{_INSTALL}, or " if name.startswith("dispatcher") else ""
+            why = f"{name}: {_line(error)}"
+            return f"{sys.executable}: {why}; {remedy}--python PATH names another"
     if backend != "nccl":
         return ""
     torch: Any = sys.modules["torch"]

@@ -87,6 +87,14 @@ def test_what_a_host_lacks(
     assert bool(words) == bool(said)
 
 
+def test_a_host_without_our_own_package_is_told_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "torch.distributed", "mpi4py"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "dispatcher.comm", None)
+    remedy = "; pip install --no-deps dispatch-launcher there, or --python PATH names another"
+    assert program.lack("gloo").endswith(remedy)
+
+
 def test_a_hang_ends_by_the_deadline() -> None:
     late = """
 import threading
