@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from dispatcher.plan.job.request import Request as Request
     from dispatcher.plan.job.request import Restarts as Restarts
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: what a program may use -> the module that has it, loaded when it is asked for
 _HOMES = {
