@@ -9,31 +9,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
-
-from dispatcher import cli
-from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load
-from dispatcher.cli.options import config_trust
 
 #: as the console script is started: what lies in the folder is not looked at for modules
 PROGRAM = [sys.executable, "-I", "-m", "dispatcher"]
 MODULES = ("click", "dispatcher", "json", "paramiko", "sitecustomize", "struct", "torch", "zlib")
 PROGRAMS = ("bash", "env", "mpirun", "nvidia-smi", "python3", "sh", "srun", "ssh", "sudo", "true")
-
-
-def options() -> Iterator[tuple[str, click.Option, str]]:
-    """Command, option and each of its long names."""
-    for command in COMMANDS:
-        for parameter in load(command).params:
-            if isinstance(parameter, click.Option) and parameter.expose_value:
-                for name in parameter.opts:
-                    if name.startswith("--"):
-                        yield command, parameter, name[2:]
 
 
 @pytest.fixture
@@ -82,33 +65,6 @@ def dispatch(*words: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
-
-
-def test_every_option_is_known_as_harmless_or_not() -> None:
-    names = {name for _, _, name in options()}
-    classified = config_trust.ALLOWED | set(config_trust.REFUSED)
-    assert names - classified == set(), (
-        "say in cli/options/config_trust.py whether a folder's file may say it"
-    )
-    assert classified - names == set(), "no command has it any more"
-    assert config_trust.ALLOWED & set(config_trust.REFUSED) == set()
-
-
-def test_what_a_folder_may_not_say_is_refused_in_every_command(
-    clone: Path, canary: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for command, option, name in options():
-        if name in config_trust.ALLOWED or command == "config":  # which has no defaults
-            continue
-        value = "true" if option.is_flag else "['./evil']" if option.multiple else "'./evil'"
-        for table in (command, "all", "profile.p.all"):
-            (clone / "dispatch.toml").write_text(f"# ours\n[{table}]\n{name} = {value}\n")
-            profile = ["--profile", "p"] if table.startswith("profile") else []
-            assert cli.main([command, *profile]) == 2, (command, name)
-            said = capfd.readouterr().err
-            assert f"error: dispatch.toml:3: {name}: a folder's file may not " in said
-            assert f"[{table}] of {Path.home()}/.config/dispatch/dispatch.toml" in said
-    assert not list(canary.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ No host is touched: what a command would reach is seen where it asks whether it 
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Callable, Iterable
 from io import BytesIO, TextIOWrapper
@@ -307,8 +308,12 @@ def test_an_error_names_who_said_it(
 
 
 def test_a_hint_is_about_the_hosts_that_were_taken(
-    folder: Path, capfd: pytest.CaptureFixture[str]
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def getaddrinfo(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     (folder / "dispatch.toml").write_text("[all]\nhostfile = 'gpu1'\n")
     assert cli.main(["get", "-w", "nosuch.invalid", "/there", "here"]) == 125
     said = capfd.readouterr().err

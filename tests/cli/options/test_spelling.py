@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,7 +16,8 @@ from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load, sections
 from dispatcher.cli.options.spelling import RENAMED, filled, respelled
 
-DISPATCH = [sys.executable, "-m", "dispatcher"]
+#: words -> exit code, standard output, standard error
+Dispatch = Callable[..., "tuple[int, str, str]"]
 
 
 def names(about: click.Command) -> set[str]:
@@ -32,18 +33,21 @@ OLD = [
 ]
 
 
-def environment() -> dict[str, str]:
-    """That of the test, in which dispatch.toml of the current folder is read, and no other."""
-    kept = {name: value for name, value in os.environ.items() if name != "DISPATCH_CONFIG"}
-    return {**kept, "XDG_CONFIG_HOME": "/nonexistent"}
+@pytest.fixture
+def dispatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Dispatch:
+    """dispatch.toml of the current folder, that of the test, is read, and no other."""
+    monkeypatch.delenv("DISPATCH_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+    monkeypatch.chdir(tmp_path)
 
+    def call(*words: str) -> tuple[int, str, str]:
+        code = cli.main(words)
+        out, err = capfd.readouterr()
+        return code, out, err
 
-def dispatch(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DISPATCH, *words],
-        cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+    return call
 
 
 def test_a_name_is_old_or_in_use() -> None:
@@ -95,38 +99,37 @@ def test_options_behind_words_where_they_may_be(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "note: --over is now --backend\n"
 
 
-def test_a_command_by_an_old_name_does_the_same() -> None:
-    done = dispatch("exec", "--alive", "5", "--fan-out=3", "-w", "localhost", "echo", "--alive")
-    assert (done.returncode, done.stdout) == (0, "localhost: --alive\n")
+def test_a_command_by_an_old_name_does_the_same(dispatch: Dispatch) -> None:
+    words = ("--alive", "5", "--fan-out=3", "-w", "localhost", "echo", "--alive")
+    code, out, err = dispatch("exec", *words)
+    assert (code, out) == (0, "localhost: --alive\n")
     notes = ["note: --alive is now --server-alive-interval", "note: --fan-out is now --fanout"]
-    assert done.stderr.splitlines() == notes
+    assert err.splitlines() == notes
 
 
-def test_an_old_word_of_the_shell() -> None:
-    done = subprocess.run(
-        [*DISPATCH, "shell", "-w", "localhost"],
-        input=":live\necho same\n", capture_output=True, text=True, timeout=60, check=False,
+def test_an_old_word_of_the_shell(dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(":live\necho same\n"))
+    monkeypatch.setattr("os.isatty", lambda fd: False)
+    assert dispatch("shell", "-w", "localhost") == (
+        0, "localhost: same\n", "note: :live is now :no-gather\n",
     )  # fmt: skip
-    assert done.stdout == "localhost: same\n"
-    assert done.stderr == "note: :live is now :no-gather\n"
 
 
 @pytest.mark.parametrize("key", ["beats-lost", "beats_lost"])
-def test_an_old_key_of_a_file(key: str, tmp_path: Path) -> None:
+def test_an_old_key_of_a_file(key: str, tmp_path: Path, dispatch: Dispatch) -> None:
     (tmp_path / "dispatch.toml").write_text(f"[run]\n{key} = 0\n[all]\nfan-out = 4\n")
-    done = dispatch("-H", "localhost:1", "--dry-run", "--no-python", "true", cwd=tmp_path)
-    assert f"note: dispatch.toml [run]: {key} is now max-missed-heartbeats\n" in done.stderr
-    assert "note: dispatch.toml [all]: fan-out is now fanout\n" in done.stderr
-    assert done.returncode == 2
-    assert "error: --max-missed-heartbeats" in done.stderr
+    code, _, err = dispatch("-H", "localhost:1", "--dry-run", "--no-python", "true")
+    assert f"note: dispatch.toml [run]: {key} is now max-missed-heartbeats\n" in err
+    assert "note: dispatch.toml [all]: fan-out is now fanout\n" in err
+    assert code == 2
+    assert "error: --max-missed-heartbeats" in err
     # where a command has no such option, nothing is said of it
-    assert "note" not in dispatch("hosts", "n1", cwd=tmp_path).stderr
+    assert "note" not in dispatch("hosts", "n1")[2]
 
 
-def test_an_old_key_wins_or_loses_as_the_new_one_would(tmp_path: Path) -> None:
+def test_an_old_key_wins_or_loses_as_the_new_one_would(tmp_path: Path, dispatch: Dispatch) -> None:
     (tmp_path / "dispatch.toml").write_text("[all]\nfanout = 4\n[exec]\nfan-out = 5\n")
-    done = dispatch("config", "exec", cwd=tmp_path)
-    assert done.stdout == '--fanout  "5"  dispatch.toml [exec]\n'
+    assert dispatch("config", "exec")[1] == '--fanout  "5"  dispatch.toml [exec]\n'
 
 
 def test_a_folders_file_may_say_no_more_by_an_old_name() -> None:
@@ -160,13 +163,13 @@ def test_help_shows_options_by_subject() -> None:
 # -- -H and -w -------------------------------------------------------------------------------
 
 
-def hosts_of_run(*words: str, cwd: Path) -> tuple[list[str], str]:
-    done = dispatch(*words, "--dry-run", "--json", "--no-python", "true", cwd=cwd)
-    plan = json.loads(done.stdout) if done.returncode == 0 else {"nodes": []}
-    return [f"{node['host']}:{len(node['ranks'])}" for node in plan["nodes"]], done.stderr
+def hosts_of_run(dispatch: Dispatch, *words: str) -> tuple[list[str], str]:
+    code, out, err = dispatch(*words, "--dry-run", "--json", "--no-python", "true")
+    plan = json.loads(out) if code == 0 else {"nodes": []}
+    return [f"{node['host']}:{len(node['ranks'])}" for node in plan["nodes"]], err
 
 
-def test_hosts_of_a_run_by_list_and_by_file(tmp_path: Path) -> None:
+def test_hosts_of_a_run_by_list_and_by_file(tmp_path: Path, dispatch: Dispatch) -> None:
     (tmp_path / "hostfile").write_text("n1 slots=2\n")
     (tmp_path / "n3").write_text("output of n3\n")
     for words, wanted in (
@@ -175,35 +178,34 @@ def test_hosts_of_a_run_by_list_and_by_file(tmp_path: Path) -> None:
         (["-H", "hostfile", "-w", "n2:1"], ["n1:2", "n2:1"]),
         (["-w", "n3:1"], ["n3:1"]),
     ):
-        assert hosts_of_run(*words, cwd=tmp_path) == (wanted, ""), words
-    found, said = hosts_of_run("-H", "hostfile", "-w", "n1:1", cwd=tmp_path)
+        assert hosts_of_run(dispatch, *words) == (wanted, ""), words
+    found, said = hosts_of_run(dispatch, "-H", "hostfile", "-w", "n1:1")
     assert found == []
     assert "n1 is named twice" in said
 
 
-def test_a_list_is_never_a_file(tmp_path: Path) -> None:
+def test_a_list_is_never_a_file(tmp_path: Path, dispatch: Dispatch) -> None:
     """Files of that name are in every folder that ``exec --output-dir`` wrote."""
     (tmp_path / "localhost").write_text("n1 slots=2\n")
-    done = dispatch("exec", "-w", "localhost", "echo", "x", cwd=tmp_path)
-    assert done.stdout == "localhost: x\n"
-    found, _ = hosts_of_run("-w", "localhost", "--nproc-per-node", "1", cwd=tmp_path)
+    assert dispatch("exec", "-w", "localhost", "echo", "x")[1] == "localhost: x\n"
+    found, _ = hosts_of_run(dispatch, "-w", "localhost", "--nproc-per-node", "1")
     assert found == ["localhost:1"]
 
 
-def test_a_run_takes_a_file_by_hosts_as_it_did(tmp_path: Path) -> None:
+def test_a_run_takes_a_file_by_hosts_as_it_did(tmp_path: Path, dispatch: Dispatch) -> None:
     (tmp_path / "mine").write_text("n1 slots=2\n")
     for words in (["--hosts", "mine"], ["--hosts=mine"]):
-        found, said = hosts_of_run(*words, cwd=tmp_path)
+        found, said = hosts_of_run(dispatch, *words)
         assert found == ["n1:2"]
         assert said == "note: --hosts mine is now --hostfile mine\n"
     (tmp_path / "dispatch.toml").write_text("[run]\nhosts = 'mine'\n")
-    assert hosts_of_run(cwd=tmp_path) == (["n1:2"], "")
+    assert hosts_of_run(dispatch) == (["n1:2"], "")
 
 
-def test_a_file_may_have_one_list_as_a_text(tmp_path: Path) -> None:
+def test_a_file_may_have_one_list_as_a_text(tmp_path: Path, dispatch: Dispatch) -> None:
     (tmp_path / "dispatch.toml").write_text("[all]\nhosts = 'n[1-2]:1'\n")
-    assert dispatch("hosts", "-f", cwd=tmp_path).stdout == "n[1-2]\n"
-    assert hosts_of_run(cwd=tmp_path)[0] == ["n1:1", "n2:1"]
+    assert dispatch("hosts", "-f")[1] == "n[1-2]\n"
+    assert hosts_of_run(dispatch)[0] == ["n1:1", "n2:1"]
 
 
 # -- -x: exports in a run, leaves hosts out elsewhere -----------------------------------------

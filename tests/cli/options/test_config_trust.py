@@ -1,0 +1,251 @@
+"""What a file that merely lies in a folder may say, and which files are read at all."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load
+from dispatcher.cli.options import config_trust
+from dispatcher.cli.options.config_file import Setting, parse
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host import Host, Hostlist
+
+
+def options() -> Iterator[tuple[str, click.Option, str]]:
+    """Command, option and each of its long names."""
+    for command in COMMANDS:
+        for parameter in load(command).params:
+            if isinstance(parameter, click.Option) and parameter.expose_value:
+                for name in parameter.opts:
+                    if name.startswith("--"):
+                        yield command, parameter, name[2:]
+
+
+def test_every_option_is_known_as_harmless_or_not() -> None:
+    names = {name for _, _, name in options()}
+    classified = config_trust.ALLOWED | set(config_trust.REFUSED)
+    assert names - classified == set(), (
+        "say in cli/options/config_trust.py whether a folder's file may say it"
+    )
+    assert classified - names == set(), "no command has such an option any more"
+    assert config_trust.ALLOWED & set(config_trust.REFUSED) == set()
+
+
+def test_what_a_folder_may_not_say_is_refused_in_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("DISPATCH_CONFIG", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for command, option, name in options():
+        if name in config_trust.ALLOWED or command == "config":  # which has no defaults
+            continue
+        value = "true" if option.is_flag else "['./evil']" if option.multiple else "'./evil'"
+        for table in (command, "all", "profile.p.all"):
+            (tmp_path / "dispatch.toml").write_text(f"# ours\n[{table}]\n{name} = {value}\n")
+            profile = ["--profile", "p"] if table.startswith("profile") else []
+            assert cli.main([command, *profile]) == 2, (command, name)
+            said = capsys.readouterr().err
+            assert f"error: dispatch.toml:3: {name}: a folder's file may not " in said
+            assert f"[{table}] of {tmp_path}/home/.config/dispatch/dispatch.toml" in said
+
+
+# -- which files are read ----------------------------------------------------------------------
+
+
+def test_a_file_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"\xff text")
+    path.chmod(0o644)
+    assert config_trust.read(str(path)) == b"\xff text"
+    assert config_trust.read(str(path), must_be=True) == b"\xff text"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+@pytest.mark.parametrize("must_be", [False, True])
+def test_a_file_that_others_could_write(
+    tmp_path: Path, mode: int, must_be: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "f"
+    path.write_text("x")
+    path.chmod(mode)
+    assert config_trust.read(str(path), must_be=must_be) is None
+    why = "somebody else could have written it: chmod go-w"
+    assert capsys.readouterr().err == f"note: {path} is not read: {why}\n"
+
+
+@pytest.mark.parametrize(("uid", "why"), [(0, ""), ("own", ""), (65533, "it is of user 65533")])
+def test_whose_it_is(uid: Any, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("x")
+    path.chmod(0o600)
+    about = list(os.stat(path))
+    about[4] = os.geteuid() if uid == "own" else uid
+    found = config_trust._why_not(os.stat_result(about))
+    assert found == (f"somebody else could have written it: {why}" if why else "")
+
+
+def test_what_is_no_file_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But one that is named may be a pipe, and is read to its end."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path, 0o600)
+    assert config_trust.read(str(path)) is None
+    assert capsys.readouterr().err == f"note: {path} is not read: it is no file\n"
+    assert config_trust.read("/dev/null", must_be=False) is None
+    writer = threading.Thread(target=lambda: path.write_text("text"), daemon=True)
+    kept = os.open(path, os.O_RDWR)  # a writer there is from the start
+    try:
+        writer.start()
+        writer.join(10)
+    finally:
+        closer = threading.Timer(0.2, lambda: os.close(kept))
+        closer.start()
+    assert config_trust.read(str(path), must_be=True) == b"text"
+    closer.join()
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_large_file(tmp_path: Path, beyond: int) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"#" * (config_trust.MOST_BYTES + beyond))
+    path.chmod(0o600)
+    if beyond:
+        with pytest.raises(UsageError) as caught:
+            config_trust.read(str(path))
+        assert caught.value.message == f"{path}: more than 1 MiB"
+    else:
+        assert len(config_trust.read(str(path)) or b"") == config_trust.MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("path", "must_be", "said"),
+    [
+        ("none", False, None),
+        ("file/none", False, None),
+        ("none", True, "{path}: no such file"),
+        ("file/none", True, "{path}: no such file"),
+        (".", False, None),
+        (".", True, "{path}: is a directory"),
+        ("x" * 300, False, "{path}: file name too long"),
+    ],
+)
+def test_a_file_that_cannot_be_read(
+    tmp_path: Path, path: str, must_be: bool, said: str | None
+) -> None:
+    (tmp_path / "file").write_text("")
+    tmp_path.chmod(0o700)
+    whole = str(tmp_path / path)
+    if said is None:
+        assert config_trust.read(whole, must_be=must_be) is None
+        return
+    with pytest.raises(UsageError) as caught:
+        config_trust.read(whole, must_be=must_be)
+    assert caught.value.message == said.format(path=whole)
+
+
+# -- what they may say -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[run]\ngrace = 1", ""),
+        ("[run]\nrsh = 'x'", "f:2: rsh: a folder's file may not say what is run"),
+        ("[run]\ntransport = 'ssh'", "f:2: transport: a folder's file may not say whom to trust"),
+        ("[run]\nexport = ['A=1', 'NCCL_DEBUG=INFO']", ""),
+        ("[run]\nexport = 'LD_PRELOAD=x'", "f:2: export: LD_PRELOAD"),
+        ("[run]\nexport = ['A=1', 'PATH']", "f:2: export: PATH"),
+        ("[run]\nserver-alive-interval = 1", ""),  # of other commands: looked at there
+        ("[exec]\nrsh = 'x'", ""),
+        ("[all]\noutput-dir = 'x'", ""),  # which run does not have
+    ],
+)
+def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
+    file = parse(text, "f", COMMANDS, loose=True)
+    if not said:
+        assert config_trust.check(file, load("run"), None, "/own") is None  # type: ignore[func-returns-value]
+        return
+    with pytest.raises(UsageError) as caught:
+        config_trust.check(file, load("run"), None, "/own")
+    assert caught.value.message.startswith(said)
+    option = said.split(": ")[1]
+    assert caught.value.hint == f"put it into [run] of /own, or type it: --{option}"
+
+
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ("ssh-config = 'c'", "c"),
+        ("ssh-config = '/c'", ""),
+        ("ssh-config = 'none'", ""),  # ssh's own word for no file
+        ("env-file = ['/a', 'b']", "b"),
+        ("env-file = '/a'", ""),
+        ("rsh = './r {host}'", "./r"),
+        ("rsh = 'r {host}'", ""),
+        ("rsh = '/r x/y'", ""),
+        ("rsh = ''", ""),
+        ("launcher = 'bin/mpirun'", "bin/mpirun"),
+        ("launcher = 'mpirun'", ""),
+        ("hostfile = 'hosts'", ""),
+        ("chdir = 'sub'", ""),
+    ],
+)
+def test_ones_own_file_means_the_same_in_every_folder(setting: str, path: str) -> None:
+    file = parse(f"[run]\n{setting}\n", "f", COMMANDS)
+    if not path:
+        assert config_trust.check(file, load("run"), None, "/own") is None  # type: ignore[func-returns-value]
+        return
+    with pytest.raises(UsageError) as caught:
+        config_trust.check(file, load("run"), None, "/own")
+    option = setting.partition(" ")[0]
+    assert caught.value.message == (f"f:2: {option}: {path} would be another file in every folder")
+    assert caught.value.hint == "write the path from /"
+
+
+HOSTS = Hostlist((Host("n1", env=(("NCCL_DEBUG", "INFO"),), origin="f:1"),))
+PYTHON = Hostlist((*HOSTS.hosts, Host("n2", python="/evil", origin="f:2")))
+LOADS = Hostlist((Host("n3", env=(("A", "1"), ("LD_PRELOAD", "x")), origin="f:3"),))
+
+
+@pytest.mark.parametrize(
+    ("found", "setting", "said"),
+    [
+        (HOSTS, None, ""),
+        (PYTHON, None, ""),
+        (LOADS, None, ""),
+        (HOSTS, Setting("hosts", "o", "hostfile", loose=True), ""),
+        (PYTHON, Setting("hosts", "o", "hostfile", loose=True),
+         "f:2: python: a folder's file may not say what is run"),
+        (LOADS, Setting("hosts", "o", "hostfile", loose=True), "f:3: env: LD_PRELOAD"),
+        (PYTHON, Setting("/hosts", "o", "hostfile"), ""),
+        (PYTHON, Setting("none", "o", "hostfile"), ""),
+        (PYTHON, Setting("here", "o", "hostfile"), "f:2: python: a folder's file may not"),
+        (PYTHON, Setting(["here"], "o", "hosts"), ""),
+    ],
+)  # fmt: skip
+def test_a_hostfile_that_a_file_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    found: Hostlist, setting: Setting | None, said: str,
+) -> None:  # fmt: skip
+    (tmp_path / "here").write_text("")
+    monkeypatch.chdir(tmp_path)
+    if not said:
+        assert config_trust.hosts(found, setting) is found
+        return
+    with pytest.raises(UsageError) as caught:
+        config_trust.hosts(found, setting)
+    assert caught.value.message.startswith(said)
+    assert caught.value.hint == "o names it; if you trust it, name it yourself: -H FILE"
