@@ -1,0 +1,327 @@
+"""``attach`` and ``stop``: what is ordered of a job's launcher, and shown of what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.jobs import job_screen
+from dispatcher.jobs import registry
+from dispatcher.jobs.job_socket import frame, listen
+
+from ..conftest import Launched, OnRecord, Terminal
+
+HELLO = frame(type="hello", world_size=2, passed=[], ended=[], until=0.0, rests=0)
+VERDICT = frame(type="verdict", exit_code=3, lines=[])
+RUN_ID = "20260131-142501-k3f9x2"
+CODE = f"note: job {RUN_ID} ended, exit code 3\n"
+
+
+def output(rank: int, text: bytes, stream: int = 1) -> bytes:
+    return frame(text, type="output", rank=rank, stream=stream, size=len(text))
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """What two ranks have written, and where they run."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "rank-00000.out").write_bytes(b"past of 0\nhalf")
+    (folder / "rank-00001.out").write_bytes(b"past of 1\n")
+    (folder / "rank-00001.err").write_bytes(b"oops\n")
+    (folder / "dispatch.jsonl").write_text(
+        '{"name": "ranks.placed", "context": {}}\n'
+        '{"name": "rank.spawned", "context": {"node": 1, "rank": 0}}\n'
+        '{"name": "rank.spawned", "context": {"node": 1, "rank": 1}}\n'
+    )
+    return folder
+
+
+def test_what_it_says_from_now_on(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
+    one = launched(
+        HELLO,
+        output(0, b"one\nha"),
+        output(1, b"error\n", 2),
+        frame(type="say", line="note: n1 is slow"),
+        output(0, b"lf\n"),
+        output(1, b"open"),
+        frame(type="ended", rank=1, stream=1),
+        output(0, b"cut"),
+        frame(type="gap", missing=[[0, 1, 4096]]),
+        frame(type="nothing we know"),
+        frame(b"", type="output", rank=0, stream=7, size=0),
+        frame(type="placed", world_size=2, restart=1),
+        output(0, b"again\n"),
+        VERDICT,
+        output(0, b"not heard\n"),
+        code=3, lines=("error: rank 0: exit code 3", "  hint: look"),
+    )  # fmt: skip
+    assert cli.main(["attach"]) == 3
+    out, err = capfd.readouterr()
+    shown = out.splitlines()
+    assert shown[:3] == ["[0] one", "[0] half", "[1] open"]
+    assert shown[3].startswith("[0] cut")
+    assert "4,096 bytes of rank 0 not shown" in out
+    assert shown[-1] == "[0] again"
+    assert "not heard" not in out
+    assert "[1] error\n" in err
+    assert "note: n1 is slow\n" in err
+    assert err.endswith(f"error: rank 0: exit code 3\n  hint: look\n{CODE}")
+    wanted = {"order": "attach", "output": True, "rests": False, "picture": False}
+    assert one.orders == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("words", "order", "shown"),
+    [
+        (["-q"], {"output": False}, ["[0] a", "[1] b"]),
+        (["--only-ranks", "1"], {"output": True}, ["[1] b"]),
+        (["--rank0"], {"output": True}, ["[0] a"]),
+        (["--grep", "b"], {"output": True}, ["[1] b"]),
+        (["--label", "none"], {"output": True}, ["a", "b"]),
+        (["--label", "host"], {"output": True}, ["[n2:0] a", "[n2:1] b"]),
+        (["latest"], {"output": True}, ["[0] a", "[1] b"]),
+        (["k3f9"], {"output": True}, ["[0] a", "[1] b"]),
+    ],
+)
+def test_how_it_is_shown(
+    launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str],
+    words: list[str], order: dict[str, bool], shown: list[str],
+) -> None:  # fmt: skip
+    one = launched(HELLO, output(0, b"a\n"), output(1, b"b\n"), VERDICT, logs=logs)
+    assert cli.main(["attach", *words]) == 0
+    assert capfd.readouterr().out.splitlines() == shown
+    assert one.orders[0].items() >= order.items()
+
+
+def test_from_the_start_nothing_is_missing_or_twice(
+    launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    passed = [[0, 1, len(b"past of 0\nhalf ")], [1, 1, 10], [1, 2, 5]]
+    hello = frame(type="hello", world_size=2, passed=passed, ended=[[1, 1]], until=9e9, rests=1)
+    rest = frame(b"half ", type="rest", rank=0, stream=1, size=5)
+    one = launched(hello, rest, output(0, b"line\n"), VERDICT, logs=logs)
+    assert cli.main(["attach", "--from-start"]) == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines() == ["[0] past of 0", "[1] past of 1", "[0] half line"]
+    assert err.startswith("[1] oops\n")
+    assert one.orders[0]["rests"] is True
+
+
+def test_what_no_file_has_is_counted(
+    launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """After a while, as the disk may only be slow."""
+    monkeypatch.setattr(job_screen, "BEHIND", 0.2)
+    hello = frame(type="hello", world_size=2, passed=[[0, 1, 1038]], ended=[], until=0.0, rests=0)
+    launched(hello, VERDICT, logs=logs)
+    assert cli.main(["attach", "--from-start"]) == 0
+    shown = capfd.readouterr().out
+    assert "[0] past of 0\n" in shown
+    assert "1,024 bytes of rank 0 not shown" in shown
+
+
+def test_a_half_line_is_known_of_before_the_call(
+    launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is shown whole with what follows, and only once all such lines are here."""
+    hello = frame(type="hello", world_size=2, passed=[], ended=[[1, 1]], until=0.0, rests=2)
+    rests = [
+        frame(text, type="rest", rank=rank, stream=1, size=len(text))
+        for rank, text in ((0, b"x"), (1, b"y"))
+    ]
+    launched(hello, *rests, output(0, b"0\n"), VERDICT, logs=logs)
+    assert cli.main(["attach"]) == 0
+    assert capfd.readouterr().out == "[0] 0\n"
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_job_that_has_ended(
+    on_record: OnRecord, logs: Path, merged: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = on_record(logs=logs)
+    registry.conclude(folder, 3, ["error: it failed"])
+    if merged:
+        (logs / "merged.log").write_text("")
+    assert cli.main(["attach"]) == 3
+    assert capfd.readouterr() == ("", f"error: it failed\n{CODE}")
+    assert cli.main(["attach", "--from-start", "--label", "host"]) == 3
+    out, err = capfd.readouterr()
+    assert err.endswith(f"error: it failed\n{CODE}")
+    if merged:
+        assert out == ""
+    else:
+        assert out.splitlines() == ["[n2:0] past of 0", "[n2:1] past of 1", "[n2:0] half"]
+
+
+@pytest.mark.parametrize(
+    ("about", "words", "code", "said"),
+    [
+        ({}, ["--from-start"], 125, "job {id}: it keeps no files"),
+        ({"logs": Path("/no/where")}, ["--from-start"], 125, "job {id}: its files are gone: /no/w"),
+        ({}, ["--from-start", "--timestamps"], 2, "--timestamps: the times of earlier lines"),
+        ({}, ["--only-ranks", "2"], 2, "--only-ranks"),
+        ({}, ["other"], 2, "no job 'other' is on record here"),
+    ],
+)
+def test_refusals(
+    on_record: OnRecord, capfd: pytest.CaptureFixture[str],
+    about: dict[str, Path], words: list[str], code: int, said: str,
+) -> None:  # fmt: skip
+    registry.conclude(on_record(**about), 0, [])
+    assert cli.main(["attach", *words]) == code
+    assert capfd.readouterr().err.startswith(f"error: {said.format(id=RUN_ID)}")
+
+
+@pytest.mark.parametrize("command", ["attach", "stop"])
+def test_nobody_answers(
+    on_record: OnRecord, command: str, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(registry, "DYING", 0.0)
+    on_record()
+    assert cli.main([command]) == 125
+    said = f"error: job {RUN_ID}: its launcher does not answer\n"
+    assert capfd.readouterr().err == said
+
+
+@pytest.mark.parametrize("words", [["attach"], ["stop"], ["stacks"], ["top"]])
+def test_a_launcher_that_is_gone_left_its_word_or_none(
+    launched: Launched, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    launched(HELLO, b'{"size": -1}\n', code=None)
+    assert cli.main(words) == 125
+    assert "its launcher does not answer" in capfd.readouterr().err
+
+
+def test_what_it_shows_is_shown_before_the_end_is_told(
+    launched: Launched, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The last words of a launcher that hangs up without a verdict: the record has it."""
+    launched(HELLO, output(0, b"last"), code=3)
+    assert cli.main(["attach"]) == 3
+    assert capfd.readouterr() == ("[0] last\n", CODE)
+
+
+# -- Ctrl-C -------------------------------------------------------------------------------
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_detaches(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
+    one = launched(HELLO, before=interrupt, code=None)
+    assert cli.main(["attach"]) == 130
+    err = capfd.readouterr().err
+    assert f"note: detached; job {RUN_ID} goes on" in err
+    assert [order["order"] for order in one.orders] == ["attach"]
+
+
+@pytest.mark.parametrize("presses", [1, 2, 3])
+def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
+    on_record: OnRecord, presses: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = on_record()
+    listener = listen(folder)
+    listener.setblocking(True)
+    orders: list[dict[str, object]] = []
+
+    def serve() -> None:
+        link, _ = listener.accept()
+        with link, link.makefile("rb") as lines, suppress(OSError):
+            orders.append(json.loads(lines.readline()))
+            link.sendall(HELLO)
+            for nth in range(presses):
+                interrupt()
+                if nth < 2:
+                    orders.append(json.loads(lines.readline()))
+            if presses < 3:
+                registry.conclude(folder, 130, ["error: ended by SIGINT"])
+                link.sendall(VERDICT)
+            lines.read()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    before = signal.getsignal(signal.SIGINT)
+    assert cli.main(["attach", "--stop-on-interrupt"]) == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    thread.join(10)
+    listener.close()
+    wanted = [{"order": "stop", "now": False}, {"order": "stop", "now": True}]
+    assert orders[1:] == wanted[: min(presses, 2)]
+    err = capfd.readouterr().err
+    assert ("detached" in err) == (presses == 3)
+    if presses < 3:
+        assert "note: ending the job; again to kill it\n" in err
+        assert ("note: killing the job\n" in err) == (presses == 2)
+        assert f"error: ended by SIGINT\nnote: job {RUN_ID} ended, exit code 130\n" in err
+
+
+# -- stop ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "now"), [([], False), (["--now"], True), (["latest"], False)])
+def test_stop_waits_for_the_end(
+    launched: Launched, words: list[str], now: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = launched(HELLO, VERDICT, code=3, lines=("error: ended by SIGINT",))
+    assert cli.main(["stop", *words]) == 0
+    assert one.orders == [{"order": "stop", "now": now}]
+    assert capfd.readouterr() == ("", f"error: ended by SIGINT\n{CODE}")
+
+
+def test_stop_of_a_job_that_has_ended(
+    on_record: OnRecord, capfd: pytest.CaptureFixture[str]
+) -> None:
+    registry.conclude(on_record(), 3, ["error: it failed"])
+    assert cli.main(["stop"]) == 0
+    assert capfd.readouterr().err == f"error: it failed\n{CODE}"
+
+
+def test_ctrl_c_leaves_it_ending(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
+    launched(HELLO, before=interrupt, code=None)
+    assert cli.main(["stop"]) == 130
+    said = f"note: job {RUN_ID} is being ended; dispatch attach shows it"
+    assert said in capfd.readouterr().err
+
+
+# -- before a terminal ----------------------------------------------------------------------
+
+
+def test_a_footer_and_a_verdict_below_the_lines(launched: Launched, terminal: Terminal) -> None:
+    terminal.take()
+    from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
+    from dispatcher.output.monitor.run_progress import Progress, encode_picture
+
+    progress = Progress(2, lambda: 0.0)
+    for event in (RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RankSpawned(1, 1, 8)):
+        progress.event(Entry(0, 0.0, event))
+    picture = frame(type="picture", picture=encode_picture(progress.picture()))
+    one = launched(
+        HELLO, output(0, b"a line\n"), picture, VERDICT, code=3, lines=("error: rank 0 failed",)
+    )
+    assert cli.main(["attach"]) == 3
+    terminal.leave()
+    shown = terminal.plain
+    assert one.orders[0]["picture"] is True
+    assert "a line" in shown
+    assert "error: rank 0 failed" in shown
+    assert "2 ranks on 2 hosts" in shown
+    assert f"job {RUN_ID} ended, exit code 3" in shown
+
+
+def test_quiet_has_no_footer(launched: Launched, terminal: Terminal) -> None:
+    terminal.take()
+    one = launched(HELLO, VERDICT, code=3, lines=("error: rank 0 failed",))
+    assert cli.main(["attach", "-q"]) == 3
+    assert one.orders[0]["picture"] is False
+    assert "error: rank 0 failed\r\n" in terminal.leave()

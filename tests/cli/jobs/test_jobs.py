@@ -1,0 +1,125 @@
+"""``jobs``: which are shown, in which order, and how."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.jobs.jobs import RECENT, WIDEST, age
+from dispatcher.jobs import registry
+
+from ..conftest import OnRecord
+
+
+def told(folder: Path, **changes: Any) -> None:
+    """Change what the record says."""
+    path = folder / "job.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.fixture
+def known(on_record: OnRecord) -> dict[str, Path]:
+    """Jobs of all kinds; the letter of each is the end of its id."""
+    now = time.time()
+    gone = [1, 1, "another boot"]
+    kinds: dict[str, dict[str, Any]] = {
+        "a": {"detached": True, "began": now - 3 * 86400},
+        "b": {"detached": True, "began": now - 400},
+        "c": {"detached": False, "began": now - 300},
+        "d": {"detached": False, "began": now - 200, "launcher": gone},
+        "e": {"detached": True, "began": now - 100},
+        "f": {"detached": True, "began": now - RECENT - 10},
+        "g": {"detached": True, "began": now - RECENT - 20, "launcher": gone},
+        "h": {"detached": True, "began": now - RECENT - 30},
+    }
+    found = {}
+    for letter, about in kinds.items():
+        found[letter] = on_record(f"20260131-142501-aaaaa{letter}")
+        told(found[letter], **about)
+    for letter in "bf":
+        registry.conclude(found[letter], 3, ["error: x"])
+    registry.note_phase(found["e"], "starting")
+    return found
+
+
+@pytest.mark.parametrize(("words", "letters"), [([], "habde"), (["-a"], "hgfabcde")])
+def test_which_are_shown(
+    known: dict[str, Path], words: list[str], letters: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that run, and of the others the recent ones that were not just in front of the user."""
+    assert cli.main(["jobs", *words]) == 0
+    head, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert head == ["JOB", "STATE", "CODE", "RANKS", "AGE", "HOSTS", "PROGRAM"]
+    assert "".join(row[0][-1] for row in rows) == letters
+    states = {row[0][-1]: (row[1], row[2]) for row in rows}
+    assert states["a"] == ("running", "-")
+    assert states["b"] == ("ended", "3")
+    assert states["d"] == ("dead", "-")
+    assert states["e"] == ("starting", "-")
+    assert {row[0][-1]: row[4] for row in rows}["a"] == "3d00h"
+    assert [row[3:4] + row[5:] for row in rows] == [["2", "n[1-2]", "train.py"]] * len(rows)
+
+
+def test_columns_stand_below_each_other(
+    on_record: OnRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [(f"node-{a}", None, None) for a in "abcdefgh"]
+    program = ("train\x1b.py", "--name", "two words", "x" * 40)
+    on_record(hosts=names, ranks=None, program=program)
+    on_record("20260131-142502-aaaaaa", ranks=12)
+    assert cli.main(["jobs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    starts = [lines[0].index(word) for word in lines[0].split()]
+    assert all(line[at - 2 : at] == "  " for line in lines for at in starts[1:])
+    assert all(line[at] != " " for line in lines for at in starts)
+    assert all(line == line.rstrip() for line in lines)
+    first = lines[1]
+    assert first[starts[3] :].startswith("- ")
+    hosts = first[starts[5] : starts[6]].rstrip()
+    assert len(hosts) == WIDEST
+    assert hosts.endswith("\u2026")
+    assert first[starts[6] :].startswith("'train\\x1b.py' --name 'two words'"[:20])
+    assert len(first[starts[6] :]) == WIDEST
+
+
+def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = on_record(program=("a", "b c"), logs=Path("/logs"), detached=True)
+    registry.conclude(folder, 3, [])
+    assert cli.main(["jobs", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    job = registry.jobs()[0]
+    assert row == {
+        "id": job.run_id, "state": "ended", "exit_code": 3, "ranks": 2, "hosts": "n[1-2]",
+        "program": ["a", "b c"], "pid": job.launcher.pid, "node": job.node, "began": job.began,
+        "ended": job.end["ended"] if job.end else None, "logs": "/logs", "detached": True,
+    }  # fmt: skip
+    (folder / "end.json").unlink()
+    told(folder, logs=None)
+    assert cli.main(["jobs", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["ended"], row["logs"], row["exit_code"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(("words", "shown"), [([], ("", "no jobs\n")), (["--json"], ("[]\n", ""))])
+def test_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    words: list[str], shown: tuple[str, str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert cli.main(["jobs", *words]) == 0
+    assert capsys.readouterr() == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-5, "0s"), (0, "0s"), (59.9, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h00m"),
+     (3 * 3600 + 5 * 60 + 59, "3h05m"), (86399, "23h59m"), (86400, "1d00h"),
+     (4 * 86400 + 2 * 3600 + 3599, "4d02h"), (30 * 86400 + 23 * 3600, "30d23h")],
+)  # fmt: skip
+def test_an_age(seconds: float, words: str) -> None:
+    assert age(seconds) == words

@@ -1,0 +1,108 @@
+"""``logs``: what ranks have written, from the files; with ``-f`` as it comes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.jobs import logs as command
+from dispatcher.jobs import registry
+
+from ..conftest import OnRecord
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "rank-00000.out").write_bytes(b"a\nb")
+    (folder / "rank-00001.out").write_bytes(b"c\n")
+    (folder / "rank-00001.err").write_bytes(b"d\n")
+    (folder / "rank-00002.out").write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        ([], "[0] a\n[1] c\n[0] b\n", "[1] d\n"),
+        (["latest"], "[0] a\n[1] c\n[0] b\n", "[1] d\n"),
+        (["--rank", "0"], "a\nb\n", ""),
+        (["--rank", "1"], "c\n", "d\n"),
+        (["-f"], "[0] a\n[1] c\n[0] b\n", "[1] d\n"),
+    ],
+)
+def test_what_was_written(
+    on_record: OnRecord, files: Path, capfd: pytest.CaptureFixture[str],
+    words: list[str], out: str, err: str,
+) -> None:  # fmt: skip
+    registry.conclude(on_record(logs=files), 3, [])
+    assert cli.main(["logs", *words]) == 0
+    assert capfd.readouterr() == (out, err)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--rank", "2"], 125, "error: rank 2: has written nothing\n"),
+        (["--rank", "7"], 125, "error: rank 7: has written nothing\n"),
+        (["--rank", "x"], 2, "error: --rank: not a rank: 'x'\n  hint: --rank 0\n"),
+        (["--rank", "-1"], 2, "error: --rank: not a rank: '-1'\n  hint: --rank 0\n"),
+        (["--rank", "12345678"], 2, "error: --rank: not a rank: '12345678'\n  hint: --rank 0\n"),
+        (["--rank", "\u0663"], 2, "error: --rank: not a rank: '\u0663'\n  hint: --rank 0\n"),
+    ],
+)
+def test_no_such_rank(
+    on_record: OnRecord, files: Path, capfd: pytest.CaptureFixture[str],
+    words: list[str], code: int, said: str,
+) -> None:  # fmt: skip
+    on_record(logs=files)
+    assert cli.main(["logs", *words]) == code
+    assert capfd.readouterr() == ("", said)
+    assert command._rank("1234567") == 1234567
+
+
+def test_it_goes_on_until_the_job_ends(
+    on_record: OnRecord, files: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A look that finds something new is followed by the next one at once."""
+    folder = on_record(logs=files)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 1:
+            with open(files / "rank-00000.out", "ab") as file:
+                file.write(b" and more\n")
+        else:
+            registry.conclude(folder, 0, [])
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert cli.main(["logs", "-f", "--rank", "0"]) == 0
+    assert capfd.readouterr().out == "a\nb and more\n"
+    assert waits == [command.LOOK] * 2
+
+
+def test_without_f_a_job_that_runs_is_not_waited_for(
+    on_record: OnRecord, files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    on_record(logs=files)
+    assert cli.main(["logs", "--rank", "1"]) == 0
+    assert capfd.readouterr().out == "c\n"
+
+
+def test_ctrl_c_shows_what_is_there(
+    on_record: OnRecord, files: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    on_record(logs=files)
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert cli.main(["logs", "-f", "--rank", "0"]) == 130
+    assert capfd.readouterr().out == "a\nb\n"

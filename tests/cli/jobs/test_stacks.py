@@ -1,0 +1,95 @@
+"""Where ranks run, from a journal that is still being written; what ``stacks`` asks and shows."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.jobs import stacks
+from dispatcher.cli.jobs.stacks import JournalLocations
+from dispatcher.jobs import registry
+from dispatcher.jobs.job_socket import frame
+
+from ..conftest import Launched, OnRecord
+
+
+def line(name: str, **context: object) -> str:
+    return json.dumps({"seq": 1, "t": 0.0, "name": name, "context": context}) + "\n"
+
+
+def test_ranks_are_counted_on_each_host_and_anew_after_a_restart(tmp_path: Path) -> None:
+    journal = tmp_path / "dispatch.jsonl"
+    homes = JournalLocations(journal, ["n1", "n2", "n3"])
+    assert (homes.home(0), homes.host_of(0)) == ((3, 0), "?")  # there is no journal yet
+    first = line("ranks.placed") + line("rank.spawned", node=0, rank=0)
+    second = line("rank.spawned", node=1, rank=2) + line("rank.spawned", node=0, rank=1)
+    half = line("rank.spawned", node=1, rank=3)
+    journal.write_text(first + "no JSON of a rank\n" + second + half[:20])
+    assert [homes.home(rank) for rank in (0, 1, 2)] == [(0, 0), (0, 1), (1, 0)]
+    assert homes.host_of(3) == "?"
+    with journal.open("a") as file:
+        file.write(half[20:] + line("rank.spawned", node=9, rank=5))
+    assert homes.home(3) == (1, 1)
+    assert homes.host_of(5) == "?"
+    with journal.open("a") as file:
+        file.write(line("ranks.placed") + line("rank.spawned", node=2, rank=2))
+    homes.forget()
+    assert (homes.home(2), homes.host_of(2)) == ((2, 0), "n3")
+
+
+# -- the command ----------------------------------------------------------------------------
+
+RUN_ID = "20260131-142501-k3f9x2"
+ENDED = frame(type="verdict", exit_code=3, lines=[])
+ANSWER = frame(type="stacks", number=2, lines=["0-1: in train.py:3", "bad\x1b]0;x"])
+
+
+def test_an_answer_is_printed_and_its_file_named(
+    launched: Launched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stacks-2.txt").write_text("all of it")
+    one = launched(frame(type="say", line="x"), ANSWER, logs=tmp_path)
+    assert cli.main(["stacks"]) == 0
+    assert one.orders == [{"order": "stacks"}]
+    assert capsys.readouterr() == (
+        "0-1: in train.py:3\nbad\\x1b]0;x\n", f"note: whole stacks in {tmp_path}/stacks-2.txt\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("with_logs", [False, True])
+def test_a_run_in_the_foreground_can_be_asked_as_well(
+    launched: Launched, tmp_path: Path, with_logs: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched(ANSWER, detached=False, logs=tmp_path if with_logs else None)
+    assert cli.main(["stacks"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_job_that_ends_meanwhile(launched: Launched, capsys: pytest.CaptureFixture[str]) -> None:
+    launched(ENDED)
+    assert cli.main(["stacks"]) == 125
+    assert capsys.readouterr() == ("", f"note: job {RUN_ID} ended, exit code 3\n")
+
+
+def test_a_job_that_has_ended(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -> None:
+    registry.conclude(on_record(), 3, [])
+    assert cli.main(["stacks", "latest"]) == 125
+    said = f"error: job {RUN_ID}: it has ended, exit code 3\n  hint: dispatch logs {RUN_ID}\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_launcher_that_does_not_answer(
+    launched: Launched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says other things meanwhile; its hosts, and it, have so many seconds."""
+    monkeypatch.setattr(stacks, "GATHER", 0.2)
+    monkeypatch.setattr(stacks, "SLACK", 0.2)
+    launched(frame(type="say", line="x"), stays=True, code=None)
+    began = time.monotonic()
+    assert cli.main(["stacks"]) == 125
+    assert time.monotonic() - began >= 0.4
+    assert capsys.readouterr().err == f"error: job {RUN_ID}: its launcher does not answer\n"
