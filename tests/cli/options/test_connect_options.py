@@ -1,0 +1,303 @@
+"""Which transport is made of the options: kept connections, trees, whom to ask."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import Any
+
+import pytest
+
+from dispatcher.bootstrap import payload
+from dispatcher.cli.exec.exec import ExecOptions
+from dispatcher.cli.options import connect_options
+from dispatcher.cli.options.connect_options import (
+    Fanout,
+    TransportPool,
+    alive,
+    ask_here,
+    check_keep,
+    fanout,
+    keep_seconds,
+    target,
+    transport,
+)
+from dispatcher.cli.options.host_options import LimitOptions, LoginOptions
+from dispatcher.cli.run.run import RunOptions
+from dispatcher.model.errors import UsageError
+from dispatcher.model.host import Host
+from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive, Target
+from dispatcher.transport.pool import daemon_socket, pool_transport
+from dispatcher.transport.tree import tree_transport
+from dispatcher.transport.tree.topology import Topology, plan_tree
+
+N = [Host(f"n{number}") for number in range(1, 8)]
+
+
+# -- kept connections ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        (LoginOptions(), None),
+        (ExecOptions(), None),
+        (ExecOptions(keep="600"), 600.0),
+        (ExecOptions(keep="0.5", transport="paramiko"), 0.5),
+    ],
+)
+def test_how_long_connections_are_kept(options: LoginOptions, seconds: float | None) -> None:
+    assert keep_seconds(options) == seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "hint"),
+    [
+        (ExecOptions(keep="0"), "--keep=0: connections cannot be kept for 0 s",
+         "dispatch connect --close ends them"),
+        (ExecOptions(keep="x"), "--keep: not a number of seconds", None),
+        (ExecOptions(keep="9", transport="ssh"), "--keep is for SSH in process",
+         "ControlPersist of ssh_config keeps ssh's own"),
+        (ExecOptions(keep="9", transport="slurm"), "--keep is for SSH in process",
+         "ControlPersist of ssh_config keeps ssh's own"),
+        (ExecOptions(keep="9", rsh="rsh {host}"), "--keep is for SSH in process",
+         "ControlPersist of ssh_config keeps ssh's own"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_kept(options: LoginOptions, said: str, hint: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_keep(options)
+    assert caught.value.message.startswith(said)
+    if hint is not None:
+        assert caught.value.hint == hint
+
+
+class Daemon:
+    """Notes what is asked of the process that holds connections."""
+
+    def __init__(self, *, there: bool) -> None:
+        self.is_there = there
+        self.asked: list[str] = []
+
+    def there(self) -> bool:
+        return self.is_there
+
+    def folder(self) -> None:
+        self.asked.append("folder")
+
+    def call(self) -> socket.socket:
+        self.asked.append("call")
+        return socket.socket()
+
+
+@pytest.fixture(params=[False, True])
+def daemon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    daemon = Daemon(there=request.param)
+    for name in ("there", "folder", "call"):
+        monkeypatch.setattr(daemon_socket, name, getattr(daemon, name))
+    return daemon
+
+
+@pytest.mark.parametrize("keep", [None, "60"])
+def test_the_daemon_is_called_where_it_is_or_has_to_be(daemon: Daemon, keep: str | None) -> None:
+    options = ExecOptions(keep=keep, ssh_config="c", host_keys="strict", server_alive_interval=7.0)
+    check_keep(options)
+    assert daemon.asked == (["folder"] if keep or daemon.is_there else [])
+    made: list[object] = []
+
+    def direct() -> Any:
+        made.append(object())
+        return made[-1]
+
+    found = transport(options, direct)
+    assert daemon.asked.count("call") == (1 if keep else 0)
+    if not keep and not daemon.is_there:
+        assert made == [found]
+        return
+    assert isinstance(found, pool_transport.PoolTransport)
+    order = found._order
+    assert order["keep"] == (60.0 if keep else None)
+    assert str(order["config"]).endswith("/c")
+    assert (order["host_keys"], order["alive"]) == ("strict", [7.0, 0.0])
+    assert made == []
+
+
+def test_who_keeps_nothing_asks_nobody(daemon: Daemon) -> None:
+    check_keep(LoginOptions())
+    direct: Any = object()
+    assert transport(LoginOptions(), lambda: direct) is direct
+    assert daemon.asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (LoginOptions(), UNLESS_CONFIGURED),
+        (RunOptions(), UNLESS_CONFIGURED),
+        (LimitOptions(), Keepalive(otherwise=ALIVE_INTERVAL)),
+        (ExecOptions(server_alive_interval=0.0), Keepalive(0.0)),
+        (ExecOptions(server_alive_interval=9.0), Keepalive(9.0)),
+    ],
+)
+def test_when_a_silent_host_is_asked(options: Any, found: Keepalive) -> None:
+    assert alive(options) == found
+
+
+# -- trees ----------------------------------------------------------------------------------
+
+
+def test_the_tree_in_words() -> None:
+    tree = Fanout(tuple(N), Topology((None, 0, 1, 0, None, 4, 4)))
+    assert tree.lines() == [
+        "tree        3 levels; from here n[1,5]",
+        "            n1 opens n[2,4]",
+        "            n2 opens n3",
+        "            n5 opens n[6-7]",
+    ]
+    assert tree.parents() == {"n2": "n1", "n3": "n2", "n4": "n1", "n6": "n5", "n7": "n5"}
+
+
+def test_through_whom_each_is_reached() -> None:
+    tree = Fanout(tuple(N[:4]), Topology((None, 0, 1, None)))
+    assert tree.above(N[:4]) == {0: (), 1: (0,), 2: (1, 0), 3: ()}
+    places = [N[3], N[2], Host("other"), N[0]]  # not all, in another order
+    assert tree.above(places) == {0: (), 1: (3,), 3: ()}
+    ports = (Host("n1", port=1), Host("n1", port=2))
+    assert Fanout(ports, Topology((None, 0))).above(ports) == {0: (), 1: (0,)}
+
+
+@pytest.mark.parametrize(
+    ("options", "there_is"),
+    [
+        (LoginOptions(), False),
+        (ExecOptions(), False),
+        (ExecOptions(fanout_tree="auto"), True),
+        (RunOptions(fanout_tree="3", ssh_config="c", agent_python="/py"), True),
+    ],
+)
+def test_a_tree_only_if_it_is_wanted(options: Any, there_is: bool) -> None:
+    tree = fanout(options, [*N, Host("localhost")], "run")
+    assert (tree is not None) is there_is
+    if tree is not None:
+        assert (tree.run_id, tree.ssh_config) == ("run", options.ssh_config)
+        assert tree.python == options.agent_python
+        assert tree.hosts == tuple(N)  # this machine needs no way through others
+        branches = {"auto": None, "3": 3}[str(options.fanout_tree)]
+        assert tree.topology == plan_tree(7, branches)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"fanout_tree": "1"}, "--fanout-tree=1: a chain"),
+        ({"fanout_tree": "x"}, "--fanout-tree"),
+        ({"fanout_tree": "2", "rsh": "r {host}"}, "--fanout-tree is for SSH"),
+        ({"fanout_tree": "2", "transport": "slurm"}, "--fanout-tree is for SSH"),
+        ({"fanout_tree": "2", "keep": "9"}, "--fanout-tree and --keep exclude each other"),
+    ],
+)
+def test_no_tree(options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        fanout(ExecOptions(**options), N)  # type: ignore[arg-type]
+    assert caught.value.message.startswith(said)
+
+
+def test_a_target() -> None:
+    assert target(Host("n1")) == Target("n1", None, None)
+    assert target(Host("n1", user="me", port=22)) == Target("n1", "me", 22)
+
+
+class Made:
+    """In the place of a transport: what it was made of, and whether it is closed."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        self.given, self.more = given, more
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_transport, "TreeTransport", Made)
+
+
+@pytest.mark.usefixtures("trees")
+@pytest.mark.parametrize("run_id", [None, "20260131-142501-k3f9x2"])
+@pytest.mark.parametrize("python", [None, "/opt/python3"])
+def test_what_a_tree_is_opened_with(run_id: str | None, python: str | None) -> None:
+    said: list[str] = []
+    direct: Any = object()
+    tree = Fanout(tuple(N[:2]), Topology((None, 0)), "config", python, run_id)
+    made: Any = tree.transport(direct, said.append)
+    assert made.given == ([Target("n1", None, None), Target("n2", None, None)], tree.topology,
+                          direct)  # fmt: skip
+    first = [] if python is None else [python]
+    assert made.more["command"] == payload.command(first=first, run_id=run_id)
+    assert made.more["common"] == (b"" if run_id is None else payload.payload())
+    assert made.more["config"] == "config"
+    made.more["say"]("x")
+    assert said == ["x"]
+
+
+@pytest.mark.usefixtures("trees")
+def test_this_machine_is_not_reached_by_a_tree() -> None:
+    options = ExecOptions(fanout_tree="2")
+    said: list[str] = []
+    with TransportPool(options, tree=fanout(options, N), say=said.append) as pool:
+        by_tree: Any = pool.transport_for(N[0])
+        assert pool.transport_for(N[6]) is by_tree
+        assert pool.transport_for(Host("localhost")).name == "local"
+        assert isinstance(by_tree, Made)
+        by_tree.more["say"]("note")
+    assert by_tree.closed == 1
+    assert said == ["note"]
+    with TransportPool(ExecOptions()) as pool:
+        assert pool.transport_for(N[0]).name == "paramiko"
+
+
+def test_what_the_options_say_reaches_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dispatcher.transport.ssh import paramiko_transport
+
+    monkeypatch.setattr(paramiko_transport, "ParamikoTransport", Made)
+    monkeypatch.setattr(Made, "name", "paramiko", raising=False)
+    options = ExecOptions(ssh_config="c", host_keys="accept-new", server_alive_interval=7.0)
+    for keep in (False, True):
+        with TransportPool(options, keep=keep) as pool:
+            made: Any = pool.transport_for(N[0])
+        assert (made.more["config"], made.more["host_keys"]) == ("c", "accept-new")
+        assert (made.more["alive"], made.more["keep"]) == (Keepalive(7.0), keep)
+        assert made.closed == 1
+        kept: Any = pool.in_process(keep=True)
+        assert kept.more["keep"] is True
+
+
+def test_whom_a_secret_is_asked_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect_options, "ask_here", lambda prompt: f"here {prompt}")
+    assert TransportPool(ExecOptions())._ask("x: ") == "here x: "
+    assert TransportPool(ExecOptions(), lambda prompt: "there")._ask("x: ") == "there"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_nobody_is_asked_without_a_terminal(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    real, opened = os.open, []
+
+    def open_(path: Any, *more: Any, **others: Any) -> int:
+        if path != "/dev/tty":
+            return real(path, *more, **others)
+        opened.append(more[0])
+        return real("/dev/null" if there else "/dev/null/none", os.O_RDWR)
+
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(getpass, "getpass", lambda prompt: f"typed at {prompt}")
+    assert ask_here("secret: ") == ("typed at secret: " if there else None)
+    assert opened == [os.O_RDWR | os.O_NOCTTY]
+
+    def nothing(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr(getpass, "getpass", nothing)
+    assert ask_here("secret: ") is None
