@@ -1,0 +1,83 @@
+"""``connect``: what is asked of the process that holds connections, and what is printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.exec import run_exec
+from dispatcher.remote.protocol.mux import Malformed
+from dispatcher.transport.pool import daemon_socket
+from dispatcher.transport.pool.daemon_socket import DROP, LIST
+
+#: what the daemon answers
+Answer = dict[str, Any] | Exception | None
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "order", "shown"),
+    [
+        (["--list"], {"hosts": ["n2", "n10", "n1"], "idle": 600.0}, (LIST, {}),
+         ("n[1-2,10] (3), for 600 idle seconds\n", "")),
+        (["--list"], {"hosts": [], "idle": 600.0}, (LIST, {}),
+         ("", "note: no connections are kept\n")),
+        (["--list"], None, (LIST, {}), ("", "note: no connections are kept\n")),
+        (["--close"], None, (DROP, {"hosts": None}), ("", "note: no connections are kept\n")),
+        (["--close"], {"hosts": []}, (DROP, {"hosts": None}), ("", "")),
+        (["--close", "-w", "n[1-2]"], {"hosts": ["n1"]}, (DROP, {"hosts": ["n1", "n2"]}), ("", "")),
+    ],
+)  # fmt: skip
+def test_list_and_close(
+    words: list[str], answer: Answer, order: Any, shown: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    asked = []
+
+    def ask(kind: int, **more: Any) -> Any:
+        asked.append((kind, more))
+        return answer
+
+    monkeypatch.setattr(daemon_socket, "ask", ask)
+    assert cli.main(["connect", *words]) == 0
+    assert asked == [order]
+    assert capsys.readouterr() == shown
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), Malformed("rubbish")])
+def test_a_process_that_does_not_answer(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(kind: int, **more: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(daemon_socket, "ask", ask)
+    assert cli.main(["connect", "--list"]) == 125
+    said = f"error: the process that holds connections: {error}\n"
+    assert capsys.readouterr().err == said
+
+
+def test_one_of_the_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["connect", "--list", "--close"]) == 2
+    assert capsys.readouterr().err == "error: --list and --close exclude each other\n"
+
+
+def test_hosts_are_connected_by_running_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def carry_out(*given: Any) -> int:
+        seen.append(given)
+        return 7
+
+    monkeypatch.setattr(run_exec, "carry_out", carry_out)
+    words = ["connect", "-w", "localhost,127.0.0.1", "-v", "-t", "3", "--keep=60"]
+    monkeypatch.setattr(daemon_socket, "folder", lambda: None)
+    assert cli.main(words) == 7
+    ((plan, shown, reach),) = seen
+    assert (plan.names, plan.words) == (["localhost", "127.0.0.1"], ("true",))
+    assert plan.limits.connect == 3.0
+    assert (shown.gather, shown.verbose, shown.lists) == (True, True, ("localhost,127.0.0.1",))
+    assert reach._options.keep == "60"

@@ -1,0 +1,408 @@
+"""``exec`` over this machine by three of its names: what is run, shown, kept and returned."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.exec import run_exec
+from dispatcher.cli.exec.exec import ExecOptions
+from dispatcher.cli.exec.run_exec import (
+    USUAL_SIZE,
+    is_our_terminal,
+    limits,
+    read,
+    terminal_size,
+    write,
+)
+from dispatcher.cli.options.connect_options import WINDOW
+from dispatcher.cli.options.host_options import LimitOptions
+from dispatcher.core.events.exec_events import Exited, Failed, Killed, Outcome
+from dispatcher.model.errors import UsageError
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+
+from ..conftest import Given, Parsed, Terminal
+
+ON_THREE = ["exec", "-w", "localhost,127.0.0.1", "-H", "::1"]
+
+
+@pytest.fixture(autouse=True)
+def _here(nothing_around: Path) -> None:
+    """No batch job, an empty folder."""
+
+
+def test_lines_are_labelled(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ON_THREE, "--shell", "echo out; echo error >&2"]) == 0
+    out, err = capfd.readouterr()
+    names = ["127.0.0.1", "::1", "localhost"]
+    assert sorted(out.splitlines()) == [f"{name}: out" for name in names]
+    assert sorted(err.splitlines()) == [f"{name}: error" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        ([], "localhost: out\n", "localhost: error\n"),
+        (["-N"], "out\n", "error\n"),
+        (["-b"], "---------------\nlocalhost (1)\n---------------\nout\n", "localhost: error\n"),
+        (["-b", "-N"], "out\n", "error\n"),
+        (["-B"], "---------------\nlocalhost (1)\n---------------\nout\n",
+         "---------------\nlocalhost (1), standard error\n---------------\nerror\n"),
+    ],
+)  # fmt: skip
+def test_how_it_is_shown(
+    words: list[str], out: str, err: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = ["exec", "-w", "localhost", *words, "--shell", "echo out; echo error >&2"]
+    assert cli.main(line) == 0
+    assert capfd.readouterr() == (out, err)
+
+
+def test_how_output_differs_from_that_of_most(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "mkdir one 2>/dev/null && echo odd || echo same; echo end"
+    assert cli.main([*ON_THREE, "--serial", "1", "--diff", "--shell", text]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert [line for line in out.splitlines() if line[:1] in "+-" and line[1:2].isalpha()] == [
+        "-same", "+odd",
+    ]  # fmt: skip
+    assert "::1" in out
+
+
+def test_the_time_before_every_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["exec", "-w", "localhost", "-T", "echo", "x"]) == 0
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\S* localhost: x\n", capfd.readouterr().out)
+
+
+def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "echo out; echo error >&2; exit 3"
+    assert cli.main([*ON_THREE, "--json", "--shell", text]) == 1
+    out, err = capfd.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["host"] for row in rows] == ["::1", "localhost", "127.0.0.1"]
+    assert {(row["stdout"], row["stderr"], row["code"]) for row in rows} == {
+        ("out\n", "error\n", 3)
+    }
+    assert err.startswith("error: 3 of 3 hosts failed\n")
+
+
+@pytest.mark.parametrize("other", ["-b", "-B", "--diff"])
+def test_json_is_alone(other: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ON_THREE, "--json", other, "true"]) == 2
+    assert capfd.readouterr().err == "error: --json cannot be used with -b, -B or --diff\n"
+
+
+def test_what_is_kept_in_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = "echo out; echo error >&2"
+    words = [*ON_THREE, "-o", "out", "-e", "err", "--events", "events", "--shell", text]
+    assert cli.main(words) == 0
+    assert capfd.readouterr().out.count("out") == 3
+    for folder, said in (("out", "out\n"), ("err", "error\n")):
+        found = {path.name: path.read_text() for path in (tmp_path / folder).iterdir()}
+        assert found == dict.fromkeys(("127.0.0.1", "::1", "localhost"), said)
+    names = [json.loads(line)["name"] for line in (tmp_path / "events").read_text().splitlines()]
+    assert names.count("host.done") == 3
+    (tmp_path / "one").mkdir()
+    assert cli.main(["exec", "-w", "localhost", "-o", "one", "echo", "x"]) == 0
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["localhost"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "x", "-e", "./x"], "-o and -e: both name the same folder"),
+        (["--events", "no/file"], "--events no/file: no such file or directory"),
+        (["-I", "-n"], "-I and -n exclude each other"),
+        (["-I", "--pty"], "-I and --pty: a terminal is no pipe"),
+        (["--fanout-tree", "--pty"], "--fanout-tree and --pty exclude each other"),
+        (["--ask-sudo-password"], "--ask-sudo-password needs --sudo"),
+        (["--retry-failed", "none"], "--retry-failed names the hosts"),
+        (["--keep=0"], "--keep=0"),
+        (["--shell", "x"], "--shell"),
+        (["--serial", "0"], "--serial: 0 is not between"),
+        (["--grace", "x"], "--grace: not a number of seconds"),
+    ],
+)
+def test_refusals(words: list[str], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ON_THREE, *words, "true"]) == 2
+    assert capfd.readouterr().err.startswith(f"error: {said}")
+
+
+@pytest.mark.parametrize("words", [[], ["--shell", " "], ["--", ""]])
+def test_no_command(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["exec", "-w", "localhost", *words]) == 2
+    assert capfd.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "code"),
+    [
+        ([], "exit 3", 1),
+        (["-S"], "exit 3", 3),
+        (["-S"], "kill -9 $$", 137),
+        ([], "exit 0", 0),
+        (["-S"], "exit 0", 0),
+        (["-u", "0.2"], "exec sleep 50", 124),
+        (["--deadline", "0.2"], "exec sleep 50", 124),
+    ],
+)
+def test_the_exit_code(
+    words: list[str], text: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["exec", "-w", "localhost", *words, "--shell", text]) == code
+    assert ("error: 1 of 1 host failed" in capfd.readouterr().err) == (code != 0)
+
+
+def test_standard_input_is_for_each(given: Given, capfd: pytest.CaptureFixture[str]) -> None:
+    given(b"typed\n")
+    assert cli.main([*ON_THREE, "-I", "cat"]) == 0
+    assert capfd.readouterr().out.count(": typed\n") == 3
+    given(b"typed\n")
+    assert cli.main(["exec", "-w", "localhost", "cat"]) == 0
+    assert capfd.readouterr().out == ""
+
+
+def test_every_step_is_told_by_v(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["exec", "-v", "-w", "localhost", "true"]) == 0
+    assert "localhost" in capfd.readouterr().err
+    assert cli.main(["exec", "-w", "localhost", "true"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each says how many there are; and after the first failure nobody is begun."""
+    text = "mkdir here && sleep 0.05 && rmdir here"
+    assert cli.main([*ON_THREE, "--serial", "1", "--shell", text]) == 0
+    capfd.readouterr()
+    code = cli.main([*ON_THREE, "--serial", "1", "--stop-after", "1", "--shell", "echo x; exit 3"])
+    assert code == 1
+    assert capfd.readouterr().out == "::1: x\n"
+
+
+# -- lists of hosts that failed -----------------------------------------------------------------
+
+
+def test_the_hosts_that_failed_are_written_and_tried_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = '[ "$(mktemp -u)" ] && mkdir one 2>/dev/null && exit 3; exit 0'
+    assert cli.main([*ON_THREE, "--serial", "1", "--failed-to", "failed", "--shell", text]) == 1
+    assert (tmp_path / "failed").read_text() == (
+        "# hosts that failed, by dispatch exec\n::1  # exit code 3\n"
+    )
+    capfd.readouterr()
+    assert cli.main(["exec", "--retry-failed", "failed", "--shell", "echo again"]) == 0
+    assert capfd.readouterr().out == "::1: again\n"
+    assert (tmp_path / "failed").read_text() == "# hosts that failed, by dispatch exec\n"
+    assert cli.main(["exec", "--retry-failed", "failed", "--shell", "echo again"]) == 0
+    assert capfd.readouterr() == ("", "note: failed: no host failed the last time\n")
+
+
+@pytest.mark.parametrize("text", ["exit 0", "exit 3"])
+def test_a_list_that_cannot_be_written(text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["exec", "-w", "localhost", "-S", "--failed-to", "no/where", "--shell", text]
+    assert cli.main(words) == (3 if "3" in text else 1)
+    said = capfd.readouterr().err
+    assert said.splitlines()[-1] == "error: no/where: no such file or directory"
+
+
+def test_each_line_of_a_list_says_why(tmp_path: Path) -> None:
+    hosts = [Host("n1"), Host("n2", user="me", port=22), Host("n3"), Host("n4", port=7)]
+    failure = Failure(Kind.UNREACHABLE, "no route  to it")
+    outcomes: list[Outcome] = [Exited(0), Failed(failure), Exited(3), Killed("SEGV")]
+    path = str(tmp_path / "failed")
+    write(path, hosts, outcomes)
+    lines = (tmp_path / "failed").read_text().splitlines()
+    assert lines[1].startswith("n2 user=me port=22  # unreachable: no route to it")
+    assert lines[2] == "n3  # exit code 3"
+    assert lines[3].startswith("n4 port=7  # ")
+    found = read(path, "--retry-failed")
+    assert found is not None
+    assert [(host.name, host.user, host.port) for host in found.hosts] == [
+        ("n2", "me", 22), ("n3", None, None), ("n4", None, 7),
+    ]  # fmt: skip
+    assert [one.name for one in tmp_path.iterdir()] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [("# a\n\n  # b\n", None), ("# a\nn1\n", ["n1"]), ("n1 # why\n\nn2\n", ["n1", "n2"])],
+)
+def test_a_list_is_read(tmp_path: Path, text: str, hosts: list[str] | None) -> None:
+    (tmp_path / "f").write_text(text)
+    found = read("f", "--retry-failed")
+    assert (found if found is None else [host.name for host in found.hosts]) == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", ""), (None, "--retry-failed: f: no such file or directory"), ("n[", "f:1:")],
+)
+def test_a_list_that_is_none(tmp_path: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "f").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read("f", "--retry-failed")
+    assert caught.value.message.startswith(said)
+
+
+# -- what the options mean --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        (LimitOptions(), ExecLimits()),
+        (LimitOptions(connect_timeout=3.0), ExecLimits(connect=3.0)),
+        (LimitOptions(command_timeout=3.0), ExecLimits(command=3.0)),
+        (LimitOptions(deadline=3.0), ExecLimits(total=3.0)),
+        (LimitOptions(grace=0.0), ExecLimits(grace=0.0)),
+        (LimitOptions(fanout=3), ExecLimits(fanout=3)),
+        (LimitOptions(serial=3), ExecLimits(serial=3)),
+        (LimitOptions(stop_after=3), ExecLimits(stop_after=3)),
+        (ExecOptions(fanout_tree="auto"), ExecLimits(fanout=WINDOW)),
+        (ExecOptions(fanout_tree="auto", fanout=5), ExecLimits(fanout=5)),
+    ],
+)
+def test_limits(options: Any, meant: ExecLimits) -> None:
+    assert limits(options) == meant
+
+
+@pytest.mark.parametrize(
+    ("words", "argv"),
+    [
+        (["echo", "a b"], ("echo", "a b")),
+        (["--", "-x"], ("-x",)),
+        (["--shell", "echo $A"], ("/bin/sh", "-c", "echo $A")),
+    ],
+)
+def test_what_is_run(
+    parsed: Parsed, words: list[str], argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def carry_out(*given: Any) -> int:
+        seen.append(given)
+        return 7
+
+    monkeypatch.setattr(run_exec, "carry_out", carry_out)
+    options = parsed("exec", "-w", "localhost:3", "--sudo=ml", "-u", "5", *words)
+    assert run_exec.run(options) == 7
+    ((plan, shown, reach),) = seen
+    assert plan.words == argv
+    assert (plan.sudo, plan.stdin, plan.terminal) == ("ml", False, None)
+    assert plan.limits == ExecLimits(command=5.0)
+    assert plan.names == ["localhost"]
+    assert shown.sudo == "ml"
+    assert reach.transport_for(plan.hosts[0]).name == "local"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size"),
+    [
+        ({}, USUAL_SIZE),
+        ({1: (100, 50)}, (100, 50)),
+        ({0: (90, 40), 1: (100, 50)}, (100, 50)),
+        ({0: (90, 40), 2: (70, 30)}, (90, 40)),
+        ({1: (0, 50), 2: (70, 30)}, (70, 30)),
+        ({1: (100, 0), 2: (70, 30)}, (70, 30)),
+        ({2: (1, 1)}, (1, 1)),
+    ],
+)
+def test_the_size_of_a_terminal(
+    sizes: dict[int, tuple[int, int]], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_terminal_size(fd: int) -> os.terminal_size:
+        if fd not in sizes:
+            raise OSError
+        return os.terminal_size(sizes[fd])
+
+    monkeypatch.setattr(os, "get_terminal_size", get_terminal_size)
+    assert terminal_size(ExecOptions(pty=True)) == size
+    assert terminal_size(ExecOptions()) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "terminals", "options", "ours"),
+    [
+        (1, {0, 1}, {}, True),
+        (1, {0, 1, 2}, {"quiet": True, "no_label": True}, True),
+        (2, {0, 1}, {}, False),
+        (1, {0}, {}, False),
+        (1, {1}, {}, False),
+        *[(1, {0, 1}, {name: True}, False) for name in (
+            "gather", "gather_all", "diff", "as_json", "timestamps", "no_stdin",
+        )],
+        *[(1, {0, 1}, {name: "dir"}, False) for name in ("output_dir", "error_dir")],
+    ],
+)  # fmt: skip
+def test_whose_terminal_it_is(
+    hosts: int, terminals: set[int], options: dict[str, Any], ours: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(os, "isatty", lambda fd: fd in terminals)
+    places = tuple(Host(f"n{number}") for number in range(hosts))
+    plan = ExecPlan(places, ("true",), terminal=(80, 24))
+    assert is_our_terminal(ExecOptions(**options), plan) is ours
+    assert not is_our_terminal(ExecOptions(**options), ExecPlan(places, ("true",)))
+
+
+# -- before a terminal -----------------------------------------------------------------------------
+
+
+def test_a_command_on_the_user_s_terminal(terminal: Terminal) -> None:
+    terminal.take()
+    text = "stty size; read -r a; echo got $a; [ -t 0 ] && [ -t 1 ] && exit 5"
+
+    def answer() -> None:
+        terminal.until("24 80")
+        terminal.type("words\r")
+
+    typist = threading.Thread(target=answer, daemon=True)
+    typist.start()
+    words = ["exec", "--pty", "-w", "localhost", "-S", "-u", "20", "--shell", text]
+    assert cli.main(words) == 5
+    typist.join(40)
+    shown = terminal.leave()
+    assert "24 80" in shown
+    assert "got words" in shown
+    assert "localhost: " not in shown
+
+
+def test_progress_stands_below_the_lines(terminal: Terminal) -> None:
+    terminal.take()
+    text = "echo line; exec sleep 0.6"
+    assert cli.main([*ON_THREE, "--shell", text]) == 0
+    shown = terminal.leave()
+    assert shown.count("line") == 3
+    assert "3 hosts" in shown or "/3" in shown
+    assert "\x1b[" in shown
+
+
+@pytest.mark.parametrize("words", [["-q"], ["-I"], ["--sudo"]])
+def test_no_progress_where_it_would_be_in_the_way(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dispatcher.cli.exec import exec_output
+
+    monkeypatch.setattr(exec_output, "may_draw", lambda environ: True)
+    monkeypatch.setattr(os, "isatty", lambda fd: fd == 0)
+    kinds = {"-q": {"quiet": True}, "-I": {"stdin": True}, "--sudo": {"sudo": "root"}}
+    draw = exec_output._may_draw
+    assert draw(ExecOptions())
+    assert not draw(ExecOptions(**kinds[words[0]]))  # type: ignore[arg-type]
+    # the password is known already; what is read is no terminal
+    assert draw(ExecOptions(sudo="root", ask_sudo_password=True))
+    monkeypatch.setattr(os, "isatty", lambda fd: fd != 0)
+    assert draw(ExecOptions(stdin=True))
+    monkeypatch.setattr(exec_output, "may_draw", lambda environ: False)
+    assert not draw(ExecOptions())

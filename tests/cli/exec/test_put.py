@@ -1,0 +1,237 @@
+"""``put``: by a tree or from here, whom the tree could not serve, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.exec import put as command
+from dispatcher.cli.exec.put import PutOptions, Putting
+from dispatcher.core.events.exec_events import (
+    Exited,
+    Failed,
+    Interrupted,
+    NotStarted,
+    Outcome,
+    TimedOut,
+)
+from dispatcher.model.errors import UsageError
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host
+from dispatcher.transfer.host_copy import HostCopy
+from dispatcher.transfer.put_files import BRANCHES, Sources
+
+GIB = 1 << 30
+MANY = 64
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts", "size", "branches"),
+    [
+        ({}, MANY, 8 * GIB, BRANCHES),
+        ({}, MANY, 1, 0),
+        ({}, 2, 8 * GIB, 0),
+        ({}, MANY, None, 0),
+        ({"serial": 1}, MANY, 8 * GIB, 0),
+        ({"stop_after": 1}, MANY, 8 * GIB, 0),
+        ({"branches": ""}, 2, 1, BRANCHES),
+        ({"branches": "3"}, 2, 1, 3),
+        ({"branches": "1"}, 2, 1, 1),
+        ({"branches": "3"}, 1, 1, 0),
+    ],
+)
+def test_how_many_branches(
+    given: dict[str, Any], hosts: int, size: int | None, branches: int
+) -> None:
+    assert command._branches(PutOptions(**given), hosts, size) == branches
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "said"),
+    [
+        ({"branches": "2", "serial": 1}, 1, "--fanout-tree serves hosts at once"),
+        ({"branches": "2", "stop_after": 1}, 1, "--fanout-tree serves hosts at once"),
+        ({"branches": "2"}, None, "--fanout-tree: every host must get the same files"),
+        ({"branches": "0"}, 1, "--fanout-tree"),
+        ({"branches": "x"}, 1, "--fanout-tree"),
+    ],
+)
+def test_no_tree(given: dict[str, Any], size: int | None, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        command._branches(PutOptions(**given), 9, size)
+    assert caught.value.message.startswith(said)
+
+
+class Played(Putting):
+    """What hosts do is given: node -> (outcome, what becomes of its copy)."""
+
+    def __init__(
+        self, hosts: int, does: Mapping[int, Outcome], path: Path, *, verbose: bool = True
+    ) -> None:
+        path.write_text("content")
+        groups = (("/there/", (str(path),)),)
+        self.sources = Sources(groups, checksum=False)
+        self.copies = [HostCopy(wanted=7) for _ in range(hosts)]
+        self.does = does
+        self.calls: list[tuple[list[int], dict[int, list[int]]]] = []
+        places = [Host(f"n{number}") for number in range(hosts)]
+        plans: Any = [(self.sources, groups)] * hosts
+        super().__init__(PutOptions(verbose=verbose), places, plans, self.copies)
+
+    def _serve(
+        self, nodes: Sequence[int], below: Mapping[int, tuple[dict[str, Any], dict[int, HostCopy]]]
+    ) -> dict[int, Outcome]:
+        told = {head: sorted(copies) for head, (_, copies) in below.items()}
+        self.calls.append((list(nodes), told))
+        for _, copies in below.values():
+            for node, copy in copies.items():
+                assert copy is self.copies[node]
+        return {node: self.does.get(node, Exited(0)) for node in nodes}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "f"
+
+
+def test_whoever_was_served_from_above_is_not_served_again(path: Path) -> None:
+    job = Played(6, {0: Exited(0)}, path)
+    for node in (1, 2, 4, 5):
+        job.copies[node].sent = 7
+    job.copies[2].sent, job.copies[2].error = None, "disk full"
+    outcomes = job.by_tree(2)
+    job.sources.close()
+    assert outcomes == {0: Exited(0), 1: Exited(0), 2: Exited(1), 3: Exited(0), 4: Exited(0),
+                        5: Exited(0)}  # fmt: skip
+    assert job.calls == [([0, 3], {0: [1, 2], 1: [4, 5]})]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_whom_the_tree_did_not_serve_is_served_from_here(
+    path: Path, verbose: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = Failed(Failure(Kind.LOST, "x"))
+    job = Played(6, {0: lost}, path, verbose=verbose)
+    job.copies[4].sent = 7
+    job.copies[5].relay_error = "no ssh\x1b there"
+    outcomes = job.by_tree(2)
+    job.sources.close()
+    assert outcomes == {0: lost, **{node: Exited(0) for node in range(1, 6)}}
+    assert job.calls[1:] == [([1, 2, 5], {})]
+    said = (
+        "note: n[1-2]: served from here: the host above it failed\n"
+        "note: n5: served from here: no ssh\\x1b there\n"
+    )
+    assert capsys.readouterr().err == (said if verbose else "")
+
+
+@pytest.mark.parametrize("end", [Interrupted(2), TimedOut("total", 9.0)])
+def test_who_was_not_begun_when_it_was_ended(path: Path, end: Outcome) -> None:
+    job = Played(4, {0: end}, path)
+    job.copies[3].sent = 7
+    outcomes = job.by_tree(1)
+    job.sources.close()
+    assert outcomes == {0: end, 1: NotStarted("interrupted"), 2: NotStarted("interrupted"),
+                        3: Exited(0)}  # fmt: skip
+    assert len(job.calls) == 1
+
+
+def test_a_branch_of_one_host_passes_nothing_on(path: Path) -> None:
+    job = Played(2, {}, path)
+    assert job.by_tree(2) == {0: Exited(0), 1: Exited(0)}
+    job.sources.close()
+    assert job.calls == [([0, 1], {})]
+
+
+# -- over this machine --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("one\n")
+    (tmp_path / "shard-0").write_text("zero\n")
+    (tmp_path / "shard-1").write_text("first\n")
+    (tmp_path / "to").mkdir()
+    return tmp_path
+
+
+def found(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_each_rank_s_file_goes_to_its_own_host(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hosts = ["-w", "localhost:1,127.0.0.1:1"]
+    words = ["put", *hosts, "shard-{rank}", "a", str(folder / "to" / "{host}") + "/"]
+    assert cli.main(words) == 0
+    assert found(folder / "to") == {
+        "localhost/a": "one\n", "localhost/shard-0": "zero\n",
+        "127.0.0.1/a": "one\n", "127.0.0.1/shard-1": "first\n",
+    }  # fmt: skip
+    assert "127.0.0.1,localhost: 2 files sent, 0 equal" in capfd.readouterr().err
+
+
+def test_what_is_there_already_is_not_sent(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["put", "-w", "localhost", "a", f"{folder}/to/"]
+    said = []
+    for more in ([], [], ["--checksum"]):
+        assert cli.main([*words, *more]) == 0
+        said.append(capfd.readouterr().err)
+    assert said[0] != said[1]
+    (folder / "to" / "a").write_text("two\n")
+    import os
+
+    os.utime(folder / "to" / "a", ns=(0, (folder / "a").stat().st_mtime_ns))
+    assert cli.main(words) == 0  # of the same size and time
+    assert found(folder / "to") == {"a": "two\n"}
+    assert cli.main([*words, "--checksum"]) == 0
+    assert found(folder / "to") == {"a": "one\n"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["put", "-w", "localhost", "a"], 2, "put: needs what to send, and where to put it"),
+        (["put", "-w", "localhost", "a", ""], 2, "put: an empty destination"),
+        (["put", "-w", "localhost", "a", "x\0y"], 2, "put: an empty destination"),
+        (["put", "-w", "localhost", "none", "to/"], 2, ""),
+        (["put", "-w", "localhost", "a", "~$x/"], 2, "~$x/: what follows ~ is no user's name"),
+        (["put", "-w", "localhost", "a", "/{what}/"], 2, ""),
+        (["put", "-w", "localhost,127.0.0.1", "--fanout-tree", "a", "to/"], 2, "--fanout-tree: "),
+        (["put", "-w", "localhost", "a", "/proc/none/"], 1, ""),
+    ],
+)
+def test_refusals(
+    folder: Path, words: list[str], code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == code
+    assert capfd.readouterr().err.startswith(f"error: {said}")
+    assert found(folder / "to") == {}
+
+
+def test_what_goes_to_which_host_by_a_tree(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree is only for what all hosts get alike, and not for this machine."""
+    seen: list[Any] = []
+
+    def by_tree(job: Putting, branches: int) -> dict[int, Outcome]:
+        seen.append((branches, [host.name for host in job._hosts]))
+        for copy in job._copies:
+            copy.sent = copy.wanted
+        return dict.fromkeys(range(len(job._hosts)), Exited(0))
+
+    monkeypatch.setattr(Putting, "by_tree", by_tree)
+    assert cli.main(["put", "-w", "n[1-3]", "--fanout-tree=2", "a", "/to/"]) == 0
+    assert seen == [(2, ["n1", "n2", "n3"])]
+    words = ["put", "-w", "n1:1,n2:1", "--fanout-tree", "shard-{rank}", "/to/"]
+    assert cli.main(words) == 2
+    assert len(seen) == 1
