@@ -162,6 +162,100 @@ def test_an_option_and_its_annotation_agree(name: str, parameter: click.Paramete
     assert value is not None or said != bare or parameter.required
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_a_value_is(name: str) -> None:
+    """A word for it, or its choices; never the name that a field has here."""
+    for one in load(name).params:
+        if isinstance(one, click.Option):
+            said = one.metavar or isinstance(one.type, click.Choice)
+            assert said or one.is_flag, (name, one.opts)
+            assert one.help
+        elif one.nargs == -1:
+            assert one.metavar, (name, one.name)
+
+
+#: of all options and words that have one: what they are where nobody says it
+USUAL = {
+    "run": {
+        "stdin": "none", "launcher": "dispatch", "map_by": "slot", "devices": "auto",
+        "omp": "auto", "mpi": "auto", "transport": "auto", "check": "quick", "label": "rank",
+        "screen_overflow": "auto", "log_overflow": "block",
+    },
+    "exec": {"screen_overflow": "auto", "transport": "auto"},
+    "attach": {"label": "rank"},
+    "check": {"connect_timeout": 10.0, "transport": "auto"},
+    "connect": {"keep": "600", "transport": "auto"},
+    "get": {"max_size": "16G", "transport": "auto"},
+    "put": {"transport": "auto"},
+    "shell": {"transport": "auto"},
+    "sweep": {"transport": "auto"},
+    "top": {"sample": 2.0},
+    "config": {"name": "run"},
+    "hosts": {"separator": "\n"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_nobody_says(name: str) -> None:
+    found = names_of(named(COMMANDS[name][0]))
+    assert {field: value for field, value in found.items() if value} == USUAL.get(name, {})
+
+
+#: (command, option) -> what it stands for without a value
+BARE = {
+    **{(name, "--keep"): "600" for name in ("run", "exec", "put", "get", "shell", "connect")},
+    ("connect", "--keep"): None,
+    ("run", "--fanout-tree"): "auto", ("exec", "--fanout-tree"): "auto",
+    ("put", "--fanout-tree"): "", ("exec", "--sudo"): "root", ("shell", "--sudo"): "root",
+}  # fmt: skip
+
+
+def test_options_that_may_stand_without_a_value() -> None:
+    found = {
+        (name, one.opts[-1]): one.bare
+        for name in COMMANDS
+        for one in load(name).params
+        if isinstance(one, Option) and one.bare is not None
+    }
+    assert found == {key: bare for key, bare in BARE.items() if bare is not None}
+
+
+def test_variables_that_stand_for_options() -> None:
+    found = {
+        (one.opts[-1], one.envvar)
+        for name in COMMANDS
+        for one in load(name).params
+        if one.envvar is not None
+    }
+    assert found == {("--ssh-config", "DISPATCH_SSH_CONFIG"), ("--profile", "DISPATCH_PROFILE")}
+    with_config = {name for name in COMMANDS if "ssh_config" in names_of(named(COMMANDS[name][0]))}
+    assert len(with_config) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("run", "--ssh-port"), ("exec", "-p"), ("run", "--master-port"), ("check", "--master-port")],
+)
+def test_a_port_has_sixteen_bits(name: str, option: str) -> None:
+    field = "master_port" if "master" in option else "ssh_port"
+    words = ["-H", "n1", option]
+    assert load(name).make_context(name, [*words, "65535", "x"]).params[field] == 65535
+    with pytest.raises(UsageError, match="65536 is not between 1 and 65535"):
+        load(name).make_context(name, [*words, "65536", "x"])
+
+
+def test_an_option_may_stand_in_another_section_than_its_class() -> None:
+    found = {
+        (name, field): one.section
+        for name in COMMANDS
+        for field, one in declared(named(COMMANDS[name][0])).items()
+    }
+    assert found["check", "connect_timeout"] == "Connections"
+    assert found["run", "dedup_output"] == "Output"
+    assert found["run", "version"] == "Other"
+    assert found["run", "detach"] == "This run"
+
+
 def test_options_are_frozen_and_made_by_their_names() -> None:
     options = ExecOptions(gather=True)
     assert (options.gather, options.diff, options.transport) == (True, False, "auto")

@@ -51,7 +51,7 @@ class HostsOptions(WhereOptions):
     )
     fold_them: bool = option("-f", "--fold", help="One short text: n[1-3].")
     count: bool = option("-c", help="How many there are.")
-    separator: str = option("-S", default="\n", help="Between names [a newline].")
+    separator: str = option("-S", default="\n", metavar="TEXT", help="Between names [a newline].")
     sort: bool = option(help="In the order of names and numbers, not as written.")
 
 

@@ -1,0 +1,257 @@
+"""The way into a command and out of it: errors in one form, exit codes, handlers of signals."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import enter, load, shown_name
+from dispatcher.cli.jobs import jobs
+from dispatcher.model.errors import DispatchError, UsageError
+
+Does = Callable[[Callable[[Any], Any]], None]
+
+
+@pytest.fixture
+def does(monkeypatch: pytest.MonkeyPatch) -> Does:
+    """``does(function)``: that is what the command ``jobs`` does."""
+    return lambda function: monkeypatch.setattr(jobs, "jobs", function)
+
+
+def raising(error: BaseException) -> Callable[[Any], Any]:
+    def function(options: Any) -> Any:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(("found", "code"), [(0, 0), (7, 7), (None, 0)])
+def test_what_a_command_returns(does: Does, found: int | None, code: int) -> None:
+    seen = []
+
+    def does_it(options: Any) -> int | None:
+        seen.append(options)
+        return found
+
+    does(does_it)
+    assert enter("jobs", ["--json"]) == code
+    assert seen == [jobs.JobsOptions(as_json=True, everything=False)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UsageError("who: why", hint="do"), 2, "error: who: why\n  hint: do\n"),
+        (DispatchError("who: why"), 125, "error: who: why\n"),
+        (click.exceptions.Abort(), 130, ""),
+        (click.UsageError("No such thing."), 2,
+         "error: no such thing\n  hint: dispatch jobs --help\n"),
+    ],
+)  # fmt: skip
+def test_an_error(
+    does: Does, error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    does(raising(error))
+    assert enter("jobs", []) == code
+    assert capsys.readouterr() == ("", said)
+
+
+def test_nobody_reads(does: Does, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of what would be written goes nowhere, and is no error."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    does(raising(BrokenPipeError()))
+    assert enter("jobs", []) == 141
+    with sys.stdout:
+        assert sys.stdout.name == os.devnull
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--nosuch"], "dispatch --help"),
+        (["exec", "--nosuch"], "dispatch exec --help"),
+        (["run", "--nosuch"], "dispatch --help"),
+        (["completion", "tcsh"], "dispatch completion --help"),
+        (["report"], "dispatch report --help"),
+        (["completion"], "dispatch completion --help"),
+        (["hosts", "--for", "run"], "dispatch hosts --help"),
+        (["jobs", "extra"], "dispatch jobs --help"),
+    ],
+)
+def test_words_that_no_command_takes(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    first, *_, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ")
+    assert first[7].islower()
+    assert not first.endswith(".")
+    assert second == f"  hint: {hint}"
+
+
+def test_what_follows_the_program_is_the_program_s() -> None:
+    settings = {name: load(name).context_settings for name in COMMANDS}
+    last = {name for name, one in settings.items() if not one["allow_interspersed_args"]}
+    assert last == {"run", "exec", "import"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_all_commands_have(name: str) -> None:
+    command = load(name)
+    assert command.name == name
+    assert [one.name for one in command.params].count("profile") == 1
+    assert shown_name(name) == ("dispatch" if name == "run" else f"dispatch {name}")
+    assert command.help == (command.help or "").strip()
+    for word in ("-h", "--help"):
+        with pytest.raises(click.exceptions.Exit):
+            command.make_context(shown_name(name), [word])
+
+
+def test_dashes_and_underscores_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("--fold-numbers", "--fold_numbers"):
+        words = ["-H", "n1:1", word, "--dry_run", "--no-python", "true"]
+        assert cli.main(words) == 0
+        assert "world size  1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--version"], ["run", "--version"], ["--np", "0", "--version"]])
+def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever else is wrong."""
+    from dispatcher import __version__
+
+    assert cli.main(words) == 0
+    assert capsys.readouterr() == (f"dispatch, version {__version__}\n", "")
+
+
+def test_a_script_of_a_command_s_name_is_reached_by_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["run", "-H", "n1:1", "--dry-run", "exec"]) == 0
+    assert "rank 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [(["help"], "dispatch "), (["help", "put"], "dispatch put "), (["help", "put", "x"],
+     "dispatch put ")],
+)  # fmt: skip
+def test_help_is_a_command(
+    words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: {usage}")
+
+
+# -- main ---------------------------------------------------------------------------------------
+
+
+def test_handlers_are_as_they_were(does: Does) -> None:
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def deaf(options: Any) -> int:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        return 3
+
+    does(deaf)
+    assert cli.main(["jobs"]) == 3
+    assert [signal.getsignal(number) for number in numbers] == before
+    does(raising(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["jobs"])
+
+
+def test_another_thread_may_call(does: Does) -> None:
+    does(lambda options: 5)
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(cli.main(["jobs"])))
+    thread.start()
+    thread.join(20)
+    assert codes == [5]
+
+
+def test_the_words_of_the_process(does: Does, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    does(seen.append)
+    monkeypatch.setattr(sys, "argv", ["dispatch", "jobs", "--all"])
+    assert cli.main() == 0
+    assert seen == [jobs.JobsOptions(everything=True, as_json=False)]
+
+
+# -- console --------------------------------------------------------------------------------------
+
+
+class Left(BaseException):
+    """The process would be gone."""
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    codes: list[int] = []
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        raise Left
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(sys, "argv", ["dispatch", "jobs"])
+    before = gc.get_threshold()
+    yield codes
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(None, 4, ""), (KeyboardInterrupt(), 130, ""), (ZeroDivisionError("a bug"), 125, "a bug")],
+)
+def test_the_process_ends_at_once(
+    does: Does, left: list[int], error: BaseException | None, code: int, said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    does((lambda options: 4) if error is None else raising(error))
+    with pytest.raises(Left):
+        cli.console()
+    assert left == [code]
+    assert gc.get_threshold()[0] > 10_000
+    err = capsys.readouterr().err
+    assert said in err
+    assert ("Traceback" in err) == (code == 125)
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 1), (4, 4)])
+def test_words_that_do_not_arrive(
+    does: Does, left: list[int], code: int, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def flush(self) -> None:
+            raise OSError
+
+    does(lambda options: code)
+    monkeypatch.setattr(sys, "stdout", Full())
+    with pytest.raises(Left):
+        cli.console()
+    assert left == [told]
+
+
+def test_what_was_written_is_flushed(does: Does, left: list[int], tmp_path: Path) -> None:
+    with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            does(lambda options: print("words") or cli.sys.stderr.write("more"))  # type: ignore[attr-defined]
+            with pytest.raises(Left):
+                cli.console()
+        assert (tmp_path / "out").read_text() == "words\n"
+        assert (tmp_path / "err").read_text() == "more"

@@ -1,0 +1,44 @@
+"""Files that the user names: read and written whole, and what is wrong with them said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.cli import named_files
+from dispatcher.model.errors import UsageError
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+def test_read(tmp_path: Path, size: int) -> None:
+    (tmp_path / "f").write_bytes(b"\xff" * size)
+    assert named_files.read("--opt f", str(tmp_path / "f"), 1 << 20) == b"\xff" * size
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("large", "--opt: larger than 2 MiB"),
+        ("none", "--opt: no such file or directory"),
+        (".", "--opt: is a directory"),
+        ("a\0b", "--opt: embedded null byte"),
+    ],
+)
+def test_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "large").write_bytes(b"x" * ((2 << 20) + 1))
+    with pytest.raises(UsageError) as caught:
+        named_files.read("--opt", path, 2 << 20)
+    assert caught.value.message == said
+
+
+def test_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    named_files.write("--opt", "f", "t\u00e4xt\n")
+    named_files.write("--opt", "f", "t\u00e4xt\n")
+    assert Path("f").read_bytes() == "t\u00e4xt\n".encode()
+    for path, said in (("no/f", "no such file or directory"), (".", "is a directory")):
+        with pytest.raises(UsageError) as caught:
+            named_files.write("--opt", path, "x")
+        assert caught.value.message == f"--opt: {said}"

@@ -1,0 +1,54 @@
+"""``import``: the line on standard output, the reasons on standard error."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher import cli
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "hosts_missing"),
+    [
+        (["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"],
+         "dispatch --nproc-per-node 2 train.py --lr 1", True),
+        (["mpirun", "-np", "4", "--hostfile", "hosts", "python", "a b.py"],
+         "dispatch --np 4 -H hosts --python python 'a b.py'", False),
+    ],
+)  # fmt: skip
+def test_the_line(
+    words: list[str], line: str, hosts_missing: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["import", "--", *words]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{line}\n"
+    assert ("note: it names no hosts" in err) is hosts_missing
+    reasons = [one for one in err.splitlines() if "->" in one]
+    assert reasons
+    assert all(one.startswith("  ") for one in reasons)
+
+
+def test_hosts_are_added_where_the_line_names_none(capsys: pytest.CaptureFixture[str]) -> None:
+    torchrun = ["torchrun", "--nproc-per-node", "2", "train.py"]
+    assert cli.main(["import", "-H", "n1,n2", "--", *torchrun]) == 0
+    out, err = capsys.readouterr()
+    assert out == "dispatch -H n1,n2 --nproc-per-node 2 train.py\n"
+    assert "names no hosts" not in err
+    assert cli.main(["import", "-H", "n1", "--", "mpirun", "-H", "m1:2", "./a"]) == 0
+    out, err = capsys.readouterr()
+    assert "n1" not in out
+    assert " -H m1:2 " in out
+
+
+def test_a_reason_says_what_became_of_each_word(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["torchrun", "--standalone", "--nproc-per-node=2", "train.py"]
+    assert cli.main(["import", "--", *words]) == 0
+    reasons = capsys.readouterr().err.splitlines()
+    assert any(one.startswith("  --standalone  ->  ") for one in reasons)
+    assert any(one.startswith("  --nproc-per-node=2  ->  --nproc-per-node 2") for one in reasons)
+
+
+@pytest.mark.parametrize("words", [["torchrun", "--nosuch", "a.py"], ["frob", "x"], []])
+def test_what_is_not_known(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["import", "--", *words]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
