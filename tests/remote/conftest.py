@@ -15,11 +15,14 @@ from remote.driver import Agent, interpreters, new_enough
 FOUND = new_enough()
 
 
+def marks(version: tuple[int, int]) -> list[pytest.MarkDecorator]:
+    """``other_python``: for whoever wants but one Python (``scripts/mutate``)."""
+    between = [pytest.mark.nightly] if FOUND[0] < version < FOUND[-1] else []
+    return [*between, pytest.mark.other_python] if version != FOUND[-1] else []
+
+
 @pytest.fixture(
-    params=[
-        pytest.param(version, marks=[pytest.mark.nightly] if FOUND[0] < version < FOUND[-1] else [])
-        for version in FOUND
-    ],
+    params=[pytest.param(version, marks=marks(version)) for version in FOUND],
     ids="{0[0]}.{0[1]}".format,
 )
 def python(request: pytest.FixtureRequest) -> str:

@@ -117,6 +117,19 @@ def test_the_nearest_tests_go_first(mutate: ModuleType) -> None:
     assert mutate.real("dispatcher/cli/hints.py") == ["tests/runs/cli"]
 
 
+def test_other_pythons_are_tried_last(mutate: ModuleType) -> None:
+    """They seldom see what the newest does not, and take as long."""
+    ran = ["tests/remote/agent/test_loop.py::test_it"]
+    known, new, old = mutate.stages("dispatcher/remote/agent/agent_loop.py", ran)
+    assert known == [*ran, "-m", "not other_python"]
+    assert new[0] == "tests/remote/agent/test_agent_loop.py"
+    assert new[:-1] == old[:-1]
+    assert [*new[-2:], *old[-2:]] == ["-m", "not other_python", "-m", "other_python"]
+    assert len(mutate.stages("dispatcher/bootstrap/shell.py", [])) == 2
+    elsewhere = mutate.stages("dispatcher/core/connect.py", ran)
+    assert elsewhere == [ran, mutate.near("dispatcher/core/connect.py")]
+
+
 @pytest.mark.parametrize(
     ("output", "by"),
     [
