@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import remote.agent.test_guardian as guardians
+import remote.agent.test_endings as endings
 import runner.test_host_thread as hosts_threads
 import runner.test_reports as reports
 import runs.cli.test_usage as usage
@@ -97,7 +97,7 @@ CONTROLS = {
     ),
     "guardian": Control(AGENTS.test_one_is_killed, LEFT, {"whom": "agent"}),
     "agent's death signal": Control(
-        guardians.TestKilled().test_guardian, "waited", {"after": "exec sleep 300"}, here=True
+        endings.TestKilled().test_guardian, "waited", {"after": "exec sleep 300"}, here=True
     ),
     "ranks' death signal": Control(AGENTS.test_both_and_the_launcher_are_killed_at_once, LEFT),
     "heartbeats": Control(AGENTS.test_a_stopped_agent, RUNS_ON),

@@ -28,6 +28,16 @@ from dispatcher.remote.protocol.packing import unpack
 LIMIT = 20.0
 
 
+def noting(into: list[Any], answer: Any = None) -> Callable[..., Any]:
+    """A function that notes what it is given, a single argument by itself, and answers that."""
+
+    def note(*given: Any) -> Any:
+        into.append(given[0] if len(given) == 1 else given)
+        return answer
+
+    return note
+
+
 @cache
 def interpreters() -> dict[tuple[int, int], str]:
     """(major, minor) -> path of a Python of that version, whatever is found here."""

@@ -14,14 +14,12 @@ import os
 import select
 from _collections import deque  # type: ignore[import-not-found]
 from _signal import (  # type: ignore[import-not-found]
-    SIG_IGN,
     SIG_SETMASK,
     SIGCHLD,
     SIGCONT,
     SIGHUP,
     SIGINT,
     SIGKILL,
-    SIGPIPE,
     SIGSTOP,
     SIGTERM,
     SIGUSR1,
@@ -113,7 +111,6 @@ class Loop:
         lost: list[int] = []
         for number in (SIGTERM, SIGHUP, SIGINT):
             signal(number, lambda number, _: lost.append(number))
-        signal(SIGPIPE, SIG_IGN)
         os.set_blocking(self.link_in, False)
         os.set_blocking(self.link_out, False)
         self.poll.register(self.link_in, select.EPOLLIN)
@@ -134,23 +131,28 @@ class Loop:
                 when = min(when, self.pmi.next_deadline())
             wait = max(0.0, min(when - monotonic(), 1e6))  # it takes no infinity
             for fd, event in self.poll.poll(wait):
-                if fd == self.link_in:
-                    self.read_link()
-                elif fd == wake_in:
+                if fd == wake_in:
                     os.read(wake_in, 4096)
                     self.reap()
-                elif fd in self.readable:
-                    self.read_rank(fd)
-                elif self.pmi is not None and fd in self.pmi.fds:
-                    self.act(self.pmi.read(self.pmi.fds[fd], monotonic()))
-                elif self.pmi is not None and fd in self.pmi.others:
-                    self.act(self.pmi.others[fd](fd, monotonic()))
-                elif self.stdin is not None and fd in self.stdin.fds:
-                    self.act(self.stdin.ready(fd, event))
-                elif self.rendezvous is not None and fd == self.rendezvous.fileno():
-                    self.rendezvous.greet()
-                elif self.sampler is not None and fd == self.sampler.fd:
-                    self.act(self.sampler.read(self.node.paused or len(self.first) > 64))
+                else:
+                    self.serve(fd, event)
+
+    def serve(self, fd: int, event: int) -> None:
+        """Take what has come by one of the descriptors; by none that was let go just before."""
+        if fd == self.link_in:
+            self.read_link()
+        elif fd in self.readable:
+            self.read_rank(fd)
+        elif self.pmi is not None and fd in self.pmi.fds:
+            self.act(self.pmi.read(self.pmi.fds[fd], monotonic()))
+        elif self.pmi is not None and fd in self.pmi.others:
+            self.act(self.pmi.others[fd](fd, monotonic()))
+        elif self.stdin is not None and fd in self.stdin.fds:
+            self.act(self.stdin.ready(fd, event))
+        elif self.rendezvous is not None and fd == self.rendezvous.fileno():
+            self.rendezvous.greet()
+        elif self.sampler is not None and fd == self.sampler.fd:
+            self.act(self.sampler.read(self.node.paused or len(self.first) > 64))
 
     # -- the machine ----------------------------------------------------------
 

@@ -1,179 +1,284 @@
-"""Whoever dies first, agent or guardian, nothing is left; both may be stopped for a while.
+"""The guardian and its pipe, without an agent: how long it waits, for whom, and what it does then.
 
-Each test leaves a process behind that made its own session and lost its parents:
-only a sweep from above finds it.
+With real agents: ``test_endings``.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
-from rig import wait_for
+from rig import gone, wait_for
 
-from dispatcher.bootstrap import payload as bootstrap
-from dispatcher.remote.agent.node import EXIT_LIFELINE
-from remote.agent.test_again import again
-from remote.driver import Agent
+from dispatcher.remote.agent import guardian
+from dispatcher.remote.agent.guardian import Guardian, GuardianPipe
 
-STRAY = 'setsid sh -c "sleep 300 & exit 0" >/dev/null 2>&1; echo up; '
-STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"
-STOPPED = "kill -STOP $$"
-
-
-def settle(agent: Agent, after: str = "exec sleep 300", **fields: object) -> int:
-    """Start two ranks with a stray each;
-    the agent's pid (the guardian is ``remote.host.process``).
-    """
-    pid: int = agent.prepare(**fields)["facts"]["pid"]
-    assert pid != agent.process.pid
-    agent.start(["sh", "-c", STRAY + after], ["sh", "-c", STRAY + after])
-    agent.until(lambda: [bytes(agent.output.get((r, 1), b"")) for r in (0, 1)] == [b"up\n"] * 2)
-    return pid
-
-
-@pytest.mark.parametrize("after", ["exec sleep 300", STUBBORN, STOPPED])
-class TestKilled:
-    def test_agent(self, agent: Agent, after: str) -> None:
-        folder = agent.prepare()["facts"]["error_folder"]
-        pid = agent.found("ready")["facts"]["pid"]  # type: ignore[index]
-        agent.start(["sh", "-c", STRAY + after])
-        agent.until(lambda: agent.output)
-        os.kill(pid, signal.SIGKILL)
-        assert agent.exit(5.0) == 128 + signal.SIGKILL
-        assert agent.living() == []
-        assert b"the agent was killed by signal 9" in agent.errors
-        assert not os.path.exists(folder)
-
-    def test_guardian(self, agent: Agent, after: str) -> None:
-        settle(agent, after)
-        agent.process.kill()
-        assert agent.report("dying") == {"type": "dying", "why": "the agent's guardian was killed"}
-        agent.is_gone(5.0)
+#: a guardian whose agent is a shell with the pipe as its descriptor 3. argv: the text, first words
+WATCH = """
+import os, signal, sys
+from dispatcher.remote.agent.guardian import Guardian
+from dispatcher.remote.host import proctree
+proctree.become_subreaper()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+pipe_in, pipe_out = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    os.dup2(pipe_out, 3)
+    os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])
+os.close(pipe_out)
+os._exit(Guardian(pid, 0, pipe_in, os.fsencode(sys.argv[2])).watch())
+"""
 
 
-class TestStopped:
-    def test_agent_is_continued_at_the_end_of_the_link(self, agent: Agent) -> None:
-        os.kill(settle(agent), signal.SIGSTOP)
-        agent.close_input()
-        assert agent.exit(8.0) == EXIT_LIFELINE
-        assert agent.living() == []
-        assert b"crashed" not in agent.errors  # it has swept, and has said why
+class Watched:
+    def __init__(self, text: str, first: str = "") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WATCH, text, first], text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(guardian.__file__).parents[3])},
+        )  # fmt: skip
 
-    def test_agent_beyond_its_lease(self, quick: Agent) -> None:
-        """Nobody is at the other end to find out, and the link stays open."""
-        os.kill(settle(quick, lease=0.2, heartbeat=0.1), signal.SIGSTOP)
-        assert quick.exit(8.0) == 1
-        assert quick.living() == []
-        assert b"the agent was stopped or stuck" in quick.errors
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and what it said; the link stays open until then."""
+        assert self.process.stderr is not None
+        said = self.process.stderr.read()
+        return self.process.wait(20), said
 
-    def test_agent_that_is_stopped_again_is_killed(self, quick: Agent) -> None:
-        pid = settle(quick, STUBBORN)
-        os.kill(pid, signal.SIGSTOP)
-        quick.close_input()
-
-        def stop_again() -> bool:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-            return quick.process.poll() is not None
-
-        wait_for(stop_again)
-        quick.is_gone(8.0)
-
-    def test_guardian_does_not_hold_the_end(self, agent: Agent) -> None:
-        settle(agent)
-        agent.process.send_signal(signal.SIGSTOP)
-        agent.finish()
-        assert agent.living() == []
-
-
-MADE = "os.mkdir(path, 0o700)"
-PREPARES = 'self.cwd = message["cwd"]'
-
-
-def changed(module: str, old: str, new: str) -> bytes:
-    """What travels, with ``new`` in place of ``old`` in one module."""
-    modules = bootstrap.sources()
-    assert old in modules[module]
-    modules[module] = modules[module].replace(old, new)
-    return bootstrap.payload_of(modules)
-
-
-class TestStart:
-    """There is no moment at which nobody knows of the agent's folder, or of the agent."""
-
-    @pytest.mark.parametrize("attempt", [0, 1])
-    @pytest.mark.parametrize("when", ["before", "after"])
-    def test_agent_is_killed_where_it_makes_its_folder(
-        self, boot: Callable[..., Agent], tmp_path: Path, attempt: int, when: str
-    ) -> None:
-        dies = f"os.path.exists({str(tmp_path / 'now')!r}) and os.kill(os.getpid(), 9)"
-        both = (dies, MADE) if when == "before" else (MADE, dies)
-        payload = changed("host.workdir", MADE, "; ".join(both))
-        agent = boot(payload=payload, env={"TMPDIR": str(tmp_path)})
-        if attempt:
-            folder = agent.prepare()["facts"]["error_folder"]
-            assert os.listdir(tmp_path) == [os.path.basename(folder)]
-        (tmp_path / "now").touch()
-        again(agent, attempt)
-        assert agent.exit(5.0) == 128 + signal.SIGKILL
-        assert os.listdir(tmp_path) == ["now"]
-
-    def test_guardian_is_killed_where_the_agent_makes_its_folder(
-        self, boot: Callable[..., Agent], tmp_path: Path
-    ) -> None:
-        kills = MADE + "; os.kill(os.getppid(), 9)"
-        agent = boot(payload=changed("host.workdir", MADE, kills), env={"TMPDIR": str(tmp_path)})
-        assert agent.prepare()["facts"]["error_folder"].startswith(str(tmp_path))
-        agent.is_gone(5.0)
-        assert os.listdir(tmp_path) == []
-
-    def test_agent_is_stopped_before_it_has_said_a_word(self, boot: Callable[..., Agent]) -> None:
-        """The guardian sees the end of the link all the same."""
-        stops = "os.kill(os.getpid(), 19); " + PREPARES
-        agent = boot(payload=changed("agent.agent_loop", PREPARES, stops))
-        again(agent, 0)
-        wait_for(lambda: any(map(is_stopped, agent.living())), what="the agent to stop")
-        agent.close_input()
-        assert agent.exit(8.0) == EXIT_LIFELINE
-        assert agent.living() == []
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def test_agent_that_crashes(boot: Callable[..., Agent]) -> None:
-    handles = "self.no_failure_yet = self.no_failure_yet and"
-    agent = boot(payload=changed("agent.agent_loop", handles, f"raise KeyError\n        {handles}"))
-    settle(agent)
-    agent.order("signal", ranks=None, signum=signal.SIGUSR1)
-    assert agent.exit(8.0) == 1
-    assert agent.living() == []
-    assert b"KeyError" in agent.errors
-    assert agent.errors.endswith(b"it crashed\n")
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
 
 
 @pytest.fixture
-def quick(boot: object) -> Agent:
-    """An agent whose guardian loses patience after half a second."""
-    modules = bootstrap.sources()
-    modules["agent.guardian"] = modules["agent.guardian"].replace("SLACK = 8.0", "SLACK = 0.5")
-    return boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator, no-any-return]
+def watch() -> Iterator[Callable[..., Watched]]:
+    made: list[Watched] = []
+
+    def start(*what: str) -> Watched:
+        made.append(Watched(*what))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
 
 
-def test_without_a_guardian_strays_stay(boot: object) -> None:
-    """The control: what the tests above would see if nobody watched."""
-    modules = bootstrap.sources()
-    modules["agent.guardian"] = modules["agent.guardian"].replace(
-        "proctree.kill_all(_reap_all)", "pass"
+class TestWatch:
+    @pytest.mark.parametrize(
+        ("text", "code", "said"),
+        [
+            ("exit 0", 0, ""),
+            ("exit 3", 3, ""),
+            ("exit 4", 4, "it crashed\n"),
+            ("kill -KILL $$", 128 + 9, "the agent was killed by signal 9\n"),
+            ("kill -TERM $$", 128 + 15, "the agent was killed by signal 15\n"),
+        ],
     )
-    agent: Agent = boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator]
-    os.kill(settle(agent), signal.SIGKILL)
-    agent.exit(5.0)
-    wait_for(lambda: len(agent.living()) <= 2, what="the ranks' end, by their parent's")
-    assert len(agent.living()) == 2
+    def test_how_the_agent_ended(
+        self, watch: Callable[..., Watched], tmp_path: Path, text: str, code: int, said: str
+    ) -> None:
+        """Only one that swept itself, and says so by its code, has removed its folder."""
+        (tmp_path / "my folder").mkdir()
+        assert watch(text, f"60 60 {tmp_path}/my folder\n").end() == (code, said)
+        assert (tmp_path / "my folder").exists() == (code in (0, 3))
+
+    def test_what_a_dead_agent_left_is_killed(
+        self, watch: Callable[..., Watched], tmp_path: Path
+    ) -> None:
+        left = f"setsid sleep 300 3>&- >/dev/null 2>&1 & echo $! > {tmp_path}/pid; kill -KILL $$"
+        assert watch(left).end()[0] == 128 + 9
+        assert gone(int((tmp_path / "pid").read_text()))
+
+    def test_one_that_shows_no_sign_of_life_is_killed(
+        self, watch: Callable[..., Watched], tmp_path: Path
+    ) -> None:
+        (tmp_path / "folder").mkdir()
+        text = f"echo $$ > {tmp_path}/pid; exec sleep 300"
+        # the words may come from the agent itself
+        said = watch(f"echo '0.5 60 {tmp_path}/folder' >&3; {text}").end()
+        assert said == (1, "the agent was stopped or stuck\n")
+        assert gone(int((tmp_path / "pid").read_text()))
+        assert not (tmp_path / "folder").exists()
+
+    def test_a_signal_is_the_agent_s(self, watch: Callable[..., Watched], tmp_path: Path) -> None:
+        trap = f"trap 'exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+        one = watch(trap)
+        wait_for((tmp_path / "up").exists)
+        one.process.terminate()
+        assert one.end() == (0, "")
+
+
+class Waits:
+    """In the place of the poll and the clock: who is ready, and after how long, is written down."""
+
+    def __init__(self, *steps: tuple[float, int]) -> None:
+        self.now = 500.0
+        self.steps = list(steps)
+        self.limits: list[float] = []
+        self.known: dict[int, int] = {}
+
+    def register(self, fd: int, events: int) -> None:
+        self.known[fd] = events
+
+    def unregister(self, fd: int) -> None:
+        del self.known[fd]
+
+    def poll(self, limit: float) -> list[tuple[int, int]]:
+        self.limits.append(limit / 1000)
+        after, fd = self.steps.pop(0) if self.steps else (limit / 1000, -1)
+        self.now += after
+        return [] if fd < 0 else [(fd, 1)]
+
+
+class TestPatience:
+    LINK, PIPE = 90, 91
+
+    def waited(
+        self, monkeypatch: pytest.MonkeyPatch, *steps: tuple[float, int | bytes]
+    ) -> tuple[bool, list[float], list[tuple[int, int]]]:
+        """steps: after so many seconds the link ends, or the agent says that. Its answer, how long
+        it would have waited each time, and whom it sent which signal.
+        """
+        said = [data for _, data in steps if isinstance(data, bytes)]
+        waits = Waits(*((s, what if isinstance(what, int) else self.PIPE) for s, what in steps))
+        sent: list[tuple[int, int]] = []
+        monkeypatch.setattr(guardian, "monotonic", lambda: waits.now)
+        monkeypatch.setattr(select, "poll", lambda: waits)
+        monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
+        monkeypatch.setattr(os, "read", lambda fd, size: said.pop(0))
+        one = Guardian(4321, self.LINK, self.PIPE, b"10 3 /folder\n")
+        answer = one._wait()
+        monkeypatch.undo()
+        return answer, waits.limits, sent
+
+    def test_each_sign_of_life_renews_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.waited(monkeypatch, (9.0, b"\n"), (9.0, b"\n\n"), (4.0, b""))
+        assert found == (True, [10.0, 10.0, 10.0], [])
+
+    def test_no_sign_of_life_ends_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.waited(monkeypatch, (9.0, b"\n"), (2.0, -1))
+        assert found == (False, [10.0, 10.0, 8.0], [])
+        assert self.waited(monkeypatch, (10.0, -1)) == (False, [10.0], [])
+
+    def test_new_words_count_from_then_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.waited(monkeypatch, (1.0, b"20 7 /f\n"), (1.0, self.LINK), (1.0, b"\n"))
+        assert found == (False, [10.0, 20.0, 7.0, 6.0], [(4321, 18)])
+
+    def test_after_the_link_no_sign_of_life_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The agent is continued, and has its lifeline grace to end; what it says is no excuse."""
+        found = self.waited(monkeypatch, (9.0, self.LINK), (1.0, b"\n"), (1.5, b"\n"))
+        assert found == (False, [10.0, 3.0, 2.0, 0.5], [(4321, 18)])
+        assert self.waited(monkeypatch, (0.0, self.LINK), (2.0, b"")) == (
+            True, [10.0, 3.0], [(4321, 18)],
+        )  # fmt: skip
+
+    def test_what_the_agent_says_may_come_in_any_pieces(self) -> None:
+        for at in range(len(b"12.5 3.5 /a folder\n\n")):
+            words = b"12.5 3.5 /a folder\n\n"
+            one = Guardian(1, 2, 3, words[:at])
+            one._take(words[at:])
+            assert (one.silence, one.ending, one.folder) == (12.5, 3.5, b"/a folder")
+        assert (Guardian(1, 2, 3, b"").silence, Guardian(1, 2, 3, b"").ending) == (60.0, 60.0)
+
+
+class TestPipe:
+    """The agent's side of it."""
+
+    @pytest.fixture
+    def ends(self) -> Iterator[tuple[int, int]]:
+        ends = os.pipe()
+        os.set_blocking(ends[1], False)
+        yield ends
+        for fd in ends:
+            with suppress(OSError):
+                os.close(fd)
+
+    def test_what_it_says(self, ends: tuple[int, int], capfd: pytest.CaptureFixture[str]) -> None:
+        pipe = GuardianPipe(os.getppid(), ends[1])
+        pipe.expect(30.0, 1.5, "/a folder")
+        pipe.alive()
+        assert capfd.readouterr().err == ""
+        pipe.alive(True)
+        assert capfd.readouterr().err == "\0"
+        words = b"%f %f /a folder\n\n\n" % (30.0 + guardian.SLACK, 1.5 + guardian.SLACK)
+        assert os.read(ends[0], 999) == words
+
+    def test_nobody_who_reads_holds_it_up(self, ends: tuple[int, int]) -> None:
+        pipe = GuardianPipe(os.getppid(), ends[1])
+        with suppress(BlockingIOError):
+            while True:
+                os.write(ends[1], bytes(4096))
+        pipe.alive()
+        os.close(ends[0])
+        pipe.alive()
+        assert pipe.why() == "the link ended"
+
+    def test_why_the_link_ended(self) -> None:
+        ours, others = GuardianPipe(os.getppid(), -1), GuardianPipe(os.getppid() + 1, -1)
+        assert (ours.why(), ours.why(15)) == ("the link ended", "the agent was sent signal 15")
+        assert others.why() == others.why(15) == "the agent's guardian was killed"
+
+    def test_a_stopped_guardian_goes_on_when_the_agent_leaves(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sent: list[tuple[int, int]] = []
+        monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
+        GuardianPipe(os.getppid() + 1, -1).leave()  # its number may be somebody else's
+        assert sent == []
+        GuardianPipe(os.getppid(), -1).leave()
+        assert sent == [(os.getppid(), signal.SIGCONT)]
+
+
+@pytest.mark.parametrize(
+    ("said", "ends", "heard"),
+    [
+        ([b"1 1 /f\n\n"], "", b"1 1 /f\n\n"),
+        ([b"1 1 /f\n", b"\n"], "", b"1 1 /f\n\n"),
+        ([b"1 1 /", b"f\n1", b" 1 /g\n"], "", b"1 1 /f\n1 1 /g\n"),
+        ([b"1 1 /f\n"], "pipe", b"1 1 /f\n"),
+        ([b"1 1 /f\n"], "link", b"1 1 /f\n"),
+        ([], "link", b""),
+        ([], "pipe", b""),
+    ],
+)
+def test_the_first_words(
+    said: list[bytes], ends: str, heard: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines, or as much as is said before the agent or the link ends."""
+    pipe, agent = os.pipe()
+    link, launcher = socket.socketpair()
+    read = os.read
+    steps: list[Callable[[], object]] = [partial(os.write, agent, line) for line in said]
+    steps += {"pipe": [lambda: os.close(agent)], "link": [launcher.close]}.get(ends, [])
+
+    def say_more() -> None:
+        if steps:
+            steps.pop(0)()
+
+    def hear(fd: int, size: int) -> bytes:
+        data = read(fd, size)
+        say_more()
+        return data
+
+    say_more()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", hear)
+        assert guardian._first_words(pipe, link.fileno()) == heard
+    for fd in (pipe, agent):
+        with suppress(OSError):
+            os.close(fd)
+    link.close()
+    launcher.close()

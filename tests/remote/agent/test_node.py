@@ -81,6 +81,82 @@ class TestOrders:
         ]
         assert node.state == RUNNING
 
+    def test_what_a_sweep_found_is_told_as_far_as_there_is_anything(self) -> None:
+        for last, fields in (
+            ((None, []), {}),
+            ((0, []), {"mark": 0}),
+            ((17, ["D nfs_wait"]), {"mark": 17, "stuck": ["D nfs_wait"]}),
+        ):
+            swept = ("send", "swept", {"killed": 2, "left": [9], **fields})
+            assert running(0).handle(("swept", 2, [9], *last), 0.0) == [swept]
+
+    def test_credit_is_passed_on(self) -> None:
+        for node in (Node(0.0), running(0)):
+            assert node.handle(order("credit", count=77), 0.0) == [("credit", 77)]
+
+    def test_why_a_rank_failed_is_told_with_its_exit(self) -> None:
+        (told,) = running(3).handle(("exited", 3, 1, {"hint": "x"}), 0.0)
+        assert told == ("send", "exited", {"rank": 3, "status": 1, "hint": "x"})
+
+    @pytest.mark.parametrize("state", ["fresh", "prepared", "running"])
+    def test_which_orders_are_carried_out_when(self, state: str) -> None:
+        node = Node(0.0) if state == "fresh" else running(0)
+        if state == "prepared":
+            node = Node(0.0)
+            node.handle(("order", PREPARE), 0.0)
+        at_run = {
+            "spawn": "spawn", "sample": "sample", "mpi_look": "pmi", "pmix": "pmi",
+            "pmi_release": "pmi", "pmi_answer": "pmi", "pmi_who": "pmi",
+        }  # fmt: skip
+        carried_out = {"prepared": {"probe": "probe"}, "running": at_run}.get(state, {})
+        for kind in ("probe", *at_run):
+            (action,) = node.handle(order(kind, more=1), 0.0)
+            if kind in carried_out:
+                assert action == (carried_out[kind], {"type": kind, "more": 1})
+            else:
+                text = {"text": f"order {kind!r} ignored while {state}"}
+                assert action == ("send", "notice", text)
+        assert node.handle(order("sweep"), 0.0) == [("sweep",)]
+
+    def test_before_any_order_only_the_lease_runs(self) -> None:
+        node = Node(7.0)
+        assert node.next_deadline() == 37.0
+        assert node.handle(order("ping"), 20.0) == []
+        assert (node.tick(49.9), node.next_deadline()) == ([], 50.0)
+        assert node.tick(50.0)[-1] == ("sweep",)
+
+    def test_deadlines_are_met_in_their_order(self) -> None:
+        """However late we look: first a beat, then what the lease's end brings."""
+        node = running(0)
+        assert [action[:2] for action in node.tick(100.0)] == [
+            ("send", "beat"), ("alive",), ("send", "dying"), ("signal", [0]), ("signal", [0]),
+        ]  # fmt: skip
+        assert node.next_deadline() == 101.0
+        node.handle(("exited", 0, -15), 100.5)
+        assert node.next_deadline() == 100.5 + DRAIN
+
+
+class TestN5:
+    def test_an_attempt_follows_when_nothing_is_left_of_the_last(self) -> None:
+        node = running(0, 1)
+        further = {**PREPARE, "attempt": 1, "lease": 9.0, "credit": 5}
+
+        def prepared() -> list[Any]:
+            return node.handle(("order", further), 1.0)
+
+        assert prepared()[0][:2] == ("send", "notice")
+        node.handle(("exited", 0, 1), 1.0)
+        node.handle(("exited", 1, 1), 1.0)
+        node.handle(("drained", 0), 1.0)
+        assert prepared()[0][:2] == ("send", "notice")  # its pipes are open
+        assert node.state == RUNNING
+        node.handle(("drained", 1), 1.0)
+        assert prepared() == [("prepare", further)]  # credit, lease and beats go on
+        assert node.deadlines == {"lease": 31.0, "beat": 5.0}
+        assert node.handle(order("probe"), 1.0) == [("probe", {"type": "probe"})]
+        assert prepared() == [("prepare", further)]  # another, before it has started
+        assert node.handle(("order", START), 1.0) == [("start", START)]
+
 
 class TestN1:
     @pytest.mark.parametrize("ending", [("lifeline", "link"), order("finish")])
@@ -90,6 +166,14 @@ class TestN1:
         node.handle(ending, 0.0)
         assert node.handle(("order", START), 0.0) == []
         assert node.handle(("order", PREPARE), 0.0) == []
+
+    def test_what_ends_is_not_ended_again(self) -> None:
+        node = running(0)
+        assert node.handle(order("finish"), 1.0) == [("sweep",)]
+        assert (node.state, node.next_deadline()) == (OVER, float("inf"))
+        assert node.handle(("lifeline", "link"), 1.0) == []
+        assert node.handle(order("sweep"), 1.0) == []
+        assert node.state == OVER
 
 
 class TestN2:
@@ -110,6 +194,17 @@ class TestN2:
         node.handle(("lifeline", "link"), 10.0)
         assert ("sweep",) not in node.handle(("exited", 0, -15), 10.1)
         assert node.handle(("exited", 1, -15), 10.2)[-1] == ("sweep",)
+
+    def test_all_is_swept_once_when_the_last_has_ended(self) -> None:
+        node = running(0)
+        node.handle(("lifeline", "link"), 10.0)
+        assert node.handle(("exited", 0, -15), 10.2)[1:] == [("sweep",)]
+        assert node.next_deadline() == 10.2 + DRAIN
+        assert node.tick(11.0) == []
+        assert node.handle(("swept", 1, [], 5, ["D"]), 11.0) == [("exit", EXIT_LIFELINE)]
+
+    def test_a_rank_that_ends_in_a_run_sweeps_nothing(self) -> None:
+        assert len(running(0).handle(("exited", 0, 0), 10.0)) == 1
 
     def test_without_ranks_it_sweeps_at_once(self) -> None:
         assert Node(0.0).handle(("lifeline", "link"), 0.0)[-1] == ("sweep",)
@@ -152,6 +247,24 @@ class TestN6:
         ]  # fmt: skip
         node.tick(4030.0)
         assert node.state == DYING
+
+    def test_no_order_makes_the_lease_run_while_it_is_paused(self) -> None:
+        node = running(0)
+        node.handle(order("pause"), 1.0)
+        for kind in ("ping", "credit", "odd"):
+            node.handle(order(kind, count=0), 2.0)
+        assert "lease" not in node.deadlines
+        node.handle(order("resume"), 50.0)
+        assert node.deadlines["lease"] == 80.0
+        assert not node.paused
+        node.handle(order("ping"), 60.0)
+        assert node.deadlines["lease"] == 90.0
+
+    def test_only_the_living_are_stopped_and_continued(self) -> None:
+        node = running(2, 0, 1)
+        node.handle(("exited", 1, 0), 0.0)
+        assert node.handle(order("pause"), 1.0)[0] == ("signal", [0, 2], SIGSTOP)
+        assert node.handle(order("resume"), 2.0)[0] == ("signal", [0, 2], SIGCONT)
 
     def test_the_end_of_the_link_counts_all_the_same(self) -> None:
         node = running(0)

@@ -15,6 +15,9 @@ from dispatcher.remote.agent.rank_stdin import PORTION, Stdin, unread
 from dispatcher.remote.protocol.frames import COUNT, INPUT, OUTPUT_LIMIT, TAKEN, encode
 from remote.driver import Agent
 
+#: bytes that a pipe takes before it is full
+PIPE = 64 << 10
+
 
 class Readers:
     """A ``Stdin`` whose ranks' ends are held by the test."""
@@ -137,6 +140,76 @@ def test_without_readers_all_is_dropped(two: Readers) -> None:
     for _ in range(4):
         two.feed(bytes(PORTION))
     assert (two.credit, bytes(two.stdin.held)) == (4 * PORTION, b"")
+
+
+def test_who_comes_late_reads_from_the_first_byte_that_is_still_held() -> None:
+    readers = Readers(0)
+    readers.stdin.readers.append(1)
+    try:
+        readers.feed(b"a" * PIPE)  # all that the pipe of 0 takes
+        readers.feed(b"bc")
+        readers.ends[1] = readers.stdin.open(1)
+        assert _now(readers.ends[0]) == b"a" * PIPE
+        readers.turn()
+        readers.feed(b"d")
+        readers.turn()
+        assert (_now(readers.ends[0]), _now(readers.ends[1])) == (b"bcd", b"bcd")
+        readers.feed(b"")
+        assert (_now(readers.ends[0]), _now(readers.ends[1])) == (b"", b"")
+        assert readers.stdin.fds == readers.stdin.ends == {}
+    finally:
+        readers.close()
+
+
+def test_nobody_is_woken_who_has_nothing_to_write(two: Readers) -> None:
+    assert two.poll.poll(0) == []
+    two.feed(b"x")
+    assert two.poll.poll(0) == []  # both pipes have room, but there is nothing for them
+    assert _now(two.ends[0]) == _now(two.ends[1]) == b"x"
+    two.feed(b"x" * PIPE + b"y")
+    assert two.poll.poll(0) == []  # both are full
+    assert len(_now(two.ends[1])) == PIPE
+    assert [fd for fd, _ in two.poll.poll(0)] == [two.stdin.ends[1]]
+    two.turn()
+    assert _now(two.ends[1]) == b"y"
+    assert two.poll.poll(0) == []
+    assert two.closed == {}
+
+
+@pytest.mark.parametrize("size", [PORTION - 1, PORTION, PORTION + 1])
+def test_credit_goes_back_in_portions(size: int) -> None:
+    readers = Readers(0)
+    try:
+        for part in (size - 5, 5):
+            readers.feed(b"x" * part)
+            readers.turn()
+            _now(readers.ends[0])
+            readers.turn()
+        readers.feed(b"y" if size < PORTION else b"")
+        assert readers.credit == (PORTION if size < PORTION else size)
+        assert readers.stdin.unpaid == 0
+    finally:
+        readers.close()
+
+
+def test_a_reader_that_left_is_found_out_by_a_write(two: Readers) -> None:
+    two.feed(b"first")
+    assert _now(two.ends[0]) == b"first"
+    two.leave(0)
+    two.feed(b"second")
+    assert two.closed == {0: 5}
+    assert _now(two.ends[1]) == b"firstsecond"
+    two.note(two.stdin.ended(0))
+    two.stdin.close(0)
+    assert two.closed == {0: 5}
+
+
+def test_one_that_has_had_all_is_not_told_of(two: Readers) -> None:
+    two.feed(b"all")
+    two.feed(b"")
+    two.note(two.stdin.ended(0) + two.stdin.ended(1))
+    assert two.closed == {}
+    assert _now(two.ends[0]) == b"all"
 
 
 # -- real agents -----------------------------------------------------------------------------

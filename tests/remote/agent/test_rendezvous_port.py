@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dispatcher.remote.agent import rendezvous_port
 from dispatcher.remote.agent.rendezvous_port import RendezvousPort, probe
 from remote.driver import Agent
 
@@ -21,6 +25,7 @@ TOKEN = b"0123456789abcdef"
 #: in a network of its own with 20 ports to give away: who gets the reserved one?
 ALL_PORTS = """
 import socket, sys
+from dispatcher.remote.agent import rendezvous_port
 from dispatcher.remote.agent.rendezvous_port import RendezvousPort
 open("/proc/sys/net/ipv4/ip_local_port_range", "w").write("40000 40019")
 rendezvous = RendezvousPort(b"T" * 16)
@@ -77,6 +82,131 @@ def test_the_port_is_given_to_nobody_else(when: str) -> None:
     in_range, given, count = done.stdout.split()
     assert (in_range, given) == ("True", "False"), done.stderr
     assert int(count) >= 10
+
+
+class TestReserved:
+    """The two sockets themselves, in this process."""
+
+    def test_everybody_is_told_the_token_until_the_listener_goes(self) -> None:
+        rendezvous = RendezvousPort(TOKEN)
+        try:
+            callers = [
+                socket.create_connection((address, rendezvous.port), timeout=5)
+                for address in ("127.0.0.1", "127.0.0.2")
+            ]
+            callers[0].close()  # one that has gone again hinders nobody
+            rendezvous.greet()
+            with callers[1]:
+                assert callers[1].recv(99) == TOKEN
+                assert callers[1].recv(99) == b""
+            assert rendezvous.fileno() >= 0
+            rendezvous.close_listener()
+            assert rendezvous.fileno() == -1
+            rendezvous.greet()
+            assert probe(["127.0.0.1"], rendezvous.port, TOKEN, 5.0) == []
+            with socket.socket() as sock, pytest.raises(OSError, match="in use"):
+                sock.bind(("", rendezvous.port))
+            rendezvous.close_listener()
+        finally:
+            rendezvous.close()
+
+    def test_it_is_given_back(self) -> None:
+        rendezvous = RendezvousPort(TOKEN)
+        for _ in range(2):
+            rendezvous.close()
+            assert rendezvous.fileno() == -1
+        with socket.socket() as sock:
+            sock.bind(("", rendezvous.port))
+
+    @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # let go of, not closed
+    def test_a_port_of_one_s_choice(self) -> None:
+        with socket.socket() as sock:
+            sock.bind(("", 0))
+            port = sock.getsockname()[1]
+            sock.listen()
+            with pytest.raises(OSError, match="in use"):
+                RendezvousPort(TOKEN, port)
+        rendezvous = RendezvousPort(TOKEN, port)
+        assert rendezvous.port == port
+        rendezvous.close()
+        gc.collect()
+
+    def test_a_host_without_ipv6(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = rendezvous_port._reusable
+
+        def refuse(family: int) -> socket.socket:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "no such family")
+            return made(family)  # type: ignore[return-value]
+
+        monkeypatch.setattr(rendezvous_port, "_reusable", refuse)
+        rendezvous = RendezvousPort(TOKEN)
+        with socket.create_connection(("127.0.0.1", rendezvous.port), timeout=5) as caller:
+            rendezvous.greet()
+            assert caller.recv(99) == TOKEN
+        rendezvous.close()
+
+
+class Greeter:
+    """Says ``word`` at a port of ``address`` to whoever comes; nothing, and holds on, without."""
+
+    def __init__(self, address: str, word: bytes | None, port: int = 0) -> None:
+        self.door = socket.socket()
+        self.door.bind((address, port))
+        self.door.listen()
+        self.port = self.door.getsockname()[1]
+        self.word = word
+        self.held: list[socket.socket] = []
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self) -> None:
+        try:
+            while True:
+                caller, _ = self.door.accept()
+                self.held.append(caller)
+                if self.word is not None:
+                    caller.sendall(self.word)
+                    caller.close()
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self.door.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        for one in (self.door, *self.held):
+            one.close()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # let go of, not closed
+@pytest.mark.parametrize(
+    ("words", "reached"),
+    [
+        ({"127.0.0.5": TOKEN, "127.0.0.4": TOKEN, "127.0.0.3": TOKEN}, [5, 4, 3]),
+        ({"127.0.0.3": b"F" * 16, "127.0.0.4": TOKEN}, [4]),
+        ({"127.0.0.3": TOKEN[:-1], "127.0.0.4": TOKEN}, [4]),
+        ({"127.0.0.3": b"", "127.0.0.4": TOKEN}, [4]),
+        ({"127.0.0.3": TOKEN, "127.0.0.4": None}, [3]),
+    ],
+    ids=["all", "stranger", "short", "closed", "silent"],
+)
+def test_who_answers_a_probe(words: dict[str, bytes | None], reached: list[int]) -> None:
+    """The silent are waited for until the end of time, all others only until they have spoken."""
+    greeters: list[Greeter] = []
+    try:
+        for address, word in words.items():
+            greeters.append(Greeter(address, word, greeters[0].port if greeters else 0))
+        began = time.monotonic()
+        seconds = 0.5 if None in words.values() else 60.0
+        asked = [*words, "127.0.0.9", "::1", "no address"]
+        found = probe(asked, greeters[0].port, TOKEN, seconds)
+        assert found == [f"127.0.0.{n}" for n in reached]
+        assert (time.monotonic() - began >= 0.5) == (seconds == 0.5)
+        assert time.monotonic() - began < 50
+    finally:
+        for one in greeters:
+            one.close()
+        gc.collect()
 
 
 class TestRanks:

@@ -1,0 +1,353 @@
+"""The link as the loop serves it, in this process: two lanes, credit, its end.
+
+The subject is the half of ``agent_loop`` that has no mirror of its own here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+from pathlib import Path
+
+import pytest
+
+from dispatcher.remote.agent import agent_loop
+from dispatcher.remote.agent.agent_loop import BURST, LANE_LIMIT
+from dispatcher.remote.agent.node import EXIT_LIFELINE, EXIT_OK
+from dispatcher.remote.host import process
+from dispatcher.remote.protocol.frames import (
+    CONTROL,
+    COUNT,
+    HEADER,
+    INPUT,
+    OUTPUT,
+    OUTPUT_LIMIT,
+    SAME,
+    TAKEN,
+    control,
+    encode,
+)
+from remote.agent.played import PREPARE, Played
+
+TERM, CONT = 15, 18
+
+
+def start(played: Played, *ranks: bytes, **fields: object) -> None:
+    played.prepare(**fields)
+    played.start(*([rank] for rank in ranks or (b"a",)))
+    played.hear()
+
+
+def held_back(played: Played) -> bool:
+    """Whether the ranks' pipes are left unread."""
+    return played.loop.node.held_back
+
+
+def waits(played: Played) -> bool:
+    """Whether the loop waits for the link to take more."""
+    return played.loop.writing
+
+
+def fill(played: Played) -> None:
+    """Let the link take nothing more: what it holds is not heard."""
+    try:
+        while os.write(played.loop.link_out, bytes(HEADER.size)):
+            pass
+    except BlockingIOError:
+        pass
+
+
+class TestCredit:
+    def test_output_comes_as_far_as_there_is_credit(self, played: Played) -> None:
+        start(played, credit=7)
+        played.says(0, b"0123456789")
+        played.turn()
+        played.turn()
+        played.hear()
+        assert played.output == {(0, 1): b"0123456"}
+        played.order("credit", count=2)
+        played.turn()
+        played.order("credit", count=100)
+        played.says(0, b"err", stream=2)
+        played.turn()
+        played.hear()
+        assert played.output == {(0, 1): b"0123456789", (0, 2): b"err"}
+        played.closes(0)
+        played.hear()
+        assert played.counts == {(0, 1): 10, (0, 2): 3}
+
+    def test_without_credit_the_pipes_are_left_alone(self, played: Played) -> None:
+        start(played, credit=0)
+        played.says(0, b"x")
+        assert played.loop.poll.poll(0.0) == []
+        assert held_back(played)
+        played.order("credit", count=1)
+        assert not held_back(played)
+        assert len(played.loop.poll.poll(0.0)) == 1
+        played.turn()
+        assert held_back(played)
+
+    def test_a_rank_that_starts_while_nothing_is_read_is_read_later(self, played: Played) -> None:
+        played.prepare(credit=0)
+        played.start([b"a"])
+        played.says(0, b"x")
+        played.closes(0)
+        played.exits(0)
+        played.order("credit", count=2)  # more than it wrote, or its end would not be seen
+        for _ in range(3):
+            played.turn()
+        played.hear()
+        assert played.output == {(0, 1): b"x"}
+        assert played.counts == {(0, 1): 1, (0, 2): 0}
+
+    def test_little_credit_is_shared_by_all_ranks(self, played: Played) -> None:
+        """Each portion of credit is used up by the first pipe read: it must not be the same."""
+        start(played, b"a", b"b", b"c", b"d", credit=0)
+        for rank in range(4):
+            played.says(rank, b"x" * 50_000)
+        for _ in range(8):
+            played.order("credit", count=1000)
+            played.turn()
+        played.hear()
+        assert {place: len(data) for place, data in played.output.items()} == {
+            (rank, 1): 2000 for rank in range(4)
+        }
+
+    @pytest.mark.parametrize("size", [0, 10, 50_000, 1 << 18])
+    def test_a_cut_loses_nothing_the_rank_wrote(self, played: Played, size: int) -> None:
+        """Another process still holds the pipe, and no credit was left to read it before."""
+        start(played, credit=0)
+        wide = 1031  # F_SETPIPE_SZ of fcntl(2)
+        fcntl.fcntl(played.ends[0][0], wide, 1 << 20)
+        played.says(0, b"x" * size)
+        played.loop.do_cut(0)
+        played.hear()
+        assert len(played.output.get((0, 1), b"")) == size
+        assert played.counts == {(0, 1): size, (0, 2): 0}
+
+    def test_a_cut_ends_though_somebody_goes_on_writing(
+        self, played: Played, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start(played)
+        monkeypatch.setattr(process, "read", lambda fd, size: b"x" * size)
+        played.loop.do_cut(0)
+        monkeypatch.undo()
+        played.hear()
+        most = agent_loop.PIPE_LIMIT
+        assert all(most <= count < most + OUTPUT_LIMIT for count in played.counts.values())
+        assert {place: len(data) for place, data in played.output.items()} == played.counts
+
+    def test_equal_output_is_sent_once_also_in_later_attempts(self, played: Played) -> None:
+        line = b"the same line of two ranks, long enough to be worth it\n"
+        start(played, b"a", b"b", equal=1 << 16)
+        for rank in (0, 1):
+            played.says(rank, line)
+            played.turn()
+        played.exits(0)
+        played.exits(1)
+        played.closes(0)
+        played.closes(1)
+        played.prepare(equal=1 << 16)
+        played.start([b"a"], [b"b"], [b"c"])
+        played.says(2, line)
+        played.turn()
+        played.hear()
+        assert [frame.kind for frame in played.frames if frame.kind in (OUTPUT, SAME)] == [
+            OUTPUT, SAME, SAME,
+        ]  # fmt: skip
+
+    def test_no_output_is_compared_where_nobody_asked_for_it(self, played: Played) -> None:
+        start(played, b"a", b"b")
+        for rank in (0, 1):
+            played.says(rank, b"the same line of two ranks, long enough to be worth it\n")
+            played.turn()
+        played.hear()
+        assert SAME not in {frame.kind for frame in played.frames}
+
+
+class TestLanes:
+    def test_ranks_are_not_read_while_the_lane_is_long(self, played: Played) -> None:
+        """A launcher that takes nothing: what is read is bounded, and it goes on when it does."""
+        start(played, b"a")
+        fill(played)
+        data = b"x" * OUTPUT_LIMIT
+        for _ in range(20):
+            played.says(0, data)
+            if not played.loop.poll.poll(0.0):
+                break
+            played.turn()
+        frame = len(data) + HEADER.size
+        assert LANE_LIMIT <= played.loop.second_size <= LANE_LIMIT + frame
+        assert held_back(played)
+
+    def test_what_a_slow_link_does_not_take_waits_and_loses_nothing(self, played: Played) -> None:
+        start(played)
+        data = os.urandom(60_000)
+        for _ in range(4):
+            played.says(0, data)
+            played.turn()
+        played.loop.flush()  # more than a pipe holds
+        assert waits(played)
+        played.order("odd")  # it waits for no output that was not begun
+        for _ in range(9):
+            played.hear()
+            played.turn()
+        assert played.output == {(0, 1): data * 4}
+        kinds = [frame.kind for frame in played.frames]
+        assert OUTPUT in kinds[kinds.index(CONTROL, 2) :]
+        assert not waits(played)
+        assert not held_back(played)
+        assert not [fd for fd, _ in played.loop.poll.poll(0.0) if fd == played.loop.link_out]
+
+    def test_a_write_takes_all_control_and_a_bounded_part_of_the_output(
+        self, played: Played
+    ) -> None:
+        start(played)
+        output, beat = encode(OUTPUT, b"x" * 20_000, 0, 1), control("beat")
+        for _ in range(6):
+            played.loop.queue_output(output)
+        for _ in range(3):
+            played.loop.do_send("beat", {})
+        assert played.loop.next_burst() == beat * 3 + output * 4
+        assert played.loop.second_size == 2 * len(output)
+        assert played.loop.next_burst() == output * 2
+        assert (played.loop.second_size, played.loop.next_burst()) == (0, b"")
+        played.loop.queue_output(b"y" * BURST)
+        played.loop.queue_output(output)
+        assert played.loop.next_burst() == b"y" * BURST
+
+    def test_a_link_that_nobody_reads_any_more_keeps_nothing(self, played: Played) -> None:
+        start(played)
+        played.nobody_listens()
+        played.says(0, b"x" * 1000)
+        played.turn()
+        played.order("odd")
+        played.loop.flush()
+        loop = played.loop
+        assert (loop.sending, len(loop.first), len(loop.second), loop.second_size) == (b"", 0, 0, 0)
+        assert not waits(played)
+
+    def test_credit_for_input_and_signs_of_life(
+        self, played: Played, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        start(played, heartbeat=5.0)
+        played.guarded()
+        played.loop.act([("taken", 70_000)])
+        played.hear()
+        assert [COUNT.unpack(f.body) for f in played.frames if f.kind == TAKEN] == [(70_000,)]
+        played.pass_time(5.0)
+        assert (len(played.all_of("beat")), played.guarded()) == (1, b"\n")
+        assert capfd.readouterr().err == ""
+        played.order("ping", aside=True)
+        assert (played.guarded(), capfd.readouterr().err) == (b"\n", "\0")
+        assert len(played.all_of("beat")) == 1
+
+
+class TestEnd:
+    def test_a_link_that_ends_ends_the_ranks(self, played: Played) -> None:
+        start(played, b"a", b"b")
+        played.hang_up()
+        assert played.one("dying")["why"] == "the link ended"
+        assert sorted(pid for pid, number in played.signals if number == TERM) == sorted(
+            -one.pid for one in played.started.values()
+        )
+        assert played.loop.poll.poll(0.0) == []  # its end is told once
+        assert played.loop.exit_code is None
+        played.pass_time(0.5)
+        assert played.loop.exit_code == EXIT_LIFELINE
+
+    @pytest.mark.parametrize(
+        ("frame", "why"),
+        [
+            (encode(OUTPUT, b"x", 0, 1), "bad order: output from the launcher"),
+            (b"\xff" * HEADER.size, "bad order: bad frame"),
+            (encode(CONTROL, b"\xff"), "bad order: "),
+        ],
+    )
+    def test_nonsense_is_told_and_ends_the_link(
+        self, played: Played, frame: bytes, why: str
+    ) -> None:
+        start(played)
+        played.write(frame)
+        assert played.one("notice")["text"].startswith(why)
+        assert played.one("dying")["why"] == "the link ended"
+
+    def test_input_before_any_rank_is_no_nonsense(self, played: Played) -> None:
+        played.write(encode(INPUT, b"x") + control("odd"))
+        assert "'odd' ignored while fresh" in played.one("notice")["text"]
+
+    def test_a_finish_exits_when_all_is_swept(self, played: Played) -> None:
+        start(played)
+        played.exits(0)
+        played.closes(0)
+        played.order("finish")
+        assert played.one("swept")["killed"] == 0
+        assert played.loop.exit_code == EXIT_OK
+
+    def test_nothing_is_left_behind_and_the_last_words_are_said(self, played: Played) -> None:
+        facts = played.prepare(reserve=0)["facts"]
+        left: list[bool] = []
+        played.guardian.leave = lambda: left.append(True)  # type: ignore[method-assign]
+        played.order("finish")
+        played.loop.drain()
+        assert played.loop.rendezvous is not None
+        assert played.loop.rendezvous.fileno() == -1
+        with socket.socket() as sock:
+            sock.bind(("", facts["port"]))
+        assert not Path(facts["error_folder"]).exists()
+        assert left == [True]
+        assert played._take()  # without another flush
+        assert played.reports[-1]["type"] == "swept"
+
+    def test_a_reader_that_comes_late_still_gets_the_last_words(
+        self, played: Played, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start(played)
+        data = os.urandom(60_000)
+        for _ in range(3):
+            played.says(0, data)
+            played.turn()
+        waits: list[object] = []
+
+        def wait(*what: object) -> None:
+            waits.append(what)
+            played._take()
+
+        monkeypatch.setattr(select, "select", wait)
+        played.loop.drain()
+        assert waits
+        played._take()
+        assert played.output == {(0, 1): data * 3}
+
+    def test_nobody_is_waited_for_longer_than_so(
+        self, played: Played, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start(played)
+        fill(played)
+        played.order("odd")
+        waited: list[float] = []
+
+        def wait(_: object, written: list[int], __: object, seconds: float) -> None:
+            assert written == [played.loop.link_out]
+            waited.append(seconds)
+            played.now += seconds
+
+        monkeypatch.setattr(select, "select", wait)
+        played.loop.drain()
+        assert 1.0 < sum(waited) < 4.0
+
+    def test_an_agent_that_was_never_prepared_has_nothing_to_tidy_up(self, played: Played) -> None:
+        played.hang_up()
+        played.loop.drain()
+        assert played._take()
+        assert [report["type"] for report in played.reports] == ["dying"]
+        assert played.loop.exit_code == EXIT_LIFELINE
+
+
+def test_orders_may_come_in_any_pieces(played: Played) -> None:
+    data = control("prepare", **PREPARE) + control("odd")
+    for at in range(0, len(data), 7):
+        played.write(data[at : at + 7])
+    assert [report["type"] for report in played.hear()] == ["ready", "notice"]
