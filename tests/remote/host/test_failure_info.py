@@ -9,13 +9,14 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rig import wait_for
 
 from dispatcher.core.events import stack_frames
 from dispatcher.remote.host import failure_info, proctree
-from remote.driver import Agent
+from remote.driver import Agent, noting
 
 #: as Linux 6.1 and NVIDIA's driver 535 wrote them
 LOG = [
@@ -42,6 +43,110 @@ def test_another_process_is_said_to_be_another() -> None:
 def test_the_last_xid() -> None:
     assert failure_info.gpu_trouble(LOG) == f"the GPU driver reported {LOG[3]}"
     assert failure_info.gpu_trouble(LOG[:2]) == ""
+
+
+class TestExamine:
+    """What is asked, and which answer counts for more."""
+
+    @pytest.fixture
+    def host(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+        host = SimpleNamespace(driver=False, log=LOG, kills=0, since=[])
+        exists = os.path.exists
+        monkeypatch.setattr(
+            os.path, "exists",
+            lambda path: host.driver if path == "/proc/driver/nvidia" else exists(path),
+        )  # fmt: skip
+        put = monkeypatch.setattr
+        put(failure_info, "kernel_log", lambda since: noting(host.since, host.log)(since))
+        put(failure_info, "oom_kills", lambda: host.kills)
+        return host
+
+    @pytest.mark.parametrize(
+        ("status", "driver", "log", "kills", "hint"),
+        [
+            (1, False, LOG, 9, None),  # nothing of it is looked at
+            (1, True, LOG, 9, f"the GPU driver reported {LOG[3]}"),
+            (1, True, LOG[:2], 9, None),
+            (-9, False, LOG, 4, f"the kernel's OOM killer: {LOG[1]}"),
+            (-9, True, LOG, 4, f"the kernel's OOM killer: {LOG[1]}"),
+            (-9, True, LOG[2:], 4, f"the GPU driver reported {LOG[3]}"),
+            (-9, False, [], 6, "the OOM killer struck in this host's cgroup (oom_kill rose by 2)"),
+            (-9, False, [], 4, None),
+            (-15, False, LOG, 9, None),
+        ],
+    )
+    def test_what_is_hinted_at(
+        self, host: SimpleNamespace, status: int, driver: bool, log: list[str], kills: int,
+        hint: str | None,
+    ) -> None:  # fmt: skip
+        host.driver, host.log, host.kills = driver, log, kills
+        found = failure_info.examine(0, 812, status, None, 4, 55.5)
+        assert found == ({} if hint is None else {"hint": hint})
+        assert host.since == ([55.5] if driver or status == -9 else [])
+
+    def test_the_error_file_comes_with_it(self, host: SimpleNamespace, tmp_path: Path) -> None:
+        (tmp_path / "rank-7.json").write_bytes(b"{}")
+        found = failure_info.examine(7, 812, -9, str(tmp_path), 0, 1.0)
+        assert found == {"error": b"{}", "hint": f"the kernel's OOM killer: {LOG[1]}"}
+
+
+class TestKernelLog:
+    """Records as /dev/kmsg gives them, one a read."""
+
+    @pytest.fixture
+    def records(self, monkeypatch: pytest.MonkeyPatch) -> list[bytes | OSError]:
+        records: list[bytes | OSError] = []
+
+        class Os:
+            """``os`` with the log alone to be opened."""
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(os, name)
+
+            def open(self, path: str, flags: int) -> int:
+                assert (path, flags) == ("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+                if records and isinstance(records[0], PermissionError):
+                    raise records[0]
+                return 77
+
+            def read(self, fd: int, size: int) -> bytes:
+                record = records.pop(0) if records else BlockingIOError()
+                if isinstance(record, OSError):
+                    raise record
+                return record[:size]
+
+            def close(self, fd: int) -> None:
+                records.append(b"closed")
+
+        monkeypatch.setattr(failure_info, "os", Os())
+        return records
+
+    def test_those_since_then_by_their_text(self, records: list[bytes | OSError]) -> None:
+        records += [
+            b"6,339,4999999,-;before\n", b"6,340,5000000,-;just then\n SUBSYSTEM=usb\n",
+            BrokenPipeError(), b"4,341,5000001,c,more;after; with \xff\n", b"no record",
+            b"6,342,x,-;no time\n", b"6,343;few fields\n", b"6,9000000;two fields\n",
+        ]  # fmt: skip
+        assert failure_info.kernel_log(5.0) == ["just then", "after; with \ufffd"]
+        assert records == [b"closed"]
+
+    def test_a_log_that_may_not_be_read(self, records: list[bytes | OSError]) -> None:
+        records.append(PermissionError())
+        assert failure_info.kernel_log(0.0) == []
+
+    def test_a_log_that_never_ends(self, records: list[bytes | OSError]) -> None:
+        records += [b"6,1,1,-;x\n"] * (failure_info.LOG_LIMIT + 5)
+        assert len(failure_info.kernel_log(0.0)) == failure_info.LOG_LIMIT
+        assert records[5:] == [b"closed"]
+
+
+def test_what_is_quoted_is_bounded() -> None:
+    long = "Out of memory: Killed process 5 " + "x" * 5000
+    for pid in (5, 6):
+        _, _, quoted = failure_info.out_of_memory([long], pid, 0).partition(": ")
+        assert quoted == long[: failure_info.QUOTE_LIMIT]
+    xid = "NVRM: Xid " + "x" * 5000
+    assert failure_info.gpu_trouble([xid]).endswith(" " + xid[: failure_info.QUOTE_LIMIT])
 
 
 class TestErrorFile:

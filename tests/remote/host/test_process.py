@@ -1,211 +1,235 @@
-"""What a rank is given: arguments, environment, descriptors, signals, folder; to the byte."""
+"""A rank as a process, started by this one: looked up, spawned, refused, read from.
+
+What real agents give their ranks: ``test_real_ranks``.
+"""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import signal
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from remote.driver import Agent
-
-ODD = [
-    b"\xff\xfe not utf-8",
-    b"two\nlines",
-    b"",
-    b"%h %% %d",
-    b"'\"`$(id)$HOME!",
-    b"--help",
-    b"-",
-    b"back\\slash",
-    b" spaces  ",
-    "ü€😀".encode(),
-]
+from dispatcher.remote.host import process
 
 
-def hexdump(python: str, code: str) -> list[str]:
-    return [python, "-I", "-S", "-c", f"import os,sys\n{code}"]
-
-
-class TestExactness:
-    def test_arguments_arrive_to_the_byte(self, agent: Agent, python: str) -> None:
-        agent.prepare()
-        code = "sys.stdout.write(' '.join(os.fsencode(a).hex() or '-' for a in sys.argv[1:]))"
-        agent.start([*hexdump(python, code), *ODD])
-        assert agent.text().decode().split(" ") == [word.hex() or "-" for word in ODD]
-
-    def test_the_environment_arrives_to_the_byte(self, boot: Callable[..., Agent]) -> None:
-        agent = boot(env={"FROM_HOST": "1", "SCRUBBED": "1", "SLURM_PROCID": "1", "BOTH": "host"})
-        agent.prepare(cwd=b"/usr")
-        odd = [[b"ODD%d" % at, value] for at, value in enumerate(ODD)]
-        agent.start(
-            ["cat", "/proc/self/environ"],
-            common=[*odd, [b"BOTH", b"common"], [b"RANK", b"wrong"], [b"PATH", b"/bin"]],
-            envs={0: [[b"RANK", b"0"], [b"\xff\xfe", b"odd name"]]},
-            scrub=[b"SCRUBBED", b"SLURM_*", b"FROM"],
-        )
-        entries = dict(e.split(b"=", 1) for e in agent.text().split(b"\0") if e)
-        assert {b"ODD%d" % at: value for at, value in enumerate(ODD)}.items() <= entries.items()
-        assert entries[b"RANK"] == b"0"
-        assert entries[b"BOTH"] == b"common"
-        assert entries[b"FROM_HOST"] == b"1"
-        assert entries[b"PWD"] == b"/usr"
-        assert entries[b"\xff\xfe"] == b"odd name"
-        assert not {b"SCRUBBED", b"SLURM_PROCID"} & set(entries)
-
-    def test_the_folder_is_the_one_ordered(self, agent: Agent, tmp_path: Path) -> None:
-        folder = os.fsencode(tmp_path) + b"/odd \xff'folder"
-        os.mkdir(folder)
-        assert agent.prepare(cwd=folder)["problems"] == []
-        agent.start(["sh", "-c", 'pwd -P; echo "$PWD"'])
-        assert agent.text() == (os.path.realpath(folder) + b"\n" + folder + b"\n")
-
-    def test_ten_megabytes_arrive_to_the_byte(self, agent: Agent, tmp_path: Path) -> None:
-        data = os.urandom(10 << 20)
-        (tmp_path / "data").write_bytes(data)
-        agent.prepare()
-        agent.start(["cat", str(tmp_path / "data")])
-        assert hashlib.sha256(agent.text()).digest() == hashlib.sha256(data).digest()
-        assert max(len(frame.body) for frame in agent.frames) <= 64 << 10
-
-
-class TestSurroundings:
-    def test_each_rank_leads_its_own_session(self, agent: Agent) -> None:
-        agent.prepare()
-        pids = agent.start(["cat", "/proc/self/stat"], ["cat", "/proc/self/stat"])
-        for rank, pid in pids.items():
-            fields = agent.text(rank).rpartition(b")")[2].split()
-            assert [int(fields[at]) for at in (2, 3)] == [pid, pid]  # process group, session
-
-    def test_descriptors_are_three(self, boot: Callable[..., Agent], python: str) -> None:
-        inner, outer = os.pipe()
-        os.set_inheritable(outer, True)
-        try:
-            agent = boot(pass_fds=[outer])  # left open by who started the agent
-        finally:
-            os.close(inner)
-            os.close(outer)
-        agent.prepare(reserve=0)
-        agent.start(["sh", "-c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; exit"])
-        assert agent.text().split() == [b"0", b"1", b"2", b"/dev/null"]
-
-    @pytest.mark.parametrize("blocked", [False, True], ids=["clean", "inherited"])
-    def test_signals_have_their_defaults(self, boot: Callable[..., Agent], blocked: bool) -> None:
-        def spoil() -> None:
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-            signal.signal(signal.SIGQUIT, signal.SIG_IGN)
-
-        agent = boot(preexec_fn=spoil) if blocked else boot()
-        agent.prepare()
-        agent.start(["cat", "/proc/self/status"])
-        lines = dict(line.split(b":\t") for line in agent.text().splitlines() if b":\t" in line)
-        for name in (b"SigIgn", b"SigBlk", b"SigCgt"):
-            assert int(lines[name], 16) & ~(3 << 31) == 0, name
-        assert agent.status() == 0
-        assert agent.finish()["killed"] == 0
-
-
-class TestEndings:
+class TestLookUp:
     @pytest.mark.parametrize(
-        ("command", "status"),
+        ("name", "path", "places"),
         [
-            ("exit 0", 0),
-            ("exit 7", 7),
-            ("exit 255", 255),
-            ("kill -TERM $$", -signal.SIGTERM),
-            ("kill -KILL $$", -signal.SIGKILL),
-            ("kill -PIPE $$", -signal.SIGPIPE),
-            ("kill -SEGV $$", -signal.SIGSEGV),
+            (b"tool", b"/a:/b", [b"/a/tool", b"/b/tool"]),
+            (b"tool", b"/a::/b/", [b"/a/tool", b"./tool", b"/b/tool"]),
+            (b"tool", b"", [b"./tool"]),
+            (b"tool", None, [b"/usr/local/bin/tool", b"/usr/bin/tool", b"/bin/tool"]),
+            (b"./tool", b"/a:/b", [b"./tool"]),
+            (b"/x/tool", None, [b"/x/tool"]),
         ],
     )
-    def test_status_is_code_or_minus_signal(self, agent: Agent, command: str, status: int) -> None:
-        agent.prepare()
-        agent.start(["sh", "-c", command])
-        assert agent.status() == status
-
-    def test_programs_that_cannot_run_are_named(self, agent: Agent, tmp_path: Path) -> None:
-        plain = tmp_path / "plain"
-        plain.write_text("#!/bin/sh\n")
-        broken = tmp_path / "broken"
-        broken.write_text("#!/no/such/interpreter\n")
-        broken.chmod(0o755)
-        agent.prepare()
-        pids = agent.start(
-            ["no-such-program"], [str(plain)], ["/no/such/file"], [str(broken)], ["true"],
-            [str(tmp_path)], ["with\0null"],
-        )  # fmt: skip
-        assert set(pids) == {4}
-        errnos = {r["rank"]: r["errno"] for r in agent.reports if r["type"] == "failed"}
-        assert errnos == {
-            0: errno.ENOENT, 1: errno.EACCES, 2: errno.ENOENT, 3: errno.ENOENT, 5: errno.EACCES,
-            6: errno.EINVAL,
-        }  # fmt: skip
-        failed = agent.report("failed", rank=0)
-        assert (failed["step"], failed["what"]) == ("exec", "no-such-program")
-        assert agent.status(4) == 0
-        assert agent.finish()["left"] == []
-
-    def test_refused_counts_for_more_than_missing(self, agent: Agent, tmp_path: Path) -> None:
-        (tmp_path / "tool").write_text("no program")
-        agent.prepare()
-        path = os.fsencode(tmp_path) + b":/no/such/folder"
-        agent.start(["tool"], common=[[b"PATH", path]])
-        assert agent.report("failed")["errno"] == errno.EACCES
-
-    def test_a_folder_that_vanished_is_named(self, agent: Agent, tmp_path: Path) -> None:
-        folder = tmp_path / "gone"
-        folder.mkdir()
-        agent.prepare(cwd=os.fsencode(folder))
-        folder.rmdir()
-        agent.start(["true"])
-        failed = agent.report("failed")
-        expected = {"step": "chdir", "errno": errno.ENOENT, "what": str(folder)}
-        assert expected.items() <= failed.items()
-
-    def test_closing_its_output_is_no_exit(self, agent: Agent) -> None:
-        agent.prepare()
-        (pid,) = agent.start(["sh", "-c", "exec >&- 2>&-; exec sleep 60"]).values()
-        agent.until(lambda: len(agent.counts) == 2)
-        agent.order("signal", ranks=None, signum=0)
-        assert agent.found("exited") is None
-        os.kill(pid, signal.SIGKILL)
-        assert agent.status() == -signal.SIGKILL
-        assert agent.found("leaked") is None
-
-
-class TestLook:
-    def test_problems_are_named_before_a_start(self, agent: Agent, tmp_path: Path) -> None:
-        (tmp_path / "plain").write_text("")
-        check = {"program": b"no-such-program", "script": b"missing.py"}
-        problems = agent.prepare(check=check, cwd=os.fsencode(tmp_path))["problems"]
-        assert [what for what, _ in problems] == ["missing", "no script"]
-        assert problems[0][1] == "no-such-program: not found"
-        assert problems[1][1] == f"{tmp_path}/missing.py: no such file"
-
-    def test_a_missing_folder_is_the_one_problem(self, agent: Agent) -> None:
-        problems = agent.prepare(check={"program": b"x"}, cwd=b"/no/such")["problems"]
-        assert problems == [["cwd", "/no/such: no such directory"]]
-
-    def test_without_a_path_the_host_s_own_counts(
-        self, boot: Callable[..., Agent], tmp_path: Path
+    def test_where_a_program_may_lie(
+        self, name: bytes, path: bytes | None, places: list[bytes]
     ) -> None:
-        tool = tmp_path / "odd-tool"
-        tool.write_text("#!/bin/sh\necho found\n")
-        tool.chmod(0o755)
-        agent = boot(env={"PATH": f"{os.environ['PATH']}:{tmp_path}"})
-        assert agent.prepare(check={"program": b"odd-tool"})["problems"] == []
-        agent.start(["odd-tool"])
-        assert agent.text() == b"found\n"
+        assert process.search(name, path) == places
 
-    def test_facts_are_of_this_host(self, agent: Agent, python: str) -> None:
-        facts = agent.prepare()["facts"]
-        assert facts["hostname"] == os.uname().nodename
-        assert facts["pid"] in agent.living()
-        assert facts["cores"] == len(os.sched_getaffinity(0))
-        assert not [a for a in facts["addresses"] if a.startswith(("127.", "fe80", "::1"))]
-        assert "port" not in facts
+    def test_the_first_that_can_be_run_is_found(self, tmp_path: Path) -> None:
+        for folder, mode in (("a", 0o644), ("b", 0o755), ("c", 0o755)):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "tool").write_text("")
+            (tmp_path / folder / "tool").chmod(mode)
+        here = os.fsencode(tmp_path)
+        path = b":".join(here + b"/" + folder for folder in (b"none", b"a", b"b", b"c"))
+        assert process.found([b"tool", b"-x"], path) == [here + b"/b/tool", b"-x"]
+        assert process.found([b"tool", b"-x"], here + b"/a") == [b"tool", b"-x"]
+        assert process.found([b"ls"]) == process.found([b"ls"], b"") == [b"ls"]
+
+    @pytest.mark.parametrize(
+        ("scrub", "left"),
+        [
+            ([], "ABC ABX AB X"),
+            ([b"AB"], "ABC ABX X"),
+            ([b"AB*"], "X"),
+            ([b"ABC*", b"X"], "ABX AB"),
+            ([b"B*", b"AB?", b"x"], "ABC ABX AB X"),
+            ([b"*"], ""),
+        ],
+    )
+    def test_what_is_scrubbed(self, scrub: list[bytes], left: str) -> None:
+        environ = [(name, b"=" + name) for name in (b"ABC", b"ABX", b"AB", b"X")]
+        kept = process.scrubbed(environ, scrub)
+        assert kept == {name.encode(): b"=" + name.encode() for name in left.split()}
+
+    @pytest.mark.parametrize(
+        ("refusals", "number", "tried"),
+        [
+            ((errno.ENOENT, errno.ENOENT), errno.ENOENT, 2),
+            ((errno.ENOTDIR, errno.ENOENT), errno.ENOENT, 2),
+            ((errno.EACCES, errno.ENOENT), errno.EACCES, 2),
+            ((errno.ENOENT, errno.EACCES), errno.EACCES, 2),
+            ((errno.E2BIG, errno.ENOENT), errno.E2BIG, 1),
+            ((errno.ENOENT, errno.ENOEXEC), errno.ENOEXEC, 2),
+        ],
+    )
+    def test_which_refusal_counts(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        refusals: tuple[int, int],
+        number: int,
+        tried: int,
+    ) -> None:
+        asked: list[Any] = []
+
+        def refuse(*what: Any) -> None:
+            asked.append(what)
+            raise OSError(refusals[len(asked) - 1], "refused")
+
+        monkeypatch.setattr(os, "execve", refuse)
+        env = {b"PATH": b"/a:/b"}
+        with pytest.raises(OSError, match=r".") as raised:
+            process.execute([b"tool", b"x"], env)
+        assert raised.value.errno == number
+        assert (
+            asked == [(place, [b"tool", b"x"], env) for place in (b"/a/tool", b"/b/tool")][:tried]
+        )
+
+
+def read_all(fd: int) -> bytes:
+    os.set_blocking(fd, True)
+    with open(fd, "rb") as file:
+        return file.read()
+
+
+def open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+class TestSpawn:
+    """A rank started by this process."""
+
+    ENV: ClassVar[dict[bytes, bytes]] = {b"PATH": b"/usr/bin:/bin", b"ONLY": b"this"}
+
+    def test_it_runs_with_what_it_was_given_and_nothing_else(self, tmp_path: Path) -> None:
+        inner, outer = os.pipe()
+        given, giving = os.pipe()
+        os.write(giving, b"input\n")
+        os.close(giving)
+        text = (
+            b"cat; pwd; env | grep -c .; echo $ONLY; echo kept >/proc/self/fd/%d; echo bad >&2"
+            % outer
+        )
+        before = open_fds()
+        rank = process.spawn(
+            7, [b"sh", b"-c", text], self.ENV, os.fsencode(tmp_path), keep=outer, stdin=given
+        )
+        assert (rank.rank, rank.status, open_fds() - before) == (7, None, 2)
+        os.close(outer)
+        os.close(given)
+        assert rank.pipes.keys() == rank.counts.keys() == {1, 2}
+        assert set(rank.counts.values()) == {0}
+        assert not any(map(os.get_blocking, rank.pipes.values()))
+        out = read_all(rank.pipes[1]).decode().splitlines()
+        assert out == ["input", str(tmp_path), "3", "this"]  # and PWD, which sh sets
+        assert read_all(rank.pipes[2]) == b"bad\n"
+        assert read_all(inner) == b"kept\n"
+        assert os.waitpid(rank.pid, 0)[1] == 0
+
+    def test_it_is_a_session_of_its_own_and_reads_nothing(self) -> None:
+        place = "os.readlink('/proc/self/fd/0')"
+        text = f"import os; print(os.getsid(0) == os.getpid(), os.read(0, 1), {place})"
+        argv = [os.fsencode(sys.executable), b"-I", b"-S", b"-c", text.encode()]
+        rank = process.spawn(0, argv, {}, b"/")
+        out = read_all(rank.pipes[1])
+        assert read_all(rank.pipes[2]) == b""
+        assert out == b"True b'' /dev/null\n"
+        assert os.waitpid(rank.pid, 0)[1] == 0
+
+    @pytest.mark.parametrize(
+        ("argv", "cwd", "step", "number", "what"),
+        [
+            ([b"no-such-program"], b"/", "exec", errno.ENOENT, "no-such-program"),
+            ([b"true"], b"/no/such", "chdir", errno.ENOENT, "/no/such"),
+            ([b"a\0b"], b"/", "exec", errno.EINVAL, "a\0b"),
+            ([b"\xff"], b"/", "exec", errno.ENOENT, "\udcff"),
+        ],
+    )
+    def test_one_that_does_not_start_leaves_nothing(
+        self, argv: list[bytes], cwd: bytes, step: str, number: int, what: str
+    ) -> None:
+        before = open_fds()
+        with pytest.raises(process.SpawnError) as raised:
+            process.spawn(0, argv, self.ENV, cwd)
+        error = raised.value
+        assert (error.step, error.errno, error.what) == (step, number, what)
+        assert str(error) == f"{step}: {what}: {os.strerror(number)}"
+        assert open_fds() == before
+
+    @pytest.mark.parametrize("broken", ["fork", "pipe"])
+    @pytest.mark.parametrize("number", [errno.EAGAIN, None])
+    def test_a_host_that_is_full(
+        self, monkeypatch: pytest.MonkeyPatch, broken: str, number: int | None
+    ) -> None:
+        usual, made = os.pipe, [0]
+
+        def refuse() -> Any:
+            made[0] += 1
+            if broken == "pipe" and made[0] < 3:
+                return usual()
+            raise OSError(number, "full")
+
+        before = open_fds()
+        monkeypatch.setattr(os, broken, refuse)
+        with pytest.raises(process.SpawnError) as raised:
+            process.spawn(3, [b"true"], self.ENV, b"/")
+        found = raised.value
+        assert (found.step, found.errno, found.what) == ("fork", number or errno.EIO, "rank 3")
+        assert open_fds() == before
+
+    def test_what_is_there_now(self) -> None:
+        out, into = os.pipe()
+        os.set_blocking(out, False)
+        assert process.read(out, 10) is None
+        os.write(into, b"abc")
+        assert (process.read(out, 2), process.read(out, 2)) == (b"ab", b"c")
+        os.close(into)
+        assert process.read(out, 2) == b""
+        os.close(out)
+        assert process.read(out, 2) == b""
+
+
+BECOME = """
+import os, signal, sys
+from dispatcher.remote.host import process
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+for fd in (5, 6):
+    os.dup2(2, fd)
+parent = os.getpid() + int(sys.argv[2])
+def work():
+    known = [line for line in open("/proc/self/status") if line.startswith("SigIgn")]
+    print(sorted(os.listdir("/proc/self/fd")), int(known[0].split()[1], 16), flush=True)
+    exec(sys.argv[1])
+pid = os.fork()
+if pid == 0:
+    process.become(parent, {6}, work, "worker")
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "said", "errors"),
+    [
+        ("pass", 0, "['0', '1', '2', '3', '6'] 0\n1\n", ""),
+        ("os._exit(7)", 0, "['0', '1', '2', '3', '6'] 0\n7\n", ""),
+        ("1 / 0", 0, "['0', '1', '2', '3', '6'] 0\n1\n",
+         "worker: ZeroDivisionError: division by zero\n"),
+        ("pass", 1, "1\n", ""),  # whoever started it is dead already
+    ],
+)  # fmt: skip
+def test_a_child_that_does_one_thing(text: str, other: int, said: str, errors: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BECOME, text, str(other)], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[3])}, timeout=30,
+        check=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (said, errors)

@@ -7,9 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from rig import wait_for
+from rig import gone, wait_for
+
+from dispatcher.remote.host import proctree
+
+HOUSE = str(Path(proctree.__file__).parents[3])
 
 #: has three children, the first and second of one group, and does what it is told about them
 PARENT = """
@@ -41,9 +46,8 @@ for line in sys.stdin:
 
 class Parent:
     def __init__(self) -> None:
-        house = os.path.join(os.path.dirname(__file__), "..", "..", "..")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PARENT, os.path.abspath(house)],
+            [sys.executable, "-c", PARENT, HOUSE],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.first, self.second, self.other = map(int, self._line().split())
@@ -101,3 +105,125 @@ def test_all_are_killed(parent: Parent) -> None:
     assert parent.told("kill") == ["4", "0"]
     assert parent.tree() == []
     assert parent.told("kill") == ["0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(0, 0), (3 << 8, 3), (255 << 8, 255), (9, -9), (15, -15), (11 | 0x80, -11)],
+)
+def test_how_a_process_ended(status: int, code: int) -> None:
+    """The last one left a core behind."""
+    assert proctree.exit_status(status) == code
+
+
+def test_a_signal_to_nobody() -> None:
+    child = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    assert proctree.send_signal(child.pid, 0)
+    assert proctree.send_signal(-child.pid, signal.SIGKILL)
+    child.wait(10)
+    assert not proctree.send_signal(child.pid, 0)
+    assert not proctree.send_signal(-child.pid, 0)
+
+
+def test_all_that_have_ended_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[tuple[int, int] | Exception] = [(7, 0), (8, 256), (0, 0), (9, 0)]
+
+    def wait(pid: int, options: int) -> tuple[int, int]:
+        assert (pid, options) == (-1, os.WNOHANG)
+        found = waiting.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(os, "waitpid", wait)
+    assert list(proctree.reaped()) == [(7, 0), (8, 256)]
+    waiting.append(ChildProcessError())
+    assert list(proctree.reaped()) == [(9, 0)]
+
+
+class Undying:
+    """Processes, a clock and signals in the place of the kernel's: ``left`` at each look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: list[int]) -> None:
+        self.now, self.looks, self.reaps = 100.0, list(looks), 0
+        self.sent: list[tuple[int, int]] = []
+        self.pauses: list[float] = []
+        put = monkeypatch.setattr
+        put(proctree, "descendants", self._look)
+        put(proctree, "send_signal", self._send)
+        put(proctree, "monotonic", lambda: self.now)
+        put(proctree, "sleep", self._sleep)
+
+    def _look(self, root: int) -> list[int]:
+        assert root == os.getpid()
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def _send(self, pid: int, signum: int) -> bool:
+        self.sent.append((pid, signum))
+        return pid < 90
+
+    def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    def kill(self, *limit: float) -> tuple[set[int], list[int]]:
+        return proctree.kill_all(self._reap, *limit)
+
+    def _reap(self) -> None:
+        self.reaps += 1
+
+
+def test_who_is_started_meanwhile_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Undying(monkeypatch, [5, 6], [6, 7], [91], [])
+    assert kernel.kill() == ({5, 6, 7}, [])  # 91 ended by itself
+    assert kernel.sent == [(pid, signal.SIGKILL) for pid in (5, 6, 6, 7, 91)]
+    assert kernel.reaps == 4
+
+
+def test_who_cannot_be_killed_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ((), (2.0,)):
+        kernel = Undying(monkeypatch, [5, 6], [6])
+        assert kernel.kill(*limit) == ({5, 6}, [6])
+        seconds = limit[0] if limit else 5.0
+        assert seconds < kernel.now - 100.0 < seconds + 0.1
+        # looks are close at first, since most die at once, and far apart later
+        assert kernel.pauses[0] < 0.01
+        assert kernel.pauses == sorted(kernel.pauses)
+        assert kernel.pauses[-1] <= 0.05
+        assert len(kernel.pauses) < 1000
+
+
+def test_a_child_whose_parent_has_gone_is_told_so() -> None:
+    assert proctree.signal_with_parent(os.getppid(), 0)
+    assert not proctree.signal_with_parent(os.getppid() + 1, 0)
+
+
+@pytest.mark.parametrize("what", ["dies", "lives"])
+def test_a_child_may_follow_its_parent(what: str) -> None:
+    """The signal it asks for at its parent's death, and none if it does not ask."""
+    ask = "proctree.signal_with_parent(parent, 9)" if what == "dies" else "pass"
+    text = (
+        "import os, time\nfrom dispatcher.remote.host import proctree\nparent = os.getpid()\n"
+        f"pid = os.fork()\nif pid == 0:\n    {ask}\n    print(os.getpid(), flush=True)\n"
+        "    time.sleep(300)\ntime.sleep(300)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": HOUSE},
+    )  # fmt: skip
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.kill()
+    process.wait(10)
+    if what == "dies":
+        wait_for(lambda: gone(child), 10, "the child's end")
+    else:
+        assert not gone(child)
+        os.kill(child, signal.SIGKILL)
+    process.stdout.close()
+
+
+def test_where_it_hangs_is_short(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "wchan").write_text("w" * 200)
+    assert proctree.where(7, str(tmp_path)).split()[1] == "w" * 64
