@@ -128,7 +128,7 @@ def check_user(name: str) -> str:
     if name.startswith("-"):
         raise BadName(f"user name starts with '-': {shown(name)}")
     for offset, char in enumerate(name):
-        if not "!" <= char <= "~" or char in _USER_REFUSED:
+        if not " " < char < "\x7f" or char in _USER_REFUSED:
             raise BadName(f"{shown(char)} has no place in a user name: {shown(name)}", offset)
     return name
 

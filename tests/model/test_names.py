@@ -1,0 +1,174 @@
+"""Names as they are checked, and texts of the user as they are quoted back."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.model.errors import UsageError
+from dispatcher.model.names import (
+    LONGEST_HOST,
+    LONGEST_USER,
+    MOST_RANKS,
+    BadName,
+    check_host,
+    check_interface,
+    check_user,
+    decoded,
+    digits,
+    display,
+    is_ipv6,
+    lines,
+    offset_by,
+    parse_count,
+    problem,
+    shown,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "hint"),
+    [
+        ("", 0, None),
+        ("x" * (LONGEST_HOST + 1), 0, None),
+        ("-n1", 0, "starts with a letter or a digit"),
+        ("n1:2:3", 2, None),
+        ("n\u00a01", 1, "a special blank"),
+        ("n1\t", 2, "a special blank"),
+        ("m\u00fcnchen", 1, "xn--"),
+        ("n{1}", 1, "ranges are written n[1-3]"),
+        ("n1*", 2, "patterns are not expanded"),
+        ("n1?", 2, "patterns are not expanded"),
+        ("ab#c", 2, "a blank before its '#'"),
+        ("slots=8", 5, "the host comes first"),
+        ("a;b", 1, "commas or lines"),
+        ("a|b", 1, None),
+        (".n1", 0, None),
+        ("a..b", 0, None),
+        ("_-_", 0, None),
+    ],
+)
+def test_a_host_name_that_is_none(name: str, offset: int, hint: str | None) -> None:
+    with pytest.raises(BadName) as caught:
+        check_host(name)
+    assert caught.value.offset == offset
+    assert (caught.value.hint is None) == (hint is None)
+    assert (hint or "") in (caught.value.hint or "")
+
+
+def test_the_dot_of_the_root_takes_no_room() -> None:
+    name = "x" * LONGEST_HOST
+    assert check_host(name) == name
+    assert check_host(name + ".") == name + "."
+
+
+@pytest.mark.parametrize(
+    ("name", "offset"),
+    [
+        ("", 0), ("u" * (LONGEST_USER + 1), 0), ("-l", 0), ("a b", 1), ("ab\x7f", 2), ("\u00e4", 0),
+        ("abc$", 3),
+    ],
+)  # fmt: skip
+def test_a_user_name_that_is_none(name: str, offset: int) -> None:
+    with pytest.raises(BadName) as caught:
+        check_user(name)
+    assert caught.value.offset == offset
+    assert (caught.value.hint == "write user@host") == (name == "")
+
+
+@pytest.mark.parametrize("name", ["u" * LONGEST_USER, "a.b-c_d+e", "0"])
+def test_a_user_name(name: str) -> None:
+    assert check_user(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "offset"),
+    [("", 0), ("a" * 16, 0), ("eth0,eth1", 4), ("eth 0", 3), ("a/b", 1), ("^lo", 0), ("\x7f", 0)],
+)
+def test_an_interface_that_is_none(name: str, offset: int) -> None:
+    with pytest.raises(BadName) as caught:
+        check_interface(name)
+    assert caught.value.offset == offset
+
+
+@pytest.mark.parametrize("name", ["e", "a" * 15, "eth0.10", "br-1f", "!~"])
+def test_an_interface(name: str) -> None:
+    assert check_interface(name) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("::", True), ("fe80::1%eth0", True), ("fe80::1%", False), ("fe80::1%a b", False),
+        ("10.0.0.1", False), ("n1", False), ("1:2", False), ("::ffff:10.0.0.1", True),
+    ],
+)  # fmt: skip
+def test_ipv6(text: str, is_one: bool) -> None:
+    assert is_ipv6(text) is is_one
+
+
+@pytest.mark.parametrize(("text", "number"), [("2", 2), ("9", 9), ("007", 7), ("0" * 17 + "3", 3)])
+def test_digits(text: str, number: int) -> None:
+    assert digits(text, "-x", 2, 9) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hinted"),
+    [
+        ("1", "-x: 1 is not between 2 and 9", True),
+        ("10", "-x: 10 is not between 2 and 9", True),
+        ("two", "-x: not a whole number: 'two'", True),
+        ("\u0663", "-x: not a whole number", True),
+        ("", "-x: not a whole number: ''", True),
+        ("0" * 18 + "3", "-x: a number of 19 digits (at most 9)", False),
+    ],
+)
+def test_what_is_no_number_there(text: str, said: str, hinted: bool) -> None:
+    with pytest.raises(BadName) as caught:
+        digits(text, "-x", 2, 9, "try 3")
+    assert caught.value.message.startswith(said)
+    assert caught.value.hint == ("try 3" if hinted else None)
+
+
+def test_a_count_is_at_least_one() -> None:
+    assert parse_count("1", "--np") == 1
+    assert parse_count(str(MOST_RANKS), "--np") == MOST_RANKS
+    assert parse_count("7", "--port", 7) == 7
+    for text, high in (("0", 9), ("8", 7), (str(MOST_RANKS + 1), MOST_RANKS)):
+        with pytest.raises(UsageError, match="--np: ") as caught:
+            parse_count(text, "--np", high)
+        assert caught.value.hint == "--np takes a whole number from 1"
+
+
+def test_a_text_is_quoted_in_one_bounded_line() -> None:
+    assert shown("a'b\n\x1b\u00e4") == '"a\'b\\n\\x1b\\xe4"'
+    assert shown("x" * 60) == repr("x" * 60)
+    assert shown("x" * 61) == repr("x" * 60 + "...")
+    assert shown("xyz", 2) == "'xy...'"
+
+
+def test_a_mistake_inside_a_text_is_one_of_the_whole() -> None:
+    with pytest.raises(BadName) as caught, offset_by(10):
+        raise BadName("what", 3, "how")
+    assert (caught.value.message, caught.value.offset, caught.value.hint) == ("what", 13, "how")
+
+
+def test_lines_end_with_newlines_alone() -> None:
+    assert list(lines("a\r\nb\x0bc\u2028d\r\r\n")) == [
+        (1, "a"), (2, "b\x0bc\u2028d\r"), (3, ""),
+    ]  # fmt: skip
+    assert decoded(b"\xef\xbb\xbfa\xff\xef\xbb\xbf") == "a\udcff\ufeff"
+    assert decoded("\ufeff\ufeffa") == "\ufeffa"
+
+
+def test_a_line_is_shown_character_by_character() -> None:
+    assert display("a\tb\x1b[m\udcff\u00e9") == "a\tb\ufffd[m\ufffd\u00e9"
+    assert display("x" * 400) == "x" * 400
+    assert display("x" * 401) == "x" * 400 + "..."
+    assert display("abc", 2) == "ab..."
+
+
+def test_a_mistake_in_a_line_is_shown_with_what_follows() -> None:
+    found = problem("hf", 3, "ab" * 400, BadName("what", 500, "how"), 2)
+    assert (found.source, found.line, found.column, found.width) == ("hf", 3, 501, 2)
+    assert (found.message, found.hint) == ("what", "how")
+    assert found.text == "ab" * 270 + "..."
