@@ -156,7 +156,12 @@ class JobPlan(Value):
         """
         nodes = devices.with_gpus(self.nodes, self.devices, self.exports, gpu_counts, visible or {})
         plan = self if nodes == self.nodes else replace(self, nodes=nodes)
-        plan = _placed(plan, gpu_counts) if plan.is_open else plan
+        if plan.is_open:
+            plan = _placed(plan, gpu_counts)
+        else:
+            for node in plan.nodes:
+                if node.named and node.host.slots is None and node.gpus is None:
+                    _check_chosen(node, gpu_counts.get(node.index, 0))
         if plan.devices == "rank" and not plan.oversubscribe:
             devices.check_one_each(plan.nodes)
         return plan
@@ -252,11 +257,7 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
             most = node.host.max_slots if node.host.max_slots is not None else count
             node = replace(node, slots=tuple(map(str, range(min(count, most)))))
         elif per_gpu or node.host.slots is None:
-            missing = [slot for slot in node.slots if slot.isdigit() and int(slot) >= count]
-            if missing and count:
-                raise PlanError(
-                    f"{node.host.name}: no GPU {missing[0]}: it has {_plural(count, 'GPU')}"
-                )
+            _check_chosen(node, count)
         if per_gpu and count == 0:
             without.append(node.host.name)
         nodes.append(node)
@@ -268,6 +269,16 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
             else "leave them out, or say how many ranks: --nproc-per-node 1",
         )
     return nodes
+
+
+def _check_chosen(node: NodePlan, count: int) -> None:
+    """Nothing, if ``node`` has the GPUs that were chosen. Raises: PlanError.
+
+    count: how many there are; with none nothing is said, the ranks may need none.
+    """
+    missing = [slot for slot in node.slots if slot.isdigit() and int(slot) >= count]
+    if missing and count:
+        raise PlanError(f"{node.host.name}: no GPU {missing[0]}: it has {_plural(count, 'GPU')}")
 
 
 def _capacity(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dispatcher.model.errors import InternalError, PlanError, UsageError
 from dispatcher.plan.hosts.hostfile import parse_hostfile, parse_inline
 from dispatcher.plan.job.job_plan import (
+    LONGEST_RANK_HOSTS,
     JobPlan,
     Limits,
     Program,
@@ -22,6 +23,7 @@ from dispatcher.plan.job.job_plan import (
     plan_job,
 )
 from dispatcher.plan.job.rank_environment import describe_plan
+from dispatcher.plan.job.request import Restarts
 
 TRAIN = Program("script", ("train.py", "--lr", "3e-4"))
 
@@ -101,6 +103,35 @@ def test_ranks_by_flags(
         ("n[1-2]", {"nnodes": 3}, "--nnodes 3: only 2 hosts: n[1-2]", None),
         ("n1 slots=1", {"exclude": "n1"}, "no host is left after --exclude", None),
         ("n[1-300] slots=4096", {}, "at most 1000000 can be placed", None),
+        ("n1 slots=1", {"np": 2}, "2 ranks but only 1 slot on n1", "--oversubscribe, or --np 1"),
+        (
+            "n1 slots=3\nn2 slots=2\nn3 slots=4",
+            {"nproc_per_node": 4},
+            "--nproc-per-node 4: n[1-2]: only 2 slots",
+            "--oversubscribe, or --nproc-per-node 2",
+        ),
+        ("n1 slots=1", {"nproc_per_node": 2}, "n1: only 1 slot", "--nproc-per-node 1"),
+        (
+            "n[1-2] slots=2 max_slots=3",
+            {"nproc_per_node": 4, "oversubscribe": True},
+            "--nproc-per-node 4: n1 takes at most 3",
+            None,
+        ),
+        ("n1 slots=2", {"stdin": 2}, "--stdin 2: there are only 2 ranks", None),
+        ("n1 slots=1", {"stdin": 1}, "--stdin 1: there are only 1 rank", None),
+        (
+            "n[1-2] slots=1",
+            {"include": "n1:0", "exclude": "n1"},
+            "no host is left after --include and --exclude",
+            None,
+        ),
+        (
+            "n[1-2] slots=1",
+            {"restarts": Restarts(min_nodes=3)},
+            "--min-nodes 3: only 2 hosts to start on",
+            None,
+        ),
+        ("n1 slots=1", {"restarts": Restarts(min_nodes=2)}, "--min-nodes 2: only 1 host to", None),
     ],
 )
 def test_what_does_not_fit_is_said_with_both_numbers(
@@ -109,7 +140,8 @@ def test_what_does_not_fit_is_said_with_both_numbers(
     with pytest.raises(PlanError) as caught:
         planned(hosts, **flags)
     assert message in caught.value.message
-    assert hint is None or hint in (caught.value.hint or "")
+    assert (hint or "") in (caught.value.hint or "")
+    assert (hint is None) == (caught.value.hint is None)
 
 
 def test_nodes_without_ranks_are_left_out_and_named() -> None:
@@ -296,10 +328,98 @@ def test_closing_a_plan_gives_each_gpu_one_rank(counts: list[int]) -> None:
         ("n[1-2] slots=2", {}, "n1:2,n2:2"),
         ("n[1-2] slots=2", {"map_by": "node"}, "n1:1,n2:1,n1:1,n2:1"),
         ("n1 slots=3", {}, "n1:3"),
-        ("n[00001-40000] slots=1", {}, None),
+        ("n[00001-02000] slots=1", {}, None),
     ],
 )
 def test_rank_hosts_names_hosts_in_rank_order(
     hosts: str, flags: dict[str, Any], rank_hosts: str | None
 ) -> None:
     assert planned(hosts, **flags).rank_hosts == rank_hosts
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "found"),
+    [
+        ("n1 slots=2 max_slots=3", {"nproc_per_node": 3, "oversubscribe": True}, 3),
+        ("n1 slots=2", {"nproc_per_node": 2}, 2),
+        ("n1 slots=2", {"stdin": 1}, 2),
+        ("n[1-2] slots=1", {"restarts": Restarts(min_nodes=2)}, 2),
+    ],
+)
+def test_just_as_many_as_there_is_room_for(hosts: str, flags: dict[str, Any], found: int) -> None:
+    assert planned(hosts, **flags).world_size == found
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "is_open"),
+    [
+        ("n1 slots=2", {}, False),
+        ("n1 slots=2\nn2", {}, True),
+        ("n1 slots=2\nn2", {"nproc_per_node": "auto"}, True),
+        ("n1 slots=2\nn2", {"nproc_per_node": 1}, False),
+        ("n1 slots=2", {"nproc_per_node": "gpu"}, True),
+    ],
+)
+def test_when_gpus_must_be_counted(hosts: str, flags: dict[str, Any], is_open: bool) -> None:
+    assert planned(hosts, **flags).is_open is is_open
+
+
+def test_spares_that_follow_are_numbered_after_the_nodes_that_are_used() -> None:
+    plan = planned("n[1-4] slots=2", spares=1, np=3)
+    assert [node.index for node in (*plan.nodes, *plan.spares)] == [0, 1, 2]
+    assert plan.notices == ("n3: left out: --np 3 needs only 2 nodes",)
+    assert planned("n[1-2] slots=2", np=1).notices == ("n2: left out: --np 1 needs only 1 node",)
+
+
+def test_who_reads_standard_input() -> None:
+    reads = {
+        stdin: [rank for rank in range(3) if planned("n1 slots=3", stdin=stdin).reads_stdin(rank)]
+        for stdin in ("none", "all", 0, 2)
+    }
+    assert reads == {"none": [], "all": [0, 1, 2], 0: [0], 2: [2]}
+
+
+def test_a_local_rank_goes_before_the_program_s_own_words() -> None:
+    for kind, argv in (
+        ("module", ("python3", "-u", "-m", "pkg", "--local_rank=1", "-v")),
+        ("command", ("pkg", "--local_rank=1", "-v")),
+    ):
+        program = Program(kind, ("pkg", "-v"))  # type: ignore[arg-type]
+        plan = planned("n1 slots=2", program, local_rank_arg="--local_rank")
+        assert plan.argv(1) == argv
+
+
+class TestGpusThatWereCounted:
+    def test_those_of_a_hostfile_are_not_held_against_the_count(self) -> None:
+        """Somebody may have named them by another count, or on purpose before they are there."""
+        assert planned("n1 slots=4").resolved({0: 2}).world_size == 4
+        assert planned("n1", include="n1:0,1").resolved({0: 0}).world_size == 2
+
+    def test_the_last_one_is_there_and_the_next_is_not(self) -> None:
+        plan = planned("n1", include="n1:3")
+        assert plan.resolved({0: 4}).world_size == 1
+        with pytest.raises(PlanError, match="n1: no GPU 3: it has 3 GPUs"):
+            plan.resolved({0: 3})
+        with pytest.raises(PlanError, match=r"n1: no GPU 3: it has 1 GPU$"):
+            plan.resolved({0: 1})
+
+    def test_hosts_without_any_are_named(self) -> None:
+        plan = planned("n[1-2]", nproc_per_node="gpu")
+        with pytest.raises(PlanError, match=r"--nproc-per-node gpu: no GPU on n2$") as caught:
+            plan.resolved({0: 1, 1: 0})
+        assert caught.value.hint == "leave them out, or say how many ranks: --nproc-per-node 1"
+
+    def test_what_was_resolved_stays(self) -> None:
+        plan = planned("n1").resolved({0: 2})
+        assert plan.resolved({0: 2}) is plan
+
+
+@pytest.mark.parametrize(("length", "shown"), [(1, True), (0, False)])
+def test_names_of_hosts_are_told_up_to_a_length(length: int, shown: bool) -> None:
+    """Each host takes ``nNNNNN:1`` and a comma: 9 characters, and the last one 8."""
+    count = (LONGEST_RANK_HOSTS + 1) // 9
+    rest = LONGEST_RANK_HOSTS - (9 * count - 1)
+    hosts = f"n[10001-{10000 + count - 1}] slots=1\n{'x' * (6 + rest + 1 - length)} slots=1"
+    text = planned(hosts).rank_hosts
+    assert (text is not None) == shown
+    assert text is None or len(text) == LONGEST_RANK_HOSTS
