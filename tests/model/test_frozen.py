@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import pickle
+import warnings
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any, ClassVar
 
 import pytest
 
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.frozen import OneOf, Renamed, Value, fields_of, value
 
 
 @value
@@ -91,6 +96,15 @@ def test_a_wrong_call_is_refused() -> None:
             Point(*args, **named)
     with pytest.raises(TypeError):
         Named(1, 2, "by position")  # type: ignore[call-arg]
+    wrong: list[tuple[tuple[int, ...], dict[str, int], str]] = [
+        ((1,), {"x": 2}, "Point: a field was given twice"),
+        ((1, 2, 3), {}, "Point: its fields are x, y"),
+        ((1,), {"z": 2}, "Point: its fields are x, y"),
+        ((), {"y": 2}, "Point: no value for 'x'"),
+    ]
+    for args, named, said in wrong:
+        with pytest.raises(TypeError, match=said):
+            Point(*args, **named)
 
 
 def test_a_value_may_refuse_what_does_not_go_together() -> None:
@@ -123,3 +137,90 @@ def test_what_a_cached_property_worked_out_is_no_field() -> None:
     assert hash(one) == hash(other)
     assert repr(one) == repr(other)
     assert one != Squared(4)
+
+
+@value
+class Moved(Renamed):
+    renamed: ClassVar[Mapping[str, str]] = {"old": "new"}
+
+    new: int = 1
+    other: int = 2
+
+
+class TestRenamed:
+    def test_the_old_name_is_taken_with_a_warning_for_its_user(self) -> None:
+        with pytest.warns(DeprecationWarning, match="Moved: old is now new") as told:
+            assert Moved(old=5) == Moved(new=5)  # type: ignore[call-arg]
+        assert [warning.filename for warning in told] == [__file__]
+
+    def test_it_can_still_be_read(self) -> None:
+        with pytest.warns(DeprecationWarning, match="old is now new") as told:
+            assert Moved(5).old == 5
+        assert [warning.filename for warning in told] == [__file__]
+        with pytest.raises(AttributeError, match="Moved has no field 'nobody'"):
+            Moved(5).nobody  # noqa: B018
+
+    def test_the_new_name_warns_nobody(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert (Moved(new=5).new, Moved(5, 6).other) == (5, 6)
+
+    def test_files_keep_the_old_name(self) -> None:
+        assert Moved(5).written() == {"old": 5, "other": 2}
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Word(str, enum.Enum):
+    YES = "yes"
+
+
+@value
+class Shape(OneOf):
+    side: int
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (None, None),
+        (True, True),
+        (3, 3),
+        ("text", "text"),
+        (Word.YES, "yes"),
+        (0.5, 0.5),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+        (b"text\n\twith \xc3\xa4", "text\n\twith \u00e4"),
+        (b"\x1b[m", {"b64": "G1tt"}),
+        (b"\xff", {"b64": "/w=="}),
+        (b"", ""),
+        (Point(1), {"x": 1, "y": 2}),
+        (Shape(2), {"kind": "Shape", "side": 2}),
+        ({2: Point(1)}, {"2": {"x": 1, "y": 2}}),
+        ({(1, "a"): b"\xff"}, [[[1, "a"], {"b64": "/w=="}]]),
+        ({}, {}),
+        (frozenset({3, 1, 2}), [1, 2, 3]),
+        ({"b", "a"}, ["a", "b"]),
+        (((1, 2), [b"\xff"]), [[1, 2], [{"b64": "/w=="}]]),
+    ],
+)
+def test_fields_as_plain_values(given: Any, plain: object) -> None:
+    @value
+    class Holder(Value):
+        one: Any
+
+    assert fields_of(Holder(given)) == {"one": plain}
+
+
+@pytest.mark.parametrize("given", [object(), Colour.RED, 1j, iter(())])
+def test_what_no_event_may_hold(given: Any) -> None:
+    with pytest.raises(TypeError, match="no event may hold such a thing"):
+        fields_of(Point(given))
+
+
+def test_what_nobody_said_of_a_failure() -> None:
+    assert Failure(Kind.DNS, "no") == Failure(Kind.DNS, "no", None, False)
+    assert Ending(None) == Ending(None, None)

@@ -148,12 +148,71 @@ def test_the_limit_is_inclusive() -> None:
         ("a!b]", 3),
         ("[[1]", 1),
         ("]", 0),
+        ("", 0),
+        ("  ", 0),
+        ("n1,", 2),
+        ("n1, ,n2", 4),
+        (",n1", 0),
+        ("n1, a b", 5),
+        ("ab,n[1-2,5-3]", 9),
+        ("ab,n[1-2, ,3]", 9),
+        ("ab,n[1-2/0]", 5),
+        ("ab,n[1-03]", 5),
+        ("ab,n[1][2]", 7),
+        ("ab,n[0-4/2]5", 11),
+        ("ab,n[1]5[2]", 7),
+        ("n1, n[1-99999]", 4),
+        ("n1,ok[1-2]-{", 5),
+        ("n1, @bad-", 4),
+        ("n1,@ x", 4),
     ],
 )
 def test_an_error_points_at_its_place(text: str, offset: int) -> None:
     with pytest.raises(HostsetError) as caught:
-        expand(text)
+        expand(text, resolve=lambda _: ["-l"])
     assert caught.value.offset == offset
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("", "empty host list", "name a host, a range n[1-4], or a group @rack1"),
+        ("n1,", "a host is missing after ','", None),
+        ("n1!,n2", "a host is missing before ','", None),
+        ("a b", "a blank inside a name", "separate hosts by commas"),
+        ("n[1,[2]]", "a '[' inside brackets", "brackets do not nest"),
+        ("n[]", "an empty range", "a range is 1-16 or 0-14/2; several are separated by commas"),
+        ("n[ x ]", "not a range: 'x'",
+         "a range is 1-16 or 0-14/2; several are separated by commas"),
+        ("n[1-03]", "the bounds disagree on leading zeros: 1-03", "write [01-03]"),
+        ("n[3-1]", "a range that runs backwards: 3-1", None),
+        ("n[1-4],m", "too many hosts: 4 in 'n[1-4],m', room for 3",
+         "check the bounds of the range"),
+        ("n1,m[1-3]", "too many hosts: 3 in 'n1,m[1-3]', room for 2",
+         "check the bounds of the range"),
+        ("n1!n1", "no host is left: 'n1!n1'", None),
+        ("@none", "group '@none' is unknown or empty", "list the groups with: cluset -L"),
+        ("@many", "group '@many' has more than 3 hosts", None),
+        ("@few,@other", "too many hosts: more than 3", None),
+        ("@evil", "group '@evil': \"{\" has no place", "ranges are written n[1-3]"),
+        ("@a/b", "not a group name: '@a/b'", None),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(text: str, said: str, hint: str | None) -> None:
+    groups = {
+        "@many": ["a", "b", "c", "d"], "@few": ["a", "b"], "@other": ["c", "d"], "@evil": ["n{1}"],
+    }  # fmt: skip
+    with pytest.raises(HostsetError) as caught:
+        expand(text, limit=3, resolve=lambda name: groups.get(name, []))
+    assert caught.value.message.startswith(said.replace('"', "'"))
+    assert caught.value.hint == hint
+
+
+def test_what_operands_add_up_to_is_bounded_and_no_more() -> None:
+    groups = {"@three": ["a", "b", "c"], "@same": ["c", "b", "a"]}
+    assert expand("n[1-2],m", limit=3) == ["n1", "n2", "m"]
+    assert expand("@three,@same", limit=3, resolve=groups.__getitem__) == ["a", "b", "c"]
+    assert len(expand(f"n[{10**17}-{10**17 + 2}]", limit=3)) == 3
 
 
 @pytest.mark.parametrize("text", ["[[1]]", "n[1[2]]", "a,[[", "n[1-[2]]"])
@@ -191,6 +250,10 @@ FOLDS = [
     ("n1.x.org n2.x.org", "n[1-2].x.org"),
     ("10.0.0.1 10.0.0.2 10.0.1.1", "10.0.0.[1-2],10.0.1.1"),
     ("web db web1", "db,web,web1"),
+    ("x[1] n2 n1 @g n1", "n[1-2],x[1],@g"),
+    ("b a", "a,b"),
+    ("b x[1]", "b,x[1]"),
+    (f"n{'1' * 18} n{'1' * 19} n{'1' * 17}2", f"n[{'1' * 18}-{'1' * 17}2],n{'1' * 19}"),
     ("n1", "n1"),
     ("n1 n1", "n1"),
     ("", ""),
@@ -264,6 +327,32 @@ def test_any_text_gives_names_or_our_error(text: str) -> None:
 
 def test_split_list_keeps_brackets_whole() -> None:
     assert split_list("n[1,3], b ,c") == [("n[1,3]", 0), ("b", 8), ("c", 11)]
+    for text, offset in (("", 0), ("a,", 1), ("a,,b", 2), (",a", 0), ("a, ", 2)):
+        with pytest.raises(HostsetError, match="a host is missing beside ','") as caught:
+            split_list(text)
+        assert caught.value.offset == offset
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [("n1!n2", True), ("a&b", True), ("a^b", True), ("a,n[1!2]", False), ("", False)],
+)
+def test_algebra_stands_outside_brackets(text: str, has: bool) -> None:
+    assert hostset.has_algebra(text) is has
+
+
+def test_clustershell_answers_for_groups() -> None:
+    with pytest.raises(HostsetError, match=r"group '@x\[1': ") as caught:
+        hostset.groups("@x[1")
+    assert caught.value.hint == "see: cluset -L"
+    assert hostset.groups("n[2-3]") == ["n2", "n3"]
+
+
+def test_names_sort_by_their_numbers() -> None:
+    names = ["n10", "n2", "n02", "a1b10", "a1b2", "n", "b", "9", "n2x", "n" + "9" * 30]
+    assert sorted(names, key=hostset.natural) == [
+        "9", "a1b2", "a1b10", "b", "n", "n2", "n2x", "n02", "n10", "n" + "9" * 30,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,28 @@
-"""What ``{host}`` and ``{rank}`` become in the names of files."""
+"""The files of a run, who may read them, and what ``{host}`` and ``{rank}`` become in names."""
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from dispatcher.model import paths
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.model.paths import fill, groups
+from dispatcher.model.paths import (
+    RunPaths,
+    fill,
+    groups,
+    is_run_id,
+    new_run_id,
+    private,
+    state_folder,
+    write_all,
+    write_new,
+)
 
 HOSTS = (Host("n1", slots=2), Host("n2", slots=1))
 
@@ -50,3 +66,181 @@ def test_ranks_must_be_known() -> None:
 def test_no_host_name_leads_elsewhere(name: str) -> None:
     with pytest.raises(UsageError, match="cannot be part of a path"):
         fill("/data/{host}/x", name)
+
+
+def test_a_placeholder_that_is_known_is_looked_for_by_name() -> None:
+    assert paths.uses("a-{host}", "host")
+    assert not paths.uses("a-{host}", "rank")
+    assert not paths.uses("a-{{rank}}", "rank")
+    assert fill("{host}-{rank}-{{rank}}", "n1", 7) == "n1-7-{rank}"
+
+
+def test_a_host_with_no_rank_takes_nothing_by_rank() -> None:
+    ranges = paths.ranks_of([Host("a", slots=2), Host("b", slots=0), Host("c", slots=1)])
+    assert ranges == [range(2), range(2, 2), range(2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("20260131-142501-k3f9x2", True),
+        ("20260131-142501-k3f9x", False),
+        ("20260131-142501-K3F9X2", False),
+        ("20260131-142501-k3f9x2\n", False),
+        ("../20260131-142501-k3f9x2", False),
+        ("", False),
+    ],
+)
+def test_run_ids(text: str, is_one: bool) -> None:
+    assert is_run_id(text) is is_one
+
+
+def test_a_new_run_id_is_one_that_nobody_has() -> None:
+    found = {new_run_id() for _ in range(200)}
+    assert len(found) == 200
+    assert all(map(is_run_id, found))
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def open_mask() -> Iterator[None]:
+    """A umask that takes nothing away, so that modes are those that were asked for."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_mask")
+def test_a_run_has_a_folder_of_its_own_and_latest_is_the_newest(tmp_path: Path) -> None:
+    base = tmp_path / "deep" / "logs"
+    first = RunPaths.create(str(base), "run-1")
+    assert first.folder == base / "run-1"
+    assert mode(first.folder) == 0o700
+    assert os.readlink(base / "latest") == "run-1"
+    RunPaths.create(str(base), "run-2")
+    assert os.readlink(base / "latest") == "run-2"
+    assert sorted(os.listdir(base)) == ["latest", "run-1", "run-2"]
+
+
+def test_a_folder_that_is_there_is_not_taken(tmp_path: Path) -> None:
+    RunPaths.create(str(tmp_path), "run-1")
+    with pytest.raises(UsageError, match=f"--log-dir {tmp_path}: file exists"):
+        RunPaths.create(str(tmp_path), "run-1")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"--log-dir .*: not a directory"):
+        RunPaths.create(str(tmp_path / "file" / "logs"), "run-1")
+
+
+def test_without_links_there_still_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "symlink", refuse)
+    assert RunPaths.create(str(tmp_path), "run-1").folder.is_dir()
+    assert os.listdir(tmp_path) == ["run-1"]
+
+
+def test_the_files_of_a_run() -> None:
+    run = RunPaths(Path("/x"))
+    names = {
+        "journal": "dispatch.jsonl", "merged": "merged.log", "plan": "plan.json",
+        "report": "report.json", "launcher": "launcher.log",
+    }  # fmt: skip
+    assert {name: getattr(run, name) for name in names} == {
+        name: Path("/x", file) for name, file in names.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("base", "folder"),
+    [
+        ("/var/state", "/var/state/dispatch"),
+        ("below/here", "/home/me/.local/state/dispatch"),
+        ("", "/home/me/.local/state/dispatch"),
+        (None, "/home/me/.local/state/dispatch"),
+    ],
+)
+def test_where_state_is_kept(
+    monkeypatch: pytest.MonkeyPatch, base: str | None, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    if base is None:
+        monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    else:
+        monkeypatch.setenv("XDG_STATE_HOME", base)
+    assert state_folder() == Path(folder)
+
+
+@pytest.mark.usefixtures("open_mask")
+def test_a_private_folder_is_made_and_used_again(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    assert private(folder) == private(folder) == folder
+    assert mode(folder) == 0o700
+
+
+@pytest.mark.parametrize(("rights", "refused"), [
+    (0o700, False), (0o755, False), (0o500, False), (0o720, True), (0o702, True), (0o777, True),
+])  # fmt: skip
+def test_a_folder_that_others_may_write_to_is_not_private(
+    tmp_path: Path, rights: int, refused: bool
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    folder.chmod(rights)
+    if not refused:
+        assert private(folder) == folder
+        return
+    with pytest.raises(UsageError, match="others may write there") as caught:
+        private(folder)
+    assert caught.value.hint == f"chmod 700 {folder}"
+
+
+def test_what_is_no_folder_of_ours_is_not_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "file").write_text("")
+    for name, why in (("link", "is not a folder of yours"), ("file", "file exists")):
+        with pytest.raises(UsageError, match=why):
+            private(tmp_path / name)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(UsageError, match="is not a folder of yours"):
+        private(tmp_path / "real")
+
+
+@pytest.mark.usefixtures("open_mask")
+def test_a_new_file_is_ours_alone_and_touches_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    open_before = os.listdir("/proc/self/fd")
+    write_new(path, b"data")
+    assert path.read_bytes() == b"data"
+    assert mode(path) == 0o600
+    (tmp_path / "link").symlink_to("nowhere")
+    for taken in ("new", "link"):
+        with pytest.raises(FileExistsError):
+            write_new(tmp_path / taken, b"other")
+    assert path.read_bytes() == b"data"
+    assert not (tmp_path / "nowhere").exists()
+    assert len(os.listdir("/proc/self/fd")) == len(open_before)
+
+
+def test_all_is_written_however_little_is_taken_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
+    fd = paths.create(tmp_path / "new")
+    write_all(fd, b"0123456789")
+    write_all(fd, b"")
+    os.close(fd)
+    assert (tmp_path / "new").read_bytes() == b"0123456789"
+
+
+def test_unless_told_nothing_is_rotated() -> None:
+    assert paths.Rotation() == paths.Rotation(None, None)
