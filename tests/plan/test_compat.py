@@ -81,6 +81,111 @@ def test_refused(line: str, said: str) -> None:
     assert said in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("python -u -B -m torch.distributed.run --nnodes 1:4 t.py",
+         "--nnodes 4 --min-nodes 1 --max-restarts 3 --nproc-per-node 1 t.py"),
+        ("/opt/bin/python3.11 -m torch.distributed.launch --use_env t.py",
+         "--nproc-per-node 1 t.py"),
+        ("python -m torch.distributed.launch t.py",
+         "--nproc-per-node 1 --local-rank-arg --local-rank t.py"),
+        ("torchrun --nproc_per_node=gpu -- --odd.py a", "--nproc-per-node gpu --odd.py a"),
+        ("torchrun --rdzv-endpoint= - x", None),
+        ("torchrun --rdzv_endpoint h:1 - x", "--nproc-per-node 1 - x"),
+        ("torchrun -m --no-python pkg -m", "-m --no-python --nproc-per-node 1 pkg -m"),
+        ("deepspeed --no_local_rank t.py", "t.py"),
+        ("ds --num_gpus=2 t.py", "--nproc-per-node 2 --local-rank-arg --local_rank t.py"),
+        ("accelerate launch --dynamo_backend inductor --cpu t.py",
+         "-x ACCELERATE_DYNAMO_BACKEND=INDUCTOR -x ACCELERATE_USE_CPU=true t.py"),
+        ("accelerate launch --mixed_precision bf16 t.py",
+         "-x ACCELERATE_MIXED_PRECISION=bf16 t.py"),
+        ("mpirun -n 2 -- python -u -m pkg a", "--np 2 --python python -m pkg a"),
+        ("mpirun /opt/python3.11 -u -u t.py -u", "--python /opt/python3.11 t.py -u"),
+        ("mpirun python -m", "--no-python python -m"),
+        ("mpirun python -c x", "--no-python python -c x"),
+        ("mpirun python", "--no-python python"),
+        ("mpirun python -u", "--no-python python -u"),
+        ("mpirun pythonic t.py", "--no-python pythonic t.py"),
+        ("mpirun /x/python t.py", "--python /x/python t.py"),
+        ("mpirun -genv A 1 -genvlist B,,C ./a", "-x A=1 -x B -x C --no-python ./a"),
+        ("mpirun -map-by ppr:4:node ./a", "--nproc-per-node 4 --no-python ./a"),
+        ("mpirun -map-by node:OVERSUBSCRIBE ./a", "--map-by node --no-python ./a"),
+        ("mpirun -map-by slot ./a", "--map-by slot --no-python ./a"),
+        ("mpirun -map-by core ./a", "--no-python ./a"),
+        ("mpirun -mca plm_rsh_agent ssh ./a", "--rsh ssh --no-python ./a"),
+        ("mpirun -mca plm_ssh_agent ssh ./a", "--rsh ssh --no-python ./a"),
+        ("mpirun -mca plm_rsh_args '-p 22' ./a", "--ssh-port 22 --no-python ./a"),
+        ("mpirun -mca plm_ssh_args -p22 ./a", "--ssh-port 22 --no-python ./a"),
+        ("mpirun -mca plm_rsh_args '-p 22 -v' ./a",
+         "-x 'OMPI_MCA_plm_rsh_args=-p 22 -v' --no-python ./a"),
+        ("mpirun -mca other '-p 22' ./a", "-x 'OMPI_MCA_other=-p 22' --no-python ./a"),
+        ("mpirun -mca btl_tcp_if_include eth0,eth1 ./a", "--iface eth0 --no-python ./a"),
+        ("mpirun -mca oob_tcp_if_include eth0 ./a", "--iface eth0 --no-python ./a"),
+        ("mpirun -mca btl_tcp_if_include 10.0.0.0/8 ./a",
+         "-x OMPI_MCA_btl_tcp_if_include=10.0.0.0/8 --no-python ./a"),
+        ("mpiexec.hydra -pernode ./a", "--nproc-per-node 1 --no-python ./a"),
+    ],
+)  # fmt: skip
+def test_lines_beyond_the_document(line: str, wanted: str | None) -> None:
+    if wanted is None:
+        with pytest.raises(UsageError, match="torchrun: --rdzv-endpoint=: an empty endpoint"):
+            translate(shlex.split(line))
+    else:
+        assert translate(shlex.split(line)).words == ("dispatch", *shlex.split(wanted))
+
+
+def test_every_word_has_its_reason() -> None:
+    found = translate(shlex.split("torchrun --nnodes=1:2 --node_rank 0 t.py"))
+    assert [(one.written, one.words) for one in found.reasons] == [
+        (("--nnodes=1:2",), ("--nnodes", "2", "--min-nodes", "1", "--max-restarts", "3")),
+        (("--node_rank", "0"), ()),
+        ((), ("--nproc-per-node", "1")),
+    ]
+    assert [bool(one.why) for one in found.reasons] == [True, True, True]
+    assert found.options == ("--nnodes", "2", "--min-nodes", "1", "--max-restarts", "3",
+                             "--nproc-per-node", "1")  # fmt: skip
+    assert found.program == ("t.py",)
+    found = translate(["deepspeed", "t.py"])
+    assert found.reasons[0].words == ("--local-rank-arg", "--local_rank")
+    assert "deepspeed gives scripts --local_rank=N" in found.reasons[0].why
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("torchrun", True), ("/opt/bin/torchrun x", True), ("mpirun.openmpi", True), ("", False),
+        ("python -m torch.distributed.run", True), ("python -u -m torch.distributed.run", True),
+        ("python", False), ("python -m", False), ("python torchrun", False), ("python -B", False),
+        ("dispatch -m torch.distributed.run", False), ("run", False),
+    ],
+)  # fmt: skip
+def test_which_launchers_are_known(line: str, known: bool) -> None:
+    assert compat.is_known(shlex.split(line)) is known
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("torchrun --nosuch 1 t.py", "leave it out and ask again"),
+        ("torchrun --run-path t.py", "name the script itself"),
+        ("mpirun ./a : ./b", "two jobs"),
+        ("srun t.py", None),
+    ],
+)
+def test_what_to_do_instead(line: str, hint: str | None) -> None:
+    words = shlex.split(line)
+    with pytest.raises(UsageError) as caught:
+        translate(words)
+    assert caught.value.hint == hint
+    assert words == shlex.split(line)  # the caller's own are left alone
+
+
+def test_the_launchers_that_are_known_are_named_without_their_other_spellings() -> None:
+    with pytest.raises(UsageError, match="known: torchrun, deepspeed, ds, accelerate, mpirun, "):
+        translate(["srun"])
+
+
 @given(st.lists(st.text(max_size=12), max_size=6))
 def test_the_programs_words_are_kept(words: list[str]) -> None:
     for launcher in ("torchrun", "deepspeed"):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.allocation import Surroundings, discover
+from dispatcher.plan.hosts.hostfile import MOST_BYTES
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}
 
@@ -162,6 +163,96 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         "hosts of DeepSpeed's default hostfile (/job/hostfile): w-[1-2], 8 slots each",
     ),
     (
+        "slurm: an empty id is none, its old name counts",
+        surroundings({"SLURM_JOB_ID": "", "SLURM_JOBID": "9", "SLURM_JOB_NODELIST": "a"}),
+        {"a": None},
+        "hosts of Slurm job 9 (SLURM_JOB_NODELIST): a, a slot per GPU",
+    ),
+    (
+        "slurm: the variables of a step in which dispatch is no task",
+        surroundings({**SLURM, "SLURM_STEP_NUM_TASKS": "4"}),
+        {"n1": None, "n2": None, "n3": None},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
+    ),
+    (
+        "slurm: one group is none, and numbers that are none say nothing",
+        surroundings(
+            {
+                **SLURM,
+                "SLURM_HET_SIZE": "1",
+                "SLURM_GPUS_ON_NODE": "12345678",
+                "SLURM_STEP_NUM_TASKS": "\u0664",
+                "SLURM_PROCID": "0",
+            }
+        ),
+        {"n1": None, "n2": None, "n3": None},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
+    ),
+    (
+        "slurm: a host in two groups has the slots of both",
+        surroundings(
+            {
+                "SLURM_JOB_ID": "7",
+                "SLURM_HET_SIZE": "2",
+                "SLURM_JOB_NODELIST_HET_GROUP_0": "a[1-2]",
+                "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2(x2)",
+                "SLURM_JOB_NODELIST_HET_GROUP_1": "a[2-3]",
+                "SLURM_TASKS_PER_NODE_HET_GROUP_1": "3,4",
+            }
+        ),
+        {"a1": 2, "a2": 5, "a3": 4},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST_HET_GROUP_1): a[1-3], 11 slots "
+        "(SLURM_TASKS_PER_NODE_HET_GROUP_1)",
+    ),
+    (
+        "slurm: an id that is no plain word is quoted",
+        surroundings({"SLURM_JOB_ID": "7;x", "SLURM_JOB_NODELIST": "a"}),
+        {"a": None},
+        "hosts of Slurm job '7;x' (SLURM_JOB_NODELIST): a, a slot per GPU",
+    ),
+    (
+        "lsf: words without a host",
+        surroundings({"LSB_MCPU_HOSTS": "  "}, {"/job/hostfile": "a slots=2\n"}),
+        {"a": 2},
+        "hosts of DeepSpeed's default hostfile (/job/hostfile): a, 2 slots each",
+    ),
+    (
+        "grid engine: blank lines are none",
+        surroundings({"PE_HOSTFILE": "/pe"}, {"/pe": "a 4 q\n\n  \nb 2 q\n"}),
+        {"a": 4, "b": 2},
+        "hosts of Grid Engine (/pe): a,b, 6 slots",
+    ),
+    (
+        "an empty file of the mpi-operator is not there",
+        surroundings({}, {"/etc/mpi/hostfile": " \n", "/job/hostfile": "a slots=2\nb slots=2\n"}),
+        {"a": 2, "b": 2},
+        "hosts of DeepSpeed's default hostfile (/job/hostfile): a,b, 2 slots each",
+    ),
+    (
+        "addresses are no names with domains",
+        surroundings(
+            {"HYDRA_HOST_FILE": "/h", "I_MPI_HYDRA_HOST_FILE": "/i"},
+            {"/h": "10.0.0.1\n10.0.0.2\n[::1]\n", "/i": "::1\n10.0.0.2\n10.0.0.1\n"},
+        ),
+        {"10.0.0.1": None, "10.0.0.2": None, "::1": None},
+        "hosts of HYDRA_HOST_FILE (/h): 10.0.0.[1-2],::1, a slot per GPU; the same in /i",
+    ),
+    (
+        "slots of one host, of the others none",
+        surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": "a:2\nb\n"}),
+        {"a": 2, "b": None},
+        "hosts of HYDRA_HOST_FILE (/h): a,b, 2 slots",
+    ),
+    (
+        "of two that count the first is taken",
+        surroundings(
+            {"HYDRA_HOST_FILE": "/h", "I_MPI_HYDRA_HOST_FILE": "/i"},
+            {"/h": "a:2\n", "/i": "a:2\n"},
+        ),
+        {"a": 2},
+        "hosts of HYDRA_HOST_FILE (/h): a, 2 slots each; the same in /i",
+    ),
+    (
         "agreeing sources: domains aside, and the one with slots counts",
         surroundings(
             {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "w[1-2]"},
@@ -183,6 +274,25 @@ def test_given(place: Surroundings, hosts: dict[str, int | None], notice: str) -
     assert list(slots(found)) == list(hosts)  # in the source's own order
     assert found is not None
     assert found.notices == (notice,)
+
+
+def test_what_is_said_of_repeated_hosts_is_no_news_here() -> None:
+    files = {"/h": "a\na\nu@b:8\n"}
+    found = discover(surroundings({"HYDRA_HOST_FILE": "/h"}, files))
+    assert found is not None
+    assert [text.split(":")[0] for text in found.notices] == ["hosts of HYDRA_HOST_FILE (/h)", "/h"]
+    assert "read as port 8" in found.notices[1]
+
+
+def test_a_file_of_just_so_many_bytes_is_read() -> None:
+    text = "a\n" + ("#".ljust(1 << 16, ".")[:-1] + "\n") * (MOST_BYTES >> 16)
+    text = text[: MOST_BYTES - 1] + "\n"
+    assert slots(discover(surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": text}))) == {"a": None}
+
+
+def test_a_variable_may_spell_the_operator_s_file_in_another_way() -> None:
+    place = surroundings({"HYDRA_HOST_FILE": "/etc/mpi/../mpi/hostfile"})
+    assert discover(place) is None
 
 
 def test_nowhere() -> None:
@@ -211,13 +321,53 @@ WRONG: list[tuple[str, Surroundings, list[str]]] = [
     (
         "srun started many",
         surroundings({**SLURM, "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}),
-        ["Slurm job 7: srun started dispatch 4 times: once is enough"],
+        ["Slurm job 7: srun started dispatch 4 times: once is enough", "without srun"],
     ),
-    ("no list in a job", surroundings({"SLURM_JOB_ID": "7"}), ["SLURM_JOB_NODELIST is not set"]),
+    (
+        "no list in a job",
+        surroundings({"SLURM_JOB_ID": "7"}),
+        ["SLURM_JOB_NODELIST is not set", '-H "$(squeue -h -j $SLURM_JOB_ID -o %N)"'],
+    ),
+    (
+        "no list of a group",
+        surroundings(
+            {"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "a"}
+        ),
+        ["SLURM_JOB_NODELIST_HET_GROUP_1 is not set"],
+    ),
+    (
+        "two sources, other addresses",
+        surroundings(
+            {"HYDRA_HOST_FILE": "/h", "I_MPI_HYDRA_HOST_FILE": "/i"},
+            {"/h": "10.0.0.1\n", "/i": "10.0.0.1\n10.0.0.2\n"},
+        ),
+        ["HYDRA_HOST_FILE (/h) and I_MPI_HYDRA_HOST_FILE (/i)", "only /i has 10.0.0.2"],
+    ),
+    (
+        "lsf: names for numbers",
+        surroundings({"LSB_MCPU_HOSTS": "a 2 b c"}),
+        ["LSB_MCPU_HOSTS: not names and numbers in turn: 'a 2 b c'"],
+    ),
+    (
+        "no file of hosts",
+        surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": "#" * (MOST_BYTES + 1)}),
+        ["hostfile: '/h': more than 16 MiB, not a hostfile"],
+    ),
+    (
+        "two lists that must be written as lists",
+        surroundings(
+            {"HYDRA_HOST_FILE": "/h", "I_MPI_HYDRA_HOST_FILE": "/i"},
+            {"/h": "n1:2\nn2:2\nn4:2\nm1:4\n", "/i": "x\n"},
+        ),
+        ["-H 'n[1-2,4]:2,m1:4', or -H 'x'"],
+    ),
     (
         "tasks for other nodes",
         surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "8(x2)"}),
-        ["SLURM_TASKS_PER_NODE is for 2 nodes, the node list has 3"],
+        [
+            "SLURM_TASKS_PER_NODE is for 2 nodes, the node list has 3",
+            '-H "$SLURM_JOB_NODELIST:8"',
+        ],
     ),
     (
         "tasks of no form",
@@ -232,7 +382,12 @@ WRONG: list[tuple[str, Surroundings, list[str]]] = [
     (
         "a bad node list",
         surroundings({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[3-1]"}),
-        ["Slurm job 7: SLURM_JOB_NODELIST: "],
+        ["Slurm job 7: SLURM_JOB_NODELIST: a range that runs backwards"],
+    ),
+    (
+        "a bad node list, with what would do",
+        surroundings({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[]"}),
+        ["SLURM_JOB_NODELIST: an empty range", "a range is 1-16"],
     ),
     (
         "a file that is not there",
@@ -252,7 +407,7 @@ WRONG: list[tuple[str, Surroundings, list[str]]] = [
     (
         "flux that cannot be asked",
         surroundings({"FLUX_URI": "x"}),
-        ["flux getattr hostlist: No such"],
+        ["flux getattr hostlist: No such", "name the hosts with -H, or: env -u FLUX_URI"],
     ),
     (
         "a pod without any host",

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model.errors import PlanError
+from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.host import Host
 from dispatcher.plan.hosts.filters import choose, fitting
 from dispatcher.plan.hosts.hostfile import parse_hostfile
 
@@ -141,3 +142,98 @@ def test_include_and_exclude_of_the_same_filter_share_everything(
             *filter(None, outside.get(f"w{n}", "").split(",")),
         ]
         assert sorted(map(int, together)) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "include", "exclude", "named"),
+    [
+        ("w0 slots=4", None, None, False),
+        ("w0 slots=4", "w0", None, False),
+        ("w0 slots=4", "w0:1", None, True),
+        ("w0 slots=4", None, "w0:1", True),
+        ("w0", "w0:1", None, True),
+        ("w0 gpus=1,2", None, None, True),
+        ("w0 gpus=1,2", "w0", None, True),
+    ],
+)
+def test_whether_gpus_were_named(
+    hosts: str, include: str | None, exclude: str | None, named: bool
+) -> None:
+    (choice,) = choose(parse_hostfile(hosts, "hf").hosts, include, exclude)
+    assert choice.named is named
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("", "--include: empty filter", "leave it out, or: --include host:0,1"),
+        ("w0@", "--include: a host is missing beside '@'", None),
+        ("w0: 1", "--include: 'w0: 1': a blank inside", "write host:0,1@host2"),
+        ("w0,w1:0", "--include: 'w0,w1:0': several hosts before ':'", "join specs by @"),
+        ("[::1]x", "--include: '[::1]x': text after the bracketed address", None),
+        ("w0:3-1", "--include: 'w0:3-1': not a slot: '3-1'",
+         "slots are numbers or GPU names: --include host:0,2"),
+        ("w0:0,4097", "--include: 'w0:0,4097': not a slot: '4097'",
+         "slots are numbers or GPU names: --include host:0,2"),
+        ("w[]", "--include: 'w[]': an empty range",
+         "a range is 1-16 or 0-14/2; several are separated by commas"),
+        ("w00", "--include: no host 'w00' (known: w[0-1])", "did you mean w0?"),
+        ("jeff", "--include: no host 'jeff' (known: w[0-1])", None),
+    ],
+)  # fmt: skip
+def test_a_filter_that_is_wrong(text: str, said: str, hint: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        chosen(H2, text)
+    assert (caught.value.message, caught.value.hint) == (said, hint)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text", "result"),
+    [
+        ("w0", "w0:4096", {"w0": "4096"}),
+        ("w0", "w0:2-2,01", {"w0": "1,2"}),
+        ("w0", "w0:GPU-a,MIG-b/1/0", {"w0": "GPU-a,MIG-b/1/0"}),
+        ("w[0-1],x", "w[0-1],x", {"w0": "?", "w1": "?", "x": "?"}),
+        ("w0 gpus=5,6", "w0:6", {"w0": "6"}),
+    ],
+)
+def test_slots_as_they_may_be_written(hosts: str, text: str, result: dict[str, str]) -> None:
+    assert chosen(hosts, text) == result
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text", "has"),
+    [
+        ("w0 slots=8", "w0:8", "0,1,2,3,4,5,6,7"),
+        ("w0 slots=9", "w0:9", "0 to 8"),
+        ("w0 gpus=GPU-a,GPU-b", "w0:2", "GPU-a,GPU-b"),
+        ("w0 gpus=GPU-a,GPU-b", "w0:GPU-c", "GPU-a,GPU-b"),
+        ("w0 gpus=5,6", "w0:0", "5,6"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["include", "exclude"])
+def test_a_slot_that_is_not_there(hosts: str, text: str, has: str, flag: str) -> None:
+    name = text.partition(":")[2]
+    with pytest.raises(PlanError) as caught:
+        chosen(hosts, **{flag: text})
+    assert caught.value.message == f"w0: no slot '{name}' (it has {has})"
+
+
+def test_many_known_hosts_are_cut_short() -> None:
+    """And nobody looks for one of a like name among very many."""
+    for count, hinted in ((1000, True), (1001, False)):
+        hosts = [Host(f"a{i}b{i * 7919 % 977}") for i in range(count)]
+        with pytest.raises(PlanError) as caught:
+            choose(hosts, "a1b799x")
+        assert len(caught.value.message) < 360
+        assert caught.value.message.endswith("...)")
+        assert (caught.value.hint is not None) == hinted
+
+
+def test_what_fits_names_slots_in_order_and_every_host() -> None:
+    hosts = [Host("w0"), Host("::1")]
+    assert fitting("w0:2,1@[::1]:0@w9", hosts, "f", strict=False) == "w0:1,2@[::1]:0"
+    assert fitting("w0:0@w0", hosts, "f", strict=True) == "w0"
+    assert fitting("w9", hosts, "f", strict=False) is None
+    with pytest.raises(UsageError, match=r"^f: empty filter"):
+        fitting("", hosts, "f", strict=False)

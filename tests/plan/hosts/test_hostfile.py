@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import HostfileError, UsageError
 from dispatcher.model.names import MOST_PROBLEMS
-from dispatcher.plan.hosts.hostfile import Host, Hostlist, parse_hostfile, parse_inline, read_hosts
+from dispatcher.plan.hosts.hostfile import (
+    MOST_BYTES,
+    Host,
+    Hostlist,
+    looks_like_path,
+    parse_hostfile,
+    parse_inline,
+    read_hostfile,
+    read_hosts,
+)
 
 EXAMPLES = Path(__file__).parents[3] / "hostfiles"
 
@@ -375,3 +384,62 @@ def test_all_dialects_of_one_list_say_the_same(hosts: list[tuple[int, int]]) -> 
     inline = ",".join(f"n{n}:{s}" for n, s in hosts)
     wanted = [(f"n{n}", s) for n, s in hosts]
     assert brief(parse(openmpi)) == brief(parse(mpich)) == brief(parse_inline(inline)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_one"),
+    [
+        ("-", False), ("-/x", False), ("n1", False), ("n[0-8/2]", False), ("n[0/2", False),
+        ("a/b", True), ("n[0-8/2]/x", True), (".x", True), ("~", True), ("x.TXT", True),
+        ("x.hosts", True), ("hosts", True), ("HostFile", True), ("hosts1", False), ("txt", False),
+        ("n1.txt.org", False),
+    ],
+)  # fmt: skip
+def test_what_can_only_be_a_path(spec: str, is_one: bool) -> None:
+    assert looks_like_path(spec) is is_one
+
+
+def test_a_file_s_mistakes_are_told_of_the_option_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d").mkdir()
+    with pytest.raises(UsageError) as caught:
+        read_hostfile("a b/gone", "--hosts")
+    assert caught.value.message == "--hosts: 'a b/gone': no such file"
+    assert caught.value.hint == "look in its folder: ls 'a b'"
+    with pytest.raises(UsageError) as caught:
+        read_hostfile("gone", "--hosts")
+    assert caught.value.hint == "look in its folder: ls ."
+    with pytest.raises(UsageError) as caught:
+        read_hostfile("x" * 200, "--hosts")
+    assert caught.value.hint is None
+    for spec, said in (
+        ("d", "-w: 'd' is a directory"),
+        ("a/b", "-w: 'a/b': no such file"),
+        ("a\0", "-w: a NUL byte in the value"),
+        ("n[1-", "-w: '[' without its ']'"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            read_hosts(spec, lambda: b"", option="-w")
+        assert caught.value.message.startswith(said)
+    with pytest.raises(UsageError, match=r"^-w: standard input: more than 16 MiB"):
+        read_hosts("-", lambda: b"#" * (MOST_BYTES + 1), option="-w")
+    with pytest.raises(HostfileError, match=r"^<stdin>:1:1: empty"):
+        read_hosts("-", lambda: b"")
+
+
+def test_slots_and_groups_count_wherever_hosts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    text = b"@g slots=2 max_slots=4\n" + (b"#".ljust(1 << 16, b".")[:-1] + b"\n") * 300
+    path.write_bytes(text[: MOST_BYTES - 1] + b"\n")  # just as many as are read
+    line = "@g slots=2 max_slots=4"
+    for spec in (str(path), "-", line):
+        found = read_hosts(spec, line.encode, members)
+        assert brief(found) == [("g1", 2), ("g2", 2)]
+        found = read_hosts(spec, line.encode, members, slots=False)
+        assert [(h.name, h.slots, h.max_slots) for h in found.hosts] == [
+            ("g1", None, None), ("g2", None, None),
+        ]  # fmt: skip
+    assert brief(read_hostfile(str(path), "-H", members)) == [("g1", 2), ("g2", 2)]
+    assert parse_inline("h gpus=0-3", slots=False).hosts == (Host("h", origin="-H"),)

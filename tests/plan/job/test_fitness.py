@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.plan.job.reassignment import Exclusion, without
+from dispatcher.plan.job.reassignment import Exclusion, Fitness, without
+from dispatcher.plan.job.request import Restarts
 from plan.job.test_reassignment import names, planned
 
 
@@ -47,3 +48,34 @@ def test_nothing_fits() -> None:
 def test_nobody_is_unfit() -> None:
     plan = planned("n[1-4]:2", spares=1)
     assert without(plan, {}, shrink=True).plan == plan
+
+
+@pytest.mark.parametrize(
+    ("least", "unfit", "shrink", "vacant"),
+    [
+        (2, [1], False, ()),
+        (2, [0, 1], True, (0, 1)),
+        (3, [1], True, (1,)),
+        (None, [0, 1], True, ()),
+        (None, [1], False, (1,)),
+    ],
+)
+def test_how_few_are_enough(
+    least: int | None, unfit: list[int], shrink: bool, vacant: tuple[int, ...]
+) -> None:
+    plan = planned("n[1-3]:2", restarts=Restarts(most=1, min_nodes=least))
+    found = without(plan, dict.fromkeys(unfit, "why"), shrink=shrink)
+    assert found.vacant == vacant
+    assert (found.plan == plan) == bool(vacant)
+    assert [one.by for one in found.excluded] == [None] * len(unfit)
+
+
+def test_each_spare_has_one_place() -> None:
+    plan = planned("n[1-5]:2", spares=2)
+    found = without(plan, {0: "a", 1: "b", 2: "c"}, shrink=True)
+    assert found == Fitness(
+        found.plan,
+        (Exclusion("n1", "a", "n4"), Exclusion("n2", "b", "n5"), Exclusion("n3", "c", None)),
+    )
+    assert names(found.plan.nodes) == ["n4", "n5"]
+    assert [node.ranks for node in found.plan.nodes] == [(0, 1), (2, 3)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.plan.hosts.hostfile import parse_inline
+from dispatcher.plan.hosts.hostfile import parse_hostfile, parse_inline
 from dispatcher.plan.job import mpirun_plan
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.mpirun_plan import Launcher
@@ -84,6 +86,67 @@ def test_hydra() -> None:
         told(planned("n1:3,n2:1", map_by="node"), "hydra")
 
 
+def test_prrte_has_other_words_for_the_same() -> None:
+    words = told(planned(iface="eth1", exports=("PRTE_X=1", "OMPI_MCA_y=1")), "prrte", labels=False)
+    assert " ".join(words) == (
+        "--prtemca plm_ssh_agent sh /a/rsh --prtemca plm_ssh_no_tree_spawn 1 "
+        "--prtemca prte_keep_fqdn_hostnames 1 --leave-session-attached -H n1:2,n2:2 --map-by slot "
+        "--bind-to none --wdir /work --prtemca prte_if_include eth1 --mca btl_tcp_if_include eth1 "
+        "-x DISPATCH_RUN_ID -x NCCL_SOCKET_IFNAME -x GLOO_SOCKET_IFNAME -x TP_SOCKET_IFNAME "
+        "-x FI_TCP_IFACE -x FI_SOCKETS_IFACE -x UCX_NET_DEVICES "
+        "-x MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE -n 4"
+    )
+
+
+def test_a_name_is_told_once() -> None:
+    plan = planned(iface="eth1", exports=("GLOO_SOCKET_IFNAME=eth2", "A=1"))
+    assert told(plan, "openmpi").count("GLOO_SOCKET_IFNAME") == 1
+    words = told(plan, "hydra")
+    names = words[words.index("-genvlist") + 1].split(",")
+    assert sorted(names) == sorted(set(names))
+    assert (names[0], names[-1]) == ("DISPATCH_RUN_ID", "A")
+    assert words[words.index("-iface") + 1] == "eth1"
+    for family in ("openmpi", "prrte", "hydra"):
+        bare = told(planned(), family, labels=False)
+        assert not {"-iface", "-prepend-rank", "--tag-output", "--output", "eth1"} & set(bare)
+        assert "btl_tcp_if_include" not in bare
+
+
+def test_map_by_node_with_equal_hosts_is_a_round_a_host_for_hydra() -> None:
+    assert "-hosts n1:1,n2:1 " in " ".join(told(planned("n1:3,n2:3", map_by="node"), "hydra"))
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "variables"),
+    [
+        ("openmpi", {}, {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4",
+                         "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}),
+        ("hydra", {"master_addr": "10.0.0.1", "master_port": 7},
+         {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}),
+    ],
+)  # fmt: skip
+def test_a_rank_finds_what_torch_wants(
+    family: Any, fields: dict[str, Any], variables: dict[str, str]
+) -> None:
+    """The shell text is run as mpirun would run it."""
+    plan = replace(planned(**fields), program=Program("command", ("env",)))
+    words = mpirun_plan.words(plan, Launcher("m", family, "x"), "/a", labels=True, root=False)
+    shim = words[words.index("sh") :] if family == "hydra" else words[words.index("-c") - 1 :]
+    mine = {"NODE_RANK": "9", "ROLE_NAME": "x", "DISPATCH_HOSTS": "y", "DISPATCH_RUN_ID": "run-1"}
+    done = subprocess.run(
+        shim, env={**variables, **mine, "PATH": os.environ["PATH"]}, capture_output=True,
+        text=True, timeout=20, check=True,
+    )  # fmt: skip
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    wanted = {
+        "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": fields.get("master_addr", "n1"),
+        "MASTER_PORT": str(fields.get("master_port", mpirun_plan.PORT)), "DISPATCH_RUN_ID": "run-1",
+    }  # fmt: skip
+    assert found.items() >= wanted.items()
+    assert not {"NODE_RANK", "ROLE_NAME", "DISPATCH_HOSTS"} & found.keys()
+
+
 def test_ranks_that_are_not_used_are_not_told() -> None:
     assert "-H n1:2,n2:1 " in " ".join(told(planned("n1:2,n2:2,n3:2", np=3), "openmpi"))
 
@@ -98,6 +161,12 @@ def test_ranks_that_are_not_used_are_not_told() -> None:
         ("n1:2", {"stdin": "all"}, "--stdin all"),
         ("n1:2", {"mpi": "pmi1"}, "--mpi pmi1"),
         ("n1:2", {"restarts": Restarts(most=1, min_nodes=1)}, "--min-nodes"),
+        ("n1:2", {"restarts": Restarts(most=1, progress_file="x")}, "--progress-file"),
+        ("n1:2", {"local_rank_arg": "--local_rank"}, "--local-rank-arg"),
+        ("n1:2", {"stdin": 1}, "--stdin 1"),
+        ("n1 slots=2 env=A=1", {}, "n1: env=: mpirun treats all hosts alike"),
+        ("n1 slots=2 python=/p", {}, "n1: python=: mpirun treats all hosts alike"),
+        ("[::1]:1,[::1]:2 slots=1", {}, "::1: two ports of one name"),
     ],
 )
 def test_what_it_cannot_do(hosts: str, fields: Any, why: str) -> None:
@@ -105,10 +174,65 @@ def test_what_it_cannot_do(hosts: str, fields: Any, why: str) -> None:
         mpirun_plan.check(planned(hosts, **fields))
 
 
-def test_what_is_left_to_us_is_one_process_here() -> None:
-    plan = mpirun_plan.delegated(planned(), ["mpirun", "x"])
-    assert [(node.host.name, node.ranks) for node in plan.nodes] == [("localhost", (0,))]
+def test_gpus_are_not_counted_and_only_those_hosts_are_named() -> None:
+    with pytest.raises(UsageError, match=r"how many ranks on n\[1,3\]\?") as caught:
+        mpirun_plan.check(
+            plan_job(
+                Request(
+                    parse_hostfile("n1\nn2 slots=2\nn3", "hf"), Program("command", ("x",)), "/w"
+                ),
+                "run-1",
+            )
+        )
+    assert caught.value.hint == "slots=N in the hostfile, or --nproc-per-node N"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"mpi": "none"},
+        {"stdin": 0},
+        {"stdin": "none"},
+        {"restarts": Restarts(most=2)},
+        {"devices": "node"},
+        {"map_by": "node", "iface": "eth0"},
+    ],
+)
+def test_what_it_can_do(fields: Any) -> None:
+    assert mpirun_plan.check(planned(**fields)) is None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "left"),
+    [
+        (Restarts(), Restarts()),
+        (Restarts(delay=5.0, max_host_failures=9), Restarts()),
+        (Restarts(most=2, delay=5.0, min_nodes=1), Restarts(most=2, delay=5.0)),
+    ],
+)
+def test_what_is_left_to_us_is_one_process_here(restarts: Restarts, left: Restarts) -> None:
+    before = planned(
+        "n1:2,n2:2,n3:2,n4:2", spares=1, np=5, map_by="node", oversubscribe=True, omp=4,
+        devices="node", mpi="pmi1", pmi_port=True, dedup_output=True, master_addr="n1",
+        master_port=7, exports=("A=1",), restarts=restarts,
+    )  # fmt: skip
+    before = replace(before, notices=("odd",), nproc_per_node=2)
+    plan = mpirun_plan.delegated(before, ["mpirun", "x"])
+    assert [(n.index, n.host.name, n.slots, n.ranks) for n in plan.nodes] == [
+        (0, "localhost", ("0",), (0,))
+    ]
     assert (plan.argv(0), plan.world_size, plan.mpi) == (("mpirun", "x"), 1, "none")
+    assert (plan.np, plan.nproc_per_node, plan.map_by) == (1, 1, "block")
+    assert (plan.devices, plan.omp, plan.pmi_port, plan.dedup_output) == (
+        "none",
+        "keep",
+        False,
+        False,
+    )
+    assert (plan.master_addr, plan.master_port, plan.spares, plan.notices) == (None, None, (), ())
+    assert plan.restarts == left
+    assert (plan.run_id, plan.exports, plan.cwd) == ("run-1", (("A", "1"),), "/work")
 
 
 def test_the_agent_gives_each_host_its_command(tmp_path: Path) -> None:

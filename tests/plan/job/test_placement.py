@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.plan.job.placement import TooFewSlots, ranks_of, shares
+from dispatcher.model.errors import PlanError
+from dispatcher.model.host import Host
+from dispatcher.plan.hosts.filters import Choice
+from dispatcher.plan.job import placement
+from dispatcher.plan.job.placement import TooFewSlots, divide, ranks_of, shares
 
 
 @pytest.mark.parametrize(
@@ -48,15 +52,23 @@ def test_extra_ranks_are_dealt_out_in_turn(
 
 
 def test_more_ranks_than_slots_must_be_asked_for() -> None:
-    with pytest.raises(TooFewSlots) as caught:
+    with pytest.raises(TooFewSlots, match="5 ranks, 4 slots, at most None") as caught:
         shares([2, 2], 5)
-    assert (caught.value.asked, caught.value.free) == (5, 4)
+    assert (caught.value.asked, caught.value.free, caught.value.most) == (5, 4, None)
+    assert shares([2, 2], 4) == (2, 2)
 
 
 def test_max_slots_holds_even_when_asked() -> None:
     with pytest.raises(TooFewSlots) as caught:
         shares([2, 2], 6, most=[2, 3], oversubscribe=True)
     assert caught.value.most == 5
+    assert shares([2, 2], 5, most=[2, 3], oversubscribe=True) == (2, 3)
+    with pytest.raises(TooFewSlots) as caught:
+        shares([2, 2], 5, most=[2, 3])
+    assert caught.value.most == 5
+    with pytest.raises(TooFewSlots) as caught:
+        shares([2, 2], 5, most=[2, None])
+    assert caught.value.most is None
 
 
 rooms = st.lists(st.integers(1, 12), min_size=1, max_size=30)
@@ -104,3 +116,65 @@ def test_a_lopsided_cluster_is_placed_fast(map_by: str) -> None:
     counts = shares(room, sum(room), map_by=map_by)
     assert sum(len(ranks) for ranks in ranks_of(counts, map_by)) == sum(room)
     assert time.process_time() - started < 20.0
+
+
+def named(hosts: tuple[Choice, ...]) -> list[str]:
+    return [choice.host.name for choice in hosts]
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "spares", "used", "spared"),
+    [
+        (None, None, "abcd", "s"),
+        (None, 0, "abcd", "s"),
+        (None, 3, "a", "bcds"),
+        (4, None, "abcd", "s"),
+        (2, None, "ab", "s"),
+        (2, 1, "ab", "cs"),
+        (2, 2, "ab", "cds"),
+        (1, 3, "a", "bcds"),
+    ],
+)
+def test_hosts_to_use_and_to_spare(
+    nnodes: int | None, spares: int | None, used: str, spared: str
+) -> None:
+    choices = [Choice(Host(name, spare=name == "s"), None) for name in "sabcd"]
+    found = divide(choices, nnodes, spares)
+    assert tuple(map(named, found)) == (list(used), list(spared))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "nnodes", "spares", "said"),
+    [
+        ("ab", None, 2, "--spares 2: no host is left to start on: only 2 hosts: a,b"),
+        ("a", 2, None, "--nnodes 2: only 1 host: a"),
+        ("ab", 3, 1, "--nnodes 3: only 2 hosts: a,b"),
+        ("ab", 2, 1, "--nnodes 2 --spares 1: only 2 hosts: a,b"),
+        ("s", None, None, "s: only spares, no host to start on"),
+    ],
+)
+def test_too_few_hosts(hosts: str, nnodes: int | None, spares: int | None, said: str) -> None:
+    choices = [Choice(Host(name, spare=name == "s"), None) for name in hosts]
+    with pytest.raises(PlanError) as caught:
+        divide(choices, nnodes, spares)
+    assert caught.value.message == said
+
+
+FIRST, MOST = placement.FIRST, placement.MOST_SPAWNED
+
+
+@pytest.mark.parametrize(
+    ("world", "rank", "number", "name"),
+    [
+        (0, 0, 0, "0"),
+        (0, FIRST - 1, FIRST - 1, str(FIRST - 1)),
+        (1, 0, FIRST, "1.0"),
+        (1, MOST - 1, FIRST + MOST - 1, f"1.{MOST - 1}"),
+        (2, 0, FIRST + MOST, "2.0"),
+        (placement.MOST_WORLDS, MOST - 1, (1 << 32) - 1, f"{placement.MOST_WORLDS}.{MOST - 1}"),
+    ],
+)
+def test_numbers_of_ranks(world: int, rank: int, number: int, name: str) -> None:
+    assert placement.number(world, rank) == number
+    assert placement.place(number) == (world, rank)
+    assert placement.name(number) == name

@@ -108,3 +108,97 @@ def test_a_smaller_world_is_a_world(counts: list[int], map_by: str, data: st.Dat
 def test_rules_are_judged_before_any_host_is_touched(flags: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Restarts(**flags)  # type: ignore[arg-type]
+
+
+def test_in_an_open_plan_any_host_has_room() -> None:
+    plan = planned("n[1-2]")
+    assert plan.is_open
+    spare = NodePlan(2, parse_inline("s:1").hosts[0], ("0",), named=True)
+    found = reassignment.with_host(plan, 1, spare, 8)
+    assert found == NodePlan(1, spare.host, ("0",), (), named=True)
+
+
+@pytest.mark.parametrize(
+    ("spare", "gpus", "variable", "slots"),
+    [
+        ("s", 2, None, ("0", "1")),  # just as many
+        ("s", 4, "2,3", ("0", "1")),
+        ("s", 4, "3", None),
+        ("s", 0, "3", ("0", "1")),
+        ("s max_slots=2", 0, None, ("0", "1")),
+        ("s:2", 1, None, ("0", "1")),  # what is said is not counted
+        ("s gpus=GPU-a,GPU-b,GPU-c", 0, None, ("GPU-a", "GPU-b")),
+        ("s gpus=GPU-a", 0, None, None),
+    ],
+)
+def test_what_there_is_to_be_seen_bounds_a_host(
+    spare: str, gpus: int, variable: str | None, slots: tuple[str, ...] | None
+) -> None:
+    plan = planned("n1:2,n2:2")
+    host = parse_inline(spare).hosts[0]
+    own = () if host.slots is None else tuple(host.gpus or map(str, range(host.slots)))
+    node = NodePlan(2, host, own, named=host.gpus is not None)
+    found = reassignment.with_host(plan, 0, node, gpus, variable)
+    assert (None if found is None else found.slots) == slots
+    if found is not None:
+        assert (found.index, found.ranks, found.named) == (0, (0, 1), host.gpus is not None)
+
+
+def test_with_all_gpus_of_the_node_the_variable_bounds_nothing() -> None:
+    plan = planned("n1:2,n2:2", devices="node")
+    spare = NodePlan(2, parse_inline("s").hosts[0], ())
+    assert reassignment.with_host(plan, 0, spare, 2, "1") is not None
+    assert reassignment.with_host(plan, 0, spare, 1, "1") is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "spare", "slots"),
+    [
+        ({"np": 2}, "s:1", None),  # both ranks are on the first host, with two slots
+        ({"np": 3, "nnodes": 2}, "s:1", ("0",)),  # one rank needs one slot
+        ({"nproc_per_node": 1}, "s:1", ("0",)),
+        ({"nproc_per_node": 3, "oversubscribe": True}, "s:2", ("0", "1")),
+        ({"nproc_per_node": 3, "oversubscribe": True}, "s:2 max_slots=2", None),
+        ({"nproc_per_node": 3, "oversubscribe": True}, "s:2 max_slots=3", ("0", "1")),
+    ],
+)
+def test_a_host_needs_room_for_the_ranks_that_there_are(
+    flags: dict[str, object], spare: str, slots: tuple[str, ...] | None
+) -> None:
+    plan = planned("n1:2,n2:2", **flags)
+    host = parse_inline(spare).hosts[0]
+    node = NodePlan(9, host, tuple(map(str, range(host.slots or 0))))
+    found = reassignment.with_host(plan, len(plan.nodes) - 1, node)
+    assert (None if found is None else found.slots) == slots
+
+
+def test_nodes_without_slots_need_none() -> None:
+    """One process each, whatever GPUs there are."""
+    plan = planned("n[1-2]", nproc_per_node=1)
+    found = reassignment.with_host(plan, 1, NodePlan(2, parse_inline("s").hosts[0], ()), 0)
+    assert found == NodePlan(1, parse_inline("s").hosts[0], (), (1,))
+
+
+def test_nodes_are_replaced_by_their_index() -> None:
+    plan = planned("n1:2,n2:2")
+    other = NodePlan(1, parse_inline("s:2").hosts[0], ("0", "1"), (2, 3))
+    assert reassignment.replaced(plan, {1: other}).nodes == (plan.nodes[0], other)
+
+
+@pytest.mark.parametrize(("np", "left"), [(None, None), (3, 2)])
+def test_a_smaller_plan_has_fewer_ranks_and_keeps_the_rest(
+    np: int | None, left: int | None
+) -> None:
+    plan = planned("n1:1,n2:1,n3:1", np=np)
+    less = reassignment.shrunk(plan, frozenset({1}))
+    assert less.np == left
+    assert [(n.index, n.host.name, n.ranks) for n in less.nodes] == [
+        (0, "n1", (0,)),
+        (1, "n3", (1,)),
+    ]
+
+
+def test_an_open_plan_shrinks_too() -> None:
+    less = reassignment.shrunk(planned("n[1-3]", np=3), frozenset({0}))
+    assert [(n.index, n.host.name, n.ranks) for n in less.nodes] == [(0, "n2", ()), (1, "n3", ())]
+    assert (less.is_open, less.np) == (True, 3)

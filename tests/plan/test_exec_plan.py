@@ -1,0 +1,113 @@
+"""One command for many hosts, as it is planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.plan.exec_plan import LONGEST, ExecLimits, ExecPlan, target_hosts
+
+HOSTS = (Host("n1"), Host("n2", port=2201), Host("n2", port=2202), Host("n3", port=7))
+
+
+def test_what_nobody_said() -> None:
+    assert vars(ExecLimits()) == {
+        "connect": 10.0, "command": None, "total": None, "grace": 5.0, "fanout": 64,
+        "serial": None, "stop_after": None,
+    }  # fmt: skip
+    plan = ExecPlan(HOSTS, ("true",))
+    assert (plan.stdin, plan.limits, plan.tails) == (False, ExecLimits(), ())
+    assert (plan.sudo, plan.terminal) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_good"),
+    [
+        ({"grace": 0}, True),
+        ({"grace": -1}, False),
+        ({"connect": 0}, False),
+        ({"connect": 0.1}, True),
+        ({"command": 0}, False),
+        ({"command": None}, True),
+        ({"total": LONGEST - 1}, True),
+        ({"total": LONGEST}, False),
+        ({"total": float("nan")}, False),
+        ({"fanout": 1}, True),
+        ({"fanout": 0}, False),
+        ({"serial": 1}, True),
+        ({"serial": 0}, False),
+        ({"stop_after": 1}, True),
+        ({"stop_after": 0}, False),
+        ({"fanout": 0.5}, False),
+        ({"serial": 0.5}, False),
+        ({"stop_after": 0.5}, False),
+    ],
+)
+def test_limits(limits: dict[str, Any], is_good: bool) -> None:
+    if is_good:
+        assert vars(ExecLimits(**limits)).items() >= limits.items()
+        return
+    (name, given), *_ = limits.items()
+    with pytest.raises(UsageError, match=f"{name}: {given} is not a sensible limit"):
+        ExecLimits(**limits)
+
+
+def test_the_limit_of_connections_had_another_name() -> None:
+    with pytest.warns(DeprecationWarning, match="fan_out is now fanout"):
+        assert ExecLimits(fan_out=3).fanout == 3  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("words", "tails", "why"),
+    [
+        ((), (), "no command given"),
+        (("",), (), "no command given"),
+        (("ls", "a\0b"), (), "a NUL byte"),
+        (("ls",), (("a",), ("b", "\0")), "a NUL byte"),
+    ],
+)
+def test_a_command_must_be_one(
+    words: tuple[str, ...], tails: tuple[tuple[str, ...], ...], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        ExecPlan(HOSTS[:2], words, tails=tails)
+
+
+def test_each_host_has_a_name_words_and_a_place() -> None:
+    plan = ExecPlan(HOSTS, ("ls", "-l"))
+    assert plan.names == ["n1", "n2:2201", "n2:2202", "n3"]
+    assert plan.words_for(1) == ("ls", "-l")
+    assert plan.environment(2) == (
+        ("DISPATCH_HOST", "n2"), ("DISPATCH_INDEX", "2"), ("DISPATCH_COUNT", "4"),
+    )  # fmt: skip
+    own = ExecPlan(HOSTS[:2], ("ls",), tails=(("a",), ("b", "c")))
+    assert [own.words_for(node) for node in (0, 1)] == [("ls", "a"), ("ls", "b", "c")]
+
+
+def targets(*lists: tuple[Host, ...], without: tuple[str, ...] = (), **more: Any) -> list[Host]:
+    return list(target_hosts(map(Hostlist, lists), without, **more))
+
+
+def test_the_hosts_of_all_lists_each_once() -> None:
+    found = targets((HOSTS[0], HOSTS[1]), (HOSTS[2], Host("n1", user="late"), HOSTS[1]))
+    assert found == [HOSTS[0], HOSTS[1], HOSTS[2]]
+    assert targets(HOSTS, without=("n2", "n9")) == [HOSTS[0], HOSTS[3]]
+
+
+def test_user_and_port_hold_where_a_host_names_none() -> None:
+    found = targets((Host("a"), Host("b", user="own", port=7)), user="me", port=2222)
+    assert found == [Host("a", user="me", port=2222), Host("b", user="own", port=7)]
+
+
+def test_no_host_left() -> None:
+    with pytest.raises(PlanError, match=r"^no hosts$") as caught:
+        targets()
+    assert caught.value.hint is None
+    with pytest.raises(PlanError, match=r"^no host is left after -x$"):
+        targets(HOSTS[:1], without=("n1",))
+    with pytest.raises(PlanError, match=r"^no host is left after --exclude$") as caught:
+        targets(HOSTS[:1], without=("n1",), option="--exclude", hint="leave it out")
+    assert caught.value.hint == "leave it out"

@@ -1,0 +1,213 @@
+"""Which variables a user may name, which are secret, and where a mistake in a file stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.model.errors import UsageError
+from dispatcher.model.names import MOST_PROBLEMS, BadName
+from dispatcher.plan.variables import (
+    HIDDEN,
+    EnvFileError,
+    check_folders_variable,
+    check_value,
+    check_variable,
+    crosses,
+    exported,
+    is_scrubbed,
+    is_secret,
+    loads_code,
+    parse_env_file,
+    redacted,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "hint"),
+    [
+        ("", 0, "write NAME=VALUE"),
+        ("1A", 0, "write NAME=VALUE"),
+        ("A B", 1, "write NAME=VALUE"),
+        ("AB\n", 2, "write NAME=VALUE"),
+        ("A.b-c\u00e4", 5, "write NAME=VALUE"),
+        ("MASTER_ADDR", 0, "use --master-addr"),
+        ("MASTER_PORT", 0, "use --master-port"),
+        ("WORLD_SIZE", 0, "use --np"),
+        ("LOCAL_WORLD_SIZE", 0, "use --nproc-per-node"),
+        ("RANK", 0, None),
+        ("PMIX_X", 0, None),
+    ],
+)
+def test_a_name_that_cannot_be_given(name: str, offset: int, hint: str | None) -> None:
+    with pytest.raises(BadName) as caught:
+        check_variable(name)
+    assert (caught.value.offset, caught.value.hint) == (offset, hint)
+
+
+@pytest.mark.parametrize("name", ["A", "_", "a1.b-c", "PMI", "RANK_", "DISPATCH"])
+def test_a_name_that_can(name: str) -> None:
+    assert check_variable(name) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "offset", "why"),
+    [("ab\0c", 2, "a NUL byte"), ("abc\ud800", 3, "not text"), ("\udcff\udbff", 1, "not text")],
+)
+def test_a_value_no_environment_can_hold(value: str, offset: int, why: str) -> None:
+    with pytest.raises(BadName, match=f"^A: .*{why}") as caught:
+        check_value("A", value)
+    assert caught.value.offset == offset
+
+
+@pytest.mark.parametrize("value", ["", "a b\n=", "\udcff", "\u00e4\U0001f600"])
+def test_a_value(value: str) -> None:
+    assert check_value("A", value) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "does"),
+    [
+        ("PATH", True),
+        ("LD_X", True),
+        ("PYTHONX", True),
+        ("PYTHONUNBUFFERED", False),
+        ("nccl_net_plugin", False),  # no library looks for that one
+        ("NCCL_net_plugin", True),
+        ("NCCL_PLUGINS", False),
+        ("MY_PLUGIN", False),
+        ("WANDB_DIR", True),
+        ("EDITOR", True),
+    ],
+)
+def test_what_a_folder_s_file_may_not_set(name: str, does: bool) -> None:
+    assert loads_code(name) is does
+    if does:
+        with pytest.raises(BadName, match=f"{name}: programs load code by it"):
+            check_folders_variable(name)
+    else:
+        assert check_folders_variable(name) == name
+
+
+def test_nor_what_nobody_may() -> None:
+    with pytest.raises(BadName, match="set by dispatch"):
+        check_folders_variable("RANK")
+
+
+@pytest.mark.parametrize(
+    ("name", "crossing", "scrubbed"),
+    [
+        ("PATH", True, False),
+        ("PATHS", False, False),
+        ("XNCCL_DEBUG", False, False),
+        ("NCCL_VISIBLE_DEVICES", False, False),
+        ("WANDB_SERVICE", False, False),
+        ("WANDB_SERVICE_X", True, False),
+        ("OMPI_MCA_ess_base", False, True),
+        ("I_MPI_HYDRA_X", False, True),
+        ("I_MPI_ROOT", True, False),
+        ("CROSS_RANK", False, True),
+        ("RANK", False, True),
+        ("SLURM_JOB_ID", False, False),
+    ],
+)
+def test_what_crosses_and_what_is_removed(name: str, crossing: bool, scrubbed: bool) -> None:
+    assert (crosses(name), is_scrubbed(name)) == (crossing, scrubbed)
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("API_KEY", True),
+        ("my_token_x", True),
+        ("Passphrase", True),
+        ("CLIENT_SECRETS", True),
+        ("credentials", True),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("TOKENIZER_TOKEN", True),
+        ("HOME", False),
+    ],
+)
+def test_secrets(name: str, hidden: bool) -> None:
+    assert is_secret(name) is hidden
+    assert redacted({name: "v"}) == {name: HIDDEN if hidden else "v"}
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "why", "hint"),
+    [
+        ("  A", 3, "no '=' in the line", "write NAME=VALUE"),
+        ("export  A", 9, "no '=' in the line", "write NAME=VALUE"),
+        (" A B=1", 3, "not a variable name", "write NAME=VALUE"),
+        ("export A B=1", 9, "not a variable name", "write NAME=VALUE"),
+        ("A=x\0y", 4, "a NUL byte", None),
+        ('A="x\0y"', 5, "a NUL byte", None),
+        ("A='x", 3, "the quote ' is never closed", None),
+        ('A="x\\"', 3, 'the quote " is never closed', None),
+        ("A='x'y", 6, "text after the closing quote", "quote the whole value"),
+        ("A='x' y", 6, "text after the closing quote", "quote the whole value"),
+        ("A='x'#y", 6, "text after the closing quote", "quote the whole value"),
+    ],
+)
+def test_a_mistake_in_a_file_has_its_place(
+    line: str, column: int, why: str, hint: str | None
+) -> None:
+    with pytest.raises(EnvFileError) as caught:
+        parse_env_file(f"# first\n{line}\n", "f")
+    (problem,) = caught.value.problems
+    assert (problem.source, problem.line, problem.column) == ("f", 2, column)
+    assert why in problem.message
+    assert problem.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("A=x \t", "x"),
+        ("A=\tx # y # z", "x"),
+        ("A='x'\t# c", "x"),
+        ("A='x'   ", "x"),
+        ('A="a\\\\b\\n\\""', 'a\\b\\n"'),
+        ("A='a\\'", "a\\"),
+        ("exportA=1", None),
+    ],
+)
+def test_values_in_a_file(line: str, value: str | None) -> None:
+    assert parse_env_file(line, "f") == ({"exportA": "1"} if value is None else {"A": value})
+
+
+@pytest.mark.parametrize("wrong", [MOST_PROBLEMS - 1, MOST_PROBLEMS, MOST_PROBLEMS + 5])
+def test_so_many_mistakes_are_reported_and_no_more(wrong: int) -> None:
+    with pytest.raises(EnvFileError) as caught:
+        parse_env_file("B\n" * wrong, "f")
+    assert len(caught.value.problems) == min(wrong, MOST_PROBLEMS)
+
+
+def test_what_may_be_set_is_for_the_caller_to_say() -> None:
+    def refuse(name: str) -> str:
+        raise BadName(f"{name}: not here")
+
+    with pytest.raises(EnvFileError, match="A: not here"):
+        parse_env_file("A=1", "f", refuse)
+    assert parse_env_file("RANK=1", "f", str) == {"RANK": "1"}
+
+
+@pytest.mark.parametrize(
+    ("item", "said", "hint"),
+    [
+        ("1A=x", "-x: not a variable name: '1A'", "write NAME=VALUE"),
+        ("WORLD_SIZE=4", "-x: WORLD_SIZE is set by dispatch and cannot be given", "use --np"),
+        ("A=x\0", "-x: A: a NUL byte in the value", None),
+        ("GONE", "-x GONE: not set in this environment", "give it: -x GONE=VALUE"),
+    ],
+)
+def test_what_x_may_not_say(item: str, said: str, hint: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        exported({"HOME": "/h"}, [item])
+    assert (caught.value.message, caught.value.hint) == (said, hint)
+
+
+def test_an_empty_value_is_one() -> None:
+    assert exported({"EMPTY": "", "NCCL_X": ""}, ["EMPTY", "A="]) == {
+        "NCCL_X": "", "EMPTY": "", "A": "",
+    }  # fmt: skip
+    assert list(exported({"PATH": "b", "LANG": "a"})) == ["LANG", "PATH"]
