@@ -105,6 +105,40 @@ class TestWithoutInit:
         assert has_ended(running)
         assert tell(running, {0: MPICH}) == []
 
+    def test_only_those_of_the_same_world_have_done_so_with_it(
+        self, running: AttemptMachine
+    ) -> None:
+        running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(2, (b"p",)),)), 1.0)
+        one, two = number(1, 0), number(1, 1)
+        found(running, 1)
+        running.handle(ev.RankExited(running.node_of(one), one, 0, mpi="never"), 1.0)
+        left(running, 3, "never")
+        look(running, 1.0 + MOMENT)
+        tell(running, {0: MPICH, 1: MPICH, two: MPICH})
+        node = running.node_of(one)
+        assert running.cause in (
+            verdicts.LeftMpi(node, one, True, (one,), (two,)),
+            verdicts.LeftMpi(1, 3, True, (3,), (0, 1)),
+        )
+
+    def test_time_to_ask_is_a_moment_after_the_first_of_it(self, running: AttemptMachine) -> None:
+        found(running, 0)
+        left(running, 2, "never", 1.0)
+        left(running, 1, "never", 1.5)
+        assert running.deadlines["query"] == 1.0 + MOMENT
+        assert len(look(running, 1.0 + MOMENT)) == 2
+        assert running.deadlines["query"] == 1.0 + MOMENT + AGAIN
+        left(running, 3, "never", 2.1)  # who is asked already is not asked sooner
+        assert running.deadlines["query"] == 1.0 + MOMENT + AGAIN
+
+    def test_a_node_that_ends_meanwhile_is_not_waited_for(self, running: AttemptMachine) -> None:
+        found(running, 0)
+        left(running, 2, "never")
+        look(running, 1.0 + MOMENT)
+        left(running, 3, "", 2.0)
+        running.handle(mpi_events.MpiInside(0, {0: MPICH}, (), {}), 2.1)
+        assert running.cause == verdicts.LeftMpi(1, 2, True, (2,), (0,))
+
     def test_a_world_that_was_spawned_is_another(self, running: AttemptMachine) -> None:
         running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(2, (b"p",)),)), 1.0)
         own = number(1, 0)
@@ -227,6 +261,33 @@ class TestTwoMpis:
         tell(running, inside, versions={MPICH: one, OTHER: other})
         assert isinstance(running.cause, verdicts.MpisDiffer) is differ
         assert running.state == ("stopping" if differ else "running")
+
+    def test_what_was_judged_is_not_asked_for_again(self, running: AttemptMachine) -> None:
+        self.both(running, MPICH, OTHER)
+        same = dict.fromkeys((MPICH, OTHER), "MPICH Version: 5.0.2")
+        tell(running, {0: MPICH, 2: OTHER}, versions=same)
+        found(running, 3, OTHER)
+        found(running, 1, MPICH)
+        assert look(running, 20.0) == []
+        found(running, 3, OPEN)
+        assert [asked.versions for asked in look(running, 21.0)] == [(MPICH,), (OTHER, OPEN)]
+
+    def test_a_spawned_rank_s_mpi_is_its_own_affair(self, running: AttemptMachine) -> None:
+        running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(1, (b"p",)),)), 1.0)
+        own = number(1, 0)
+        found(running, 1)
+        running.handle(MpiFound(running.node_of(own), OPEN[1], OPEN[0], own, 7), 1.0)
+        assert look(running, 5.0) == []
+
+    def test_whose_mpi_is_seen_inside_alone_counts_too(self, running: AttemptMachine) -> None:
+        """Of a rank that uses what another there uses nothing is told before."""
+        self.both(running, MPICH, OTHER)
+        known = {MPICH: "MPICH Version: 5.0.2", OTHER: "MPICH Version: 4.0.2"}
+        tell(running, {3: OTHER, 1: MPICH}, versions=known)
+        assert running.cause == verdicts.MpisDiffer((
+            verdicts.UsedMpi(known[MPICH], MPICH[1], "PMI-1", (0, 1)),
+            verdicts.UsedMpi(known[OTHER], OTHER[1], "PMI-1", (2, 3)),
+        ))  # fmt: skip
 
     def test_one_file_everywhere_is_not_looked_at(self, running: AttemptMachine) -> None:
         found(running, 0)

@@ -1,0 +1,64 @@
+"""What one host's outcome is worth, and what dispatch exits with for all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core.events.exec_events import (
+    CommandEnded,
+    Exited,
+    Failed,
+    Interrupted,
+    Killed,
+    NotCopied,
+    NotStarted,
+    Outcome,
+    TimedOut,
+    exit_code,
+    is_good,
+    own_code,
+)
+from dispatcher.model.failure import Failure, Kind
+
+GONE = Failed(Failure(Kind.LOST, "gone"))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Exited(0), 0),
+        (Exited(7), 7),
+        (Killed("KILL"), 137),
+        (Killed("NOSUCH"), 128),
+        (GONE, 125),
+        (TimedOut("command", 2.0), 124),
+        (Interrupted(15), 143),
+        (NotCopied("no"), 1),
+        (NotStarted("never"), 1),
+    ],
+)
+def test_one_host(outcome: Outcome, code: int) -> None:
+    assert own_code(outcome) == code
+    assert is_good(outcome) == (code == 0)
+    assert exit_code([Exited(0), outcome], largest=True) == code
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [
+        ([], 0),
+        ([Exited(0)], 0),
+        ([Exited(200), NotCopied("no")], 1),
+        ([TimedOut("total", 1.0), Exited(1)], 124),
+        ([Exited(1), GONE, TimedOut("total", 1.0)], 125),
+        ([GONE, Interrupted(2), Interrupted(15)], 130),
+    ],
+)
+def test_the_gravest_kind_counts(outcomes: list[Outcome], code: int) -> None:
+    assert exit_code(outcomes) == code
+
+
+def test_what_nobody_said_of_an_end() -> None:
+    assert CommandEnded(0, 1) == CommandEnded(0, 1, None, False)
+    assert TimedOut("total", 1.0).ended
+    assert Interrupted(2).ended

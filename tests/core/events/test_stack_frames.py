@@ -1,0 +1,168 @@
+"""Where ranks are, from the words of those who say it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core.events.stack_frames import (
+    LONGEST,
+    MOST,
+    NEAR,
+    Frame,
+    Group,
+    grouped,
+    in_words,
+    read,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("D nfs_wait 74 x86_64", "state D in nfs_wait, system call fsync"),
+        ("D nfs_wait 82 aarch64", "state D in nfs_wait, system call fsync"),
+        ("D nfs_wait 74 riscv64", "state D in nfs_wait, system call 74"),
+        ("D nfs_wait 9998 x86_64", "state D in nfs_wait, system call 9998"),
+        ("D nfs_wait 99998 x86_64", "state D in nfs_wait"),
+        ("D nfs_wait \u0664 x86_64", "state D in nfs_wait"),
+        ("D nfs_wait - x86_64", "state D in nfs_wait"),
+        ("R 0 running x86_64", "state R"),
+        ("R - 0 x86_64", "state R, system call read"),
+        ("- - - x86_64", ""),
+        ("D nfs_wait 74", ""),
+        ("D nfs_wait 74 x86_64 more", ""),
+        ("", ""),
+    ],
+)
+def test_what_the_kernel_says_in_words(text: str, words: str) -> None:
+    assert in_words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "frames"),
+    [
+        # without a main thread the first one stands for the rank
+        (b'Thread 1 (idle): "a"\n    f (x.py:1)\nThread 2: "b"\n    g (y.py:2)\n',
+         (Frame("f", "x.py", 1),)),
+        (b'Thread 1: "a"\n    f (x.py:1)\nThread 2: "MainThread"\n    g (y.py:2)\n    h (z.so)\n',
+         (Frame("g", "y.py", 2), Frame("h", "z.so", 0))),
+        (b"    f (x.py:1)\n", ()),
+        (b'Thread 1: "MainThread"\n    f (x.py:123456789)\n', (Frame("f", "x.py", 0),)),
+        (b'Thread 1: "MainThread"\n    f (x.py:12345678)\n', (Frame("f", "x.py", 12345678),)),
+    ],
+)  # fmt: skip
+def test_py_spy(text: bytes, frames: tuple[Frame, ...]) -> None:
+    assert read("py-spy", text) == frames
+
+
+@pytest.mark.parametrize(
+    ("text", "frames"),
+    [
+        (b'Thread 0x1 (most recent call first):\n  File "a.py", line 3 in f\n'
+         b'Current thread 0x2 (most recent call first):\n  <no Python frame>\n',
+         (Frame("f", "a.py", 3),)),
+        (b'Thread 0x1 (x):\n  File "a.py", line 3 in f\n'
+         b'Thread 0x2 (x):\n  File "b.py", line 4 in g\n',
+         (Frame("g", "b.py", 4),)),
+        (b'  File "a.py", line 3 in f\n', ()),
+    ],
+)  # fmt: skip
+def test_faulthandler(text: bytes, frames: tuple[Frame, ...]) -> None:
+    assert read("faulthandler", text) == frames
+
+
+def test_the_kernel_s_first_thread_of_which_something_is_known() -> None:
+    text = b"- - - x86_64 a\nS ep_poll 7 x86_64 my program\nD x 0 x86_64 b\n"
+    assert read("proc", text) == (
+        Frame("state S in ep_poll, system call poll (my program)", "", 0),
+    )
+    assert read("proc", b"S ep_poll 7 x86_64\n") == ()
+    long = read("proc", b"S ep_poll 7 x86_64 " + b"x" * 999)
+    assert len(long[0].function) == LONGEST
+
+
+def test_what_hosts_send_is_bounded() -> None:
+    lines = [b'Thread 1: "MainThread"', *[b"    %s (%s.py:1)" % (b"f" * 399, b"d/" * 190)] * 99]
+    found = read("py-spy", b"\n".join(lines))
+    assert len(found) == MOST
+    assert (len(found[0].function), len(found[0].file)) == (LONGEST, LONGEST)
+    assert found[0].file.endswith("d/.py")
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (Frame("f", "/a/b.py", 3), "f at b.py:3"),
+        (Frame("f", "/a/b.so", 0), "f at b.so"),
+        (Frame("f", "", 0), "f"),
+    ],
+)
+def test_a_frame_in_words(frame: Frame, words: str) -> None:
+    assert frame.words == words
+
+
+LIBRARY, OWN = Frame("g", "/usr/lib/python3.11/x.py", 1), Frame("mine", "t.py", 2)
+WAITS = Frame("all_reduce", "/x/site-packages/torch/d.py", 3)
+
+
+@pytest.mark.parametrize(
+    ("frames", "place", "waits"),
+    [
+        ((), "a place that nobody could see", False),
+        ((LIBRARY,), "g at x.py:1", False),
+        ((LIBRARY, OWN), "mine at t.py:2", False),
+        ((LIBRARY, WAITS, OWN), "all_reduce at d.py:3", True),
+        ((*[LIBRARY] * (NEAR - 1), WAITS, OWN), "all_reduce at d.py:3", True),
+        ((*[LIBRARY] * NEAR, WAITS, OWN), "mine at t.py:2", False),
+    ],
+)
+def test_the_place_that_says_most(frames: tuple[Frame, ...], place: str, waits: bool) -> None:
+    group = Group((0,), "py-spy", "S", frames)
+    assert (group.place, group.waits, group.odd) == (place, waits, False)
+
+
+def test_groups_stand_with_the_odd_ones_first_then_by_size() -> None:
+    places = {
+        0: (WAITS,),
+        1: (OWN,),
+        2: (WAITS,),
+        3: (LIBRARY,),
+        4: (LIBRARY,),
+        5: (OWN,),
+        6: (OWN,),
+    }
+    found = grouped({rank: ("py-spy", "S", frames) for rank, frames in places.items()})
+    assert [(group.ranks, group.odd) for group in found] == [
+        ((1, 5, 6), True), ((3, 4), True), ((0, 2), False),
+    ]  # fmt: skip
+    assert grouped({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("states", "odd"),
+    [
+        ("SS", set()), ("tS", {0}), ("tT", set()), ("TTTS", {0, 1, 2}), ("RS", set()),
+    ],
+)  # fmt: skip
+def test_who_is_stopped_is_odd_unless_all_are(states: str, odd: set[int]) -> None:
+    found = grouped({rank: ("proc", state, (OWN,)) for rank, state in enumerate(states)})
+    assert {rank for group in found if group.odd for rank in group.ranks} == odd
+
+
+def test_a_stopped_rank_in_a_collective_waits_for_nobody() -> None:
+    """So the others, of whom none waits, are judged by their numbers alone."""
+    stacks = {0: ("proc", "T", (WAITS,)), 1: ("proc", "S", (OWN,)), 2: ("proc", "S", (OWN,))}
+    found = grouped(stacks)
+    assert [(group.ranks, group.odd) for group in found] == [((0,), True), ((1, 2), False)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "odd"), [((3, 2), set()), ((4, 2), set()), ((5, 2), {1}), ((3, 1, 1), {1, 2})]
+)
+def test_few_among_many_are_odd_where_nobody_waits(counts: tuple[int, ...], odd: set[int]) -> None:
+    places = [place for place, count in enumerate(counts) for _ in range(count)]
+    stacks = {
+        rank: ("py-spy", "S", (Frame("f", "t.py", place),)) for rank, place in enumerate(places)
+    }
+    found = grouped(stacks)
+    assert {group.frames[0].line for group in found if group.odd} == odd

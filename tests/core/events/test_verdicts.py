@@ -1,0 +1,81 @@
+"""What each cause makes dispatch exit with, and what nobody said of it."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events.verdicts import (
+    Cause,
+    Hung,
+    Impossible,
+    Interrupted,
+    LeftMpi,
+    MpiAborted,
+    MpisDiffer,
+    NodeFailed,
+    OutputLost,
+    RankFailed,
+    RankNotStarted,
+    Rejected,
+    Verdict,
+    exit_code,
+)
+from dispatcher.model.failure import Failure, Kind
+
+GONE = Failure(Kind.LOST, "gone")
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (None, 0),
+        (RankFailed(0, 1, 7), 7),
+        (RankFailed(0, 1, -9), 137),
+        (MpiAborted(0, 1, 14), 14),
+        (MpiAborted(0, 1, 0), 1),
+        (LeftMpi(0, 1, True, (1,)), 1),
+        (MpisDiffer(()), 125),
+        (RankNotStarted(0, 1, errno.ENOENT, "exec", "x"), 127),
+        (RankNotStarted(0, 1, errno.EACCES, "exec", "x"), 126),
+        (RankNotStarted(0, 1, errno.ENOENT, "chdir", "x"), 126),
+        (NodeFailed(0, GONE), 125),
+        (Rejected({0: GONE}), 125),
+        (Rejected({0: GONE}, 127), 127),
+        (Impossible("no"), 2),
+        (OutputLost(0, 1, 3, 4), 125),
+        (Hung(10.0), 124),
+        (Interrupted(15), 143),
+    ],
+)
+def test_exit_codes(cause: Cause | None, code: int) -> None:
+    assert exit_code(cause) == code
+    assert Verdict(cause, code, 1).ok == (cause is None)
+
+
+@pytest.mark.parametrize(
+    ("library", "tried", "kind", "said"),
+    [
+        ("", "", Kind.LOST, "libpmix, which served its MPI ranks, has ended"),
+        ("/l.so", "", Kind.CHECK,
+         "MPI: /l.so finds its ranks by PMIx, and no libpmix can be used: "),
+        ("", "x: no", Kind.CHECK,
+         "MPI: the ranks' MPI finds its ranks by PMIx, and no libpmix can be used: x: no"),
+    ],
+)  # fmt: skip
+def test_why_a_job_cannot_have_pmix(library: str, tried: str, kind: Kind, said: str) -> None:
+    found = mpi_events.failure(mpi_events.PmixFailed(0, library, tried))
+    assert (found.kind, found.why) == (kind, said)
+    assert (found.hint is not None) == (kind is Kind.CHECK)
+
+
+def test_a_world_knows_its_ranks() -> None:
+    segments = (mpi_events.Segment(2, (b"a",)), mpi_events.Segment(1, (b"b",)))
+    world = mpi_events.World(3, 0, segments, (), (1, 0, 1))
+    assert world.size == 3
+    assert [world.segment(rank).argv for rank in range(3)] == [(b"a",), (b"a",), (b"b",)]
+    with pytest.raises(IndexError):
+        world.segment(3)
+    assert world.ranks_of() == {1: (0, 2), 0: (1,)}

@@ -1,0 +1,184 @@
+"""After which cause another attempt follows, when, and when a lost host is looked at again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dispatcher.core.events import verdicts
+from dispatcher.core.events.actions import CheckOrphans
+from dispatcher.core.run.restart import (
+    SWEEP,
+    OrphanCheck,
+    RestartBudget,
+    blamed,
+    fence,
+    outward,
+    refusal,
+    why_not,
+)
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Restarts
+
+GONE = Failure(Kind.LOST, "gone")
+FAILED = verdicts.RankFailed(1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("cause", "why"),
+    [
+        (FAILED, None),
+        (verdicts.RankFailed(0, 0, 93), "exit code 93 asks for none"),
+        (verdicts.MpiAborted(0, 0, 7), None),
+        (verdicts.MpiAborted(0, 0, 93), "MPI_Abort(93) asks for none"),
+        (verdicts.LeftMpi(0, 0, True, (0,)), None),
+        (verdicts.MpisDiffer(()), "its ranks use different MPIs"),
+        (verdicts.RankNotStarted(0, 0, 2, "exec", "x"), "the program cannot be executed"),
+        (verdicts.RankNotStarted(0, 0, 2, "chdir", "x"), None),
+        (verdicts.NodeFailed(0, GONE), None),
+        (verdicts.Rejected({0: GONE}), None),
+        (verdicts.Impossible("no"), "the hosts cannot hold it"),
+        (verdicts.OutputLost(0, 0, 1, 2), "output was lost"),
+        (verdicts.Hung(5.0), None),
+        (verdicts.Interrupted(2), "it was interrupted"),
+    ],
+)
+def test_what_must_not_be_tried_again(cause: verdicts.Cause, why: str | None) -> None:
+    assert refusal(cause) == why
+
+
+@pytest.mark.parametrize(
+    ("cause", "most", "interrupted", "why"),
+    [
+        (None, 2, False, None),
+        (FAILED, 0, False, None),
+        (FAILED, 0, True, None),
+        (FAILED, 1, False, "1 restart was made, which is the most"),
+        (FAILED, 2, False, "2 restarts were made, which is the most"),
+        (FAILED, 2, True, "it was interrupted"),
+        (verdicts.Interrupted(2), 2, True, None),
+        (verdicts.Rejected({0: GONE}), 2, False, None),
+        (verdicts.Rejected({0: GONE}), 2, True, "it was interrupted"),
+        (verdicts.OutputLost(0, 0, 1, 2), 2, False, "output was lost"),
+    ],
+)
+def test_why_none_follows(
+    cause: verdicts.Cause | None, most: int, interrupted: bool, why: str | None
+) -> None:
+    assert why_not(cause, most, interrupted) == why
+
+
+@pytest.mark.parametrize(
+    ("cause", "node", "by_host"),
+    [
+        (FAILED, 1, replace(FAILED, node=5)),
+        (verdicts.Hung(5.0), None, verdicts.Hung(5.0)),
+        (verdicts.Hung(5.0, (), 0, 3), 0, verdicts.Hung(5.0, (), 4, 3)),
+        (verdicts.Interrupted(2), None, verdicts.Interrupted(2)),
+        (
+            verdicts.Rejected({1: GONE}, 127, {1: frozenset({"missing"})}),
+            None,
+            verdicts.Rejected({5: GONE}, 127, {1: frozenset({"missing"})}),
+        ),
+    ],
+)
+def test_on_whom_the_blame_is_put(
+    cause: verdicts.Cause, node: int | None, by_host: verdicts.Cause
+) -> None:
+    assert blamed(cause) == node
+    assert outward(cause, (4, 5)) == by_host
+    assert blamed(None) is None
+
+
+def test_the_fence_is_the_lease_and_whatever_comes_after() -> None:
+    assert fence(Limits(lease=30.0, lifeline_grace=1.0)) == 30.0 + 8.0 + 5.0 + 1.0
+    assert fence(Limits(lease=30.0, lifeline_grace=20.0)) == 30.0 + 20.0 + 5.0 + 1.0
+
+
+def attempt(budget: RestartBudget, began: float, ended: float, progress: bool = False) -> float:
+    """An attempt fails; the pause before the next."""
+    budget.next()
+    budget.began = began
+    budget.progressed = progress
+    budget.failed(ended)
+    return budget.pause
+
+
+class TestBudget:
+    def test_failures_in_a_row_are_counted_from_the_last_long_life(self) -> None:
+        budget = RestartBudget(Restarts(most=9, delay=3.0))
+        assert [attempt(budget, 0.0, LONG_LIFE - 1) for _ in range(3)] == [0.0, 3.0, 6.0]
+        assert attempt(budget, 5.0, 5.0 + LONG_LIFE) == 0.0
+        assert attempt(budget, 0.0, 1.0) == 3.0
+        assert attempt(budget, 0.0, 1.0, progress=True) == 0.0
+
+    def test_an_attempt_that_started_no_rank_costs_nothing(self) -> None:
+        budget = RestartBudget(Restarts(most=9, delay=3.0, progress_line="x"))
+        for _ in range(5):
+            budget.failed(1.0)
+            assert (budget.pause, budget.verdict) == (0.0, None)
+        assert attempt(budget, 0.0, 1.0) == 0.0
+
+    @pytest.mark.parametrize("shows", [True, False])
+    def test_attempts_without_progress_are_counted_where_it_is_shown(self, shows: bool) -> None:
+        rules = Restarts(most=9, progress_line="x" if shows else None)
+        budget = RestartBudget(rules)
+        said = []
+        for progress in (False, False, True, False, False, False):
+            attempt(budget, 0.0, 1.0, progress)
+            said.append(budget.verdict)
+        last = f"{MOST_FRUITLESS} attempts without progress" if shows else None
+        assert said == [None, None, None, None, None, last]
+
+    @pytest.mark.parametrize(
+        ("before", "after", "progressed"),
+        [(None, None, False), (None, 5, True), (5, 5, False), (5, 6, True), (5, None, False)],
+    )
+    def test_a_changed_file_is_progress(
+        self, before: int | None, after: int | None, progressed: bool
+    ) -> None:
+        budget = RestartBudget(Restarts(most=1, progress_file="x"))
+        budget.start_from(before)
+        budget.see(after)
+        assert budget.progressed is progressed
+        budget.progressed = True
+        budget.see(before)
+        assert budget.progressed
+
+    def test_the_next_attempt_begins_anew(self) -> None:
+        budget = RestartBudget(Restarts(most=9, delay=3.0))
+        assert [attempt(budget, 0.0, 1.0), attempt(budget, 0.0, 1.0)] == [0.0, 3.0]
+        budget.progressed = True
+        budget.next()
+        assert not budget.progressed
+        assert budget.pause == 0.0  # no rank has been started yet
+
+
+class TestOrphans:
+    """Hosts 1 and 2 are fenced until 40; the agent of 1 was seen to end."""
+
+    def planned(self) -> OrphanCheck:
+        check = OrphanCheck(10.0)
+        actions = check.plan({1: 40.0, 2: 40.0, 3: 7.0}, {1, 3}, 7.0)
+        assert actions == [CheckOrphans(1, 10.0)]  # the fence of 3 is open
+        return check
+
+    def test_once_and_as_late_as_the_fence_allows(self) -> None:
+        check = self.planned()
+        assert check.deadline == 40.0 - SWEEP
+        assert [check.tick(now) for now in (34.9, 35.0, 99.0)] == [[], [CheckOrphans(2, SWEEP)], []]
+
+    def test_what_is_due_already_is_done_at_once(self) -> None:
+        check = OrphanCheck(10.0)
+        assert check.plan({1: 12.0, 2: 13.0}, (), 7.0) == [CheckOrphans(1, SWEEP)]
+        assert check.deadline == 8.0
+
+    def test_after_the_pause_there_is_none(self) -> None:
+        check = self.planned()
+        check.forget()
+        assert check.deadline is None
+        assert check.tick(99.0) == []
+        check = self.planned()
+        check.tick(35.0)
+        assert check.deadline is None

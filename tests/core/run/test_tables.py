@@ -1,0 +1,297 @@
+"""What is known of hosts and ranks, and which hosts follow those that are lost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dispatcher.core.events.actions import Finish, ReleaseFence, SignalRanks
+from dispatcher.core.run import restart
+from dispatcher.core.run.tables import (
+    Assignment,
+    HostTable,
+    RankTable,
+    assign_hosts,
+    for_hosts,
+)
+from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.request import Limits, Restarts
+
+from ..conftest import facts, make_plan
+
+LIMITS = Limits(heartbeat=2.0, max_missed_heartbeats=3)
+FENCE = restart.fence(LIMITS)
+
+
+def table(linked: int = 3) -> HostTable:
+    """Hosts 0 to 3, of which the first ``linked`` are linked and have answered."""
+    hosts = HostTable(make_plan(4).nodes, LIMITS)
+    hosts.linked = set(range(linked))
+    hosts.facts = {host: facts(host) for host in range(linked)}
+    return hosts
+
+
+class TestHosts:
+    def test_who_answers(self) -> None:
+        hosts = table(2)
+        hosts.linked.add(2)
+        assert hosts.answering == {0, 1}
+        assert hosts.name(3) == "n3"
+
+    def test_a_host_that_is_given_up_with_ranks_is_fenced(self) -> None:
+        hosts = table()
+        hosts.arm(0)
+        hosts.arm(1)
+        hosts.swept(1)
+        for host in (0, 1, 2):
+            hosts.expect_heartbeat(host, 5.0)
+            hosts.unlink(host, 5.0)
+        assert (hosts.linked, hosts.silent) == (set(), {})
+        assert hosts.fences() == {0: 5.0 + FENCE}
+        assert hosts.dead_at() == 5.0 + FENCE
+        assert (hosts.over, hosts.undead()) == (set(), [])
+        hosts.unlink(0, 90.0)  # once is enough
+        assert hosts.fences() == {0: 5.0 + FENCE}
+        hosts.cleared(0)
+        assert (hosts.fences(), hosts.dead_at()) == ({}, 0.0)
+
+    @pytest.mark.parametrize("armed", [True, False])
+    def test_whose_agent_was_seen_to_end_is_noted(self, armed: bool) -> None:
+        hosts = table()
+        if armed:
+            hosts.arm(1)
+        hosts.unlink(1, 5.0, over=True)
+        assert hosts.over == ({1} if armed else set())
+
+    def test_a_host_that_rests_may_never_die(self) -> None:
+        hosts = table()
+        for host in (0, 1, 2):
+            hosts.arm(host)
+            hosts.rest(host)
+        hosts.rests(0)
+        hosts.rests(1)
+        assert [hosts.is_resting(host) for host in range(4)] == [True, True, False, False]
+        hosts.resumed(0)
+        hosts.resumed(2)  # which has not said that it rests: this was an earlier beat
+        hosts.unlink(0, 5.0)
+        hosts.unlink(1, 5.0)
+        hosts.unlink(2, 5.0)
+        assert hosts.undead() == ["n1", "n2"]
+        assert hosts.dead_at() == math.inf
+        assert hosts.fences()[0] == 5.0 + FENCE
+
+    @pytest.mark.parametrize(
+        ("machines", "alone"),
+        [
+            ({0: "a", 1: "b"}, True),
+            ({0: "a", 1: "a"}, False),
+            ({0: "", 1: "b"}, False),
+            ({0: "a", 1: "b", 3: "a"}, True),  # host 3 is not in use
+            ({1: "b"}, False),
+        ],
+    )
+    def test_only_a_host_that_is_surely_no_other_is_looked_at(
+        self, machines: dict[int, str], alone: bool
+    ) -> None:
+        hosts = table(2)
+        hosts.facts = {host: facts(host, machine=name) for host, name in machines.items()}
+        hosts.arm(0)
+        hosts.unlink(0, 0.0)
+        assert list(hosts.fences()) == ([0] if alone else [])
+        assert hosts.dead_at() == FENCE
+
+    def test_the_first_reason_to_leave_a_host_out_stays(self) -> None:
+        hosts = table()
+        hosts.leave_out(1, "first")
+        hosts.leave_out(1, "second")
+        assert hosts.out == {1: "first"}
+        assert hosts.waiting([0]) == [2]
+        hosts.linked.add(3)
+        assert hosts.waiting([0]) == [2, 3]
+
+    def test_silence(self) -> None:
+        hosts = table(2)
+        hosts.expect_heartbeat(0, 10.0)
+        hosts.expect_heartbeat(0, 7.0)  # heard of late
+        hosts.expect_heartbeat(1, 9.0)
+        hosts.expect_heartbeat(3, 9.0)  # which nobody reaches
+        assert hosts.silent == {0: 16.0, 1: 15.0}
+        assert hosts.overdue(14.9) == []
+        assert hosts.overdue(15.0) == [1]
+        assert hosts.overdue(15.0) == []
+        hosts.expect_nothing([0, 1])
+        assert hosts.overdue(99.0) == []
+
+
+def ranks() -> RankTable:
+    """Ranks 0 and 1 on node 0, rank 2 on node 1."""
+    found = RankTable()
+    for rank, node in ((0, 0), (1, 0), (2, 1)):
+        found.call(rank, node)
+    return found
+
+
+class TestRanks:
+    def test_where_they_live(self) -> None:
+        found = ranks()
+        assert (found.living(), found.alive()) == ([0, 1], [0, 1, 2])
+        assert found.load() == {0: 2, 1: 1}
+        assert found.is_alive(2, 1)
+        assert not found.is_alive(2, 0)
+        assert not found.is_alive(9, 0)
+        assert not found.is_done
+
+    def test_done_is_who_exited_and_has_no_stream_left(self) -> None:
+        found = ranks()
+        for rank, node in ((0, 0), (1, 0), (2, 1)):
+            assert not found.exited(rank, 1 - node, 0)
+            assert found.exited(rank, node, rank)
+            assert not found.exited(rank, node, 9)
+            assert [found.stream_ended(rank) for _ in range(3)] == [True, True, False]
+            assert found.is_done == (rank == 2)
+        assert found.statuses == {0: 0, 1: 1, 2: 2}
+        assert found.nodes == {0: 0, 1: 0, 2: 1}
+        assert not found.stream_ended(9)
+
+    def test_a_stream_may_end_before_its_rank(self) -> None:
+        found = ranks()
+        found.lose(0)
+        assert [found.stream_ended(2), found.stream_ended(2)] == [True, True]
+        assert not found.is_done
+        assert found.exited(2, 1, 0)
+        assert found.is_done
+
+    def test_who_could_not_be_started_has_no_streams(self) -> None:
+        found = ranks()
+        assert not found.absent(0, 1)
+        assert found.absent(0, 0)
+        assert not found.absent(0, 0)
+        assert not found.stream_ended(0)
+        assert found.statuses == {}
+
+    def test_of_a_lost_node_nothing_more_is_heard(self) -> None:
+        found = ranks()
+        found.exited(0, 0, 0)
+        found.lose(0)
+        assert (found.living(), found.stream_ended(0), found.stream_ended(1)) == ([1], False, False)
+        assert found.stream_ended(2)
+
+    def test_output_of_who_has_ended_is_awaited_though_others_there_cannot_be(self) -> None:
+        found = ranks()
+        found.exited(0, 0, 0)
+        found.give_up(0)
+        assert found.living() == [1]
+        assert (found.stream_ended(0), found.stream_ended(1)) == (True, False)
+
+
+def assigned(
+    plan: JobPlan, hosts: tuple[int, ...], *, free: tuple[int, ...] = (), **how: Any
+) -> Assignment:
+    """As ``assign_hosts``; those that are ``free`` have two slots each."""
+    own = {host: (replace(plan.nodes[0], index=host, ranks=()), facts(host)) for host in free}
+    return assign_hosts(plan, hosts, **{"bad": (), "faulty": (), "free": own, **how})
+
+
+def rules(least: int | None) -> Restarts:
+    return Restarts(most=1, min_nodes=least)
+
+
+class TestAssignment:
+    def test_nothing_changes_for_nothing(self) -> None:
+        plan = make_plan(3)
+        assert assigned(plan, (0, 1, 2), free=(3,)) == Assignment(plan, (0, 1, 2))
+
+    def test_the_first_that_is_free_takes_the_place(self) -> None:
+        plan = make_plan(3)
+        found = assigned(plan, (0, 1, 2), bad={1}, free=(4, 3))
+        assert found.hosts == (0, 4, 2)
+        assert found.swaps == ((1, 4, (2, 3)),)
+        assert (found.dropped, found.excluded, found.vacant) == ((), (), frozenset())
+        assert [node.ranks for node in found.plan.nodes] == [(0, 1), (2, 3), (4, 5)]
+
+    def test_each_takes_one(self) -> None:
+        found = assigned(make_plan(3), (0, 1, 2), bad={0, 2}, free=(3, 4))
+        assert (found.hosts, found.swaps) == ((3, 1, 4), ((0, 3, (0, 1)), (2, 4, (4, 5))))
+
+    @pytest.mark.parametrize(
+        ("least", "bad", "hosts", "dropped", "vacant"),
+        [
+            (None, {1}, (0, 1, 2), (), {1}),
+            (3, {1}, (0, 1, 2), (), {1}),
+            (2, {1}, (0, 2), (1,), set()),
+            (2, {1, 2}, (0, 1, 2), (), {1, 2}),
+            (1, {0, 2}, (1,), (0, 2), set()),
+        ],
+    )
+    def test_nodes_are_dropped_as_far_as_is_allowed(
+        self,
+        least: int | None,
+        bad: set[int],
+        hosts: tuple[int, ...],
+        dropped: tuple[int, ...],
+        vacant: set[int],
+    ) -> None:
+        plan = make_plan(3, restarts=rules(least))
+        found = assigned(plan, (0, 1, 2), bad=bad)
+        assert (found.hosts, found.dropped, set(found.vacant)) == (hosts, dropped, vacant)
+        assert found.plan.world_size == 2 * len(hosts)
+        assert not found.awaited
+
+    def test_who_may_still_come_is_awaited_for_those_that_must_be_replaced(self) -> None:
+        plan = make_plan(2, restarts=rules(1))
+        found = assigned(plan, (0, 1), bad={1}, awaited=True)
+        assert found == Assignment(plan, (0, 1), vacant=frozenset({1}), awaited=True)
+        assert not assigned(plan, (0, 1), faulty={1}, awaited=True).awaited
+        assert not assigned(plan, (0, 1), bad={1}, free=(2,), awaited=True).awaited
+
+    def test_a_faulty_host_stays_where_nobody_takes_its_place(self) -> None:
+        plan = make_plan(2)
+        assert assigned(plan, (0, 1), faulty={1}) == Assignment(plan, (0, 1))
+        found = assigned(plan, (0, 1), faulty={1}, free=(2,))
+        assert (found.hosts, found.excluded) == ((0, 2), (1,))
+        found = assigned(make_plan(2, restarts=rules(1)), (0, 1), faulty={1})
+        assert (found.hosts, found.dropped, found.excluded) == ((0,), (1,), (1,))
+
+    def test_the_bad_ones_are_served_first(self) -> None:
+        plan = make_plan(3, restarts=rules(2))
+        found = assigned(plan, (0, 1, 2), bad={2}, faulty={0, 2}, free=(3,))
+        assert found.swaps == ((2, 3, (4, 5)),)
+        assert (found.hosts, found.dropped, found.excluded) == ((1, 3), (0,), (0,))
+        found = assigned(plan, (0, 1, 2), bad={2}, faulty={0})
+        assert (found.hosts, found.dropped) == ((0, 1), (2,))
+
+    def test_no_two_nodes_share_a_machine(self) -> None:
+        plan = make_plan(3)
+        machines = {0: "a", 1: "b", 2: "c", 3: "a", 4: "d", 5: "d"}
+        found = assigned(plan, (0, 1, 2), bad={1}, free=(3, 4), distinct=machines)
+        assert found.hosts == (0, 4, 2)
+        found = assigned(plan, (0, 1, 2), bad={1, 2}, free=(4, 5), distinct=machines)
+        assert found.vacant == {2}
+        # a host that leaves makes room for its second name
+        found = assigned(plan, (0, 1, 2), bad={0}, free=(3,), distinct=machines)
+        assert found.hosts == (3, 1, 2)
+        # of hosts that nobody knows anything of none is another
+        found = assigned(plan, (0, 1, 2), bad={1, 2}, free=(6, 7), distinct={0: "a"})
+        assert found.hosts == (0, 6, 7)
+
+    def test_gpus_there_bound_who_fits(self) -> None:
+        plan = make_plan(2)
+        spare = replace(
+            plan.nodes[1], host=replace(plan.nodes[1].host, slots=None), slots=(), index=2
+        )
+        for seen, fits in ((facts(2, gpus=2), True), (facts(2, gpus=1), False),
+                           (facts(2, gpus=4, visible="3"), False)):  # fmt: skip
+            found = assign_hosts(plan, (0, 1), bad={1}, faulty=(), free={2: (spare, seen)})
+            assert (found.hosts == (0, 2)) == fits
+
+
+def test_orders_go_to_the_hosts_that_have_the_nodes() -> None:
+    assert for_hosts(Finish(1), (0, 3)) == Finish(3)
+    order = Finish(0)
+    assert for_hosts(order, (0, 3)) is order
+    assert for_hosts(SignalRanks(1, 15, (2,)), (0, 3)) == SignalRanks(3, 15, (2,))
+    release = ReleaseFence((0, 1), 0, "WORLD:0", 0, (b"a", b"b"))
+    assert for_hosts(release, (0, 3)) == replace(release, nodes=(0, 3))
