@@ -1,4 +1,4 @@
-"""What a channel sends, and in which order, when several threads use it at once."""
+"""What a channel sends, in which order when several threads use it, and what it makes of a host."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from dispatcher.transport.ssh import paramiko_transport
 paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
 
-from dispatcher.transport.ssh.paramiko_internals import WINDOW, SshChannel, request  # noqa: E402
+from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
+    WINDOW,
+    Misbehaved,
+    SshChannel,
+    request,
+)
 
 DATA, EOF, CLOSE, REQUEST = 94, 96, 97, 98
+ADJUST, REFUSED = 93, 100
 
 
 class Slow:
@@ -23,6 +29,7 @@ class Slow:
 
     def __init__(self) -> None:
         self.sent: list[int] = []
+        self.messages: list[Any] = []
         self.began, self.go = threading.Event(), threading.Event()
         self.unlinked: list[int] = []
 
@@ -37,6 +44,7 @@ class Slow:
             self.began.set()
             assert self.go.wait(10)
         self.sent.append(message.asbytes()[0])
+        self.messages.append(Message(message.asbytes()))
 
     def _unlink_channel(self, number: int) -> None:
         self.unlinked.append(number)
@@ -114,3 +122,127 @@ def test_all_of_many_writers_is_sent(channel: SshChannel, slow: Slow) -> None:
         thread.join(20)
     channel.close()
     assert slow.sent == [DATA] * 800 + [EOF, CLOSE]
+
+
+# -- what a host says ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def prompt(slow: Slow) -> Slow:
+    """A connection that takes all at once."""
+    slow.began.set()
+    return slow
+
+
+def said(*words: str | int | bytes | bool) -> Any:
+    """A message of these, to be read."""
+    message = Message()
+    for word in words:
+        if isinstance(word, bool):
+            message.add_boolean(word)
+        elif isinstance(word, int):
+            message.add_int(word)
+        else:
+            message.add_string(word)
+    return Message(message.asbytes())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "signal"),
+    [
+        (("exit-status", False, 0), 0, None),
+        (("exit-status", False, 255), 255, None),
+        (("exit-status", False, 256), 255, None),
+        (("exit-signal", False, "KILL", False, "", ""), None, "KILL"),
+        (("exit-signal", False, "sig\x1b[1m@x.org " + "y" * 30), None, "sig1m@x.orgyyyyyy"),
+    ],
+)
+def test_how_a_command_ended(
+    channel: SshChannel, prompt: Slow, words: tuple[Any, ...], code: int | None, signal: str | None
+) -> None:
+    told: list[object] = []
+    channel.on_status = lambda: told.append(None)
+    channel.on_request(said(*words))
+    assert (channel.exit_code, channel.exit_signal) == (code, signal)
+    assert (len(told), channel.status_event.is_set()) == (1, True)
+    assert prompt.sent == []
+
+
+@pytest.mark.parametrize("wants_reply", [False, True])
+def test_what_else_a_host_wants_is_refused(
+    channel: SshChannel, prompt: Slow, wants_reply: bool
+) -> None:
+    channel.on_request(said("keepalive@openssh.com", wants_reply))
+    assert not channel.status_event.is_set()
+    assert prompt.sent == [REFUSED] * wants_reply
+
+
+def test_the_end_of_a_channel_is_told(channel: SshChannel, prompt: Slow) -> None:
+    told: list[object] = []
+    channel.on_status = lambda: told.append(None)
+    channel._handle_close(Message())
+    assert told
+    assert channel.status_event.is_set()
+
+
+def test_outputs_are_kept_apart_and_others_dropped(channel: SshChannel) -> None:
+    channel.on_data(said(b"out"))
+    for kind in (1, 2):
+        channel.on_extended_data(said(kind, b"err%d" % kind))
+    assert channel.take(channel.in_buffer, 99) == b"out"
+    assert channel.take(channel.in_stderr_buffer, 99) == b"err1"
+    assert channel.take(channel.in_stderr_buffer, 99) is None
+
+
+@pytest.mark.parametrize("kind", [None, 1, 2])
+def test_no_more_than_was_granted_may_come(
+    channel: SshChannel, prompt: Slow, kind: int | None
+) -> None:
+    """Not even of what is dropped."""
+
+    def come(size: int) -> None:
+        if kind is None:
+            channel.on_data(said(bytes(size)))
+        else:
+            channel.on_extended_data(said(kind, bytes(size)))
+
+    channel.in_window_threshold = WINDOW // 4
+    come(WINDOW)
+    with pytest.raises(Misbehaved):
+        come(1)
+
+
+def test_what_is_taken_may_come_again(channel: SshChannel, prompt: Slow) -> None:
+    channel.in_window_threshold = WINDOW // 4
+    channel.on_data(said(bytes(WINDOW)))
+    assert len(channel.take(channel.in_buffer, WINDOW // 4) or b"") == WINDOW // 4
+    assert prompt.sent == []
+    assert channel.recv(1) == b"\0"
+    assert prompt.sent == [ADJUST]
+    message = prompt.messages[0]
+    message.get_byte()
+    assert (message.get_int(), message.get_int()) == (0, WINDOW // 4 + 1)
+    channel.on_data(said(bytes(WINDOW // 4 + 1)))
+    with pytest.raises(Misbehaved):
+        channel.on_data(said(b"x"))
+
+
+def test_a_connection_that_breaks_while_it_is_told(
+    channel: SshChannel, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had come is given all the same."""
+
+    def breaks(message: object) -> None:
+        raise EOFError
+
+    monkeypatch.setattr(slow, "_send_user_message", breaks)
+    channel.on_data(said(bytes(WINDOW)))
+    assert len(channel.take(channel.in_buffer, WINDOW) or b"") == WINDOW
+
+
+def test_a_stream_through_a_channel_waits_no_longer_than_told(channel: SshChannel) -> None:
+    channel.settimeout(0.01)
+    with pytest.raises(TimeoutError):
+        channel.recv(1)
+    channel.in_buffer.close()
+    assert channel.recv(1) == b""
