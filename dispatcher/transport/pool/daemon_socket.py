@@ -151,7 +151,7 @@ def uid_of(link: socket.socket) -> int:
 @contextlib.contextmanager
 def _at(place: Path) -> Iterator[int]:
     """A descriptor of the folder: its path may be longer than an address of a socket."""
-    fd = os.open(place, os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(place, os.O_DIRECTORY)
     try:
         yield fd
     finally:

@@ -239,6 +239,19 @@ def test_a_daemon_that_does_not_answer_is_late(
     transport.close()
 
 
+def test_an_answer_may_come_a_little_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon keeps to the same time, and its answer is under way for some of it."""
+    monkeypatch.setattr(pool_transport, "SLACK", 20.0)
+    transport, until = world.transport(), time.monotonic() + 0.05
+    with ThreadPoolExecutor(1) as threads:
+        opened = threads.submit(transport.open, NODE, "true", until)
+        world.daemon.hear()
+        wait_for(lambda: time.monotonic() > until, 20, "it is late")
+        world.daemon.say(message(ACCEPTED, 1))
+        assert isinstance(opened.result(20), PoolLink)
+    transport.close()
+
+
 def test_without_a_daemon_one_other_way_serves_all(without: World) -> None:
     transport = without.transport()
     transport.prepare("before")  # nothing is there to be made ready
