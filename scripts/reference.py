@@ -21,7 +21,8 @@ import click  # noqa: E402
 
 import dispatcher  # noqa: E402
 from dispatcher.cli import COMMANDS  # noqa: E402
-from dispatcher.cli.entry import load, sections, shown_name  # noqa: E402
+from dispatcher.cli.entry import load, shown_name  # noqa: E402
+from dispatcher.cli.help import sections  # noqa: E402
 from dispatcher.model import errors  # noqa: E402
 from dispatcher.model.failure import Kind  # noqa: E402
 from dispatcher.model.frozen import Value  # noqa: E402
@@ -92,6 +93,14 @@ def command(name: str) -> Iterator[str]:
     yield f"    {shown_name(name)} {' '.join(one.collect_usage_pieces(context))}"
     yield ""
     yield from prose(one.help or "")
+    yield "## Examples"
+    yield ""
+    yield "```sh"
+    for line, said in one.kind.examples:
+        yield f"# {said}"
+        yield line
+    yield "```"
+    yield ""
     for title, records in sections(one, context).items():
         yield f"## {plain(title)}"
         yield ""
@@ -102,7 +111,7 @@ def command(name: str) -> Iterator[str]:
             yield f":   {plain(text)}"
             yield ""
     if one.epilog:
-        yield "## More"
+        yield "## Exit code"
         yield ""
         yield from prose(one.epilog)
 

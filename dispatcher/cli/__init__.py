@@ -2,8 +2,9 @@
 
 ``console`` is the console script ``dispatch``, ``main`` the same as a function.
 The first word chooses the command; anything else is the main one, ``run``. A
-script of a command's name is reached by ``./exec`` or ``run exec``. Never here: what
-a program could want as well, which is in ``api``.
+script of a command's name is reached by ``./exec`` or ``run exec``. ``help`` has all commands by
+purpose, and what each says of itself. Never here: what a program could want as well, which is in
+``api``.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _call(words: list[str]) -> int:
         return int(named("tools.completion:answer")(os.environ["_DISPATCH_COMPLETE"]))
     if words[:1] == ["help"]:  # as git, docker and kubectl have it; ``help exec`` too
         words = [*words[1:2], "--help"]
-    command = words.pop(0) if words and words[0] in COMMANDS else "run"
+    command = words.pop(0) if words and words[0] in COMMANDS else ""
     return int(named("entry:enter")(command, words))
 
 

@@ -12,27 +12,14 @@ import click
 
 from dispatcher.cli import COMMANDS, complain, named
 from dispatcher.cli.options import option_defaults
-from dispatcher.cli.options.declaration import Option, Options, declared
+from dispatcher.cli.options.declaration import Command, Option, Options, declared
 from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError, UsageError
 
-#: what a section is called that stands alone
-_ALONE = "Options"
 
-
-class SectionedCommand(click.Command):
-    """A command whose ``--help`` shows its options by sections."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections. formatter: of click's."""
-        for title, rows in sections(self, ctx).items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-
-def load(name: str) -> click.Command:
-    """The command ``name`` of ``COMMANDS``, with the option that all have, ``--profile``."""
+def load(name: str) -> Command:
+    """The command ``name`` of ``COMMANDS``, with the options that all have."""
     kind, function = named(COMMANDS[name][0]), COMMANDS[name][1]
     assert issubclass(kind, Options)
     fields = declared(kind)
@@ -43,48 +30,54 @@ def load(name: str) -> click.Command:
     parameters = [one.parameter(field) for field, one in fields.items()]
     if "profile" not in fields:
         parameters.append(option_defaults.option())
-    return SectionedCommand(
+    parameters += _help_options()
+    command = Command(
         name,
         params=parameters,
         callback=call,
         help=inspect.cleandoc(kind.__doc__ or ""),
         epilog=inspect.cleandoc(kind.epilog),
+        add_help_option=False,
         context_settings={
             # what follows the program is the program's
             "allow_interspersed_args": not any(one.is_last for one in fields.values()),
             # options may be spelled with dashes or underscores
             "token_normalize_func": lambda word: word.replace("_", "-"),
-            "help_option_names": ["-h", "--help"],
             "max_content_width": 100,
         },
     )
+    command.kind = kind
+    return command
+
+
+def _help_options() -> list[click.Parameter]:
+    told = (("-h", "Show the most used options and exit."), ("--help", "Show this and exit."))
+    return [
+        Option([name], is_flag=True, is_eager=True, expose_value=False, callback=_help, help=text)
+        for name, text in told
+    ]
+
+
+def _help(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(named("help:page")(context, brief=option.opts == ["-h"]))
+        context.exit()
 
 
 def shown_name(name: str) -> str:
-    """What the command ``name`` is called in its help: ``dispatch`` is the main one."""
-    return "dispatch" if name == "run" else f"dispatch {name}"
-
-
-def sections(command: click.Command, context: click.Context) -> dict[str, list[tuple[str, str]]]:
-    """Title -> (names, help) of each option that is shown, as ``--help`` shows them."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is not None and isinstance(parameter, click.Option):
-            found.setdefault(getattr(parameter, "section", Option.section), []).append(record)
-    other = found.pop(Option.section, [])
-    return {**found, Option.section if found else _ALONE: other}
+    """What stands before the options of the command ``name``, in help and hints."""
+    return f"dispatch {name}".rstrip()
 
 
 def enter(name: str, words: Sequence[str]) -> int:
-    """Run the command ``name`` with ``words``; the exit code.
+    """Run the command ``name`` with ``words``; the exit code. name: "" is ``run``, left out.
 
     The words as they were typed, but for old names of options, are the ``obj`` of click's context;
     see ``mistakes``.
     """
     shown = shown_name(name)
     try:
-        command = load(name)
+        command = load(name or "run")
         typed = respelled(command, words)
         args = filled(command, typed)
         code = command.main(args=args, prog_name=shown, standalone_mode=False, obj=tuple(typed))

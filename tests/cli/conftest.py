@@ -38,7 +38,8 @@ def parsed() -> Iterator[Parsed]:
             command = load(name)
             typed = respelled(command, words)
             args = filled(command, typed)
-            context = command.make_context(shown_name(name), args, obj=tuple(typed))
+            shown = shown_name("" if name == "run" else name)
+            context = command.make_context(shown, args, obj=tuple(typed))
             stack.enter_context(context)
             return named(COMMANDS[name][0])(**context.params)
 

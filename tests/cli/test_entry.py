@@ -81,7 +81,7 @@ def test_nobody_reads(does: Does, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--nosuch"], "dispatch --help"),
         (["exec", "--nosuch"], "dispatch exec --help"),
-        (["run", "--nosuch"], "dispatch --help"),
+        (["run", "--nosuch"], "dispatch run --help"),
         (["completion", "tcsh"], "dispatch completion --help"),
         (["report"], "dispatch report --help"),
         (["completion"], "dispatch completion --help"),
@@ -111,7 +111,7 @@ def test_what_all_commands_have(name: str) -> None:
     command = load(name)
     assert command.name == name
     assert [one.name for one in command.params].count("profile") == 1
-    assert shown_name(name) == ("dispatch" if name == "run" else f"dispatch {name}")
+    assert (shown_name(name), shown_name("")) == (f"dispatch {name}", "dispatch")
     assert command.help == (command.help or "").strip()
     for word in ("-h", "--help"):
         with pytest.raises(click.exceptions.Exit):

@@ -11,86 +11,119 @@ from dispatcher.cli.options.host_options import LoginOptions, WhereOptions
 class ReadingOptions(Options, section="Checks"):
     """What is looked at on every host."""
 
-    full: bool = option(help="Also check GPUs, kernel log, InfiniBand and mounts; slower.")
-    python: str | None = option(metavar="PATH", help="Python for the ranks, as in a run.")
-    chdir: str | None = option(
-        metavar="DIR", help="Working directory of the ranks [default: this one]."
+    full: bool = option(
+        help="Also check GPUs, kernel log, InfiniBand and mounts, which takes longer."
     )
-    iface: str | None = option(metavar="NAME", help="Network interface of the ranks.")
+    python: str | None = option(
+        metavar="PATH",
+        help="Check with this Python, the one of the ranks.",
+        usual="as for dispatch run",
+    )
+    chdir: str | None = option(
+        metavar="DIR",
+        help="Check this folder, in which the ranks will run.",
+        usual="the folder that you are in",
+    )
+    iface: str | None = option(
+        metavar="NAME", help="Check this network interface, which the ranks will use."
+    )
     master_port: int | None = option(
-        most=65535, metavar="PORT", help="Try this port on host 0 [any free one]."
+        most=65535,
+        metavar="PORT",
+        help="Check whether this port can be reached on host 0.",
+        usual="any free one",
     )
     check_timeout: float | None = option(
-        metavar="S", help="Seconds for everything [20; 60 with --full]."
+        metavar="SECONDS", help="End everything after SECONDS.", usual="20; 60 with --full"
     )
     xid_table: str | None = option(
         metavar="FILE",
-        help="With --full: lines of NUMBER critical|warn|ignore for the driver's Xid messages.",
+        help="Judge the driver's Xid messages by FILE, with --full. Its lines are NUMBER and "
+        "critical, warn or ignore.",
     )
     site_checks: str | None = option(
         metavar="DIR",
-        help="With --full: run the executables in DIR of each host; each prints a JSON line.",
+        help="Run the executables in DIR of each host too, with --full. Each prints a line of "
+        "JSON.",
     )
 
 
 class PairOptions(Options, section="Pairs of hosts"):
     """How hosts are measured two by two."""
 
-    pairs: bool = option(help="Measure hosts two by two; find the slow one.")
+    pairs: bool = option(help="Measure the network between hosts, two by two, and find slow hosts.")
     backend: Literal["tcp", "mpi", "nccl", "gloo"] | None = option(
-        help="Measure plain TCP, or ranks of --python: MPI, NCCL on GPU 0, gloo (CPU) [tcp]."
+        help="Measure by plain TCP, or by ranks of --python with MPI, NCCL on GPU 0, or gloo on "
+        "CPUs.",
+        usual="tcp",
     )
-    rounds: str | None = option(metavar="N|all", help="At most N rounds, or all pairs [4].")
+    rounds: str | None = option(
+        metavar="N|all", help="Measure at most N rounds, or all pairs.", usual="4"
+    )
     slow: float | None = option(
-        metavar="SHARE", help="A pair is bad below this share of the usual [0.5]."
+        metavar="SHARE",
+        help="Call a pair slow that reaches less than this share of the usual rate.",
+        usual="0.5",
     )
-    svg: str | None = option(metavar="FILE", help="Write the heat map to FILE.")
+    svg: str | None = option(metavar="FILE", help="Draw the pairs as a heat map in FILE.")
 
 
 class NcclOptions(Options, section="NCCL"):
     """What is asked of NCCL."""
 
-    nccl: bool = option(help="What NCCL will use on every host, and which settings to give.")
+    nccl: bool = option(help="Say what NCCL will use on every host, and which settings to give it.")
     texts: tuple[str, ...] = option(
         "--from",
         metavar="FILE",
-        help="Read a host's ibstatus, rdma link, ip addr, env ... from FILE; may be repeated.",
+        help="Read a host's ibstatus, rdma link, ip addr, env and so on from FILE instead. May be "
+        "repeated.",
     )
-    apply: str | None = option(metavar="FILE", help="Write the advice for --env-file.")
-    log: str | None = option(metavar="FILE", help="Compare with NCCL's INFO lines in FILE.")
+    apply: str | None = option(
+        metavar="FILE", help="Write the settings to FILE, for --env-file of dispatch run."
+    )
+    log: str | None = option(
+        metavar="FILE", help="Compare with what NCCL said in FILE, by its INFO lines."
+    )
 
 
 class FindingOptions(Options, section="Output"):
     """What is shown of it."""
 
-    verbose: bool = option("-v", help="Also show checks that are fine everywhere.")
-    as_json: bool = option("--json", help="The result as one JSON object.")
+    verbose: bool = option("-v", help="Also show checks that are fine on all hosts.")
+    as_json: bool = option("--json", help="Print the result as one JSON object.")
     connect_timeout: float = option(
         "-t",
         section="Connections",
         default=10.0,
-        metavar="S",
-        help="Seconds to reach a host [10].",
+        metavar="SECONDS",
+        help="Give up a host that is not reached within SECONDS, login included.",
+        usual="10",
     )
 
 
 class CheckOptions(
     WhereOptions, ReadingOptions, PairOptions, NcclOptions, FindingOptions, LoginOptions
 ):
-    """Look at all hosts at once and say which are fit for a job, which are not, and why."""
+    """Look at all hosts at once and say which are fit for a job, which are not, and why.
 
-    epilog = """\b
-    Examples:
-      dispatch check -H hostfile train.py
-      dispatch check -H hostfile --full --json
-      dispatch check -H hostfile --pairs --svg map.svg
-      dispatch check -H hostfile --pairs --backend nccl      # or gloo on CPUs, mpi, tcp
-      dispatch check -H hostfile --nccl --apply nccl.env
-      dispatch --env-file nccl.env -H hostfile train.py
-      dispatch check --nccl --from b01.txt --from b02.txt   # ibstatus, ip addr, env ... pasted
-    A run does by itself what costs nothing: --check quick. dispatch --check full does all of this.
-    Exit code: 0 fit (warnings are told); 1 a host is not, or could not be read; 2 usage;
-    125 a host was not reached; 130 Ctrl-C.
+    With SCRIPT it is looked for on every host. dispatch run does by itself what costs nothing, and
+    all of this with --check full.
+    """
+
+    examples = (
+        ("dispatch check -H hostfile train.py", "what costs nothing; seconds"),
+        ("dispatch check -H hostfile --full --json", "GPUs, kernel log, InfiniBand; for a program"),
+        ("dispatch check -H hostfile --pairs --svg map.svg", "find slow links and slow hosts"),
+        ("dispatch check -H hostfile --nccl --apply nccl.env", "settings for --env-file nccl.env"),
+    )
+    brief = (
+        "hostfile", "lists", "excluded", "full", "python", "chdir", "check_timeout", "pairs",
+        "backend", "svg", "nccl", "apply", "verbose", "as_json", "user",
+    )  # fmt: skip
+    epilog = """
+    Exit code: 0 if all hosts are fit, even with warnings. 1: a host is not, or could not be read;
+    2: the command line is wrong, and no host was touched; 125: a host was not reached; 130:
+    Ctrl-C.
     """
 
     words: tuple[str, ...] = argument(metavar="[SCRIPT]")

@@ -20,7 +20,9 @@ class KeptOptions(KeepOptions, section="Connections"):
     """Which connections stay open."""
 
     keep: str | None = option(
-        default="600", metavar="S", help="Close them after S idle seconds [600]."
+        default="600",
+        metavar="SECONDS",
+        help="Close a connection that has been idle for SECONDS.",
     )
     listing: bool = option("--list", help="List the hosts that are connected.")
     closing: bool = option(
@@ -30,16 +32,19 @@ class KeptOptions(KeepOptions, section="Connections"):
 
 
 class ConnectOptions(WhereOptions, KeptOptions, LimitOptions, LoginOptions):
-    """Connect to all hosts, and keep the connections for the commands to come."""
+    """Connect to all hosts, and keep the connections for the commands to come.
 
-    epilog = """\b
-    Examples:
-      dispatch connect -H hostfile          # then all commands are quick, for ten idle minutes
-      dispatch connect --list
-      dispatch connect --close [-w n07]
-    One process of yours in the background has them; it ends when they do. Keys with a
+    One process of yours in the background keeps them, and ends when they are closed. Keys with a
     passphrase must be in an SSH agent.
     """
+
+    examples = (
+        ("dispatch connect -H hostfile", "commands are quick until ten idle minutes have passed"),
+        ("dispatch connect --list", "the hosts that are connected"),
+        ("dispatch connect --close -w n07", "one host less; without -w: all"),
+    )
+    brief = ("hostfile", "lists", "excluded", "keep", "listing", "closing", "connect_timeout",
+             "fanout", "user")  # fmt: skip
 
 
 def connect(options: ConnectOptions) -> int:

@@ -19,31 +19,34 @@ from dispatcher.cli.options.host_options import (
 class CommandOptions(Options, section="Command"):
     """What runs."""
 
-    shell: str | None = option(metavar="TEXT", help="Run TEXT with /bin/sh, instead of COMMAND.")
+    shell: str | None = option(
+        metavar="TEXT", help="Run TEXT with /bin/sh, pipes and all, instead of COMMAND."
+    )
     stdin: bool = option("-I", help="Give every command a copy of standard input.")
-    no_stdin: bool = option("-n", help="Leave standard input alone [the default].")
-    pty: bool = option(help="Run it on a terminal; on a single host, on your own.")
+    no_stdin: bool = option("-n", help="Leave standard input alone, as is the default.")
+    pty: bool = option(help="Run the command on a terminal; on a single host, on your own.")
 
 
 class GatherOptions(Options, section="Output"):
     """What is shown of it."""
 
-    no_label: bool = option("-N", help="Do not label lines.")
-    gather: bool = option("-b", help="Show equal output once, with the hosts folded.")
-    gather_all: bool = option("-B", help="Like -b, and the same for standard error.")
-    diff: bool = option(help="Show how output differs from that of most hosts.")
-    as_json: bool = option("--json", help="One JSON object per host, when it has ended.")
-    timestamps: bool = option("-T", help="Put the time before every line.")
+    no_label: bool = option("-N", help="Show lines without the names of hosts.")
+    gather: bool = option("-b", help="Show equal output once, below all hosts that gave it.")
+    gather_all: bool = option("-B", help="As -b, and standard error as well.")
+    diff: bool = option(help="Show how the output differs from that of most hosts.")
+    as_json: bool = option("--json", help="Print one JSON object per host, when it has ended.")
+    timestamps: bool = option("-T", help="Begin lines with the time at which they arrived.")
     output_dir: str | None = option(
-        "-o", metavar="DIR", help="Keep each host's output in DIR/HOST."
+        "-o", metavar="DIR", help="Keep each host's standard output in DIR/HOST."
     )
     error_dir: str | None = option(
         "-e", metavar="DIR", help="Keep each host's standard error in DIR/HOST."
     )
     screen_overflow: Literal["auto", "drop", "block"] = option(
         default="auto",
-        help="When the reader is paused: leave output out and count it (drop), or block the "
-        "commands [auto: drop if stdout is a terminal or -o and -e keep everything].",
+        help="When whoever reads the output pauses, leave lines out and count them (drop), or let "
+        "the commands wait (block). auto: drop if standard output is a terminal or -o and -e keep "
+        "everything, else block.",
     )
     quiet: bool = option("-q", help="Show no progress on a terminal.")
     verbose: bool = verbose_option()
@@ -54,11 +57,13 @@ class ResultOptions(Options, section="Results"):
 
     max_code: bool = option("-S", help="Exit with the largest exit code of all hosts.")
     events: str | None = option(
-        metavar="FILE", help="Write every event to a new FILE, as JSON lines."
+        metavar="FILE", help="Write every event to FILE, which must be new, as JSON lines."
     )
-    failed_to: str | None = option(metavar="FILE", help="Write the failed hosts, as a hostfile.")
+    failed_to: str | None = option(
+        metavar="FILE", help="Write the hosts that failed to FILE, as a hostfile."
+    )
     retry_failed: str | None = option(
-        metavar="FILE", help="Run only on the hosts in FILE, and update it."
+        metavar="FILE", help="Run only on the hosts in FILE, and leave there those that fail again."
     )
 
 
@@ -73,18 +78,27 @@ class ExecOptions(
     KeepOptions,
     LoginOptions,
 ):
-    """Run COMMAND once on every host, exactly as given, and show its lines labelled.
+    """Run COMMAND once on every host, as it stands, and show its lines with the hosts' names.
 
-    No Python is needed there. Ctrl-C, a time limit or the end of dispatch end it on all hosts.
+    The hosts need no Python. Ctrl-C, a time limit or the end of dispatch end the command on all
+    hosts.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch exec -H hostfile -- nvidia-smi -L
-      dispatch exec -w 'n[01-16]' -x n07 --shell 'dmesg | grep -i xid | tail -1'
-      dispatch exec -w @gpu --serial 4 --stop-after 1 -- systemctl restart munge
-    Exit code: 0 when every command exited 0; 1 a command failed; 2 usage; 124 a time limit;
-    125 a host failed; 130 Ctrl-C. With -S the largest exit code of all hosts.
+    examples = (
+        ("dispatch exec -H hostfile -- nvidia-smi -L", "a command and its arguments"),
+        ("dispatch exec -w 'n[01-16]' -x n07 --shell 'dmesg | tail -1'", "text for a shell"),
+        ("dispatch exec -H hostfile -b uname -r", "hosts with the same answer together"),
+        ("dispatch exec -w @gpu --serial 4 --stop-after 1 -- systemctl restart munge", "in turn"),
+    )
+    brief = (
+        "hostfile", "lists", "excluded", "shell", "stdin", "sudo", "connect_timeout",
+        "command_timeout", "fanout", "serial", "gather", "diff", "as_json", "max_code",
+        "failed_to",
+    )  # fmt: skip
+    epilog = """
+    Exit code: 0 if every command exited with 0. 1: a command failed; with -S the largest exit code
+    of all hosts; 2: the command line is wrong, and no host was touched; 124: a time limit; 125: a
+    host failed; 130: Ctrl-C.
     """
 
     words: tuple[str, ...] = argument(last=True, metavar="[--] COMMAND [ARGS]...")

@@ -23,28 +23,31 @@ _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class GetOptions(CopyOptions, section="Files"):
-    """Copy files and trees REMOTE of every host to DIR/HOST/.
+    """Copy files and folders REMOTE from every host to DIR/HOST/ here.
 
-    Names are exact; nothing is expanded there but ~ at the start, the home folder. What a
-    host sends cannot leave its folder. A file whose size and time are equal here is not
-    fetched; an interrupted copy goes on where it stopped.
+    Names are taken to the letter; only a ~ at the start means the home folder there. What a host
+    sends cannot leave its folder. A file whose size and time are the same here is not fetched, and
+    an interrupted copy goes on where it stopped.
 
-    {host} in a name is the host's, {rank} each rank of the host in turn, as slots in the
-    hostfile give them. Where DIR has one of them it is the whole name of the folder.
+    {host} in a name stands for the host's name, and {rank} for each rank of the host in turn, as
+    the slots in the hostfile give them. A DIR with one of them is the whole name of the folder.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch get -H hostfile /var/log/syslog logs      logs/n01/syslog, logs/n02/syslog ...
-      dispatch get -w 'n[01-16]' '/data/{host}/out' .
-      dispatch get -w 'n[01-16]' '~/out' outs            quoted, it is the home of each host
-      dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'
-    Exit code: as dispatch exec.
-    """
+    examples = (
+        ("dispatch get -H hostfile /var/log/syslog logs", "logs/n01/syslog, logs/n02/syslog, ..."),
+        ("dispatch get -w 'n[01-16]' '/data/{host}/out' .", "a folder with another name per host"),
+        ("dispatch get -w 'n[01-16]' '~/out' outs", "quoted, ~ is your home on each host"),
+        ("dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'", "a file of each rank"),
+    )
+    brief = (
+        "hostfile", "lists", "excluded", "connect_timeout", "deadline", "fanout", "checksum",
+        "no_resume", "max_size", "keep", "user",
+    )  # fmt: skip
+    epilog = "Exit code: as for dispatch exec."
 
     paths: tuple[str, ...] = argument(metavar="REMOTE... DIR")
     max_size: str = option(
-        default="16G", metavar="N[K|M|G]", help="At most N bytes from each host [16G]."
+        default="16G", metavar="N[K|M|G]", help="Take at most N bytes from each host."
     )
     verbose: bool = verbose_option()
 

@@ -30,34 +30,38 @@ from dispatcher.transfer.put_files import Group, Sending, Sources
 
 
 class PutOptions(CopyOptions, section="Files"):
-    """Copy files and trees SRC to DEST on every host.
+    """Copy files and folders SOURCE from here to DEST on every host.
 
-    DEST is a folder if it ends in /, is one there, or there are several SRC; ~ at its start
-    is the home folder there, if quoted. A file
-    is renamed into its place when all of it is there and compared by SHA-256; modes and
-    times are kept. A file whose size and time are equal there is not sent. An
-    interrupted copy goes on where it stopped; what it left is removed after a week.
+    DEST is a folder if it ends in /, if there is such a folder, or if there are several SOURCEs. A
+    quoted ~ at its start is your home folder there. A file gets its name when all of it has
+    arrived and its SHA-256 was compared; modes and times are kept. A file whose size and time are
+    the same there is not sent. An interrupted copy goes on where it stopped; what it has left is
+    removed after a week.
 
-    {host} in a name is the host's; {rank} is each rank of the host in turn, as slots in the
-    hostfile give them: in SRC that many files, in DEST a place for each rank's.
+    {host} in a name stands for the host's name, and {rank} for each rank of the host in turn, as
+    the slots in the hostfile give them: in SOURCE for so many files, in DEST for a place of each.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch put -H hostfile train.py conf /opt/job/
-      dispatch put -w 'n[01-16]' node.conf /etc/site.conf
-      dispatch put -w 'n[01-16]' shard.tar '/data/{host}/'
-      dispatch put -H hostfile 'shard-{rank}.bin' /data/       each rank's, on its own host
-    Exit code: as dispatch exec.
-    """
+    examples = (
+        ("dispatch put -H hostfile train.py conf /opt/job/", "a file and a folder"),
+        ("dispatch put -w 'n[01-16]' node.conf /etc/site.conf", "under another name"),
+        ("dispatch put -w 'n[01-16]' shard.tar '/data/{host}/'", "into another folder per host"),
+        ("dispatch put -H hostfile 'shard-{rank}.bin' /data/", "each rank's file, on its host"),
+    )
+    brief = (
+        "hostfile", "lists", "excluded", "connect_timeout", "deadline", "fanout", "serial",
+        "checksum", "no_resume", "branches", "keep", "user",
+    )  # fmt: skip
+    epilog = "Exit code: as for dispatch exec."
 
-    paths: tuple[str, ...] = argument(metavar="SRC... DEST")
+    paths: tuple[str, ...] = argument(metavar="SOURCE... DEST")
     branches: str | None = option(
         "--fanout-tree",
         metavar="[=K]",
         bare="",
-        help="Let hosts pass the files on to others, in K branches [8]; automatic for 64 hosts "
-        "and 8 GiB or more.",
+        help="Send the files from here to K hosts only, 8 if you give no number, which pass them "
+        "on to the others.",
+        usual="only for 64 hosts and 8 GiB or more",
     )
     verbose: bool = verbose_option()
 

@@ -44,9 +44,9 @@ from dispatcher.transfer.host_copy import HostCopy
 class FileOptions(Options, section="Files"):
     """How files are compared and left."""
 
-    checksum: bool = option(help="Compare files by SHA-256, not by size and time.")
+    checksum: bool = option(help="Compare files by their SHA-256, not by size and time.")
     no_resume: bool = option(
-        help="Do not go on with an interrupted copy, and keep nothing for a later one."
+        help="Begin an interrupted copy anew, and keep nothing of this one for a later one."
     )
 
 

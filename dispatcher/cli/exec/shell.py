@@ -57,26 +57,40 @@ from dispatcher.plan.hosts.hostfile import parse_inline
 class GatherOptions(Options, section="Output"):
     """How output is shown."""
 
-    no_gather: bool = option(help="Show lines as they come [default: equal output once].")
+    no_gather: bool = option(
+        help="Show lines as they come.", usual="equal output once, when the command has ended"
+    )
     verbose: bool = verbose_option()
 
 
 class ShellOptions(
     WhereOptions, SudoOptions, LimitOptions, GatherOptions, KeepOptions, LoginOptions
 ):
-    """Run commands on all hosts, one after the other; the first connects, the next need not.
+    """Run commands on all hosts, one after the other, as you type them.
 
-    The exit code is that of the last command.
-    """
+    The first command connects to the hosts, and the connections stay for the next. The exit code
+    is that of the last command.
 
-    epilog = """\b
+    \b
     At the prompt:
-      uptime            a command for the hosts, as shell text; Ctrl-C ends it, not the shell
+      uptime            a command for the hosts, as shell text; Ctrl-C ends it
       !ls               a command of this machine
       +n05  -n07        more hosts, fewer hosts
-      @gpu  =n[1-4]     only these; =all those of the start
-      ?  :no-gather  :gather  quit
+      @gpu  =n[1-4]     only these hosts;  =all  all those of the start
+      ?                 which hosts these are, and what can be typed
+      :no-gather  :gather    show lines as they come, or equal output once
+      quit              the end; Ctrl-D too
     """
+
+    examples = (
+        ("dispatch shell -H hostfile", "all hosts of the file"),
+        ("dispatch shell -w @gpu --sudo", "as root; you are asked for one password"),
+        ("echo uptime | dispatch shell -w 'n[1-4]'", "commands from a file or a pipe"),
+    )
+    brief = (
+        "hostfile", "lists", "excluded", "sudo", "connect_timeout", "command_timeout", "fanout",
+        "serial", "no_gather", "keep", "user",
+    )  # fmt: skip
 
 
 HELP = (__doc__ or "").partition("::\n\n")[2].rstrip()

@@ -21,26 +21,28 @@ from dispatcher.model.errors import UsageError
 
 
 class AttachOptions(LineOptions):
-    """Show a job's output from now on and its verdict; exits with the job's exit code.
+    """Show the output of a job from now on, and its verdict.
 
-    JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs.
-    Ctrl-C detaches, exit code 130: it never ends the job, which goes on, as it does when this
-    terminal is closed; any number may be attached. A paused terminal does not hold the job back:
-    what it missed is counted, and is in the files.
+    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
+    need not name it. The exit code is the job's.
+
+    Ctrl-C detaches, with exit code 130. It never ends the job, nor does closing this terminal, and
+    any number of people may be attached. A terminal that pauses does not hold the job back: what
+    it misses is counted, and is in the files.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch attach                              the only job that runs
-      dispatch attach latest --from-start --fold   all it has written, equal lines once
-      dispatch attach k3f9x2 --only-ranks 0 --label host
-    """
+    examples = (
+        ("dispatch attach", "the only job that runs"),
+        ("dispatch attach latest --from-start --fold", "all it has written, equal lines once"),
+        ("dispatch attach k3f9x2 --only-ranks 0 --label host", "one rank of the job k3f9x2"),
+    )
 
     job: str | None = argument()
-    from_start: bool = option(help="First what the ranks have written so far.")
-    quiet: bool = option("-q", help="No output; only notes and the verdict.")
+    from_start: bool = option(help="Begin with what the ranks have written so far.")
+    quiet: bool = option("-q", help="Show no output, only notes and the verdict.")
     stop_on_interrupt: bool = option(
-        help="Ctrl-C ends the job as dispatch stop does, a second one kills it, a third detaches."
+        help="Let Ctrl-C end the job, as dispatch stop does. A second one kills it, a third one "
+        "detaches."
     )
 
 
@@ -94,20 +96,23 @@ def _ended(watch: Watch, from_start: bool) -> int:
 
 
 class StopOptions(Options):
-    """End a job: TERM, its grace, KILL; waits for the end and shows the verdict.
+    """End a job, wait until it has ended, and show the verdict.
 
-    JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs.
-    Exit code: 0 once it has ended; Ctrl-C leaves it ending.
+    Its ranks get TERM, then time to end by themselves (--grace of the run), then KILL.
+
+    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
+    need not name it. Ctrl-C does not wait any longer; the job ends all the same.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch stop              the only job that runs
-      dispatch stop latest --now
-    """
+    examples = (
+        ("dispatch stop", "the only job that runs"),
+        ("dispatch stop k3f9x2", "the job whose id has this part"),
+        ("dispatch stop latest --now", "kill at once"),
+    )
+    epilog = "Exit code: 0 when the job has ended, 130 after Ctrl-C."
 
     job: str | None = argument()
-    now: bool = option(help="Kill at once, as a second Ctrl-C.")
+    now: bool = option(help="Kill the ranks at once, as a second Ctrl-C does.")
 
 
 def stop(options: StopOptions) -> int:

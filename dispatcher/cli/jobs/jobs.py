@@ -23,20 +23,22 @@ RECENT = 7 * 86400
 class JobsOptions(Options):
     """List your jobs on this machine, running and recently ended, the newest last.
 
-    STATE is what it is doing: connecting, starting, running, stopping (its ranks are being
-    ended), restarting (they start again soon), paused (its launcher is, by Ctrl-Z); or ended.
-    A job is dead if its launcher was killed: it has no verdict, and dispatch kill
-    ends what it may have left.
+    STATE says what a job is doing: connecting, starting, running, stopping (its ranks are being
+    ended), restarting (they will start again soon), paused (its launcher is, by Ctrl-Z), or
+    ended. A job is dead if its launcher was killed: it has no verdict, and dispatch kill ends what
+    it may have left on its hosts.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch jobs
-      dispatch jobs -a --json | jq -r '.[] | select(.state == "dead").id'
-    """
+    examples = (
+        ("dispatch jobs", "jobs in the background, of the last 7 days"),
+        ("dispatch jobs -a", "all that are on record"),
+        ("dispatch jobs -a --json | jq -r '.[] | select(.state == \"dead\").id'", "for programs"),
+    )
 
-    everything: bool = option("-a", "--all", help="Also runs of the foreground, and older ones.")
-    as_json: bool = option("--json", help="As a JSON list.")
+    everything: bool = option(
+        "-a", "--all", help="List runs of the foreground too, and older ones."
+    )
+    as_json: bool = option("--json", help="Print a JSON list.")
 
 
 def jobs(options: JobsOptions) -> int:

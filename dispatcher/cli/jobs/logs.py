@@ -15,21 +15,21 @@ LOOK = 0.2
 
 
 class LogsOptions(Options):
-    """Show what a job's ranks have written: rank by rank, then, with -f, as it comes.
+    """Show what the ranks of a job have written so far, one rank after the other.
 
-    JOB is the start of an id of dispatch jobs, or latest; not needed if only one is known.
-    With --log-merge lines are in the order in which they came.
+    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job is known you
+    need not name it. Lines of a job with --log-merge come in the order in which they were written.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch logs latest | less
-      dispatch logs k3f9x2 -f --rank 0
-    """
+    examples = (
+        ("dispatch logs latest | less", "all ranks"),
+        ("dispatch logs k3f9x2 --rank 0", "one rank, without labels"),
+        ("dispatch logs -f", "what there is, then what comes"),
+    )
 
     job: str | None = argument()
-    follow: bool = option("-f", help="Go on until the job ends.")
-    rank: str | None = option(metavar="N", help="Only rank N, without labels.")
+    follow: bool = option("-f", help="Go on with what comes, until the job ends.")
+    rank: str | None = option(metavar="N", help="Show rank N alone, without labels.")
 
 
 def logs(options: LogsOptions) -> int:

@@ -85,13 +85,20 @@ SLACK = 10.0
 
 
 class StacksOptions(Options):
-    """Say where in its program each rank of a job is; ranks in the same place together.
+    """Show where in its program each rank of a job is, ranks in the same place together.
 
-    JOB is the start of an id of dispatch jobs -a, or latest; not needed if only one runs: in
-    the background, or in front of you in another shell. All hosts look at once, by py-spy where
-    there is one, else by what a Python rank of a job with --hang-timeout says itself, else by
-    /proc. Nothing is ended. The whole stacks go to a file beside the job's logs.
+    JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
+    the background or in another terminal, you need not name it.
+
+    All hosts look at once: with py-spy where it is installed, else by what a Python rank of a job
+    with --hang-timeout tells itself, else in /proc. Nothing is ended. The whole stacks are written
+    to a file beside the job's logs.
     """
+
+    examples = (
+        ("dispatch stacks", "the only job that runs"),
+        ("dispatch stacks latest", "the job that was started last"),
+    )
 
     job: str | None = argument()
 

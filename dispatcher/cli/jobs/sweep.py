@@ -45,22 +45,21 @@ def tell(seen: Look, say: Callable[[str], None]) -> int:
 
 
 class SweepOptions(WhereOptions, LoginOptions):
-    """List what is left on the hosts of your runs whose launcher is gone.
+    """List what runs of yours have left on the hosts, if their launcher is gone.
 
-    Processes are found by the run id in their environment, never by a name; an agent's private
-    folder in /tmp by the run id in its name. Only your own are looked at. What runs that were
-    started on another machine left is listed, but killed only if you give its RUN_ID.
+    Processes are found by the run id in their environment, never by a name, and an agent's private
+    folder in /tmp by the run id in its name. Only your own are looked at. What a run that was
+    started on another machine has left is listed, but killed only if you give its RUN_ID.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch sweep -H hostfile
-      dispatch sweep -w 'n[01-16]' --kill
-      dispatch sweep 20260131-142501-k3f9x2 -H hostfile --kill
-    """
+    examples = (
+        ("dispatch sweep -H hostfile", "list, and touch nothing"),
+        ("dispatch sweep -w 'n[01-16]' --kill", "end it and remove it"),
+        ("dispatch sweep 20260131-142501-k3f9x2 -H hostfile --kill", "what one run has left"),
+    )
 
     run_id: str | None = argument(metavar="[RUN_ID]")
-    kills: bool = option("--kill", help="Kill and remove what is listed as left over.")
+    kills: bool = option("--kill", help="Kill and remove what is left over.")
 
 
 def sweep(options: SweepOptions) -> int:
@@ -106,19 +105,20 @@ def sweep(options: SweepOptions) -> int:
 class KillOptions(Options):
     """Kill every process of a job on all its hosts, and its launcher if that stays.
 
-    Works for a job whose launcher was killed, and removes what its agents left in /tmp. Processes
-    are found by the job's run id in their environment, never by a name; only your own are
-    touched. dispatch stop is gentler.
+    It works for a job whose launcher was killed, and removes what the agents left in /tmp.
+    Processes are found by the job's run id in their environment, never by a name, and only your
+    own are touched. dispatch stop is gentler.
+
+    JOB is the beginning of an id that dispatch jobs lists, or latest.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch kill k3f9x2
-      dispatch kill --all
-    """
+    examples = (
+        ("dispatch kill k3f9x2", "the job whose id has this part"),
+        ("dispatch kill --all", "all that run here, and dead ones"),
+    )
 
     job: str | None = argument()
-    everything: bool = option("--all", help="All jobs that run here, and dead ones.")
+    everything: bool = option("--all", help="Kill all jobs that run here, and dead ones.")
 
 
 def kill(options: KillOptions) -> int:

@@ -29,17 +29,25 @@ Shown = Callable[[Snapshot | None], bool]
 class TopOptions(Options):
     """Show what each rank of a job does: state, CPU, memory, GPU, last line, silence.
 
-    JOB is the start of an id of dispatch jobs, or latest; not needed if only one runs. From now
-    on its hosts take samples, also when you have left: q, Ctrl-C. Where standard output is
-    not a terminal the table is printed once.
+    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
+    need not name it. The key q or Ctrl-C leaves the table; the job goes on, and its hosts go on
+    measuring. Where standard output is not a terminal the table is printed once.
     """
+
+    examples = (
+        ("dispatch top", "the only job that runs"),
+        ("dispatch top latest --sample 0.5", "twice a second"),
+        ("dispatch top k3f9x2 | cat", "the table once"),
+    )
 
     job: str | None = argument()
     sample: float = option(
-        metavar="S",
+        metavar="SECONDS",
         type=click.FloatRange(LEAST_EVERY, 3600),
         default=2.0,
-        help="Seconds between two samples [2]; a job that samples more often goes on with that.",
+        help=f"Measure every SECONDS, from {LEAST_EVERY:g} to 3600. A job that measures more often "
+        "goes on with that.",
+        usual="2",
     )
 
 

@@ -18,6 +18,8 @@ takes the option away.
 
 A function takes the smallest class that has what it needs; a misspelt option is an error of mypy.
 What a text means that is no number is said where it is used.
+
+A help text begins with a sentence that says enough by itself: ``-h`` shows that one alone.
 """
 
 from __future__ import annotations
@@ -48,6 +50,24 @@ class Option(click.Option):
 
     section = "Other"  #: the title that ``--help`` shows it below
     bare: str | None = None  #: the value that it stands for where none is given
+    usual: str | None = None  #: what ``--help`` calls its default
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Names and help text, with the default at its end; None if it is not shown."""
+        record = super().get_help_record(ctx)
+        if record is None:
+            return None
+        return record[0].replace(" [=", "[="), self.told(self.help or "")
+
+    def told(self, text: str) -> str:
+        """``text`` and what the default is."""
+        return text if self.usual is None else f"{text} [default: {self.usual}]"
+
+
+class Command(click.Command):
+    """A command as click has it, and the class that says what it takes."""
+
+    kind: type[Options]
 
 
 class _Seconds(click.ParamType):  # type: ignore[type-arg]
@@ -90,6 +110,7 @@ class Declared:
         self.settings = settings
         self.section: str | None = None
         self.bare: str | None = None
+        self.usual: str | None = None
         self.is_last = False
         self.most: int | None = None
         self.note = ""  # the annotation; evaluated, a hundred would take 3 ms of every start
@@ -114,6 +135,7 @@ class Declared:
             names.insert(-1, "--" + name.replace("_", "-"))
         made = Option(names, **settings)
         made.section, made.bare = self.section or Option.section, self.bare
+        made.usual = self.usual
         return made
 
 
@@ -122,19 +144,22 @@ def option(
     help: str,
     default: Any = None,
     bare: str | None = None,
+    usual: str | None = None,
     section: str | None = None,
     most: int | None = None,
     **settings: Any,
 ) -> Any:
     """A field that is an option. names: ``-x``, ``--long``; without a long one the field's own.
 
-    bare: the value that it stands for where none is given. section: another than the class's.
+    bare: the value that it stands for where none is given. usual: what ``--help`` calls the
+    default; the default itself, if that is a word. section: another than the class's.
     most: the largest number that it takes, for an ``int``.
     settings: metavar, envvar and what else click takes.
     """
     settings["help"] = help
     declared = Declared(names, default, settings)
     declared.bare, declared.section, declared.most = bare, section, most
+    declared.usual = usual if usual is not None or not isinstance(default, str) else default
     return declared
 
 
@@ -160,6 +185,10 @@ class Options:
 
     #: what ``--help`` says at the end
     epilog = ""
+    #: lines to paste, and what each does
+    examples: ClassVar[tuple[tuple[str, str], ...]] = ()
+    #: the fields that ``-h`` shows, in this order; none named: all
+    brief: ClassVar[tuple[str, ...]] = ()
     #: field -> what the class itself declares, None for a plain value
     _own: ClassVar[dict[str, Declared | None]] = {}
 

@@ -33,7 +33,7 @@ TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
 
 def verbose_option() -> Any:
     """``-v``, for whoever shows many lines of notes."""
-    return option("-v", help="Show every step on standard error.")
+    return option("-v", help="Say every step on standard error.")
 
 
 class HostOptions(Options, section="Hosts"):
@@ -42,14 +42,15 @@ class HostOptions(Options, section="Hosts"):
     hostfile: str | None = option(
         "-H",
         metavar="FILE|LIST|-",
-        help="A hostfile in any dialect, a list of hosts, or - for standard input [default: the "
-        "hosts of the batch job we are in].",
+        help="Take the hosts from FILE. It may be a hostfile of any launcher or a list of hosts, "
+        "and - stands for standard input.",
+        usual="those of the batch job that you are in",
     )
     lists: tuple[str, ...] = option(
         "-w",
         "--hosts",
         metavar="LIST",
-        help="A list of hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'; may be repeated.",
+        help="Take these hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'. May be repeated.",
     )
 
 
@@ -60,37 +61,42 @@ class WhereOptions(HostOptions, section="Hosts"):
         "-x",
         "--exclude",
         metavar="LIST|^FILE",
-        help="Leave these hosts out; may be repeated. (In dispatch run, -x exports a variable, as "
-        "mpirun's does.)",
+        help="Leave these hosts out. May be repeated. (In dispatch run, -x exports a variable, as "
+        "it does in mpirun.)",
     )
 
 
 class LoginOptions(Options, section="Connections"):
     """How a host is reached."""
 
-    user: str | None = option("-l", metavar="NAME", help="Log in as NAME on hosts without a user.")
+    user: str | None = option(
+        "-l", metavar="NAME", help="Log in as NAME on hosts that come without a user name."
+    )
     ssh_port: int | None = option(
-        "-p", most=65535, metavar="PORT", help="Port of sshd on hosts without a port."
+        "-p", most=65535, metavar="PORT", help="Log in at this port on hosts that come without one."
     )
     ssh_config: str | None = option(
         "-F",
         metavar="FILE",
         envvar="DISPATCH_SSH_CONFIG",
-        help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config.",
+        help="Read FILE instead of ~/.ssh/config and /etc/ssh/ssh_config. The variable "
+        "DISPATCH_SSH_CONFIG does the same.",
     )
     transport: Literal["auto", "paramiko", "ssh", "slurm"] = option(
         default="auto",
-        help="auto: SSH in this process, and no SSH for localhost. paramiko: SSH for localhost "
-        "too. ssh: the system's ssh. slurm: one srun step per host.",
+        help="Choose how hosts are reached. auto: by SSH in this process, and localhost without "
+        "SSH; paramiko: by SSH in this process, localhost too; ssh: by the ssh command of this "
+        "machine; slurm: by one srun step per host.",
     )
     rsh: str | None = option(
-        metavar="CMD",
-        help="Reach hosts with a command of your own: 'kubectl exec -i {host} --', "
+        metavar="COMMAND",
+        help="Reach hosts by a command of your own, such as 'kubectl exec -i {host} --' or "
         "'ssh -J gate {host}'.",
     )
     host_keys: Literal["strict", "accept-new"] | None = option(
-        help="Refuse unknown host keys, or add them to known_hosts [default: as ssh_config says, "
-        "else strict]."
+        help="Refuse hosts whose key is not in known_hosts (strict), or add their keys to it "
+        "(accept-new).",
+        usual="as ssh_config says, else strict",
     )
 
 
@@ -98,10 +104,10 @@ class KeepOptions(Options, section="Connections"):
     """For commands that use and leave open connections."""
 
     keep: str | None = option(
-        metavar="[=S]",
+        metavar="[=SECONDS]",
         bare="600",
-        help="Keep the connections open until they have been idle for S seconds [600]; see "
-        "dispatch connect.",
+        help="Keep the connections for later commands until they have been idle for SECONDS, 600 "
+        "if you give no number. See dispatch connect.",
     )
 
 
@@ -112,32 +118,49 @@ class TreeOptions(Options, section="Connections"):
     fanout_tree: str | None = option(
         metavar="[=K]",
         bare="auto",
-        help="Reach hosts through other hosts: each connects to at most K more by its own ssh [the "
-        "least K for two levels].",
+        help="Reach hosts through other hosts: each connects to at most K more by its own ssh. "
+        "Without K it is the least that makes do with two levels.",
     )
 
 
 class LimitOptions(Options, section="Limits"):
     """How long a command may take on a host, and on how many at once."""
 
-    connect_timeout: float | None = option("-t", metavar="S", help="Seconds to reach a host [10].")
-    command_timeout: float | None = option(
-        "-u", metavar="S", help="Seconds a command may run [no limit]."
+    connect_timeout: float | None = option(
+        "-t",
+        metavar="SECONDS",
+        help="Give up a host that is not reached within SECONDS, login included.",
+        usual="10",
     )
-    deadline: float | None = option(metavar="S", help="Seconds for everything together [no limit].")
+    command_timeout: float | None = option(
+        "-u",
+        metavar="SECONDS",
+        help="End the command on a host after SECONDS.",
+        usual="no limit",
+    )
+    deadline: float | None = option(
+        metavar="SECONDS", help="End everything after SECONDS.", usual="no limit"
+    )
     grace: float | None = option(
-        metavar="S", help="Seconds between one signal and the next, harder one [5]."
+        metavar="SECONDS",
+        help="Wait SECONDS after one signal before the next, harder one.",
+        usual="5",
     )
     server_alive_interval: float | None = option(
-        metavar="S",
-        help="Ask a host that was silent for S seconds whether it is alive; after three questions "
-        "without an answer it is lost [as ServerAliveInterval, else 15; 0: never ask].",
+        metavar="SECONDS",
+        help="Ask a host that was silent for SECONDS whether it is alive; after three questions "
+        "without an answer it is lost. 0: never ask.",
+        usual="ServerAliveInterval of ssh_config, else 15",
     )
-    fanout: int | None = option("-f", metavar="N", help="Connect to at most N hosts at once [64].")
+    fanout: int | None = option(
+        "-f", metavar="N", help="Connect to at most N hosts at once.", usual="64"
+    )
     serial: int | None = option(
-        metavar="N", help="Rolling execution: run on at most N hosts at once [all]."
+        metavar="N", help="Run on at most N hosts at once, a rolling execution.", usual="all hosts"
     )
-    stop_after: int | None = option(metavar="K", help="Start no more hosts after K have failed.")
+    stop_after: int | None = option(
+        metavar="K", help="Start no more hosts after K of them have failed.", usual="never"
+    )
 
 
 class SudoOptions(Options, section="Command"):
@@ -145,9 +168,13 @@ class SudoOptions(Options, section="Command"):
 
     user: str | None = None
     sudo: str | None = option(
-        metavar="[=USER]", bare="root", help="Run it with sudo; asks for one password."
+        metavar="[=USER]",
+        bare="root",
+        help="Run it by sudo as USER, or as root. You are asked for one password, for all hosts.",
     )
-    ask_sudo_password: bool = option(help="Ask for the password at once, not when a host wants it.")
+    ask_sudo_password: bool = option(
+        help="Ask for the password of sudo at the start, not when a host wants it."
+    )
 
 
 def hosts_typed() -> bool:
@@ -189,8 +216,9 @@ def find_hosts(
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
     reached = options if isinstance(options, LoginOptions) else LoginOptions()
+    excluded = _excluded(options.excluded)
     hosts = target_hosts(
-        lists, _excluded(options.excluded), *login(reached),
+        lists, excluded, *login(reached),
         option=value_origin("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
     )  # fmt: skip
     if isinstance(options, LoginOptions):

@@ -47,7 +47,7 @@ def option() -> click.Option:
         is_eager=True,
         expose_value=False,
         callback=_fill,
-        help="Defaults of this name in dispatch.toml; see dispatch config.",
+        help="Take the defaults of this name in dispatch.toml. See dispatch config --help.",
     )
 
 

@@ -28,18 +28,24 @@ class LineOptions(Options, section="Output"):
     """Which lines of ranks are shown, and how."""
 
     label: Literal["rank", "host", "none"] = option(
-        default="rank", help="Label lines with [rank], with [host:local rank], or not at all."
+        default="rank",
+        help="Begin lines with [rank], with [host:local rank], or with no label at all.",
     )
-    timestamps: bool = option(help="Put the time of arrival before each line.")
-    only_ranks: str | None = option(metavar="LIST", help="Show only these ranks: 0,3-5, or none.")
-    rank0: bool = option(help="Show only rank 0.")
-    fold: bool = option(help="Show equal lines of many ranks once: [0-63] ...")
+    timestamps: bool = option(help="Begin lines with the time at which they arrived.")
+    only_ranks: str | None = option(
+        metavar="LIST", help="Show only the lines of these ranks: 0,3-5, or none."
+    )
+    rank0: bool = option(help="Show only the lines of rank 0.")
+    fold: bool = option(help="Show equal lines of many ranks once, as [0-63] and the line.")
     fold_numbers: bool = option(help="Also fold lines that differ only in numbers.")
-    grep: str | None = option(metavar="RE", help="Show only lines that match RE.")
+    grep: str | None = option(
+        metavar="REGEX", help="Show only lines that match REGEX, a regular expression."
+    )
     partial_after: float | None = option(
-        metavar="S",
-        help="Show an unfinished line, such as a prompt or a progress bar, after S seconds and "
-        "then every S seconds; 0: never [30; on a terminal 0.2, and bars in the footer].",
+        metavar="SECONDS",
+        help="Show an unfinished line, such as a prompt or a progress bar, after SECONDS and again "
+        "every SECONDS. 0: never.",
+        usual="30; on a terminal 0.2, with progress bars in the footer",
     )
 
 
@@ -48,34 +54,42 @@ class ScreenOptions(Options, section="Output"):
 
     screen_overflow: Literal["auto", "drop", "block"] = option(
         default="auto",
-        help="When the reader is paused: leave output out and count it (drop), or block the ranks "
-        "[auto: drop if stdout is a terminal or --log-dir keeps everything].",
+        help="When whoever reads the output pauses, leave lines out and count them (drop), or let "
+        "the ranks wait (block). auto: drop if standard output is a terminal or --log-dir keeps "
+        "everything, else block.",
     )
-    quiet: bool = option("-q", help="Show only the ranks and the verdict.")
+    quiet: bool = option("-q", help="Show only what the ranks write, and the verdict.")
     verbose: bool = verbose_option()
 
 
 class MonitoringOptions(Options, section="Monitoring"):
     """Who looks at the ranks."""
 
-    watch: bool = option(help="A live table of all ranks on the whole screen; q: lines.")
+    watch: bool = option(
+        help="Show a live table of all ranks. It takes the whole screen; the key q goes back to "
+        "lines."
+    )
     stall_after: float | None = option(
-        metavar="S", help="Name ranks that have written nothing for S seconds."
+        metavar="SECONDS",
+        help="Name the ranks that have written nothing for SECONDS.",
+        usual="never",
     )
     step_line: str | None = option(
-        metavar="RE",
-        help="A line that each rank writes once per step; the first group, if any, is the seconds "
-        "of the rank's own part. Ranks slower than the others are named, by --watch and at the "
-        "end.",
+        metavar="REGEX",
+        help="Name the ranks that are slower than the others, by a line that each writes once per "
+        "step. If REGEX has a group, it is the seconds of the rank's own part. --watch shows the "
+        "slow ranks while they run, the verdict at the end.",
     )
     sample: float | None = option(
-        metavar="S",
-        help="Measure CPU, memory and GPU use of the ranks every S seconds, for the journal, "
-        "--watch and --metrics; name outliers [2 with --watch, 5 with --metrics, else never].",
+        metavar="SECONDS",
+        help="Measure CPU, memory and GPU use of the ranks every SECONDS, for the journal, --watch "
+        "and --metrics, and name ranks that are far from the others.",
+        usual="2 with --watch, 5 with --metrics, else never",
     )
     metrics: str | None = option(
         metavar="PATH",
-        help="Keep a file for Prometheus with what each rank does; unix:PATH: answer at a socket.",
+        help="Keep a file for Prometheus that says what each rank does. unix:PATH: answer at a "
+        "socket instead.",
     )
 
 
@@ -83,17 +97,22 @@ class LogOptions(Options, section="Log files"):
     """What is kept in files."""
 
     log_dir: str | None = option(
-        metavar="DIR", help="Keep a file per rank, the journal and the report in DIR."
+        metavar="DIR",
+        help="Keep logs in DIR. There is a file per rank, the journal of the run, and its report.",
     )
-    log_merge: bool = option(help="One file, merged.log, not one per rank.")
+    log_merge: bool = option(help="Keep one file, merged.log, not one per rank.")
     log_size: str | None = option(
-        metavar="SIZE", help="Begin a new file every SIZE bytes (64M, 1G)."
+        metavar="SIZE",
+        help="Begin a new file every SIZE bytes: 64M, 1G.",
+        usual="one file, however large",
     )
-    log_keep: str | None = option(metavar="N", help="With --log-size: keep the last N full files.")
+    log_keep: str | None = option(
+        metavar="N", help="Keep only the last N full files, with --log-size.", usual="all"
+    )
     log_overflow: Literal["block", "spool", "drop"] = option(
         default="block",
-        help="When the disk is slow: block the ranks, spool up to 4 GiB in TMPDIR, or drop output "
-        "and mark where.",
+        help="When the disk is slow, let the ranks wait (block), put up to 4 GiB aside in TMPDIR "
+        "(spool), or leave output out and mark where (drop).",
     )
 
 

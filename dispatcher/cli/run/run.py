@@ -18,67 +18,74 @@ class FilterOptions(Options, section="Hosts"):
 
     include: str | None = option(
         metavar="SPEC",
-        help="Use only these hosts and slots: host@host:0,2 (DeepSpeed's syntax).",
+        help="Use only these hosts and slots, written as for deepspeed: n1@n2:0,2.",
     )
-    exclude: str | None = option(metavar="SPEC", help="Leave these out; same syntax.")
-    nnodes: int | None = option(metavar="N", help="Use only the first N hosts.")
+    exclude: str | None = option(
+        metavar="SPEC", help="Leave these hosts and slots out, written as for --include."
+    )
+    nnodes: int | None = option(metavar="N", help="Use only the first N hosts.", usual="all")
     spares: int | None = option(
         metavar="N",
-        help="Keep N more hosts ready to replace others [default: those that the hostfile marks "
-        "as spare].",
+        help="Keep N more hosts ready to replace hosts that fail.",
+        usual="those that the hostfile marks so",
     )
 
 
 class ProgramOptions(Options, section="Program"):
     """What the ranks run."""
 
-    module: bool = option("-m", help="PROGRAM is a Python module.")
-    no_python: bool = option(help="Run PROGRAM directly, without Python.")
+    module: bool = option("-m", help="PROGRAM is a Python module, as with python -m.")
+    no_python: bool = option(help="Run PROGRAM as it is, without Python.")
     python: str | None = option(
         metavar="PATH",
-        help="Python for the ranks [default: the active environment's; else dispatch's own, or "
-        "python3 where that is pipx's or uv's].",
+        help="Run the ranks with this Python.",
+        usual="that of the active environment, else dispatch's own, or python3 where that is "
+        "pipx's or uv's",
     )
     local_rank_arg: str | None = option(
         metavar="NAME",
-        help="Pass NAME=LOCAL_RANK as PROGRAM's first argument, as deepspeed does (--local_rank).",
+        help="Pass NAME=LOCAL_RANK as PROGRAM's first argument, as deepspeed passes --local_rank.",
     )
     chdir: str | None = option(
-        metavar="DIR", help="Working directory on every host [default: this one]."
+        metavar="DIR",
+        help="Run in DIR on every host.",
+        usual="this folder",
     )
     stdin: str = option(
         default="none",
         metavar="none|N|all",
-        help="Who reads dispatch's standard input: nobody, rank N, or all ranks [default: none, "
-        "so that your terminal, or a loop's `while read`, keeps it].",
+        help="Let nobody, rank N or all ranks read dispatch's standard input. With none, your "
+        "terminal keeps it, or the `while read` of a loop.",
     )
     launcher: str = option(
         default="dispatch",
         metavar="mpirun|PATH",
-        help="Let mpirun or mpiexec of this machine (Open MPI, MPICH, Intel MPI) start the ranks, "
-        "on these hosts and over these connections: for what dispatch cannot start itself.",
+        help="Let mpirun or mpiexec of this machine start the ranks, on these hosts and over these "
+        "connections. For what dispatch cannot start itself; Open MPI, MPICH and Intel MPI are "
+        "known.",
     )
 
 
 class RankOptions(Options, section="Ranks"):
     """How many ranks, and where."""
 
-    np: int | None = option("-n", metavar="N", help="World size [default: all slots].")
+    np: int | None = option("-n", metavar="N", help="Start N ranks in all.", usual="one per slot")
     nproc_per_node: str | None = option(
         metavar="N|auto|gpu",
-        help="Ranks on each host [default: its slots; else its GPUs; else 1].",
+        help="Start N ranks on each host, or one per GPU (gpu).",
+        usual="auto: one per slot, else one per GPU, else one",
     )
     per_node: bool = option(
-        help="Start one process per host, for programs that start the ranks themselves; their "
+        help="Start one process per host, for a program that starts the ranks itself. Its "
         "arguments may contain {node_rank}, {nnodes}, {nproc_per_node}, {master_addr}, "
         "{master_port}, {address}, {host}, {is_first_node}, {run_id}, {restart}."
     )
     rdzv: bool = option(
-        help="Start PROGRAM with one torchrun per host, and fill in its rendezvous options."
+        help="Start PROGRAM by torchrun on each host, and fill in torchrun's rendezvous options."
     )
     map_by: Literal["slot", "node"] = option(
         default="slot",
-        help="Fill one host after the other (slot), or deal ranks out to hosts in turn (node).",
+        help="Fill one host after the other (slot), or give the hosts a rank each in turn (node).",
     )
     oversubscribe: bool = option(help="Allow more ranks than slots.")
 
@@ -90,34 +97,41 @@ class EnvironmentOptions(Options, section="Environment"):
         "-x",
         "--export",
         metavar="NAME[=VALUE]",
-        help="Export this variable to the ranks, as mpirun does; may be repeated. (In dispatch "
-        "exec and the like -x leaves hosts out, as pdsh's does; here --exclude does that.)",
+        help="Give the ranks this variable, as mpirun does. May be repeated. (In dispatch exec and "
+        "others, -x leaves hosts out, as in pdsh; here --exclude does that.)",
     )
     env_files: tuple[str, ...] = option(
         "--env-file",
         metavar="FILE",
-        help="Read NAME=VALUE lines from FILE, after ~/.deepspeed_env and ./.deepspeed_env; may "
-        "be repeated.",
+        help="Give the ranks the variables of FILE, lines of NAME=VALUE. May be repeated. "
+        "~/.deepspeed_env and ./.deepspeed_env are read first.",
     )
     devices: Literal["auto", "node", "rank", "none"] = option(
         default="auto",
-        help="CUDA_VISIBLE_DEVICES of the ranks. auto: the devices already chosen on the host, "
-        "else those of all its slots; node: those of all its slots, whatever was chosen; rank: one "
-        "of the chosen per rank; none: leave it alone.",
+        help="Set CUDA_VISIBLE_DEVICES of the ranks. auto: to the devices already chosen on the "
+        "host, else to those of all its slots; node: to those of all its slots, whatever was "
+        "chosen; rank: to one of the chosen for each rank; none: leave it alone.",
     )
     omp: str = option(
         default="auto",
         metavar="N|auto|keep",
-        help="OMP_NUM_THREADS of the ranks: N, cores / local ranks (auto), or left alone (keep).",
+        help="Set OMP_NUM_THREADS of the ranks to N, to cores per local rank (auto), or leave it "
+        "alone (keep).",
     )
     master_addr: str | None = option(
-        metavar="ADDR", help="MASTER_ADDR [default: found and tested]."
+        metavar="ADDRESS",
+        help="Set MASTER_ADDR of the ranks.",
+        usual="an address of host 0 that the other hosts have reached",
     )
     master_port: int | None = option(
-        most=65535, metavar="PORT", help="MASTER_PORT [default: one that is free on host 0]."
+        most=65535,
+        metavar="PORT",
+        help="Set MASTER_PORT of the ranks.",
+        usual="one that is free on host 0",
     )
     iface: str | None = option(
-        metavar="NAME", help="Network interface of the ranks, for MPI, NCCL, gloo and MASTER_ADDR."
+        metavar="NAME",
+        help="Let the ranks use this network interface, for MPI, NCCL, gloo and MASTER_ADDR.",
     )
 
 
@@ -126,28 +140,31 @@ class MpiOptions(Options, section="MPI"):
 
     mpi: Literal["auto", "pmi1", "none"] = option(
         default="auto",
-        help="Serve MPI as its process manager: PMI-1 for MPICH and Intel MPI, PMIx for Open MPI "
-        "(auto); PMI-1 only (pmi1); or not at all (none).",
+        help="Serve MPI as its process manager: by PMI-1 for MPICH and Intel MPI and by PMIx for "
+        "Open MPI (auto), by PMI-1 only (pmi1), or not at all (none).",
     )
     pmi_port: bool = option(
-        help="Offer MPI at a port of 127.0.0.1, not at an inherited descriptor: for MPI behind a "
-        "wrapper that closes descriptors, as Python's subprocess does. Not the default, since "
-        "other users can reach a port."
+        help="Offer MPI at a port of 127.0.0.1, not at an inherited descriptor. For MPI behind a "
+        "wrapper that closes descriptors, as Python's subprocess does; other users can reach a "
+        "port."
     )
     mpi_stall_warning: float | None = option(
-        metavar="S",
-        help="Name the ranks that others have been waiting for in MPI for S seconds [30].",
+        metavar="SECONDS",
+        help="Name the ranks that others have been waiting for in MPI for SECONDS.",
+        usual="30",
     )
 
 
 class ReachOptions(LoginOptions, KeepOptions, section="Connections"):
     """How hosts are reached; the short names mean something else in a run."""
 
-    user: str | None = option(metavar="NAME", help="Log in as NAME on hosts without a user.")
-    ssh_port: int | None = option(
-        most=65535, metavar="PORT", help="Port of sshd on hosts without a port."
+    user: str | None = option(
+        metavar="NAME", help="Log in as NAME on hosts that come without a user name."
     )
-    fanout: int | None = option(metavar="N", help="Connect to at most N hosts at once [64].")
+    ssh_port: int | None = option(
+        most=65535, metavar="PORT", help="Log in at this port on hosts that come without one."
+    )
+    fanout: int | None = option(metavar="N", help="Connect to at most N hosts at once.", usual="64")
 
 
 class AgentOptions(TreeOptions, section="Connections"):
@@ -155,13 +172,19 @@ class AgentOptions(TreeOptions, section="Connections"):
 
     agent_python: str | None = option(
         metavar="PATH",
-        help="Python for dispatch's agent on the hosts [default: the first python3 of 3.8 or "
-        "later].",
+        help="Run dispatch's agent on the hosts with this Python.",
+        usual="the first python3 there of 3.8 or later",
     )
     connect_timeout: float | None = option(
-        metavar="S", help="Seconds to reach a host, login included [10]."
+        metavar="SECONDS",
+        help="Give up a host that is not reached within SECONDS, login included.",
+        usual="10",
     )
-    boot_timeout: float | None = option(metavar="S", help="Seconds for its agent to answer [30].")
+    boot_timeout: float | None = option(
+        metavar="SECONDS",
+        help="Give up a host whose agent does not answer within SECONDS.",
+        usual="30",
+    )
 
 
 class PreflightOptions(Options, section="Checks before the start"):
@@ -169,57 +192,77 @@ class PreflightOptions(Options, section="Checks before the start"):
 
     check: Literal["quick", "full", "none"] = option(
         default="quick",
-        help="quick: what costs nothing (directory, program, script and interface exist; hosts are "
-        "distinct; host 0 can be reached). full: all of dispatch check --full. none: nothing.",
+        help="Check the hosts before the ranks start. quick: what costs nothing, which is whether "
+        "folder, program, script and interface are there, the hosts are distinct, and host 0 can "
+        "be reached; full: all that dispatch check --full checks; none: nothing.",
     )
     exclude_unhealthy: bool = option(
         help="Do all of dispatch check first, and run without the hosts that are not fit."
     )
     check_timeout: float | None = option(
-        metavar="S", help="Seconds for that check [20; 60 if full]."
+        metavar="SECONDS", help="End that check after SECONDS.", usual="20; 60 if full"
     )
 
 
 class FailureOptions(Options, section="Failures"):
     """When hosts are lost and ranks hang."""
 
-    grace: float | None = option(metavar="S", help="Seconds between TERM and KILL [10].")
-    heartbeat: float | None = option(metavar="S", help="Seconds between a host's heartbeats [5].")
+    grace: float | None = option(
+        metavar="SECONDS",
+        help="Give ranks that are to end SECONDS between TERM and KILL.",
+        usual="10",
+    )
+    heartbeat: float | None = option(
+        metavar="SECONDS", help="Let every host show that it lives every SECONDS.", usual="5"
+    )
     max_missed_heartbeats: int | None = option(
-        metavar="N", help="A host that misses N of them is lost [3]."
+        metavar="N", help="Take a host for lost that misses N heartbeats.", usual="3"
     )
     lease: float | None = option(
-        metavar="S", help="Ranks exit S seconds after losing the launcher [30]."
+        metavar="SECONDS",
+        help="End ranks that have not heard of dispatch for SECONDS.",
+        usual="30",
     )
     hang_timeout: float | None = option(
-        metavar="S",
-        help="End the job when no rank has written, computed or used its GPU for S seconds, and "
-        "show where each rank was; with --progress-line or --progress-file: when there was no "
-        "progress for S seconds [never].",
+        metavar="SECONDS",
+        help="End the job when it hangs for SECONDS. That is when no rank writes, computes or uses "
+        "its GPU; with --progress-line or --progress-file, when there is no progress. It is shown "
+        "where each rank was.",
+        usual="never",
     )
 
 
 class RestartOptions(Options, section="Restarts"):
     """How a job starts again."""
 
-    max_restarts: str | None = option(metavar="N", help="Restart all ranks at most N times [0].")
+    max_restarts: str | None = option(
+        metavar="N",
+        help="Restart a failed job at most N times. All its ranks start again.",
+        usual="0",
+    )
     min_nodes: int | None = option(
-        metavar="N", help="Without a spare, go on with at least N hosts [all]."
+        metavar="N",
+        help="Go on with at least N hosts when others are lost and no spare is left.",
+        usual="all",
     )
     restart_delay: float | None = option(
-        metavar="S",
-        help="Seconds before the second restart in a row; doubles each time [1].",
+        metavar="SECONDS",
+        help="Wait SECONDS before the second restart in a row, and twice as long before each "
+        "further one.",
+        usual="1",
     )
     max_host_failures: int | None = option(
-        metavar="K", help="Leave out a host on which K attempts ended [3]."
+        metavar="K", help="Leave out a host on which K attempts ended.", usual="3"
     )
     progress_line: str | None = option(
-        metavar="RE",
-        help="A line that shows progress; after 3 attempts without one the run ends.",
+        metavar="REGEX",
+        help="Tell progress by a line that matches REGEX. After 3 attempts without one the run "
+        "ends.",
     )
     progress_file: str | None = option(
         metavar="PATH",
-        help="The same for a file on host 0 that changes when there is progress.",
+        help="Tell progress by a file on host 0 that changes. After 3 attempts without a change "
+        "the run ends.",
     )
 
 
@@ -244,47 +287,44 @@ class RunOptions(
     ShowOptions,
     section="This run",
 ):
-    """Run PROGRAM as one rank per GPU (or slot) on every host, over SSH.
+    """Start PROGRAM on many hosts over SSH, one process (a rank) per GPU or slot.
 
-    Every line comes back labelled; the first failure ends the job everywhere.
+    Every line comes back with the number of its rank. The first rank that fails ends all the
+    others, on all hosts, and its exit code is that of dispatch.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch -H hostfile train.py --lr 3e-4
-      dispatch -H 'n[01-04]:8' -m mypackage.train
-      dispatch -H n1,n2 --np 4 --no-python hostname
-    Exit code: 0, or that of the first rank that failed (128+n for signal n); 2 usage;
-    125 a host failed; 126/127 program not executable/not found; 130 Ctrl-C.
-    \b
-    Other commands, each with its own --help:
-      dispatch exec      a command once on every host, without ranks; shell: a prompt for them
-      dispatch put, get  files to and from every host
-      dispatch connect   keep connections, so that the next exec is quick
-      dispatch check     which hosts are fit for a job, and why not; what NCCL should be told
-      dispatch hosts     expand, fold, count and combine host lists; fold: labelled lines
-      dispatch jobs, attach, top, stacks, logs, stop    jobs started with --detach
-      dispatch kill, sweep    end what a run left on its hosts
-      dispatch report    where the time of a run went, from --trace
-      dispatch import    torchrun's, deepspeed's and mpirun's lines as dispatch's
-      dispatch config, completion, man    defaults from dispatch.toml; what your shell and man load
+    examples = (
+        ("dispatch -H hostfile train.py --lr 3e-4", "a rank per slot"),
+        ("dispatch -H 'n[01-04]:8' -m mypackage.train", "8 ranks on each host"),
+        ("dispatch -w n1,n2 --detach --log-dir logs train.py", "in the background"),
+        ("dispatch -w n1,n2 --no-python hostname", "any program"),
+    )
+    brief = (
+        "hostfile", "lists", "nnodes", "np", "nproc_per_node", "module", "no_python", "chdir",
+        "exports", "max_restarts", "hang_timeout", "log_dir", "watch", "detach", "dry_run",
+    )  # fmt: skip
+    epilog = """
+    Exit code: 0 if every rank exited with 0, else that of the first rank that failed (128+N if
+    signal N ended it). 2: the command line is wrong, and no host was touched; 124: a time limit;
+    125: a host or dispatch itself failed; 126, 127: the program cannot be run, or was not found;
+    130: Ctrl-C.
     """
 
     words: tuple[str, ...] = argument(last=True, metavar="PROGRAM [ARGS]...")
     dedup_output: bool = option(
         section="Output",
-        help="Send what several ranks of a host write alike only once over the network; screen, "
+        help="Send what several ranks of a host write alike only once over the network. Screen, "
         "files and counts stay as they are.",
     )
     detach: bool = option(
-        help="Go on in the background once the ranks run; see dispatch jobs, attach, logs, stop."
+        help="Go on in the background once the ranks run. See dispatch jobs, attach, logs, stop."
     )
     trace: str | None = option(
         metavar="FILE",
-        help="Write where the time went; see dispatch report, or ui.perfetto.dev.",
+        help="Write to FILE where the time went. dispatch report draws it, or ui.perfetto.dev.",
     )
-    dry_run: bool = option(help="Print the plan and touch no host.")
-    as_json: bool = option("--json", help="With --dry-run: JSON, secrets hidden.")
+    dry_run: bool = option(help="Print what would run where, and touch no host.")
+    as_json: bool = option("--json", help="Print that as JSON, with --dry-run; secrets are hidden.")
     version: bool = option(
         section="Other",
         help="Show the version and exit.",

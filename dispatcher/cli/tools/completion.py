@@ -107,13 +107,20 @@ def _of_config(lines: Sequence[str]) -> Iterator[str]:
 
 
 class CompletionOptions(Options):
-    """Print what SHELL has to load to complete dispatch's words.
+    """Print what a shell has to load so that the Tab key completes dispatch's words.
 
-    \b
-    bash:  dispatch completion bash > ~/.local/share/bash-completion/completions/dispatch
-    zsh:   dispatch completion zsh > ~/.zfunc/_dispatch    # with fpath+=~/.zfunc
-    fish:  dispatch completion fish > ~/.config/fish/completions/dispatch.fish
+    Commands, options and their values are completed, and names of hosts, groups, jobs and files.
+    For zsh, ~/.zfunc has to be in fpath: fpath+=~/.zfunc before compinit in ~/.zshrc.
     """
+
+    examples = (
+        (
+            "dispatch completion bash > ~/.local/share/bash-completion/completions/dispatch",
+            "bash",
+        ),
+        ("dispatch completion zsh > ~/.zfunc/_dispatch", "zsh"),
+        ("dispatch completion fish > ~/.config/fish/completions/dispatch.fish", "fish"),
+    )
 
     shell: Literal["bash", "zsh", "fish"] = argument(required=True)
 

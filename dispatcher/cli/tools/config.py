@@ -17,10 +17,12 @@ from dispatcher.plan.variables import HIDDEN, is_secret
 
 
 class ConfigOptions(Options):
-    """Show the values of COMMAND's options [run], and where each comes from."""
+    """Show the defaults of COMMAND that dispatch.toml sets, and where each comes from.
 
-    epilog = """\b
-    Files: ~/.config/dispatch/dispatch.toml, then ./dispatch.toml; DISPATCH_CONFIG=FILE instead.
+    COMMAND is run if you name none. The files are ~/.config/dispatch/dispatch.toml, then
+    ./dispatch.toml; with DISPATCH_CONFIG=FILE it is that one instead. Names are long options:
+
+    \b
       [all]                      # every command that has such an option
       user = "ml"
       [run]
@@ -28,17 +30,26 @@ class ConfigOptions(Options):
       export = ["NCCL_DEBUG=INFO"]
       [profile.night.run]        # with --profile night, or DISPATCH_PROFILE=night
       log-dir = "/data/logs"
-    Keys are long options. The command line wins, then DISPATCH_* variables, then profiles.
-    ./dispatch.toml may not say what is run, whom to trust, or where to write.
-    Hosts on the command line are the only ones; what a file excludes stays out.
-    Exit code: 0; 2 usage, or a file is wrong.
+
+    The command line wins, then variables DISPATCH_*, then profiles, then the other tables. Hosts on
+    the command line are the only ones; what a file excludes stays out. ./dispatch.toml may not say
+    what is run, whom to trust, or where to write.
     """
+
+    examples = (
+        ("dispatch config", "what the files say to dispatch run"),
+        ("dispatch config exec --all", "of dispatch exec, and what is built in"),
+        ("dispatch config --profile night", "with the defaults of a profile"),
+    )
+    epilog = "Exit code: 0; 2 if a file is wrong, or the command line."
 
     name: str = argument(default="run", metavar="[COMMAND]")
     profile: str | None = option(
-        metavar="NAME", envvar="DISPATCH_PROFILE", help="With these defaults."
+        metavar="NAME",
+        envvar="DISPATCH_PROFILE",
+        help="Take the defaults of this name in dispatch.toml.",
     )
-    everything: bool = option("-a", "--all", help="Also what has its built-in default.")
+    everything: bool = option("-a", "--all", help="Show what has its built-in default, too.")
 
 
 def config(options: ConfigOptions) -> int:

@@ -32,16 +32,23 @@ _RULE = b"-" * 15
 
 
 class FoldOptions(Options):
-    """Show equal lines of a labelled stream once, with all labels that have them.
+    """Show equal lines of labelled output once, with all the labels that have them.
 
-    \b
-    pdsh -w n[1-8] uname -r | dispatch fold
-    dispatch -H hostfile train.py | dispatch fold --numbers
+    It reads standard input: what dispatch, pdsh, clush or another launcher prints, with a label
+    such as n1: or [3] before each line.
     """
 
-    whole: bool = option("-b", "--gather", help="Whole outputs instead of lines.")
-    numbers: bool = option("-n", help="Lines that differ in numbers only are equal.")
-    window: float | None = option(metavar="S", help=f"Seconds a line waits for others [{WINDOW}].")
+    examples = (
+        ("pdsh -w 'n[1-8]' uname -r | dispatch fold", "n[1-8]: and the line, once"),
+        ("dispatch -H hostfile train.py | dispatch fold --numbers", "while the job runs"),
+        ("dispatch fold --gather < saved.txt", "hosts whose whole output is equal together"),
+    )
+
+    whole: bool = option("-b", "--gather", help="Compare whole outputs instead of lines.")
+    numbers: bool = option("-n", help="Take lines for equal that differ only in numbers.")
+    window: float | None = option(
+        metavar="SECONDS", help="Let a line wait SECONDS for equal ones.", usual=f"{WINDOW:g}"
+    )
 
 
 def folded(options: FoldOptions) -> int:

@@ -19,40 +19,40 @@ from dispatcher.cli.options.host_options import (
 
 
 class HostsOptions(WhereOptions):
-    """Print the hosts that LISTs, -H and -w name, each once, in written order.
+    """Print the hosts that LISTs, -H and -w name, each once, in the order in which you wrote them.
 
-    Lists may hold ranges n[01-16/2], @groups, and , ! & ^ read from left to right.
+    Lists may hold ranges n[01-16/2] and @groups. From left to right, a comma adds hosts, ! takes
+    them away, & keeps those that are in both, and ^ those that are in one alone.
     """
 
-    epilog = """\b
-    Examples:
-      dispatch hosts -H hostfile                  one name a line
-      dispatch hosts -f n1 n2 n3                  n[1-3]
-      dispatch hosts -c 'n[1-64]!n7'              63
-      dispatch hosts -f -w 'n[1-9]' -i 'n[5-20]'  n[5-9]
-      squeue -ho %N | dispatch hosts -H - -S ,    names, joined by commas
-      dispatch hosts --for exec                   those of dispatch.toml that exec would take
-    Exit code: 0; 2 usage, or no host is left.
-    """
+    examples = (
+        ("dispatch hosts -H hostfile", "one name a line"),
+        ("dispatch hosts -f n1 n2 n3", "n[1-3]"),
+        ("dispatch hosts -c 'n[1-64]!n7'", "63"),
+        ("squeue -ho %N | dispatch hosts -H - -S ,", "names with commas between them"),
+    )
+    epilog = "Exit code: 0; 2 if no host is left, or the command line is wrong."
 
     words: tuple[str, ...] = argument(metavar="[LIST]...")
     common: tuple[str, ...] = option(
         "-i",
         "--intersect",
         metavar="LIST",
-        help="Only those that are in LIST too; may be repeated.",
+        help="Print only hosts that are in LIST too. May be repeated.",
     )
     taker: str | None = option(
         "--for",
         type=click.Choice(TAKERS),
         metavar="COMMAND",
-        help="Those that COMMAND would take, for which dispatch.toml may name others; of a run: "
-        "dispatch --dry-run.",
+        help=f"Print the hosts that COMMAND would take ({', '.join(TAKERS)}), to which "
+        "dispatch.toml may name others. For a run: dispatch --dry-run.",
     )
-    fold_them: bool = option("-f", "--fold", help="One short text: n[1-3].")
-    count: bool = option("-c", help="How many there are.")
-    separator: str = option("-S", default="\n", metavar="TEXT", help="Between names [a newline].")
-    sort: bool = option(help="In the order of names and numbers, not as written.")
+    fold_them: bool = option("-f", "--fold", help="Print one short text: n[1-3].")
+    count: bool = option("-c", help="Print how many hosts there are.")
+    separator: str = option(
+        "-S", default="\n", metavar="TEXT", help="Print TEXT between names.", usual="a new line"
+    )
+    sort: bool = option(help="Sort by names and their numbers.", usual="as written")
 
 
 def hosts(options: HostsOptions) -> int:

@@ -10,20 +10,22 @@ from dispatcher.plan.compat import translate
 
 
 class ImportOptions(Options):
-    """Print the dispatch command that does what another launcher's command does."""
+    """Print the dispatch command that does what another launcher's command does.
 
-    epilog = """\b
-    Examples:
-      dispatch import -- torchrun --nnodes 4 --nproc-per-node 8 train.py --lr 1
-      dispatch import -- deepspeed --hostfile hosts --include a@b:0,1 train.py
-      dispatch import -- mpirun -np 16 --hostfile hosts python train.py
-      dispatch import -- accelerate launch --num_processes 16 train.py
-    The command goes to standard output, the reasons to standard error.
-    Exit code: 0; 2 when a flag is not known or cannot be met.
+    Nothing is run. The command goes to standard output, and what became of each option to standard
+    error.
     """
 
+    examples = (
+        ("dispatch import -- torchrun --nnodes 4 --nproc-per-node 8 train.py --lr 1", "torchrun"),
+        ("dispatch import -- deepspeed --hostfile hosts --include a@b:0,1 train.py", "deepspeed"),
+        ("dispatch import -- mpirun -np 16 --hostfile hosts python train.py", "mpirun"),
+        ("dispatch import -- accelerate launch --num_processes 16 train.py", "accelerate"),
+    )
+    epilog = "Exit code: 0; 2 if an option is not known, or dispatch cannot do what it asks."
+
     hostfile: str | None = option(
-        "-H", metavar="FILE|LIST", help="The hosts, where the line names none."
+        "-H", metavar="FILE|LIST", help="Take these hosts where the command names none."
     )
     words: tuple[str, ...] = argument(last=True, metavar="-- LAUNCHER [ARGS]...")
 

@@ -1,8 +1,8 @@
-"""``dispatch man``: the manual page, of the same definitions as every ``--help``.
+"""``dispatch man``: manual pages, of the same definitions as every ``--help``.
 
-One page tells all commands: the options of ``run`` where a reader of manuals looks for
-options, the others below their names. roff is made here in full: nothing else on this
-machine is needed to print it, and ``man`` only to read it.
+dispatch(1) tells all commands: the options of ``run`` where a reader of manuals looks for
+options, the others below their names. dispatch-exec(1) and its like tell one. roff is made here in
+full: nothing else on this machine is needed to print it, and ``man`` only to read it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import click
 
 from dispatcher import __version__
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load, sections, shown_name
-from dispatcher.cli.options.declaration import Options
+from dispatcher.cli.entry import load, shown_name
+from dispatcher.cli.help import PURPOSES, sections
+from dispatcher.cli.options.declaration import Command, Options, argument
+from dispatcher.model.errors import UsageError
 
 #: characters of a line of the source; manuals are read by people, too
 WIDTH = 72
@@ -29,69 +31,128 @@ _FILES = (
     ("~/.config/dispatch/dispatch.toml, ./dispatch.toml", "Defaults; see dispatch config."),
     ("~/.ssh/config, ~/.ssh/known_hosts", "As ssh has them."),
     ("~/.deepspeed_env, ./.deepspeed_env", "Variables for the ranks, NAME=VALUE."),
-    ("~/.local/state/dispatch", "Records of jobs; the files of those in the background."),
+    ("~/.local/state/dispatch", "Records of jobs, and the files of those in the background."),
 )
 
 
 class ManOptions(Options):
-    """Print the manual page of dispatch and all its commands, as roff.
+    """Print the manual page of dispatch and all its commands, or that of COMMAND.
 
-    \b
-    dispatch man > ~/.local/share/man/man1/dispatch.1
-    dispatch man | man -l -
+    It is for the command man, which looks for pages in ~/.local/share/man too.
     """
+
+    examples = (
+        ("dispatch man | man -l -", "read it now"),
+        ("dispatch man > ~/.local/share/man/man1/dispatch.1", "for: man dispatch"),
+        ("dispatch man exec > ~/.local/share/man/man1/dispatch-exec.1", "for: man dispatch-exec"),
+    )
+
+    name: str | None = argument(metavar="[COMMAND]")
 
 
 def man(options: ManOptions) -> int:
-    """Print the page; the exit code."""
-    click.echo("\n".join(page()))
+    """Print the page; the exit code. Raises: UsageError."""
+    name = options.name
+    if name is not None and name not in COMMANDS:
+        raise UsageError(f"no such command: {name}", hint=f"known: {', '.join(COMMANDS)}")
+    click.echo("\n".join(page() if name is None else page_of(name)))
     return 0
 
 
 def page() -> Iterator[str]:
     """The lines of dispatch(1)."""
     run = load("run")
-    when = time.gmtime(float(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
-    yield f'.TH DISPATCH 1 {time.strftime("%Y-%m-%d", when)} "dispatch {__version__}"'
-    yield ".nh"  # a hyphen that is not in an option must not be copied from one
-    yield ".ad l"
-    yield ".SH NAME"
-    yield r"dispatch \- start one process per GPU on every host over SSH"
-    yield ".SH SYNOPSIS"
-    yield from _usage(run)
+    yield from _head("dispatch", "start one process per GPU on every host over SSH")
+    yield from _usage(run, shown_name(""))
     yield ".br"
     yield r"\fBdispatch\fR \fICOMMAND\fR [\fIOPTIONS\fR]..."
     yield ".SH DESCRIPTION"
     yield from _prose(run.help)
+    yield ".PP"
+    yield "Options may be written with dashes or underscores."
+    yield from _examples(run, ".SH EXAMPLES")
+    yield ".SH COMMANDS"
+    for purpose, commands in PURPOSES.items():
+        yield ".PP"
+        yield rf"\fI{escaped(purpose)}\fR"
+        for name, said in commands.items():
+            yield ".TP"
+            yield rf"\fBdispatch {escaped(name)}\fR"
+            yield from _filled(said)
     yield ".SH OPTIONS"
     yield from _options(run)
-    yield ".PP"
+    yield ".SH EXIT STATUS"
     yield from _prose(run.epilog)
-    yield ".SH COMMANDS"
-    yield "Options may be written with dashes or underscores."
-    for name in COMMANDS:
-        if name != "run":
-            yield f".SS dispatch {escaped(name)}"
-            one = load(name)
-            yield from _usage(one)
-            yield ".PP"
-            yield from _prose(one.help)
-            yield from _options(one)
-            if one.epilog:
+    yield ".SH OPTIONS OF COMMANDS"
+    for commands in PURPOSES.values():
+        for name in commands:
+            if name != "run":
+                one = load(name)
+                yield f".SS dispatch {escaped(name)}"
+                yield from _usage(one, shown_name(name))
                 yield ".PP"
-                yield from _prose(one.epilog)
+                yield from _prose(one.help)
+                yield from _examples(one, ".PP")
+                yield from _options(one)
+                yield from _exit_code(one)
+    yield from _tail(_SEE_ALSO)
+
+
+def page_of(name: str) -> Iterator[str]:
+    """The lines of the manual page of the command ``name`` alone."""
+    command = load(name)
+    (said,) = (commands[name] for commands in PURPOSES.values() if name in commands)
+    yield from _head(f"dispatch-{name}", said[:1].lower() + said[1:].rstrip("."))
+    yield from _usage(command, shown_name(name))
+    yield ".SH DESCRIPTION"
+    yield from _prose(command.help)
+    yield from _examples(command, ".SH EXAMPLES")
+    yield ".SH OPTIONS"
+    yield from _options(command)
+    yield from _exit_code(command)
+    yield from _tail("dispatch(1)")
+
+
+def _head(name: str, said: str) -> Iterator[str]:
+    when = time.gmtime(float(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
+    day = time.strftime("%Y-%m-%d", when)
+    yield f'.TH {escaped(name.upper())} 1 {day} "dispatch {__version__}"'
+    yield ".nh"  # a hyphen that is not in an option must not be copied from one
+    yield ".ad l"
+    yield ".SH NAME"
+    yield rf"{escaped(name)} \- {escaped(said)}"
+    yield ".SH SYNOPSIS"
+
+
+def _tail(see_also: str) -> Iterator[str]:
     yield ".SH FILES"
     for path, text in _FILES:
         yield ".TP"
         yield rf"\fI{escaped(path)}\fR"
         yield from _filled(text)
     yield ".SH SEE ALSO"
-    yield from _filled(_SEE_ALSO)
+    yield from _filled(see_also)
 
 
-def _usage(about: click.Command) -> Iterator[str]:
+def _examples(about: Command, heading: str) -> Iterator[str]:
+    if about.kind.examples:
+        yield heading
+        yield ".nf"
+        for line, said in about.kind.examples:
+            yield escaped(f"# {said}")
+            yield rf"\fB{escaped(line)}\fR"
+        yield ".fi"
+
+
+def _exit_code(about: click.Command) -> Iterator[str]:
+    if about.epilog:
+        yield ".PP"
+        yield from _prose(about.epilog)
+
+
+def _usage(about: click.Command, name: str) -> Iterator[str]:
     words = " ".join(about.collect_usage_pieces(_context(about)))
-    yield rf"\fB{escaped(shown_name(about.name or ''))}\fR \fI{escaped(words)}\fR"
+    yield rf"\fB{escaped(name)}\fR \fI{escaped(words)}\fR"
 
 
 def _context(about: click.Command) -> click.Context:
@@ -110,11 +171,12 @@ def _options(about: click.Command) -> Iterator[str]:
 
 def _names(record: str) -> str:
     r"""``-H, --hosts FILE`` with names in bold and the rest in italics."""
-    words = record.split(" ")
+    words = re.sub(r"(--[\w-]+)\[=", r"\1 [=", record).split(" ")
     names = [word for word in words if word.startswith("-")]
     shown = " ".join(rf"\fB{escaped(name)}\fR" for name in names)
     value = " ".join(words[len(names) :])
-    return shown + (rf" \fI{escaped(value)}\fR" if value else "")
+    blank = "" if value.startswith("[=") else " "
+    return shown + (rf"{blank}\fI{escaped(value)}\fR" if value else "")
 
 
 def _prose(text: str | None) -> Iterator[str]:

@@ -15,19 +15,21 @@ MOST_TRACE = 1 << 29
 
 
 class ReportOptions(Options):
-    """Draw where the time of a run went, from the file that --trace wrote."""
+    """Draw where the time of a run went, from the file that dispatch run --trace wrote.
 
-    epilog = """\b
-    Examples:
-      dispatch --trace run.json -H hostfile train.py
-      dispatch report run.json                     # writes run.html, prints the phases
-      dispatch report run.json -o - > page.html
-    Exit code: 0; 2 usage, or no trace.
+    The page is one HTML file; the phases are printed as well.
     """
+
+    examples = (
+        ("dispatch --trace run.json -H hostfile train.py", "a run that writes the file"),
+        ("dispatch report run.json", "draw it in run.html"),
+        ("dispatch report run.json -o - > page.html", "the page on standard output"),
+    )
+    epilog = "Exit code: 0; 2 if the file is no trace, or the command line is wrong."
 
     trace: str = argument(required=True, metavar="TRACE")
     output: str | None = option(
-        "-o", metavar="FILE|-", help="The page [default: TRACE with .html]."
+        "-o", metavar="FILE|-", help="Write the page to FILE.", usual="TRACE with .html at its end"
     )
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load, sections
+from dispatcher.cli.entry import load
+from dispatcher.cli.help import page, sections
 from dispatcher.cli.options.spelling import RENAMED, filled, respelled
 
 #: words -> exit code, standard output, standard error
@@ -143,7 +144,8 @@ def test_a_folders_file_may_say_no_more_by_an_old_name() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_help_shows_an_old_name(name: str) -> None:
     about = load(name)
-    shown = about.get_help(click.Context(about, info_name=name, **about.context_settings)).split()
+    context = click.Context(about, info_name=name, **about.context_settings)
+    shown = page(context, brief=False).split()
     assert not {f"--{old}" for old in RENAMED} & {word.strip(".,;:()") for word in shown}
 
 
@@ -153,10 +155,16 @@ def test_help_shows_options_by_subject() -> None:
     found = sections(about, click.Context(about, **about.context_settings))
     assert list(found)[:4] == ["Hosts", "Program", "Ranks", "Environment"]
     assert max(map(len, found.values())) <= 13
-    assert {names.split()[0] for names, _ in found["Other"]} <= {"--version", "--profile", "-h,"}
-    shown = about.get_help(click.Context(about, info_name="dispatch", **about.context_settings))
-    assert [line[:-1] for line in shown.splitlines() if line[:1].strip() and line[-1:] == ":"] == (
-        list(found)
+    assert {names.split()[0] for names, _ in found["Other"]} <= {
+        "--version",
+        "--profile",
+        "-h",
+        "--help",
+    }
+    context = click.Context(about, info_name="dispatch run", **about.context_settings)
+    lines = page(context, brief=False).splitlines()
+    assert [line[:-1] for line in lines if line[:1].strip() and line[-1:] == ":"] == (
+        ["Examples", *found]
     )
 
 

@@ -1,0 +1,193 @@
+"""What ``-h`` and ``--help`` say: ``page``; all commands by purpose: ``PURPOSES``.
+
+``-h`` is short: what the command does, lines to paste, and the options that most people need, a
+sentence each (``brief`` of the command's class). ``--help`` is all there is. ``dispatch`` alone
+is the command ``run``, and says what other commands there are.
+
+Lines are filled by ``Page``, since click's own breaks ``--log-dir`` behind its hyphens.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+
+from dispatcher.cli.options.declaration import Command, Option
+
+#: purpose -> command -> what it does: as ``dispatch --help``, the manual and shells show them
+PURPOSES: dict[str, dict[str, str]] = {
+    "Start jobs": {
+        "run": "Start a program on all hosts; you may leave the word run out.",
+        "import": "Translate a command line of torchrun, deepspeed or mpirun.",
+    },
+    "Look at jobs": {
+        "jobs": "List your jobs, running and recently ended.",
+        "attach": "Show the output of a job in the background as it comes.",
+        "logs": "Show what the ranks of a job have written so far.",
+        "top": "Show CPU, memory, GPU and last line of every rank.",
+        "stacks": "Show where in its program each rank is.",
+        "report": "Draw where the time of a run went, from a file of --trace.",
+    },
+    "End jobs": {
+        "stop": "End a job gently and wait until it has ended.",
+        "kill": "Kill all processes of a job, even if its launcher is gone.",
+        "sweep": "Find what runs have left on hosts, and remove it.",
+    },
+    "Run commands on hosts": {
+        "exec": "Run a command once on every host.",
+        "shell": "Type commands at a prompt, for all hosts.",
+        "connect": "Keep connections open, so that the next commands start at once.",
+        "fold": "Show equal lines of many hosts or ranks once.",
+    },
+    "Copy files": {
+        "put": "Copy files from here to every host.",
+        "get": "Copy files from every host to here.",
+    },
+    "Hosts and their health": {
+        "check": "Say which hosts are fit for a job, which are not, and why.",
+        "hosts": "Print, count, combine or shorten lists of hosts.",
+    },
+    "Settings and manuals": {
+        "config": "Show the defaults that dispatch.toml sets.",
+        "completion": "Print what lets the Tab key complete dispatch's words.",
+        "man": "Print the manual page.",
+    },
+}
+
+#: what a section is called that stands alone
+_ALONE = "Options"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+#: where a sentence ends
+_SENTENCE = re.compile(r"(?<=[.?])\s+(?=[A-Z(\"'])")
+
+
+class Page(click.HelpFormatter):
+    """click's, but a hyphen is no place to break a line at, for words with hyphens are pasted."""
+
+    def write_text(self, text: str) -> None:
+        """Write paragraphs; those that begin with click's mark keep their lines."""
+        blank = ""
+        for paragraph in re.split(r"\n\s*\n", text):
+            kept = paragraph.removeprefix("\b\n")
+            lines = kept.split("\n") if kept != paragraph else self._filled(paragraph, 0)
+            self.write(blank)
+            blank = "\n"
+            for line in lines:
+                self.write(f"{'':{self.current_indent}}{line}".rstrip() + "\n")
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write names, and to the right of them what is said of each."""
+        rows = list(rows)
+        widest = max((len(first) for first, _ in rows if len(first) <= col_max), default=col_max)
+        column = widest + col_spacing
+        for first, second in rows:
+            lines = self._filled(second, column)
+            begun = f"{'':{self.current_indent}}{first}"
+            if len(first) > widest:
+                self.write(begun + "\n")
+                begun = f"{'':{self.current_indent}}"
+            indent = f"{'':{self.current_indent + column}}"
+            self.write(f"{begun:{len(indent)}}" + f"\n{indent}".join(lines) + "\n")
+
+    def write_examples(self, examples: Sequence[tuple[str, str]]) -> None:
+        """Write lines to paste; what each does stands behind it, or above if that is too wide."""
+        widest = max(len(line) for line, _ in examples)
+        beside = all(widest + 4 + len(said) <= self._room(0) for _, said in examples)
+        for line, said in examples:
+            indent = f"{'':{self.current_indent}}"
+            if beside:
+                self.write(f"{indent}{line:{widest}}  # {said}\n")
+            else:
+                self.write(f"{indent}# {said}\n{indent}{line}\n")
+
+    def _room(self, column: int) -> int:
+        return max(self.width - self.current_indent - column, 20)
+
+    def _filled(self, text: str, column: int) -> list[str]:
+        plain = " ".join(text.split()).replace("[default: ", f"[default:{_NO_BREAK}")
+        lines = textwrap.wrap(
+            plain, self._room(column), break_on_hyphens=False, break_long_words=False
+        )
+        return [line.replace(_NO_BREAK, " ") for line in lines] or [""]
+
+
+def page(context: click.Context, *, brief: bool) -> str:
+    """The help of the command of ``context``. brief: that of ``-h``."""
+    command, overview = context.command, context.info_name == "dispatch"
+    assert isinstance(command, Command)
+    examples = command.kind.examples
+    formatter = Page(width=context.terminal_width, max_width=context.max_content_width)
+    _usage(command, context, formatter, overview=overview)
+    said = command.help or ""
+    with _paragraph(formatter):
+        formatter.write_text(said.partition("\n\n")[0] if brief else said)
+    if examples:
+        with formatter.section("Examples"):
+            formatter.write_examples(examples)
+    if brief:
+        with formatter.section(_ALONE):
+            formatter.write_dl(brief_rows(command, context))
+    else:
+        for title, rows in sections(command, context).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+    if overview:
+        widest = max(len(name) for commands in PURPOSES.values() for name in commands)
+        for purpose, commands in PURPOSES.items():
+            with formatter.section(purpose):
+                formatter.write_dl((f"{name:{widest}}", said) for name, said in commands.items())
+    if brief:
+        formatter.write_paragraph()
+        formatter.write(f"All options: dispatch {command.name} --help\n")
+        if overview:
+            formatter.write("Of another command: dispatch COMMAND -h\n")
+    elif command.epilog:
+        with _paragraph(formatter):
+            formatter.write_text(command.epilog)
+    return formatter.getvalue().rstrip("\n")
+
+
+def sections(command: click.Command, context: click.Context) -> dict[str, list[tuple[str, str]]]:
+    """Title -> (names, help) of each option that is shown, as ``--help`` shows them."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None and isinstance(parameter, click.Option):
+            found.setdefault(getattr(parameter, "section", Option.section), []).append(record)
+    other = found.pop(Option.section, [])
+    return {**found, Option.section if found else _ALONE: other}
+
+
+def brief_rows(command: Command, context: click.Context) -> list[tuple[str, str]]:
+    """(names, first sentence) of the options that ``-h`` shows, in the order of ``brief``."""
+    options = {option.name or "": option for option in command.params if isinstance(option, Option)}
+    names = command.kind.brief or [name for name, one in options.items() if one.expose_value]
+    rows = []
+    for name in names:
+        option = options[name]
+        record = option.get_help_record(context)
+        assert record is not None
+        rows.append((record[0], option.told(_SENTENCE.split(option.help or "", 1)[0])))
+    return rows
+
+
+def _usage(
+    command: click.Command, context: click.Context, formatter: Page, *, overview: bool
+) -> None:
+    words = " ".join(command.collect_usage_pieces(context))
+    formatter.write_usage(context.command_path, words)
+    if overview:
+        formatter.write("       dispatch COMMAND [OPTIONS] ...\n")
+
+
+@contextmanager
+def _paragraph(formatter: Page) -> Iterator[None]:
+    formatter.write_paragraph()
+    with formatter.indentation():
+        yield

@@ -1,0 +1,226 @@
+"""What ``-h`` and ``--help`` say: short and whole, all commands, examples that work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli import COMMANDS, named
+from dispatcher.cli.entry import load, shown_name
+from dispatcher.cli.help import PURPOSES, page, sections
+from dispatcher.cli.options.declaration import Option
+from dispatcher.cli.options.host_options import LimitOptions
+from dispatcher.cli.run.run import RunOptions
+from dispatcher.plan.exec_plan import ExecLimits
+from dispatcher.plan.job.request import Limits, Restarts
+
+from .conftest import Parsed
+
+#: options that ``-h`` shows at most, and lines of ``dispatch -h`` on a terminal of 80 columns
+MOST_BRIEF, MOST_LINES = 16, 74
+
+
+def context_of(name: str) -> click.Context:
+    """The context of the command ``name``; "" is run, left out."""
+    command = load(name or "run")
+    return click.Context(command, info_name=shown_name(name), **command.context_settings)
+
+
+def options(name: str) -> dict[str, Option]:
+    return {one.name or "": one for one in load(name).params if isinstance(one, Option)}
+
+
+def test_every_command_has_its_place_and_a_line_that_fits_a_terminal() -> None:
+    told = {name: said for commands in PURPOSES.values() for name, said in commands.items()}
+    assert sum(map(len, PURPOSES.values())) == len(told)
+    assert set(told) == set(COMMANDS)
+    for name, said in told.items():
+        assert re.fullmatch(r"[A-Z].*\.", said), name
+        assert len(said) <= 82, name
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_the_short_help_is_short_and_names_the_whole(name: str) -> None:
+    context = context_of(name)
+    short = page(context, brief=True).splitlines()
+    whole = page(context, brief=False).splitlines()
+    assert len(short) <= MOST_LINES
+    assert len(short) < len(whole) + 2
+    assert f"All options: dispatch {name or 'run'} --help" in short
+    brief = load(name or "run").kind.brief
+    assert len(brief or options(name or "run")) <= MOST_BRIEF
+    assert set(brief) <= set(options(name or "run"))
+    assert len(set(brief)) == len(brief)
+
+
+def test_only_dispatch_alone_tells_of_all_commands() -> None:
+    for brief in (True, False):
+        alone, run = (page(context_of(name), brief=brief) for name in ("", "run"))
+        assert "dispatch COMMAND" in alone
+        assert "Look at jobs:" in alone
+        assert "Look at jobs:" not in run
+        assert run.startswith("Usage: dispatch run [OPTIONS] PROGRAM")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_no_line_is_wider_than_the_terminal(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    context = context_of(name)
+    examples = {line for line, _ in load(name or "run").kind.examples}
+    for brief in (True, False):
+        lines = page(context, brief=brief).splitlines()
+        wide = [line for line in lines if len(line) > columns and line.strip() not in examples]
+        assert not wide
+        assert not [line for line in lines if re.search(r"--\w+(-\w+)*-$", line)], "torn apart"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_texts_are_sentences_whose_first_stands_alone(name: str) -> None:
+    for option in options(name).values():
+        text = option.help or ""
+        assert re.fullmatch(r"[A-Z].*[.)]", text, re.S), (option.opts, text)
+        first = re.split(r"(?<=[.?])\s", text)[0]
+        assert len(first) <= 160, (option.opts, first)
+        assert "[default" not in text, "defaults stand in ``usual``"
+        assert " S " not in f"{option.metavar} ", "a unit is written out"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_choices_show_their_default(name: str) -> None:
+    for option in options(name).values():
+        if isinstance(option.type, click.Choice) and option.metavar is None:
+            assert option.usual is not None, option.opts
+        if isinstance(option.default, str) and option.default.strip():
+            assert (option.usual or "").startswith(option.default), option.opts
+
+
+def defaults() -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """(command, what its help calls the defaults, the value that holds them)."""
+    yield "run", options("run"), Limits()
+    yield "run", options("run"), Restarts()
+    yield "exec", options("exec"), ExecLimits()
+
+
+@pytest.mark.parametrize(("name", "shown", "values"), list(defaults()))
+def test_the_defaults_that_are_shown_are_those_that_hold(
+    name: str, shown: dict[str, Option], values: Any
+) -> None:
+    found = 0
+    for field in fields(values):
+        value = getattr(values, field.name)
+        usual = shown[field.name].usual if field.name in shown else None
+        if usual is not None and isinstance(value, (int, float)) and usual[0].isdigit():
+            assert usual == f"{value:g}", field.name
+            found += 1
+    assert found >= 1
+
+
+# -- examples --------------------------------------------------------------------------------
+
+
+def examples() -> Iterator[Any]:
+    for name in COMMANDS:
+        for line, said in load(name).kind.examples:
+            yield pytest.param(name, line, said, id=line)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files that examples name, and no settings of anybody's."""
+    (tmp_path / "hostfile").write_text("n1 slots=2\nn2 slots=2\n")
+    (tmp_path / "hosts").write_text("a slots=2\nb slots=2\n")
+    for name in ("train.py", "node.conf", "shard.tar", "run.json", "saved.txt"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DISPATCH_CONFIG", "")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_few(name: str) -> None:
+    found = load(name).kind.examples
+    assert 2 <= len(found) <= 4
+    assert any(line.startswith(f"{shown_name('' if name == 'run' else name)} ") or
+               f"| dispatch {name}" in line or line == f"dispatch {name}"
+               for line, _ in found)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "line", "said"), list(examples()))
+def test_examples_are_lines_that_dispatch_takes(
+    name: str, line: str, said: str, folder: Path, parsed: Parsed
+) -> None:
+    """Each as a shell would take it apart; what other programs do is theirs."""
+    assert said
+    assert len(line) <= 90
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set("|"):
+            commands.append([])
+        elif set(word) <= set("<>"):
+            lexer.get_token()  # the file
+        else:
+            commands[-1].append(word)
+    ours = [words[1:] for words in commands if words[0] == "dispatch"]
+    assert ours
+    for words in ours:
+        command = words.pop(0) if words and words[0] in COMMANDS else "run"
+        taken = parsed(command, *words)
+        assert isinstance(taken, named(COMMANDS[command][0]))
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        ("hosts -H hostfile", "n1\nn2\n"),
+        ("hosts -f n1 n2 n3", "n[1-3]\n"),
+        ("hosts -c 'n[1-64]!n7'", "63\n"),
+        ("config", "no file says anything of run\n"),
+        (
+            "import -- torchrun --nnodes 4 --nproc-per-node 8 train.py --lr 1",
+            "dispatch --nnodes 4 --nproc-per-node 8 train.py --lr 1\n",
+        ),
+        (
+            "import -- mpirun -np 16 --hostfile hosts python train.py",
+            "dispatch --np 16 -H hosts --python python train.py\n",
+        ),
+        ("jobs -a --json", "[]\n"),
+    ],
+)
+def test_examples_do_what_is_said_of_them(
+    words: str, out: str, folder: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    assert cli.main(shlex.split(words)) == 0
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("line", [line for line, _ in RunOptions.examples])
+def test_examples_of_a_run_can_be_planned(
+    line: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *words = shlex.split(line)
+    assert cli.main(["--dry-run", *words]) == 0
+    assert "world size" in capsys.readouterr().out
+
+
+def test_sections_know_every_option_that_is_shown() -> None:
+    context = context_of("exec")
+    shown = [names for rows in sections(context.command, context).values() for names, _ in rows]
+    assert len(shown) == len(options("exec")) + 1  # and --profile, which is no class's
+    assert "--sudo[=USER]" in shown
+    assert "-x, --exclude LIST|^FILE" in shown
+    assert LimitOptions.examples == ()
