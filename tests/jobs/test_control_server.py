@@ -285,7 +285,19 @@ def test_a_job_can_be_ended(serving: Made, tmp_path: Path, order: bytes, way: st
     assert ways == [way]
 
 
-@pytest.mark.parametrize("noise", [b"noise\n", b'{"order": "kill"}\n', b"x" * (LONGEST_ORDER + 1)])
+def test_output_alone_is_passed_on(serving: Made, tmp_path: Path) -> None:
+    """Again and again, since whoever passes it on may just be awake for something else."""
+    server = serving()
+    viewer = Viewer(tmp_path, ATTACH)
+    viewer.until("hello")
+    for number in range(50):
+        server.output(number, 1, b"x")
+        assert viewer.until("output")["rank"] == number
+
+
+@pytest.mark.parametrize(
+    "noise", [b"noise\n", b"\n", b'{"order": "kill"}\n', b"x" * (LONGEST_ORDER + 1)]
+)
 def test_who_speaks_something_else_is_hung_up_on(
     serving: Made, tmp_path: Path, noise: bytes
 ) -> None:

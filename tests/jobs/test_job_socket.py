@@ -50,7 +50,7 @@ def test_a_stream_of_anything_is_frames_or_malformed(data: bytes) -> None:
 @pytest.mark.parametrize(
     "sent",
     [b'{"size": -1}\n', b'{"size": 9}\n123456789', b'{"size": "x"}\n', b'{"size": null}\n',
-     b'{"size": []}\n', b"[]\n", b"3\n", b"\xff\n", b"[" * 9 + b"\n", b"x" * 65],
+     b'{"size": []}\n', b"[]\n", b"\n", b"3\n", b"\xff\n", b"[" * 9 + b"\n", b"x" * 65],
 )  # fmt: skip
 def test_what_is_no_frame(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_socket, "LARGEST", 8)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dispatcher import cli
 from dispatcher.model.errors import UsageError
-from dispatcher.output.timeline import page, phases, read
+from dispatcher.output.timeline import owner, page, phases, read
 
 
 def trace(*records: dict[str, object], end: str = "\n]\n") -> str:
@@ -151,3 +151,101 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "rank 1 on localhost" in text
     assert cli.main(["report", str(tmp_path / "gone.json")]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+def test_what_a_trace_says_of_whom() -> None:
+    timeline = read(trace(*RECORDS, {**moment(1, "probed", 0.7), "tid": 3}), "t")
+    assert timeline.hosts == {0: "dispatch", 1: "n1", 2: "n2"}
+    assert timeline.lines == {(1, 1): "rank 0", (2, 2): "rank 1"}
+    assert [owner(timeline, *place) for place in ((0, 5), (1, 0), (2, 2), (2, 9), (7, 1))] == [
+        "dispatch", "n1", "rank 1 on n2", "line 9 on n2", "line 1 on process 7",
+    ]  # fmt: skip
+    assert [(m.process, m.name, m.at) for m in timeline.moments] == [
+        (0, "run.finished", 62.0), (1, "probed", 0.7),
+    ]  # fmt: skip
+    assert [s.since for s in timeline.spans[:2]] == [0.0, 0.1]
+    assert [s.until for s in timeline.spans[:2]] == pytest.approx([0.1, 0.3])
+    assert timeline.spans[-1].name == "run"
+
+
+def test_a_phase_in_numbers() -> None:
+    found = {phase.name: phase for phase in phases(read(trace(*RECORDS), "t"))}
+    connect = found["connect"]
+    assert [connect.shortest, connect.longest] == pytest.approx([0.2, 0.6])
+    assert found["load and plan"].slowest == "dispatch"
+    assert found["run"].count == 2
+
+
+def test_a_run_that_never_began_starts_to_its_end() -> None:
+    timeline = read(trace(span(0, 0, "load and plan", 0, 2.0), moment(0, "x", 3.0)), "t")
+    assert timeline.start == timeline.seconds == 3.0
+    assert page(timeline, "t").count("<svg") == 1
+
+
+def picture(*records: dict[str, object]) -> str:
+    return page(read(trace(host(0, "dispatch"), host(1, "n1"), *records), "t"), "title")
+
+
+def test_bars_are_drawn_to_scale() -> None:
+    """The whole run is 1000 pixels wide, and begins at 170."""
+    text = picture(rank(1, 0), span(1, 0, "boot", 0.0, 2.0), span(1, 1, "start", 2.0, 6.0),
+                   span(1, 1, "run", 8.0, 0.0001))  # fmt: skip
+    rects = re.findall(r"<rect x='([\d.]+)' y='(\d+)' width='([\d.]+)' height='(\d+)'", text)
+    assert [(x, width, height) for x, _, width, height in rects] == [
+        ("170.0", "250.0", "13"), ("420.0", "750.0", "4"), ("1170.0", "0.5", "4"),
+    ]  # fmt: skip
+    assert int(rects[1][1]) - int(rects[0][1]) == 14  # a rank's row below its host's
+    titles = re.findall(r"<title>([^<]*)</title></rect>", text)
+    assert titles[:2] == ["n1: boot, 2 s from 0 ms", "rank 0 on n1: start, 6 s from 2 s"]
+
+
+def test_moments_and_ticks_and_names() -> None:
+    text = picture(span(1, 0, "boot", 0.0, 200.0), moment(1, "probed", 50.0), host(2, "x" * 30),
+                   host(3, "y" * 24))  # fmt: skip
+    assert "<title>probed, at 50 s</title>" in text
+    assert re.search(r"<line x1='420.0' x2='420.0' y1='\d+' y2='\d+' stroke='#d00'>", text)
+    ticks = re.findall(r"text-anchor='middle'>([^<]*)<", text)
+    assert ticks == ["0 ms", *(f"{n} s" for n in (20, 40, 60, 80, 100)), "2 min", "2.33 min",
+                     "2.67 min", "3 min", "3.33 min"]  # fmt: skip
+    assert "x" * 23 + "…<" in text
+    assert "y" * 24 + "<" in text
+    assert re.findall(r"<svg width='(\d+)'", text) == ["1180"]
+
+
+def test_the_start_alone_shows_what_is_in_it() -> None:
+    text = picture(rank(1, 0), span(1, 0, "boot", 0.0, 1.0), span(1, 1, "start", 1.0, 1.0),
+                   span(1, 1, "run", 2.0, 8.0), span(1, 0, "sweep", 9.0, 1.0),
+                   moment(1, "early", 2.0), moment(1, "late", 9.0))  # fmt: skip
+    start, run = text.split("<h2>")[1:]
+    assert start.startswith("The start: 2.04 s")
+    assert run.startswith("The run: 10 s")
+    assert (start.count("<rect"), run.count("<rect")) == (3, 4)
+    assert ("early" in start, "late" in start, "late" in run) == (True, False, True)
+    assert (
+        picture(rank(1, 0), span(1, 1, "start", 0, 8.0), span(1, 1, "run", 8.0, 2.0)).count("<svg")
+        == 1
+    )
+
+
+def test_the_summary_and_the_table() -> None:
+    text = page(read(trace(*RECORDS), "t"), "a & b")
+    assert "<title>a &amp; b</title>" in text
+    assert "2 hosts, 2 ranks; the last rank ran after 1 s, the end came after 62 s</p>" in text
+    row = re.search(r"</i>connect<td>2<td>200 ms<td>400 ms<td>600 ms<td>n2", text)
+    assert row
+    colours = re.findall(r"<tr><td><i style='background:(#\w+)'", text)
+    assert len(set(colours)) == len(colours) == 4
+
+
+@pytest.mark.parametrize("line", ["[", "", "]"])
+def test_lines_that_say_nothing(line: str) -> None:
+    whole = trace(*RECORDS)
+    assert read(whole.replace(",\n", f",\n{line}\n", 1), "t") == read(whole, "t")
+
+
+def test_a_broken_line_in_the_middle_is_named() -> None:
+    whole = trace(*RECORDS).replace(",\n", ",\n{,\n", 1)
+    with pytest.raises(UsageError) as caught:
+        read(whole, "t")
+    assert caught.value.message == "t:3: not a line of a trace"
+    assert caught.value.hint == "dispatch --trace run.json -H hostfile train.py  # writes one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.events.exec_events import Exited, HostDone
-from dispatcher.core.events.run_events import Entry
+from dispatcher.core.events.run_events import Entry, NodeBooted
 from dispatcher.output.exec.host_blocks import WAIT, EarlyBlock, HostOutput, gathered
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
@@ -63,3 +63,33 @@ def test_a_quick_command_shows_whole_groups() -> None:
     table.early.tick(100.0)
     assert b"n[1-5] (5)" in table.rest()
     assert not table.written
+
+
+def test_it_is_shown_once_and_asked_for_no_longer() -> None:
+    table = Table()
+    assert not table.early.tick(0.0)  # nobody has said anything
+    for node in (0, 1):
+        table.done(node, b"same\n")
+    assert not table.early.tick(1.0)  # two of five are not most
+    table.done(2, b"same\n")
+    assert table.early.tick(2.0)
+    assert table.early.tick(2.0 + WAIT - 0.01)
+    assert not table.written
+    assert not table.early.tick(2.0 + WAIT)
+    assert table.early.early == (b"same\n", frozenset({"n1", "n2", "n3"}))
+    table.done(3, b"same\n")
+    assert not table.early.tick(10.0)
+    table.early.close()
+    assert len(table.written) == 1
+
+
+def test_other_events_end_nobody() -> None:
+    table = Table()
+    for node in range(3):
+        table.early.event(Entry(1, 0.0, NodeBooted(node, 0)))
+    assert not table.early.tick(1.0)
+    for node in range(3):
+        table.done(node, b"")
+        table.done(node, b"x") if node else None
+    table.early.close()
+    assert table.written == []

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from dispatcher.core.events import exec_events
+from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import host_blocks
-from dispatcher.output.exec.host_blocks import HostOutput, blocks_of, differences, gathered, record
+from dispatcher.output.exec.host_blocks import (
+    HostOutput,
+    blocks_of,
+    differences,
+    gathered,
+    headed,
+    record,
+)
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 
@@ -68,3 +78,89 @@ def test_json_keeps_kinds_apart_and_bytes_whole() -> None:
     assert second["stdout_base64"] == "/wA="
     assert "stdout" not in second
     json.dumps([first, second])
+
+
+def test_only_the_streams_that_are_wanted_are_kept() -> None:
+    sink = HostOutput(frozenset({STDOUT}))
+    sink.output(0, STDOUT, b"out")
+    sink.output(0, STDERR, b"err")
+    assert (sink.block(0, STDOUT), sink.block(0, STDERR)) == (b"out", b"")
+    assert sink.dropped(0, STDERR) == 0
+    sink.event(Entry(1, 2.0, ev.NodeBooted(0, 0)))
+    assert sink.seconds == {}
+    both = HostOutput(frozenset({STDOUT, STDERR}))
+    both.output(1, STDERR, b"err")
+    assert blocks_of(both, ["n0", "n1"], STDERR) == {"n0": b"", "n1": b"err"}
+
+
+def test_what_is_beyond_the_bound_is_counted_by_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_blocks, "MOST", 8)
+    sink = HostOutput(frozenset({STDOUT, STDERR}))
+    for _ in range(3):
+        sink.output(0, STDOUT, b"12345")
+    sink.output(0, STDERR, b"12345678")
+    assert (sink.dropped(0, STDOUT), sink.dropped(0, STDERR), sink.dropped(1, STDOUT)) == (7, 0, 0)
+    assert sink.block(0, STDOUT) == b"12345123\n[7 bytes more]\n"
+    assert sink.block(0, STDERR) == b"12345678"
+    told = record("n1", 0, exec_events.Exited(0), sink, "exit code 0")
+    assert (told["stdout"], told["stdout_dropped"], told["stderr"]) == ("12345123", 7, "12345678")
+    assert "stderr_dropped" not in told
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (exec_events.Exited(0), {"ok": True, "outcome": "exited", "code": 0}),
+        (exec_events.Exited(3), {"ok": False, "outcome": "exited", "code": 3}),
+        (exec_events.Killed("KILL"), {"outcome": "killed", "signal": "KILL"}),
+        (exec_events.Failed(Failure(Kind.DNS, "x")),
+         {"outcome": "failed", "kind": "name not found"}),
+        (exec_events.TimedOut("total", 1.0), {"outcome": "timeout"}),
+        (exec_events.Interrupted(2), {"outcome": "interrupted"}),
+        (exec_events.NotStarted("x"), {"outcome": "not started"}),
+    ],
+)  # fmt: skip
+def test_one_host_in_json(outcome: exec_events.Outcome, told: dict[str, object]) -> None:
+    plain = {"ok": False, "code": None, "signal": None, "kind": None, "seconds": 0.0,
+             "host": "n1", "index": 4, "words": "words", "stdout": "", "stderr": ""}  # fmt: skip
+    assert record("n1", 4, outcome, HostOutput(frozenset()), "words") == {**plain, **told}
+
+
+def test_seconds_are_rounded() -> None:
+    sink = HostOutput(frozenset())
+    sink.event(Entry(1, 1.23456, exec_events.HostDone(0, exec_events.Exited(0))))
+    assert record("n1", 0, exec_events.Exited(0), sink, "")["seconds"] == 1.235
+
+
+def test_the_head_of_a_block() -> None:
+    rule = b"-" * 15 + b"\n"
+    assert (
+        headed(["n1", "n2"], b"x\n", what=" stderr")
+        == rule + b"n[1-2] (2) stderr\n" + rule + b"x\n"
+    )
+    assert headed(["n1", "n2"], b"x", of=5) == rule + b"n[1-2] (2 of 5)\n" + rule + b"x\n"
+    assert headed(["n1"], b"a\rb\n", label=False) == b"b\n"
+
+
+def test_who_said_the_same_as_what_stands_there_is_told_with_a_label_only() -> None:
+    blocks = {"n1": b"same", "n2": b"same", "n3": b"other"}
+    early = (b"same", frozenset({"n1"}))
+    rule = b"-" * 15 + b"\n"
+    assert list(gathered(blocks, early=early)) == [
+        rule + b"n2 (1)\n" + rule + b"as above\n", rule + b"n3 (1)\n" + rule + b"other\n",
+    ]  # fmt: skip
+    assert list(gathered(blocks, early=early, label=False)) == [b"other\n"]
+    all_of_them = (b"same", frozenset({"n1", "n2"}))
+    assert len(list(gathered(blocks, early=all_of_them))) == 1
+
+
+def test_differences_of_several_and_of_long_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = {"n1": b"a\n", "n2": b"a\n", "n3": b"b\n", "n4": b"\x1b[2J\n", "n5": b""}
+    assert list(differences(blocks)) == [
+        b"--- n[1-2]\n+++ n3\n@@ -1 +1 @@\n-a\n+b\n",
+        b"--- n[1-2]\n+++ n4\n@@ -1 +1 @@\n-a\n+\\x1b[2J\n",
+    ]
+    monkeypatch.setattr(host_blocks, "MOST_LINES", 2)
+    for lines, is_long in ((b"a\nb\n", False), (b"a\nb\nc\n", True)):
+        (found,) = differences({"n1": b"x\n", "n2": lines})
+        assert (found == b"n2 and n1 differ\n") == is_long

@@ -1,0 +1,77 @@
+"""The journal: every event once, in order, and what cannot be read named by its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.core.events import codec
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.run_events import Entry
+from dispatcher.model.errors import DispatchError
+from dispatcher.output.files import journal
+from dispatcher.output.files.journal import Journal, append, read
+
+ENTRIES = [
+    Entry(1, 0.0, ev.NodeConnecting(0)), Entry(2, 0.5, ev.RankSpawned(0, 1, 77)),
+    Entry(3, 1.5, ev.RunFinished(0, "ok")),
+]  # fmt: skip
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path, said = tmp_path / "dispatch.jsonl", list[str]()
+    writing = Journal(path, said.append)
+    for entry in ENTRIES[:2]:
+        writing.event(entry)
+    assert list(read(path)) == ENTRIES[:2]  # nothing waits in memory
+    writing.close()
+    append(path, ENTRIES[2])
+    assert list(read(path)) == ENTRIES
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_bytes().count(b"\n") == 3
+    assert said == []
+    with pytest.raises(FileExistsError):
+        Journal(path, said.append)
+
+
+def test_a_disk_that_refuses_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    writing = Journal(tmp_path / "x", said.append)
+    monkeypatch.setattr(journal, "write_all", refuse)
+    for entry in ENTRIES:
+        writing.event(entry)
+    writing.close()
+    assert said == [f"{tmp_path / 'x'}: journal cannot be written: No space left on device"]
+
+
+def refuse(fd: int, data: bytes) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_what_is_added_later_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "real").touch()
+    (tmp_path / "link").symlink_to("real")
+    for name in ("link", "absent"):
+        with pytest.raises(OSError):
+            append(tmp_path / name, ENTRIES[0])
+    assert (tmp_path / "real").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "bad", [b"noise\n", b"{}\n", b'{"seq": 1\n', b"x" * (codec.LINE_LIMIT + 9)]
+)
+def test_what_is_no_event_is_named_by_its_line(tmp_path: Path, bad: bytes) -> None:
+    path = tmp_path / "dispatch.jsonl"
+    path.write_bytes(codec.encode(ENTRIES[0]) + codec.encode(ENTRIES[1]) + bad)
+    reading = read(path)
+    assert [next(reading), next(reading)] == ENTRIES[:2]
+    with pytest.raises(DispatchError) as told:
+        next(reading)
+    assert told.value.message.startswith(f"{path}:3: ")
+
+
+def test_a_journal_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DispatchError) as told:
+        list(read(tmp_path / "absent"))
+    assert told.value.message == f"{tmp_path / 'absent'}: no such file or directory"

@@ -1,0 +1,245 @@
+"""Each part of a verdict alone: which words there are, and where there are none."""
+
+from __future__ import annotations
+
+from errno import EMFILE, ENOENT
+from typing import Any
+
+import pytest
+
+from dispatcher.core.events import verdicts
+from dispatcher.core.events.report_events import LastWords, placed
+from dispatcher.core.events.stack_frames import Frame, Group
+from dispatcher.core.events.verdicts import Cause, ErrorFile, MpiAborted, RankFailed, Verdict
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.output.text import verdict_text
+from dispatcher.output.text.verdict_text import (
+    N_TRACEBACK,
+    advice_on,
+    behind_lines,
+    blamed,
+    describe,
+    headline,
+    history,
+    last_words,
+    left_out,
+    record,
+)
+from dispatcher.plan.job.job_plan import plan_job
+from dispatcher.plan.job.reassignment import Exclusion
+from dispatcher.plan.job.request import Program, Request
+
+HOSTS = tuple(Host(f"n{index}", slots=2) for index in range(4))
+NODES = placed(plan_job(Request(Hostlist(HOSTS), Program("command", ("prog",)), "/w"), "run-1"))
+NAMES = [node.host for node in NODES]
+
+
+def said(
+    cause: Cause | None, last: Any = lambda rank: ("stderr", []), pids: Any = None, **fields: Any
+) -> list[str]:
+    verdict = Verdict(cause, verdicts.exit_code(cause), 8, **fields)
+    return describe(verdict, NODES, pids or {}, last)
+
+
+@pytest.mark.parametrize(
+    ("cause", "lines"),
+    [
+        (RankFailed(1, 3, 2), ["error: rank 3 on n1: exit code 2", "  rank 3 wrote nothing"]),
+        (MpiAborted(1, 3, 2, ""),
+         ["error: rank 3 on n1: called MPI_Abort(2)", "  rank 3 wrote nothing"]),
+        (MpiAborted(1, 3, 2, "why\x07"),
+         ["error: rank 3 on n1: called MPI_Abort(2): why\\x07", "  rank 3 wrote nothing"]),
+        (verdicts.RankNotStarted(2, 5, ENOENT, "exec", "pro\x07g"),
+         ["error: rank 5 on n2: exec pro\\x07g: no such file or directory"]),
+        (verdicts.RankNotStarted(2, 5, EMFILE, "fork", "x"),
+         ["error: rank 5 on n2: fork x: too many open files",
+          "  hint: logins there may open too few files; let its sshd have 30 or more "
+          "(LimitNOFILE=), or start fewer ranks there"]),
+        (verdicts.NodeFailed(1, Failure(Kind.LOST, "a", "b\x07")),
+         ["error: n1 (ranks 2-3): host lost: a", "  hint: b\\x07"]),
+        (verdicts.NodeFailed(1, Failure(Kind.LOST, "a")), ["error: n1 (ranks 2-3): host lost: a"]),
+        (verdicts.Impossible("no room"), ["error: no room"]),
+        (verdicts.OutputLost(1, 2, 3, 4),
+         ["error: rank 2 on n1: output lost: 3 of 4 bytes arrived"]),
+        (verdicts.Interrupted(13),
+         ["error: nobody reads standard output any more; --log-dir keeps a run going"]),
+        (verdicts.Interrupted(15), ["error: ended by SIGTERM"]),
+        (verdicts.LeftMpi(0, 1, False, (1,), ()),
+         ["error: rank 1 on n0 exited 0 without MPI_Finalize"]),
+        (verdicts.LeftMpi(0, 1, True, (1, 2), (3,)),
+         ["error: ranks 1-2 on n[0-1] exited 0 without MPI_Init; rank 3 waits in it",
+          "  hint: --mpi none, if ranks use MPI each by itself or not at all"]),
+        (verdicts.LeftMpi(0, 1, False, (1,), (2, 3)),
+         ["error: rank 1 on n0 exited 0 without MPI_Finalize; ranks 2-3 are still in MPI"]),
+        (verdicts.Hung(61.4, (Group((3,), "proc", "S", (Frame("f", "a.py", 1),)),
+                              Group((1 << 20,), "proc", "S", (Frame("g", "a.py", 2),)))),
+         ["error: no rank has shown a sign of life for 61 s", "  rank 3 on n1 is in f at a.py:1",
+          "  rank 1.0 on another host is in g at a.py:2"]),
+    ],
+)  # fmt: skip
+def test_a_cause_in_all_its_words(cause: Cause, lines: list[str]) -> None:
+    assert said(cause) == lines
+
+
+def test_the_last_words_of_who_left_mpi_are_told_where_there_are_any() -> None:
+    lines = said(verdicts.LeftMpi(0, 1, False, (1,), ()), lambda rank: ("stdout", ["bye"]))
+    assert lines[1:] == ["  last lines of its stdout:", "    bye"]
+
+
+@pytest.mark.parametrize(
+    ("error", "last", "lines"),
+    [
+        (None, [], ["  rank 3 wrote nothing"]),
+        (ErrorFile("E: m", "a\nb\x07\nE: m"), ["x"],
+         ["  its traceback:", "    a", "    b\\x07", "    E: m", "  last lines of its stderr:",
+          "    x"]),
+        (ErrorFile("E: m", "a\nE: m"), ["E: m", "x"],
+         ["  last lines of its stderr:", "    E: m", "    x"]),
+        (ErrorFile("E: m", ""), [], ["  rank 3 wrote nothing"]),
+        (ErrorFile("E", "\n".join(map(str, range(99)))), ["x"],
+         ["  its traceback:", *(f"    {n}" for n in range(99 - N_TRACEBACK, 99)),
+          "  last lines of its stderr:", "    x"]),
+    ],
+)  # fmt: skip
+def test_what_a_failed_rank_said(
+    error: ErrorFile | None, last: list[str], lines: list[str]
+) -> None:
+    for cause in (RankFailed(1, 3, 2, error), MpiAborted(1, 3, 2, "", error)):
+        assert said(cause, lambda rank: ("stderr", last))[1:] == lines
+
+
+def test_ranks_are_alike_by_status_and_words() -> None:
+    words = {3: ["at 0x1f: 12"], 4: ["at 0x2e: 7"], 5: ["at 0x2e: x"], 6: ["at 0x2e: 7"], 7: []}
+    statuses = {3: 1, 4: 1, 5: 1, 6: 2, 7: 1, 0: 0}
+
+    def last(rank: int) -> tuple[str, list[str]]:
+        return "stderr", words.get(rank, [])
+
+    cause = RankFailed(1, 3, 1)
+    assert verdict_text.alike(cause, statuses, last) == [4]
+    lines = said(cause, last, statuses=statuses)
+    assert lines[-3:] == [
+        "  1 rank the same: rank 4", "  then ranks 5,7: exit code 1", "  then rank 6: exit code 2",
+    ]  # fmt: skip
+    # of ranks that said nothing nobody knows whether they are alike
+    assert verdict_text.alike(RankFailed(3, 7, 1), {7: 1, 8: 1}, last) == []
+
+
+def test_what_follows_from_an_abort_and_from_others() -> None:
+    statuses = {3: 9, 4: -15}
+    assert said(MpiAborted(1, 3, 9), statuses=statuses)[-1] == (
+        "  then rank 4: killed by SIGTERM (signal 15)"
+    )
+    assert said(verdicts.Interrupted(2), statuses=statuses)[1] == "  then rank 3: exit code 9"
+
+
+def test_hosts_that_were_lost_besides() -> None:
+    gone = Failure(Kind.LOST, "gone", "ping it")
+    lost = {0: gone, 1: gone, 2: Failure(Kind.LOST, "other")}
+    assert said(verdicts.NodeFailed(1, gone), lost=lost)[1:] == [
+        "  hint: ping it", "  then error: n0: host lost: gone",
+        "  then error: n2: host lost: other", "  hint: ping it",
+    ]  # fmt: skip
+
+
+def test_who_cannot_be_used_is_a_table_of_columns() -> None:
+    failures = {
+        0: Failure(Kind.CHECK, "no prog", "hint A"), 3: Failure(Kind.LOST, "x"),
+        1: Failure(Kind.CHECK, "no folder", "hint B"),
+    }  # fmt: skip
+    problems = {0: frozenset({"missing"}), 1: frozenset({"missing", "cwd"})}
+    cause = verdicts.Rejected(failures, 127, problems)
+    asked: list[str] = []
+
+    def advise(trouble: str) -> str | None:
+        asked.append(trouble)
+        return "sync it" if trouble == "cwd" else None
+
+    verdict = Verdict(cause, 127, 8)
+    assert describe(verdict, NODES, {}, lambda rank: ("", []), advise) == [
+        "error: 3 hosts of 4 cannot be used; nothing was started",
+        f"  n0  {Kind.CHECK.value}  no prog",
+        f"  n1  {Kind.CHECK.value}  no folder",
+        f"  n3  {Kind.LOST.value:<{len(Kind.CHECK.value)}}  x",
+        "  hint: hint A", "  hint: sync it",
+    ]  # fmt: skip
+    assert asked == ["missing", "cwd", "host lost"]
+    assert advice_on(verdict, advise) == {"cwd": "sync it"}
+    assert advice_on(Verdict(verdicts.Interrupted(2), 130, 8), advise) == {}
+    attempts = (verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), True),)
+    again = describe(Verdict(cause, 127, 8, attempts=attempts), NODES, {}, lambda rank: ("", []))
+    assert again[0].endswith("; the ranks were not started again")
+    not_begun = (verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), False),)
+    again = describe(Verdict(cause, 127, 8, attempts=not_begun), NODES, {}, lambda rank: ("", []))
+    assert again[0].endswith("; nothing was started")
+
+
+def test_what_was_swept_and_what_would_not_die() -> None:
+    assert said(None, swept={2: 1}) == ["note: n2: killed 1 process left behind"]
+    assert said(None, swept={2: 0}) == []
+    lines = said(None, pids={2: 50, 3: 51, 0: 52}, unkillable={1: (51, 52)})
+    assert lines == ["error: n1: processes that would not die: 51 (rank 3), 52"]
+
+
+def test_the_words_that_are_kept_for_the_report() -> None:
+    def last(rank: int) -> tuple[str, list[str]]:
+        return "stdout", ["same"]
+
+    failed = Verdict(RankFailed(1, 3, 2), 2, 8, statuses={3: 2, 5: 2, 6: 0})
+    assert last_words(failed, last) == LastWords((3, 5), "stdout", ("same",))
+    left = Verdict(verdicts.LeftMpi(0, 1, False, (1,), ()), 1, 8, statuses={1: 0, 2: 0})
+    assert last_words(left, last) == LastWords((1,), "stdout", ("same",))
+    assert last_words(Verdict(MpiAborted(0, 1, 2), 2, 8), last) == LastWords(
+        (1,), "stdout", ("same",)
+    )
+    assert last_words(Verdict(None, 0, 8), last) is None
+    assert last_words(Verdict(verdicts.Interrupted(2), 130, 8), last) is None
+
+
+def test_a_cause_with_its_message_in_one_line() -> None:
+    error = ErrorFile("ValueError: \x07", "")
+    assert headline(RankFailed(1, 3, 2, error), NAMES) == (
+        "rank 3 on n1: exit code 2: ValueError: \\x07"
+    )
+    assert headline(verdicts.Hung(61.4, ()), NAMES) == "no sign of life for 61 s"
+
+
+def test_hosts_that_were_left_out() -> None:
+    assert left_out([Exclusion("n1", "a\x07", None), Exclusion("n2", "b", "n9")]) == [
+        "note: n1: left out, not fit: a\\x07", "note: n2: left out, not fit: b; n9 takes its place",
+    ]  # fmt: skip
+
+
+def test_a_job_that_came_through_in_the_end() -> None:
+    failed = verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), True)
+    again = verdicts.Attempt(1, ("n0",), 2, RankFailed(0, 0, 1), True)
+    assert history(Verdict(None, 0, 2, attempts=(failed,)))[-1] == (
+        "note: the job succeeded after 1 restart"
+    )
+    lines = history(Verdict(None, 0, 2, attempts=(failed, again)))
+    assert lines == [
+        "note: start 1: rank 0 on n0: exit code 1", "note: start 2: rank 0 on n0: exit code 1",
+        "note: the job succeeded after 2 restarts",
+    ]  # fmt: skip
+    never = verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), False)
+    assert len(history(Verdict(None, 0, 2, attempts=(never,)))) == 1
+
+
+def test_attempts_as_data() -> None:
+    failed = verdicts.Attempt(1, ("n0", "n1"), 4, RankFailed(1, 3, 7), True)
+    verdict = Verdict(None, 0, 4, attempts=(failed,), left_out={"n9": "why"}, no_restart="none")
+    assert record(verdict) == {
+        "attempts": [{
+            "restart": 1, "started": True, "world_size": 4, "hosts": ["n0", "n1"],
+            "cause": "RankFailed", "what": "rank 3 on n1: exit code 7", "exit_code": 7,
+        }],
+        "left_out": {"n9": "why"}, "no_restart": "none",
+    }  # fmt: skip
+
+
+def test_those_behind_are_told_of_a_lost_host_only() -> None:
+    assert behind_lines(Verdict(verdicts.Interrupted(2), 130, 4), NAMES, [1]) == []
+    verdict = Verdict(verdicts.NodeFailed(1, Failure(Kind.LOST, "x")), 125, 4)
+    found, behind = blamed(verdict, {})
+    assert (found.cause, found.lost, behind) == (verdict.cause, {1: Failure(Kind.LOST, "x")}, [])
