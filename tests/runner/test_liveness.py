@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import NodesHeard
+from dispatcher.remote.protocol.frames import Decoder
+from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import liveness
-from dispatcher.runner.run.liveness import MOST_PENDING, Flow, Heartbeats, ProgressLine
+from dispatcher.runner.run.liveness import (
+    MOST_PENDING,
+    Flow,
+    Heartbeats,
+    ProgressLine,
+    Sampling,
+)
 
 
 class Clock:
@@ -92,3 +102,70 @@ def test_memory_is_bounded() -> None:
     for _ in range(10):
         watcher.feed(0, 0, 1, b"." * (MOST_PENDING // 2))
     assert len(watcher._rests[0, 1]) <= MOST_PENDING
+
+
+class Asked:
+    """A host's thread of which only the orders are looked at."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.orders: list[dict[str, Any]] = []
+
+    def send(self, frame: bytes) -> None:
+        (one,) = Decoder().feed(frame)
+        order = unpack(one.body)
+        assert isinstance(order, dict)
+        self.orders.append(order)
+
+    def seconds(self) -> list[float]:
+        return [order["seconds"] for order in self.orders]
+
+
+def test_samples_are_asked_for_once_ranks_were_started_and_as_often_as_anybody_wants() -> None:
+    sampling, hosts = Sampling(None), [Asked(0), Asked(1)]
+    sampling.started(hosts[0])  # type: ignore[arg-type]
+    assert hosts[0].orders == []
+    sampling.ask(5.0)
+    sampling.ask(9.0)  # often enough
+    sampling.ask(5.0)
+    assert (hosts[0].seconds(), hosts[1].orders) == ([5.0], [])
+    sampling.started(hosts[1])  # type: ignore[arg-type]
+    assert hosts[1].seconds() == [5.0]
+    sampling.ask(2.0)
+    assert [host.seconds() for host in hosts] == [[5.0, 2.0]] * 2
+    assert hosts[0].orders[0] == {
+        "type": "sample", "seconds": 5.0,
+        "parts": payload.parts(("probe.sampler", "probe.usage")),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("every", [None, 3.0])
+def test_who_samples_also_finds_out_where_the_ranks_are(every: float | None) -> None:
+    host = Asked(0)
+    Sampling(every).gather(host, 7, 6.0)  # type: ignore[arg-type]
+    assert host.orders == [{
+        "type": "sample", "seconds": every or 0.0, "stacks": {"number": 7, "seconds": 6.0},
+        "parts": payload.parts(("probe.sampler", "probe.usage", "probe.stack_dump")),
+    }]  # fmt: skip
+
+
+def test_a_heartbeat_from_the_future_is_of_now(clock: Clock) -> None:
+    noted, flow = Heartbeats(), Flow()
+    noted.note(1)
+    flow.given(0, 1)
+    flow.taken(1)
+    flow.progressed()
+    assert noted.news(clock.now - 5) == NodesHeard((1,), (0.0,))
+    assert flow.news(clock.now - 5) == [(0.0, False), (0.0, True)]
+
+
+def test_a_line_longer_than_is_held_is_searched_in_pieces() -> None:
+    seen: list[tuple[int, int]] = []
+    watcher = ProgressLine("needle", lambda node, rank: seen.append((node, rank)))
+    watcher.feed(0, 3, 1, b"needle" + b"." * (MOST_PENDING - 6))
+    assert seen == []  # all of it is held
+    watcher.feed(0, 3, 1, b".")
+    assert seen == [(0, 3)]
+    watcher.feed(0, 3, 1, b"needle\rneedle\n")
+    assert seen == [(0, 3)] * 2  # once a piece
+    assert watcher._rests[3, 1] == b""

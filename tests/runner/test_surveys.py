@@ -8,6 +8,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -123,20 +124,20 @@ def test_a_clock_is_ahead_by_no_more_than_the_answer_took() -> None:
         ((b"", b"", 9), "the survey failed; it said: nothing"),
         ((b"", b"sh\n" + payload.NO_PYTHON_MARK.encode() + b"python3 p9\n", 127),
          "no python there; looked for python3 p9"),
-        ((b"soon\n" + pack({}), b"", 0), "a malformed answer: could not convert string to float"),
-        ((b"1.0\nnoise", b"", 0), "a malformed answer"),
+        ((b"soon\n" + pack({}), b"", 0), "a malformed answer: could not convert string to float*"),
+        ((b"1.0\nnoise", b"", 0), "a malformed answer: *"),
         ((b"1.0\n" + pack([1]), b"", 0), "a malformed answer: not a dict"),
         ((b"1.0\n" + pack({"a": 1}), b"", 0), "a malformed answer: 'a': not a reading"),
-        ((b"1.0\n" + pack({"a": [0, b"", False, 1]}), b"", 0), "'a': not a reading"),
-        ((b"1.0\n" + pack({"a": ["0", b"", False]}), b"", 0), "'a': not a reading"),
-        ((b"1.0\n" + pack({"a": [True, b"", False]}), b"", 0), "'a': not a reading"),
-        ((b"1.0\n" + pack({"a": [0, "", False]}), b"", 0), "'a': not a reading"),
-        ((b"1.0\n" + pack({"a": [0, b"", None]}), b"", 0), "'a': not a reading"),
+        ((b"1.0\n" + pack({"a": [0, b"", False, 1]}), b"", 0), "* 'a': not a reading"),
+        ((b"1.0\n" + pack({"a": ["0", b"", False]}), b"", 0), "* 'a': not a reading"),
+        ((b"1.0\n" + pack({"a": [True, b"", False]}), b"", 0), "* 'a': not a reading"),
+        ((b"1.0\n" + pack({"a": [0, "", False]}), b"", 0), "* 'a': not a reading"),
+        ((b"1.0\n" + pack({"a": [0, b"", None]}), b"", 0), "* 'a': not a reading"),
     ],
 )  # fmt: skip
 def test_a_host_that_gives_no_readings_says_why(said: Spoken, problem: str) -> None:
     (one,) = survey(lambda host, asked: said)
-    assert problem in one.problem
+    assert fnmatchcase(one.problem, problem)
     assert (one.readings, one.lost, one.ahead) == ({}, False, None)
 
 
