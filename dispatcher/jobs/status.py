@@ -110,7 +110,9 @@ class StacksServer(Sink):
         self._answers.put(frame(type="verdict", exit_code=exit_code, lines=[]))
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
-        if self._thread.ident is not None:
+        if self._thread.ident is None:
+            self._socket.close()  # the run never began, so nobody else does
+        else:
             self._thread.join(timeout=CLIENT_TIMEOUT)
         (self._folder / "control").unlink(missing_ok=True)
 
