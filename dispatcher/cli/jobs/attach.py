@@ -78,11 +78,12 @@ class Stopping:
 
     def __call__(self, *_: object) -> None:
         self._presses += 1
-        if self._presses > 2:
+        press = self._presses  # the next may come while we are in here
+        if press > 2:
             raise KeyboardInterrupt
         with contextlib.suppress(OSError):  # the launcher is gone, as the loop will notice
-            self._call.order("stop", now=self._presses == 2)
-        what = "ending the job; again to kill it" if self._presses == 1 else "killing the job"
+            self._call.order("stop", now=press == 2)
+        what = "ending the job; again to kill it" if press == 1 else "killing the job"
         self._watch.notes.append(f"note: {what}")
 
 

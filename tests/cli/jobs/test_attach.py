@@ -10,11 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rig import wait_for
 
 from dispatcher import cli
 from dispatcher.cli.jobs import job_screen
+from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame, listen
+from dispatcher.output.monitor.run_progress import Progress, encode_picture
 
 from ..conftest import Launched, OnRecord, Terminal
 
@@ -266,7 +269,7 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
         assert f"error: ended by SIGINT\nnote: job {RUN_ID} ended, exit code 130\n" in err
 
 
-# -- stop ---------------------------------------------------------------------------------
+# -- stop ------------------------
 
 
 @pytest.mark.parametrize(("words", "now"), [([], False), (["--now"], True), (["latest"], False)])
@@ -294,21 +297,20 @@ def test_ctrl_c_leaves_it_ending(launched: Launched, capfd: pytest.CaptureFixtur
     assert said in capfd.readouterr().err
 
 
-# -- before a terminal ----------------------------------------------------------------------
+# -- before a terminal ------------------------
 
 
-def test_a_footer_and_a_verdict_below_the_lines(launched: Launched, terminal: Terminal) -> None:
-    terminal.take()
-    from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
-    from dispatcher.output.monitor.run_progress import Progress, encode_picture
-
+def picture() -> bytes:
     progress = Progress(2, lambda: 0.0)
     for event in (RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RankSpawned(1, 1, 8)):
         progress.event(Entry(0, 0.0, event))
-    picture = frame(type="picture", picture=encode_picture(progress.picture()))
-    one = launched(
-        HELLO, output(0, b"a line\n"), picture, VERDICT, code=3, lines=("error: rank 0 failed",)
-    )
+    return frame(type="picture", picture=encode_picture(progress.picture()))
+
+
+def test_a_verdict_below_the_lines(launched: Launched, terminal: Terminal) -> None:
+    terminal.take()
+    lines = ("error: rank 0 failed",)
+    one = launched(HELLO, output(0, b"a line\n"), picture(), VERDICT, code=3, lines=lines)
     assert cli.main(["attach"]) == 3
     terminal.leave()
     shown = terminal.plain
@@ -317,6 +319,21 @@ def test_a_footer_and_a_verdict_below_the_lines(launched: Launched, terminal: Te
     assert "error: rank 0 failed" in shown
     assert "2 ranks on 2 hosts" in shown
     assert f"job {RUN_ID} ended, exit code 3" in shown
+
+
+def test_a_footer_while_it_runs(launched: Launched, terminal: Terminal) -> None:
+    """As soon as there is something to draw."""
+
+    def leave() -> None:
+        wait_for(lambda: "2 ranks: 2 running" in terminal.plain, 30, lambda: "the footer is drawn")
+        interrupt()
+
+    looker = threading.Thread(target=leave)
+    looker.start()
+    terminal.take()
+    launched(HELLO, picture(), stays=True, code=None)
+    assert cli.main(["attach"]) == 130
+    looker.join(40)
 
 
 def test_quiet_has_no_footer(launched: Launched, terminal: Terminal) -> None:
