@@ -112,9 +112,10 @@ def file_values(command: str, names: Mapping[str, str]) -> dict[str, Any]:
     settings_there, values = file_settings(command), _filled().values
     found: dict[str, Any] = {}
     for flag, name in names.items():
-        parameter = _parameter(click.get_current_context().command, name)
-        if typed(flag) or parameter is None:
+        if typed(flag):
             continue
+        parameter = _parameter(click.get_current_context().command, name)
+        assert parameter is not None, f"this command has no option {name!r}"
         values.pop(flag, None)
         found[flag] = () if parameter.multiple else None
         if name in settings_there:

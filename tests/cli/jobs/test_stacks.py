@@ -41,7 +41,7 @@ def test_ranks_are_counted_on_each_host_and_anew_after_a_restart(tmp_path: Path)
     assert (homes.home(2), homes.host_of(2)) == ((2, 0), "n3")
 
 
-# -- the command ----------------------------------------------------------------------------
+# -- the command ------------------------
 
 RUN_ID = "20260131-142501-k3f9x2"
 ENDED = frame(type="verdict", exit_code=3, lines=[])

@@ -192,7 +192,7 @@ def test_what_was_done_is_told(
     assert said == lines
 
 
-# -- kill ---------------------------------------------------------------------------------
+# -- kill ------------------------
 
 
 @pytest.fixture
@@ -233,18 +233,20 @@ def test_a_launcher_that_stays_is_killed_last(
 
 
 def test_a_launcher_that_ends_by_itself_is_left_to_do_so(
-    on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any],
+    launched: Launched, looks: Looks, sleeper: Callable[[], Any],
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     process = sleeper()
     known = registry.Process.of(process.pid)
     assert known is not None
-    of_record(on_record(ALIVE, detached=False), launcher=[known.pid, known.started, known.boot])
+    one = launched(run_id=ALIVE, code=None, detached=False)
+    of_record(one.folder, launcher=[known.pid, known.started, known.boot])
     monkeypatch.setattr(time, "sleep", lambda seconds: process.kill() or process.wait(10))
     looks.killed = {"n1": [tagged("left", ALIVE)], "n2": []}
     assert cli.main(["kill", "aaaaaa"]) == 1
     said = "n1: error: could not kill 1 process: python 1\n"
     assert capsys.readouterr().out == said
+    assert one.orders == []  # its terminal has it
 
 
 def test_all_that_run_and_all_that_died(
@@ -289,7 +291,7 @@ def test_none_of_all(
     assert capsys.readouterr() == ("", "no jobs\n")
 
 
-# -- over this machine ------------------------------------------------------------------------
+# -- over this machine ------------------------
 
 
 def test_what_carries_the_id_is_found_and_ended(
