@@ -153,7 +153,7 @@ def test_help_is_a_command(
     assert capsys.readouterr().out.startswith(f"Usage: {usage}")
 
 
-# -- main ---------------------------------------------------------------------------------------
+# -- main ------------------------
 
 
 def test_handlers_are_as_they_were(does: Does) -> None:
@@ -190,7 +190,7 @@ def test_the_words_of_the_process(does: Does, monkeypatch: pytest.MonkeyPatch) -
     assert seen == [jobs.JobsOptions(everything=True, as_json=False)]
 
 
-# -- console --------------------------------------------------------------------------------------
+# -- console ------------------------
 
 
 class Left(BaseException):

@@ -188,7 +188,7 @@ def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr().out == "::1: x\n"
 
 
-# -- lists of hosts that failed -----------------------------------------------------------------
+# -- lists of hosts that failed ------------------------
 
 
 def test_the_hosts_that_failed_are_written_and_tried_again(
@@ -255,7 +255,7 @@ def test_a_list_that_is_none(tmp_path: Path, text: str | None, said: str) -> Non
     assert caught.value.message.startswith(said)
 
 
-# -- what the options mean --------------------------------------------------------------------
+# -- what the options mean ------------------------
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_whose_terminal_it_is(
     assert not is_our_terminal(ExecOptions(**options), ExecPlan(places, ("true",)))
 
 
-# -- before a terminal -----------------------------------------------------------------------------
+# -- before a terminal ------------------------
 
 
 def test_a_command_on_the_user_s_terminal(terminal: Terminal) -> None:

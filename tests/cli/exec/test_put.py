@@ -147,7 +147,7 @@ def test_a_branch_of_one_host_passes_nothing_on(path: Path) -> None:
     assert job.calls == [([0, 1], {})]
 
 
-# -- over this machine --------------------------------------------------------------------------
+# -- over this machine ------------------------
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_what_a_folder_may_not_say_is_refused_in_every_command(
             assert f"[{table}] of {tmp_path}/home/.config/dispatch/dispatch.toml" in said
 
 
-# -- which files are read ----------------------------------------------------------------------
+# -- which files are read ------------------------
 
 
 def test_a_file_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +156,7 @@ def test_a_file_that_cannot_be_read(
     assert caught.value.message == said.format(path=whole)
 
 
-# -- what they may say -----------------------------------------------------------------------------
+# -- what they may say ------------------------
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from dispatcher.transport.tree.topology import Topology, plan_tree
 N = [Host(f"n{number}") for number in range(1, 8)]
 
 
-# -- kept connections ---------------------------------------------------------------------
+# -- kept connections ------------------------
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_when_a_silent_host_is_asked(options: Any, found: Keepalive) -> None:
     assert alive(options) == found
 
 
-# -- trees ----------------------------------------------------------------------------------
+# -- trees ------------------------
 
 
 def test_the_tree_in_words() -> None:

@@ -168,7 +168,7 @@ def test_help_shows_options_by_subject() -> None:
     )
 
 
-# -- -H and -w -------------------------------------------------------------------------------
+# -- -H and -w ------------------------
 
 
 def hosts_of_run(dispatch: Dispatch, *words: str) -> tuple[list[str], str]:
@@ -216,7 +216,7 @@ def test_a_file_may_have_one_list_as_a_text(tmp_path: Path, dispatch: Dispatch) 
     assert hosts_of_run(dispatch)[0] == ["n1:1", "n2:1"]
 
 
-# -- -x: exports in a run, leaves hosts out elsewhere -----------------------------------------
+# -- -x: exports in a run, leaves hosts out elsewhere ------------------------
 
 
 def test_who_confuses_the_two_meanings_of_x_is_told(

@@ -99,7 +99,7 @@ def test_a_password_that_has_to_be_given_at_once(monkeypatch: pytest.MonkeyPatch
     assert asked.closed == 1
 
 
-# -- at a terminal ------------------------------------------------------------------------------
+# -- at a terminal ------------------------
 
 
 @pytest.fixture

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rig import wait_for
 
+from dispatcher.api.request import plan_job, request
 from dispatcher.cli.options import connect_options
-from dispatcher.cli.run.detach import _Foreground
-from dispatcher.model.errors import UsageError
+from dispatcher.cli.run import detach as module
+from dispatcher.cli.run.detach import ForegroundLink, _Foreground, check
+from dispatcher.cli.run.run import RunOptions
+from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
+from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.paths import RunPaths
 
 
@@ -86,3 +97,254 @@ def test_it_asks_for_the_launcher(
         assert told(*words) == 125
         assert told.answers == [b'{"answer": "abc"}\n']  # type: ignore[attr-defined]
     assert asked == ["passphrase of id: "]
+
+
+# -- what cannot be had in the background ------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"stdin": "all"}, "--stdin: a job in the background reads no standard input"),
+        ({"stdin": "0"}, "--stdin: a job in the background"),
+        ({"only_ranks": "1"}, "--only-ranks needs a screen"),
+        ({"grep": "x"}, "--grep needs a screen"),
+        ({"timestamps": True}, "--timestamps needs a screen"),
+        ({"rank0": True}, "--rank0 needs a screen"),
+        ({"fold": True, "label": "host"}, ""),
+    ],
+)
+def test_what_needs_a_screen(given: dict[str, Any], said: str) -> None:
+    options = RunOptions(detach=True, **given)
+    if not said:
+        assert check(options) is None  # type: ignore[func-returns-value]
+        return
+    with pytest.raises(UsageError) as caught:
+        check(options)
+    assert caught.value.message.startswith(said)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("log_dir", [None, "logs"])
+def test_a_job_keeps_its_files_somewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_dir: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    plan = plan_job(request("n1:1", ["a"], kind="command"))
+    seen: list[Any] = []
+
+    def background(launcher: Any, paths: RunPaths, run_id: str) -> int:
+        seen.append((paths, run_id))
+        return int(launcher("the word"))
+
+    def run(*given: Any) -> int:
+        seen.append(given)
+        return 5
+
+    monkeypatch.setattr(module, "background", background)
+    assert module.detach(plan, RunOptions(log_dir=log_dir, detach=True), run) == 5
+    (paths, run_id), (ran, options, output, same, word) = seen
+    base = tmp_path / "logs" if log_dir else tmp_path / "state" / "dispatch"
+    assert paths.folder.resolve() == base / plan.run_id
+    assert paths.folder.is_dir()
+    assert (run_id, ran, same, word) == (plan.run_id, plan, paths, "the word")
+    assert (options.only_ranks, options.detach) == ("none", True)
+    assert 0 not in output.only
+    with pytest.raises(UsageError):
+        module.detach(plan, RunOptions(log_dir=log_dir, rank0=True), run)
+
+
+# -- the launcher's side ------------------------
+
+
+def lines_of(link: socket.socket) -> list[dict[str, Any]]:
+    link.settimeout(10)
+    with link.makefile("rb") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_the_foreground_hears_when_all_ranks_run() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            word = ForegroundLink(theirs)
+            for event in (RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RanksPlaced(2, "n1", 1),
+                          RankSpawned(0, 0, 8), RankSpawned(0, 1, 9)):  # fmt: skip
+                word.event(Entry(0, 0.0, event))
+            word.tell(ended=3)
+        assert lines_of(ours) == [{"pid": os.getpid()}, {"running": 2}, {"ended": 3}]
+    word.tell(ended=4)  # the foreground has left, the job goes on
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(b'{"answer": "abc"}\n', "abc"), (b'{"answer": null}\n', None), (b"rubbish\n", None),
+     (b"", None)],
+)  # fmt: skip
+def test_the_launcher_asks_the_foreground(answer: bytes, told: str | None) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        word = ForegroundLink(theirs)
+        ours.sendall(answer)
+        ours.shutdown(socket.SHUT_WR)
+        assert word.ask("passphrase: ") == told
+        theirs.shutdown(socket.SHUT_WR)
+        assert lines_of(ours)[1:] == [{"ask": "passphrase: "}]
+
+
+class Left(BaseException):
+    """The process would be gone."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (None, 7, ""),
+        (UsageError("who: what"), 2, "error: who: what\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (ZeroDivisionError("a bug"), 125, "a bug"),
+        (SystemExit(9), 125, "SystemExit"),
+    ],
+)
+def test_the_launcher_tells_its_end_whatever_happens(
+    error: BaseException | None, code: int, said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    def launcher(word: ForegroundLink) -> int:
+        if error is not None:
+            raise error
+        return 7
+
+    monkeypatch.setattr(os, "_exit", leave)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs, pytest.raises(Left) as left:
+            module._end(launcher, ForegroundLink(theirs))
+        assert left.value.args == (code,)
+        assert lines_of(ours)[1:] == [{"ended": code}]
+    assert said in capsys.readouterr().err
+
+
+# -- both ------------------------
+
+
+#: run by a Python of its own, since only a process without threads can put itself in the background
+DETACHED = """
+import os, signal, sys
+from pathlib import Path
+from dispatcher.cli.run.detach import background
+from dispatcher.core.events.run_events import Entry, RanksPlaced, RankSpawned
+from dispatcher.model.paths import RunPaths
+
+def launcher(word):
+    print("to the log", flush=True)
+    alone = os.getsid(0) != os.getppid() and os.getsid(0) != os.getpid()
+    print(alone, os.getsid(0) != first, signal.getsignal(signal.SIGHUP) == signal.SIG_IGN,
+          os.read(0, 1), file=sys.stderr, flush=True)
+    if sys.argv[2] == "runs":
+        word.event(Entry(0, 0.0, RanksPlaced(1, "n1", 1)))
+        word.event(Entry(0, 0.0, RankSpawned(0, 0, 7)))
+    return 3
+
+first = os.getsid(0)
+sys.exit(background(launcher, RunPaths(Path(sys.argv[1])), "run-1"))
+"""
+
+
+@pytest.mark.parametrize(("does", "code"), [("runs", 0), ("ends", 3)])
+def test_a_process_of_its_own(tmp_path: Path, does: str, code: int) -> None:
+    argv = [sys.executable, "-c", DETACHED, str(tmp_path), does]
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    log = tmp_path / "launcher.log"
+    wait_for(lambda: log.read_text().count("\n") == 2, 20, lambda: "the launcher has ended")
+    said = "to the log\nTrue True True b''\n"
+    assert log.read_text() == said
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert done.returncode == code, done.stderr
+    if does == "runs":
+        assert done.stdout.startswith("job run-1: 1 rank runs (launcher: pid ")
+        assert done.stderr == ""
+    else:
+        assert (done.stdout, done.stderr) == ("", said)
+
+
+def test_threads_would_be_lost() -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        with pytest.raises(DispatchError, match="cannot detach: threads are running already"):
+            module.background(lambda word: 0, RunPaths(Path("/none")), "run-1")
+    finally:
+        over.set()
+        thread.join(10)
+
+
+# -- Ctrl-C in the foreground ------------------------
+
+
+def test_ctrl_c_is_for_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which ends what has begun, and says so; nobody is told before it has said who it is."""
+    RunPaths(tmp_path).launcher.write_text("error: ended by SIGINT\n")
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
+
+    class Lines:
+        """Ctrl-C, who it is, Ctrl-C, the end."""
+
+        def __init__(self) -> None:
+            self.words: list[dict[str, int] | None] = [None, {"pid": 77}, None, {"ended": 130}]
+
+        def readline(self) -> bytes:
+            word = self.words.pop(0)
+            if word is None:
+                raise KeyboardInterrupt
+            return json.dumps(word).encode()
+
+        def __enter__(self) -> Lines:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    class Link:
+        def makefile(self, mode: str) -> Lines:
+            return Lines()
+
+    link: Any = Link()
+    assert _Foreground(link, RunPaths(tmp_path), "run-1").wait() == 130
+    assert killed == [(77, signal.SIGINT)]
+
+
+@pytest.mark.parametrize(("ended", "code"), [(2, 130), (125, 130), (0, 0)])
+def test_ctrl_c_may_be_the_answer(
+    told: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int
+) -> None:
+    def ask_here(prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(connect_options, "ask_here", ask_here)
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
+    assert told({"pid": 77}, {"ask": "passphrase: "}, {"ended": ended}) == code
+    assert killed == [(77, signal.SIGINT)]
+    assert told.answers == [b'{"answer": null}\n']  # type: ignore[attr-defined]
+
+
+def test_a_log_that_cannot_be_read_and_one_that_is_long(
+    told: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told({"ended": 4}) == 4
+    said = f"error: {tmp_path}/launcher.log: No such file or directory\n"
+    assert capsys.readouterr().err == said
+    RunPaths(tmp_path).launcher.write_bytes(b"x" * module.MOST_SHOWN + b"\xff end\n")
+    assert told({"ended": 4}) == 4
+    shown = capsys.readouterr().err
+    assert shown.endswith("x\ufffd end\n")
+    assert len(shown) == module.MOST_SHOWN

@@ -1,0 +1,355 @@
+"""``run`` over this machine: plan, sinks, files, verdict, exit code; and plans that are shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.run import launch, preflight, run_sinks
+from dispatcher.core.events.verdicts import Rejected, Verdict
+from dispatcher.jobs import registry
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.plan.job.reassignment import Exclusion
+
+from ..conftest import Terminal
+
+ON_TWO = ["-H", "localhost:2"]
+SAY = ["--no-python", "sh", "-c", "echo out $RANK; echo error $RANK >&2"]
+FAIL = ["--no-python", "sh", "-c", "echo last words >&2; exit $((RANK + 3))"]
+
+
+@pytest.fixture(autouse=True)
+def _here(nothing_around: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(nothing_around / "state"))
+
+
+# -- over this machine ------------------------
+
+
+def test_lines_verdict_and_record(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ON_TWO, *SAY]) == 0
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[0] out 0", "[1] out 1"]
+    assert sorted(err.splitlines()) == ["[0] error 0", "[1] error 1"]
+    (job,) = registry.jobs()
+    assert (job.state, job.exit_code, job.detached, job.ranks) == ("ended", 0, False, 2)
+    assert [name for name, _, _ in job.hosts] == ["localhost"]
+
+
+def test_a_rank_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["-H", "localhost:1", *FAIL]) == 3
+    err = capfd.readouterr().err
+    assert "error: rank 0" in err
+    assert "last words" in err
+    (job,) = registry.jobs()
+    assert job.exit_code == 3
+    assert all(line in err for line in (job.end or {})["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        (["--label", "host"], ["[localhost:0] out 0", "[localhost:1] out 1"]),
+        (["--label", "none"], ["out 0", "out 1"]),
+        (["--rank0"], ["[0] out 0"]),
+        (["--only-ranks", "1"], ["[1] out 1"]),
+        (["--grep", "out 1"], ["[1] out 1"]),
+        (["--fold-numbers"], ["[0-1] out #"]),
+        (["-q"], ["[0] out 0", "[1] out 1"]),
+    ],
+)
+def test_which_lines_and_how(
+    words: list[str], out: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*ON_TWO, *words, *SAY]) == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == out
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_is_kept(tmp_path: Path, quiet: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--log-dir", "logs", "--trace", "trace.json", "--metrics", "metrics",
+             "--sample", "0.2", *(["-q"] if quiet else [])]  # fmt: skip
+    assert cli.main([*ON_TWO, *words, *SAY]) == 0
+    folder = (tmp_path / "logs" / "latest").resolve()
+    err = capfd.readouterr().err
+    assert (f"note: logs in logs/{folder.name}\n" in err) is not quiet
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"rank-00000.out", "rank-00001.err", "dispatch.jsonl", "plan.json",
+                     "report.json"}  # fmt: skip
+    assert (folder / "rank-00001.out").read_text() == "out 1\n"
+    rows = (tmp_path / "trace.json").read_text().splitlines()
+    spans = [json.loads(row.rstrip(",")) for row in rows if len(row) > 2]
+    hosts = {one["args"]["name"] for one in spans if one["name"] == "process_name"}
+    assert "localhost" in hosts
+    assert folder.name in (tmp_path / "metrics").read_text()
+    (job,) = registry.jobs()
+    assert job.logs == folder
+
+
+def test_one_file_for_all_ranks_in_pieces(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--log-dir", "logs", "--log-merge", "--log-size", "4K", "--log-keep", "1"]
+    text = "i=0; while [ $i -lt 300 ]; do echo 0123456789012345678901234567890123; i=$((i+1)); done"
+    assert cli.main(["-H", "localhost:1", *words, "--no-python", "sh", "-c", text]) == 0
+    capfd.readouterr()
+    pieces = sorted(path.name for path in (tmp_path / "logs" / "latest").glob("merged.log*"))
+    assert pieces[0] == "merged.log"
+    assert len(pieces) <= 3  # one of them may be about to go
+    assert "merged.log.1" not in pieces
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--trace", "no/where"], "--trace no/where: No such file or directory"),
+        (["--metrics", "no/where"], "--metrics no/where: no such file or directory"),
+        (["--log-dir", "/dev/null/x"], "--log-dir /dev/null/x: not a directory"),
+        (["--json"], "--json needs --dry-run"),
+        (["--watch"], "--watch: standard output and standard error are not one terminal"),
+        (["--watch", "--detach"], "--watch needs a screen, and --detach has none"),
+        (["--detach", "--rank0"], "--rank0 needs a screen, and --detach has none"),
+        (["--exclude-unhealthy", "--check", "none"], "--exclude-unhealthy needs a check"),
+        (["--agent-python", "a b"], "--agent-python"),
+        (["--launcher", "/no/such"], "--launcher /no/such: not found on this machine"),
+        (["--rsh", "x {host}", "--user", "me"], "localhost: user me is asked for"),
+        (["--fanout-tree", "--rsh", "x {host}"], "--fanout-tree is for SSH"),
+        (["--keep=0"], "--keep=0"),
+        (["--quiet", "--verbose"], "--quiet and --verbose exclude each other"),
+        (["--only-ranks", "2"], "--only-ranks: 2: the world's ranks are 0-1"),
+    ],
+)
+def test_refused_before_any_host(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*ON_TWO, *words, *SAY]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.splitlines()[0]) == ("", err.splitlines()[0])
+    assert err.startswith(f"error: {said}")
+
+
+def test_notes_come_first(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost\nlocalhost\n")
+    words = ["-H", "hosts", "--nnodes", "1", "--no-python", "true"]
+    assert cli.main(words) == 0
+    assert capfd.readouterr().err.startswith("note: ")
+
+
+def test_ranks_that_are_silent_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["-H", "localhost:1", "--stall-after", "0.3", "--no-python", "sleep", "1.2"]
+    assert cli.main(words) == 0
+    assert "rank 0" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_slow_ranks_are_named_at_the_end(
+    quiet: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dispatcher.cli.run.monitoring import Monitoring
+
+    monkeypatch.setattr(Monitoring, "slow", lambda self: ("rank 1 is slow",))
+    words = [*ON_TWO, "--step-line", "x", *(["-q"] if quiet else []), "--no-python", "true"]
+    assert cli.main(words) == 0
+    assert ("note: rank 1 is slow\n" in capfd.readouterr().err) is not quiet
+
+
+@pytest.mark.parametrize(("words", "steps"), [([], False), (["-v"], True)])
+def test_every_step_is_told_by_v(
+    words: list[str], steps: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["-H", "localhost:1", *words, "--no-python", "true"]) == 0
+    assert ("localhost" in capfd.readouterr().err) is steps
+
+
+# -- what a check decided ------------------------
+
+
+def test_a_run_that_is_rejected_touches_no_host(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures = {0: Failure(Kind.CHECK, "memory: bad", "add some")}
+
+    def decided(plan: Any, options: Any) -> preflight.Decision:
+        verdict = Verdict(Rejected(failures, 125), 125, plan.world_size)
+        return preflight.Decision(plan, (Exclusion("localhost", "bad"),), verdict)
+
+    monkeypatch.setattr(preflight, "preflight", decided)
+    assert cli.main([*ON_TWO, "--check", "full", *SAY]) == 125
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "localhost" in err
+    assert "memory: bad" in err
+    assert registry.jobs()[0].exit_code == 125
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_check_s_notes(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    notes = property(lambda self: ["note: n1: memory: low"])
+    monkeypatch.setattr(preflight.Decision, "notes", notes)
+    assert cli.main([*ON_TWO, *(["-q"] if quiet else []), "--no-python", "true"]) == 0
+    assert ("note: n1: memory: low\n" in capfd.readouterr().err) is not quiet
+
+
+# -- another launcher ------------------------
+
+
+def test_lines_of_another_launcher_have_its_labels(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "mpirun"
+    text = 'if [ "$1" = --version ]; then echo HYDRA 4.0; else echo "[0] theirs"; fi\n'
+    program.write_text(f"#!/bin/sh\n{text}")
+    program.chmod(0o755)
+    assert cli.main([*ON_TWO, "--launcher", "./mpirun", *SAY]) == 0
+    out, err = capfd.readouterr()
+    assert out == "[0] theirs\n"
+    assert f"note: 2 ranks on localhost are left to {program} (Hydra 4.0)" in err
+    (job,) = registry.jobs()
+    assert [name for name, _, _ in job.hosts] == ["localhost", "localhost"]
+    assert not list((tmp_path / "state" / "dispatch").glob("rsh-*"))
+
+
+# -- before a terminal ------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "panel"),
+    [(["--no-python", "true"], 0, False), (FAIL, 3, True), (["-q", *FAIL], 3, False)],
+)
+def test_the_verdict_below_the_lines(
+    terminal: Terminal, words: list[str], code: int, panel: bool
+) -> None:
+    terminal.take()
+    assert cli.main(["-H", "localhost:1", *words]) == code
+    terminal.leave()
+    assert ("1 rank on 1 host" in terminal.plain) is panel
+    assert ("error: rank 0" in terminal.plain) is (code != 0)
+
+
+def test_nobody_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without files the ranks end, as writers to a pipe do; with them the run is worth it."""
+    seen: list[Any] = []
+    real = run_sinks.open_screen
+
+    def opened(*given: Any, **more: Any) -> Any:
+        seen.append(more["on_broken"])
+        return real(*given, **more)
+
+    monkeypatch.setattr(run_sinks, "open_screen", opened)
+    code = "import time; print(1, flush=True); time.sleep(1)"
+    started: list[float] = []
+    import threading
+
+    for words in ([], ["--log-dir", "logs"]):
+        broken = threading.Timer(0.4, lambda: seen[-1]())
+        broken.start()
+        started.append(time.monotonic())
+        found = cli.main(["-H", "localhost:1", *words, "--no-python", sys.executable, "-c", code])
+        broken.join()
+        assert found == (0 if words else 128 + signal.SIGPIPE)
+
+
+# -- plans that are shown ------------------------
+
+
+def test_a_plan_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "hosts").write_text("me@n1 slots=2\nn2 slots=1\nn3 slots=2\n")
+    words = ["--dry-run", "--spares", "1", "--ssh-port", "2222", "--chdir", "/work[dir]",
+             "-x", "API_TOKEN=abc", "-x", "LR=[1]", "--no-python", "prog", "a b"]  # fmt: skip
+    assert cli.main(["-H", "hosts", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"run \d{8}-\d{6}-\w{6}", lines[0])
+    rows = [line.split() for line in lines[1:5]]
+    assert rows == [
+        ["node", "host", "user", "port", "slots", "ranks"],
+        ["0", "n1", "me", "2222", "0,1", "0-1"],
+        ["1", "n2", "2222", "0", "2"],
+        ["n3", "2222", "0,1", "spare"],
+    ]
+    assert "world size  3" in lines
+    assert "folder      /work[dir]" in lines
+    assert "rank 0      prog 'a b'" in lines
+    environment = dict(line.split("=", 1) for line in lines if line.startswith("            "))
+    found = {name.strip(): value for name, value in environment.items()}
+    assert (found["RANK"], found["WORLD_SIZE"]) == ("0", "3")
+    assert list(found) == sorted(found)
+    assert "abc" not in "".join(lines)
+
+
+def test_a_plan_whose_ranks_are_not_counted_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["-H", "n1,n2", "--dry-run", "train.py"]) == 0
+    out = capsys.readouterr().out
+    assert "one per GPU, else 1" in out
+    assert "world size  counted at the start" in out
+    assert out.count("counted at the start") == 3
+    assert "rank 0" not in out
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [((), ""), ((3,), "3"), ((0, 1), "0-1"), ((2, 3, 4), "2-4"), ((0, 2), "0,2"),
+     ((0, 1, 3), "0,1,3")],
+)  # fmt: skip
+def test_ranks_in_words(ranks: tuple[int, ...], text: str) -> None:
+    assert launch._spans(ranks) == text
+
+
+def test_a_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-H", "n[1-3]:1", "--dry-run", "--json", "--fanout-tree=2", "-x", "A_TOKEN=abc"]
+    assert cli.main([*words, "--no-python", "prog"]) == 0
+    out = capsys.readouterr().out
+    plan = json.loads(out)
+    assert [node["host"] for node in plan["nodes"]] == ["n1", "n2", "n3"]
+    assert plan["parents"] == {"n3": "n2"}
+    assert "abc" not in out
+    assert out.startswith("{\n  ")
+    assert cli.main(["-H", "n1:1", "--dry-run", "--json", "--no-python", "prog"]) == 0
+    assert "parents" not in json.loads(capsys.readouterr().out)
+
+
+def test_the_tree_is_part_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-H", "n[1-3]:1", "--dry-run", "--fanout-tree=2", "--no-python", "prog"]
+    assert cli.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "tree        2 levels; from here n[1-2]" in lines
+    assert "            n2 opens n3" in lines
+
+
+def test_the_words_of_another_launcher_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho HYDRA 4.0\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    assert cli.main([*ON_TWO, "--dry-run", "--launcher", "./mpirun", *SAY]) == 0
+    assert re.search(r"rank 0 +\S*/mpirun .*-prepend-rank", capsys.readouterr().out)
+
+
+def test_words_that_are_no_text(capfd: pytest.CaptureFixture[str]) -> None:
+    import io
+
+    with pytest.MonkeyPatch.context() as patch:
+        stream = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        patch.setattr(sys, "stdout", stream)
+        assert cli.main(["-H", "n1:1", "--dry-run", "--no-python", "prog", "a\udcff"]) == 0
+        stream.flush()
+        shown = stream.buffer.getvalue().decode()
+    assert "a\\udcff" in shown or "\\xff" in shown
+
+
+def test_the_age_of_this_process() -> None:
+    ago = launch._age()
+    with open("/proc/self/stat", "rb") as file:
+        assert file.read()
+    assert 0 < ago < 86400
+    time.sleep(0.02)
+    assert launch._age() >= ago

@@ -1,0 +1,170 @@
+"""The check before a run: whether there is one, what is decided, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.api.request import plan_job
+from dispatcher.api.request import request as asked
+from dispatcher.checks.check import Finding, Level
+from dispatcher.checks.report import CheckReport
+from dispatcher.cli.checks import run_check
+from dispatcher.cli.run import preflight as module
+from dispatcher.cli.run.preflight import Decision, asks, preflight, wants
+from dispatcher.cli.run.run import RunOptions
+from dispatcher.core.events.verdicts import Rejected
+from dispatcher.model.errors import UsageError
+from dispatcher.plan.job.reassignment import Exclusion
+
+
+def plan_of(hosts: str = "n1:2,n2:2", **fields: Any) -> Any:
+    return plan_job(asked(hosts, ["train.py"], **fields))
+
+
+def finding(level: Level, text: str = "", remedy: str | None = None, value: str = "") -> Finding:
+    return Finding(level, text, remedy, value)
+
+
+OK = finding(Level.OK)
+
+
+def report(**levels: Level) -> CheckReport:
+    """``n1=Level.WARN``: that is the level of its check ``memory``."""
+    words = {Level.WARN: "low", Level.CRITICAL: "bad\x1b", Level.INCOMPLETE: "unread"}
+    found = {
+        host: {"rdma": finding(Level.OK, value=f"{host}/1"),
+               "memory": finding(level, words.get(level, ""), "add some" if level else None)}
+        for host, level in levels.items()
+    }  # fmt: skip
+    return CheckReport(("rdma", "memory"), found, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "there_is"),
+    [
+        (RunOptions(), False),
+        (RunOptions(check="none"), False),
+        (RunOptions(check="full"), True),
+        (RunOptions(exclude_unhealthy=True), True),
+        (RunOptions(check="full", check_timeout=5.0), True),
+        (RunOptions(exclude_unhealthy=True, check_timeout=5.0), True),
+    ],
+)
+def test_whether_there_is_one(options: RunOptions, there_is: bool) -> None:
+    assert wants(options) is there_is
+    assert asks(options) is there_is
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (RunOptions(check="none", exclude_unhealthy=True), "--exclude-unhealthy needs a check"),
+        (RunOptions(check_timeout=5.0), "--check-timeout needs --check full or --exclude-unh"),
+        (RunOptions(check="none", check_timeout=5.0), "--check-timeout needs"),
+    ],
+)
+def test_contradictions(options: RunOptions, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        wants(options)
+    assert caught.value.message.startswith(said)
+
+
+def test_without_one_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(module, "_examined")
+    plan = plan_of()
+    decision = preflight(plan, RunOptions())
+    assert decision == Decision(plan)
+    assert (decision.rdma, decision.notes) == ({}, [])
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``found(report)``: that is what the hosts are like."""
+    return lambda seen: monkeypatch.setattr(module, "_examined", lambda plan, options: seen)
+
+
+def test_hosts_that_are_fit(found: Any) -> None:
+    plan = plan_of()
+    found(report(n1=Level.OK, n2=Level.WARN))
+    decision = preflight(plan, RunOptions(check="full"))
+    assert (decision.plan, decision.excluded, decision.verdict) == (plan, (), None)
+    assert decision.rdma == {"n1": "n1/1", "n2": "n2/1"}
+    assert decision.notes == ["note: n2: memory: low"]
+
+
+def test_a_spare_takes_the_place_of_an_unfit_host(found: Any) -> None:
+    plan = plan_of("n1:2,n2:2,n3:2", spares=1)
+    found(report(n1=Level.OK, n2=Level.CRITICAL, n3=Level.OK))
+    decision = preflight(plan, RunOptions(check="full"))
+    assert [node.host.name for node in decision.plan.nodes] == ["n1", "n3"]
+    assert decision.excluded == (Exclusion("n2", "memory: bad\x1b", "n3"),)
+    assert decision.verdict is None
+    assert any("n2" in line and "n3" in line for line in decision.notes)
+
+
+def test_without_a_spare_nothing_is_started(found: Any) -> None:
+    found(report(n1=Level.OK, n2=Level.CRITICAL))
+    decision = preflight(plan_of(), RunOptions(check="full"))
+    verdict = decision.verdict
+    assert verdict is not None
+    assert isinstance(verdict.cause, Rejected)
+    (failure,) = verdict.cause.failures.values()
+    assert list(verdict.cause.failures) == [1]
+    assert failure.why == "memory: bad\x1b"
+    assert failure.hint == "add some"
+    assert (verdict.exit_code, verdict.cause.exit_code, verdict.world_size) == (125, 125, 4)
+    assert decision.notes == []  # the verdict tells
+
+
+def test_a_host_that_could_not_be_reached_has_no_remedy(found: Any) -> None:
+    seen = CheckReport(("memory",), {"n1": {"memory": OK}, "n2": {}}, {"n2": "no route"}, {})
+    found(seen)
+    verdict = preflight(plan_of(), RunOptions(check="full")).verdict
+    assert verdict is not None
+    assert isinstance(verdict.cause, Rejected)
+    assert (verdict.cause.failures[1].why, verdict.cause.failures[1].hint) == ("no route", None)
+
+
+def test_the_run_goes_on_without_it(found: Any) -> None:
+    found(report(n1=Level.OK, n2=Level.INCOMPLETE))
+    decision = preflight(plan_of(), RunOptions(exclude_unhealthy=True))
+    assert [node.host.name for node in decision.plan.nodes] == ["n1"]
+    assert decision.verdict is None
+    assert [(one.host, one.by) for one in decision.excluded] == [("n2", None)]
+    assert any("n2" in line for line in decision.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "full", "seconds", "script", "missing"),
+    [
+        (RunOptions(check="full"), "script", True, 60.0, "train.py", set()),
+        (RunOptions(exclude_unhealthy=True), "script", False, 20.0, "train.py", set()),
+        (RunOptions(exclude_unhealthy=True, check_timeout=5.0), "module", False, 5.0, "", set()),
+        (RunOptions(check="full"), "command", True, 60.0, "", {"python", "torch", "nccl"}),
+    ],
+)
+def test_what_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, options: RunOptions, kind: Any, full: bool, seconds: float,
+    script: str, missing: set[str],
+) -> None:  # fmt: skip
+    seen: list[Any] = []
+
+    def examined(hosts: Any, want: Any, chosen: Any, *more: Any) -> CheckReport:
+        seen.append((hosts, want, chosen, more))
+        return report(n1=Level.OK, n2=Level.OK, n3=Level.OK)
+
+    monkeypatch.setattr(run_check, "examined", examined)
+    plan = plan_of(
+        "n1:2,n2:2,n3:2", spares=1, kind=kind, cwd="/w", iface="ib0", python="/py", master_port=5
+    )
+    assert preflight(plan, options).plan == plan
+    ((hosts, want, chosen, more),) = seen
+    assert [host.name for host in hosts] == ["n1", "n2", "n3"]
+    assert want.asked.script == (f"/w/{script}" if script else "")
+    assert (want.asked.cwd, want.asked.iface, want.python, want.full) == ("/w", "ib0", "/py", full)
+    names = {check.name for check in chosen}
+    usual = {check.name for check in run_check.checks(full=full)}
+    assert usual - names == missing
+    assert more == (options, seconds, 5)
