@@ -41,7 +41,5 @@ def translated(options: ImportOptions) -> int:
         why = f"  # {reason.why}" if reason.why else ""
         sys.stderr.write(f"  {shlex.join(reason.written) or '(default)'}  ->  {became}{why}\n")
     if "-H" not in full:
-        sys.stderr.write(
-            "note: it names no hosts: add -H options.hostfile, or run it inside a batch job\n"
-        )
+        sys.stderr.write("note: it names no hosts: add -H hostfile, or run it inside a batch job\n")
     return 0

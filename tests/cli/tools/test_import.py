@@ -22,7 +22,8 @@ def test_the_line(
     assert cli.main(["import", "--", *words]) == 0
     out, err = capsys.readouterr()
     assert out == f"{line}\n"
-    assert ("note: it names no hosts" in err) is hosts_missing
+    note = "note: it names no hosts: add -H hostfile, or run it inside a batch job\n"
+    assert (note in err) is hosts_missing
     reasons = [one for one in err.splitlines() if "->" in one]
     assert reasons
     assert all(one.startswith("  ") for one in reasons)
