@@ -15,7 +15,7 @@ from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.declaration import Command, Option, Options, declared
 from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.model import errors
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import DispatchError
 
 
 def load(name: str) -> Command:
@@ -84,15 +84,10 @@ def enter(name: str, words: Sequence[str]) -> int:
     except click.exceptions.Abort:
         return errors.SIGNAL_BASE + 2
     except click.ClickException as error:
-        return complain(UsageError(_lower(error.format_message()), hint=f"{shown} --help"))
+        return complain(named("options.misspelt:explained")(error, shown))
     except DispatchError as error:
         return complain(error)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads; keep the exit quiet
         return errors.SIGNAL_BASE + 13
     return code if isinstance(code, int) else 0
-
-
-def _lower(message: str) -> str:
-    text = message.rstrip(".")
-    return text[:1].lower() + text[1:]

@@ -15,6 +15,7 @@ from dispatcher.api.request import cwd_of
 from dispatcher.cli import mistakes
 from dispatcher.cli.options.host_options import only_typed
 from dispatcher.model.failure import Kind
+from dispatcher.model.names import nearest
 
 if TYPE_CHECKING:
     from dispatcher.cli.exec.exec import ExecOptions
@@ -62,14 +63,28 @@ class Advice:
         if not named and len(lists) == 1 and os.path.isfile(lists[0]):
             line = mistakes.as_file(lists[0])
             return f"{line}  # it is a file here, and -w takes lists" if line else None
-        if not named or not _BARE.match(named) or os.path.lexists(named):
-            return None
-        near = _near(named, ".", os.path.isfile)
-        if near is None:
-            return f"getent hosts {named}  # and there is no such file here"
-        return (
-            f"{mistakes.respelled(named, near)}  # there is no such file here; did you mean this?"
-        )
+        is_name = named is not None and _BARE.match(named) and not os.path.lexists(named)
+        if named and is_name and (near := _near(named, ".", os.path.isfile)):
+            line = mistakes.respelled(named, near)
+            return f"{line}  # there is no such file here; did you mean this?"
+        if known := _known_host(options):
+            return known
+        return f"getent hosts {named}  # and there is no such file here" if is_name else None
+
+
+def _known_host(options: HostOptions) -> str | None:
+    """The line in which a host is called as ssh's files have it."""
+    from dispatcher.cli.options import known_names
+
+    known = known_names.hosts(getattr(options, "ssh_config", None))
+    for text in filter(None, (options.hostfile, *options.lists)):
+        names = text.split(",")
+        for at, name in enumerate(names):
+            near = nearest(name, known) if _BARE.match(name) and name not in known else None
+            if near is not None:
+                line = mistakes.respelled(text, ",".join([*names[:at], near, *names[at + 1 :]]))
+                return f"{line}  # ssh knows this name; did you mean it?"
+    return None
 
 
 def _not_there(options: RunOptions, folder_missing: bool) -> str | None:

@@ -18,7 +18,7 @@ import click
 
 from dispatcher.api.request import cwd_of, is_program
 from dispatcher.model.errors import UsageError
-from dispatcher.model.names import shown
+from dispatcher.model.names import nearest, shown
 from dispatcher.plan.variables import HIDDEN, is_secret
 
 if TYPE_CHECKING:
@@ -32,6 +32,13 @@ _PYTHON = re.compile(r"python[0-9.]*\Z")
 #: what means something to a shell, and stands in the name of no program
 _SHELL = frozenset(" \t\n;|&*$<>`")
 _NUMBER = re.compile(r"[0-9]+")
+#: what other tools call commands of ours, where no program of this machine has the name
+_ELSEWHERE = {
+    "cancel": "stop", "copy": "put", "download": "get", "fetch": "get", "list": "jobs",
+    "log": "logs", "nodes": "hosts", "pull": "get", "push": "put", "queue": "jobs",
+    "scancel": "stop", "squeue": "jobs", "ssh": "exec", "start": "run", "status": "jobs",
+    "submit": "run", "upload": "put", "validate": "check",
+}  # fmt: skip
 
 
 def script(words: Sequence[str], run: RunOptions) -> None:
@@ -56,6 +63,10 @@ def script(words: Sequence[str], run: RunOptions) -> None:
             f"{shown(name)}: a program, not a Python script",
             hint=line([*options(), "--no-python", *words]),
         )
+    near = None if {"/", "."} & set(name) or _name() != "dispatch" else near_command(words)
+    if near is not None:
+        hint = f"{near}  # or, if the hosts have such a script: dispatch run {name}"
+        raise UsageError(f"{shown(name)}: no such command, and no such script here", hint=hint)
 
 
 def module(words: Sequence[str]) -> None:
@@ -112,16 +123,24 @@ def no_hosts(words: Sequence[str]) -> UsageError | None:
     return None
 
 
+def check_command(name: str) -> None:
+    """Nothing, if ``name`` is a command. Raises: UsageError."""
+    from dispatcher.cli import COMMANDS
+
+    if name not in COMMANDS:
+        near = nearest(name, COMMANDS)
+        hint = respelled(name, near) if near else f"known: {', '.join(COMMANDS)}"
+        raise UsageError(f"{shown(name)}: no such command", hint=hint)
+
+
 def near_command(words: Sequence[str]) -> str | None:
     """The line with the command of ours that the first of ``words`` may be meant for."""
     if not words or options() or os.path.lexists(words[0]):
         return None
-    from difflib import get_close_matches
-
     from dispatcher.cli import COMMANDS
 
-    near = get_close_matches(words[0], COMMANDS, 1, 0.7)
-    return line([near[0], *words[1:]]) if near else None
+    near = _ELSEWHERE.get(words[0]) or nearest(words[0], COMMANDS)
+    return shlex.join(["dispatch", near, *map(_hidden, words[1:])]) if near else None
 
 
 def last_list(options: HostOptions) -> str | None:
@@ -236,8 +255,12 @@ def options() -> list[str]:
 
 def line(words: Iterable[str]) -> str:
     """This command with ``words``; secrets hidden, as hints are kept in reports."""
-    name = click.get_current_context().info_name or "dispatch"
-    return shlex.join([*name.split(), *map(_hidden, words)])
+    return shlex.join([*_name().split(), *map(_hidden, words)])
+
+
+def _name() -> str:
+    """What the line begins with, as it was typed."""
+    return click.get_current_context().info_name or "dispatch"
 
 
 def _hidden(word: str) -> str:

@@ -31,6 +31,7 @@ from typing import Any
 
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import nearest
 from dispatcher.model.paths import is_run_id, private, state_folder, write_new
 
 #: ended jobs that are kept at most
@@ -219,7 +220,9 @@ def find(name: str | None, *, foreground: bool = False) -> Job:
     fits = [job for job in known if job.run_id.startswith(name)]
     fits = fits or [job for job in known if name and job.run_id.split("-")[-1].startswith(name)]
     if not fits:
-        raise UsageError(f"no job {name!r} is on record here", hint="dispatch jobs")
+        near = nearest(name, [*(job.run_id.split("-")[-1] for job in known), "latest"])
+        hint = f"{near}  # did you mean this job?" if near else "dispatch jobs"
+        raise UsageError(f"no job {name!r} is on record here", hint=hint)
     if len(fits) > 1:
         raise UsageError(
             f"{name!r} could be any of {len(fits)} jobs",

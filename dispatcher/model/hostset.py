@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.names import BadName, check_host, shown
+from dispatcher.model.names import BadName, check_host, nearest, shown
 
 LIMIT = 65536  # hosts; far above what one login node can drive
 LONGEST_TEXT = 1 << 20
@@ -146,10 +146,11 @@ def _checked(operand: _Operand, resolve: Resolve, limit: int) -> Iterator[str]:
             raise HostsetError(f"not a group name: {shown(name)}", operand.offset)
         members = resolve(name)
         if not members:
+            near = nearest(name, group_names(name))
             raise HostsetError(
                 f"group {shown(name)} is unknown or empty",
                 operand.offset,
-                "list the groups with: cluset -L",
+                f"did you mean {near}?" if near else "list the groups with: cluset -L",
             )
         if len(members) > limit:
             raise HostsetError(f"group {shown(name)} has more than {limit} hosts", operand.offset)
@@ -304,6 +305,21 @@ def groups(text: str) -> list[str]:
         return list(NodeSet(text))
     except Exception as error:
         raise HostsetError(f"group {shown(text)}: {error}", hint="see: cluset -L") from error
+
+
+def group_names(text: str = "@") -> list[str]:
+    """The groups that ClusterShell knows: ``@rack1``, or ``@source:name`` if ``text`` has a source.
+
+    text: the beginning of a group. None if its files say nothing, or cannot be read.
+    """
+    from ClusterShell.NodeSet import std_group_resolver
+
+    source = text[1:].partition(":")[0] if ":" in text else None
+    before = "@" if source is None else f"@{source}:"
+    try:
+        return sorted(f"{before}{name}" for name in std_group_resolver().grouplist(source))
+    except Exception:  # noqa: BLE001 - for suggestions, which must not fail
+        return []
 
 
 def natural(name: str) -> tuple[tuple[str, int, int], ...]:

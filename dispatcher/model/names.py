@@ -14,13 +14,18 @@ fit to be quoted back; what a line means is not known here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from dispatcher.model.errors import Problem, UsageError
 
 LONGEST_HOST = 253  # RFC 1035 3.1: 255 octets on the wire, 253 in text
 LONGEST_USER = 64
+
+#: how much alike names are of which one may be meant for the other, as ``difflib`` measures it;
+#: and how many are compared
+_ALIKE = 0.65
+_MOST_ALIKE = 1000
 
 _HOST = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _ZONE = re.compile(r"[A-Za-z0-9_.-]+\Z")
@@ -50,6 +55,29 @@ def shown(text: str, limit: int = 60) -> str:
     """``text`` quoted for a message: one line, ASCII, no control characters, bounded."""
     cut = text if len(text) <= limit else text[:limit] + "..."
     return ascii(cut)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that ``word`` may be meant for, if any: much like it, or begun like it.
+
+    Case and ``_`` for ``-`` do not count. Names whose numbers differ in value are names of
+    different things: ``n2`` is not meant where ``n1`` stands, but ``n01`` may be.
+    """
+    import difflib  # for a mistake only
+
+    plain = {name.lower().replace("_", "-"): name for name in known}
+    typed = word.lower().replace("_", "-")
+    numbers = _values(typed)
+    alike = [name for name in plain if _values(name) == numbers][:_MOST_ALIKE]
+    near = difflib.get_close_matches(typed, alike, 1, _ALIKE)
+    if not near and len(typed) > 1 and not typed[-1].isdigit():
+        begun = [name for name in plain if name.startswith(typed)]
+        near = begun if len(begun) == 1 else []
+    return plain[near[0]] if near else None
+
+
+def _values(name: str) -> list[int]:
+    return [int(number) for number in re.findall(r"[0-9]{1,18}", name)]
 
 
 def is_ipv6(text: str) -> bool:

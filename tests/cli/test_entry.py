@@ -95,7 +95,7 @@ def test_words_that_no_command_takes(
     assert cli.main(words) == 2
     first, *_, second = capsys.readouterr().err.splitlines()
     assert first.startswith("error: ")
-    assert first[7].islower()
+    assert not first[7].isupper()
     assert not first.endswith(".")
     assert second == f"  hint: {hint}"
 

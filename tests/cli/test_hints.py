@@ -22,6 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("train.py", "hostfile", "data/evaluate.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("n1\n")
+    (tmp_path / "config").write_text("Host gpu07 login\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
     monkeypatch.setenv("HOME", "/home/me")
@@ -53,6 +54,13 @@ def advice(parsed: Parsed, command: str, words: list[str], trouble: str) -> str 
         ("run", ["-H", "n1,n2", "train.py"], DNS, None),
         ("exec", ["-H", "hostfil", "true"], DNS,
          "dispatch exec -H hostfile true  # there is no such file here; did you mean this?"),
+        # a host that ssh's files call otherwise
+        ("run", ["-F", "config", "-H", "gpu7", "train.py"], DNS,
+         "dispatch -F config -H gpu07 train.py  # ssh knows this name; did you mean it?"),
+        ("exec", ["-F", "config", "-w", "gpu07,logni", "true"], DNS,
+         "dispatch exec -F config -w gpu07,login true  # ssh knows this name; did you mean it?"),
+        ("exec", ["-F", "config", "-w", "gpu08", "true"], DNS, None),  # another machine
+        ("exec", ["-F", "config", "-w", "gpu[07-08]", "true"], DNS, None),
         # a script that hosts do not have
         ("run", ["-H", "n1", "tran.py", "x"], "no script",
          "dispatch -H n1 train.py x  # no such script here either; did you mean this?"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -219,6 +221,34 @@ def test_what_operands_add_up_to_is_bounded_and_no_more() -> None:
 def test_brackets_do_not_nest(text: str) -> None:
     with pytest.raises(HostsetError, match=r"a '\[' inside brackets"):
         expand(text)
+
+
+def test_a_group_that_may_be_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read by a process of its own, since ClusterShell reads its files once."""
+    (tmp_path / "groups.conf").write_text(
+        "[Main]\ndefault: local\n"
+        "[local]\nmap: echo n1\nlist: echo rack1 rack2 compute\n"
+        "[slurm]\nmap: echo n2\nlist: echo debug\n"
+    )
+    probe = (
+        "from dispatcher.model.hostset import HostsetError, expand, group_names\n"
+        "print(group_names(), group_names('@slurm:d'), group_names('@absent:'))\n"
+        "import dispatcher.model.hostset as hostset\n"
+        "for text in ('@comptue', '@rack3', '@slurm:debgu'):\n"
+        "    try: expand(text, resolve=lambda name: [])\n"
+        "    except HostsetError as error: print(error.hint)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe],
+        env={**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "['@compute', '@rack1', '@rack2'] ['@slurm:debug'] []",
+        "did you mean @compute?",
+        "list the groups with: cluset -L",
+        "did you mean @slurm:debug?",
+    ]
 
 
 def test_groups_are_those_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:

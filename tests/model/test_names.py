@@ -18,6 +18,7 @@ from dispatcher.model.names import (
     display,
     is_ipv6,
     lines,
+    nearest,
     offset_by,
     parse_count,
     problem,
@@ -172,3 +173,27 @@ def test_a_mistake_in_a_line_is_shown_with_what_follows() -> None:
     assert (found.source, found.line, found.column, found.width) == ("hf", 3, 501, 2)
     assert (found.message, found.hint) == ("what", "how")
     assert found.text == "ab" * 270 + "..."
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "meant"),
+    [
+        ("exce", ["exec", "check"], "exec"),
+        ("EXEC", ["exec"], "exec"),
+        ("no_python", ["no-python"], "no-python"),
+        ("sto", ["stop", "stacks"], "stop"),  # begun
+        ("fol", ["fold-numbers", "fold-them"], None),  # begun like two
+        ("fol", ["fold-numbers", "get"], "fold-numbers"),
+        ("s", ["stop"], None),  # too little to tell
+        ("xyzzy", ["exec", "check"], None),
+        ("gpu1", ["gpu01", "gpu10"], "gpu01"),  # one number, written otherwise
+        ("gpo02", ["gpu01", "gpu02"], "gpu02"),
+        ("gpu3", ["gpu1", "gpu2"], None),  # another machine
+        ("n1", ["n2"], None),
+        ("worker-1b", ["worker-1a", "worker-2b"], "worker-1a"),
+        ("x", [], None),
+        ("n1", ["n10"], None),
+    ],
+)
+def test_the_name_that_may_be_meant(word: str, known: list[str], meant: str | None) -> None:
+    assert nearest(word, known) == meant

@@ -24,6 +24,7 @@ from typing import Any
 
 from dispatcher.cli.options.spelling import current
 from dispatcher.model.errors import UsageError
+from dispatcher.model.names import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -106,8 +107,10 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
                     hint=f"put it under [{where}run], or [{where}{EVERY}]",
                 )
             if name not in known:
+                near = nearest(name, known)
                 raise UsageError(
-                    f"{source}: [{where}{name}]: no such command", hint=f"known: {', '.join(known)}"
+                    f"{source}: [{where}{name}]: no such command",
+                    hint=f"[{where}{near}]" if near else f"known: {', '.join(known)}",
                 )
     return Defaults(source, found, profiles, text, loose)
 
@@ -128,5 +131,7 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
             into[current(name)] = setting
     if profile is not None and profile not in names:
         known = f"there are: {', '.join(sorted(names))}" if names else "dispatch config --help"
-        raise UsageError(f"--profile {profile}: no such profile", hint=known)
+        near = nearest(profile, sorted(names))
+        hint = f"--profile {near}  # did you mean this?" if near else known
+        raise UsageError(f"--profile {profile}: no such profile", hint=hint)
     return {**found, **named}

@@ -24,6 +24,7 @@ A help text begins with a sentence that says enough by itself: ``-h`` shows that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import click
@@ -68,6 +69,26 @@ class Command(click.Command):
     """A command as click has it, and the class that says what it takes."""
 
     kind: type[Options]
+
+
+class NotAChoice(click.BadParameter):
+    """``value`` is none of ``choices``."""
+
+    def __init__(self, value: str, choices: Sequence[str]) -> None:
+        super().__init__(f"{value!r} is not one of {', '.join(choices)}")
+        self.value = value
+        self.choices = choices
+
+
+class OneOf(click.Choice):  # type: ignore[type-arg]
+    """One of some words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises: NotAChoice."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            raise NotAChoice(str(value), self.choices) from None
 
 
 class _Seconds(click.ParamType):  # type: ignore[type-arg]
@@ -121,7 +142,7 @@ class Declared:
         if self.default:
             settings["default"] = self.default
         if self.note.startswith("Literal"):
-            settings["type"] = click.Choice(self.note.split("'")[1::2])
+            settings["type"] = OneOf(self.note.split("'")[1::2])
         if self.names is None:
             return click.Argument([name], nargs=-1 if many else 1, **settings)
         if self.note == "bool":

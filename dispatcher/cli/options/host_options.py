@@ -12,7 +12,7 @@ broken host out wants it kept out of ``-w 'n[1-9]'`` too, and fewer hosts do les
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dispatcher.cli.options.declaration import Options, option, replace
@@ -27,6 +27,8 @@ H = TypeVar("H", bound="HostOptions")
 
 #: of the options that choose hosts: what a file calls them
 NAMES = {"hostfile": "hostfile", "lists": "hosts", "excluded": "exclude"}
+#: names that are compared with those of the hosts
+_MOST_NOTED = 20
 #: the commands that take hosts in this way, as ``hosts`` shows them
 TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
 
@@ -217,6 +219,8 @@ def find_hosts(
         say(f"note: {notice}")
     reached = options if isinstance(options, LoginOptions) else LoginOptions()
     excluded = _excluded(options.excluded)
+    if typed("excluded"):
+        _note_misspelt(excluded, lists, say)
     hosts = target_hosts(
         lists, excluded, *login(reached),
         option=value_origin("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
@@ -285,6 +289,21 @@ def login(options: LoginOptions) -> tuple[str | None, int | None]:
         except BadName as bad:
             raise UsageError(f"--user: {bad.message}", hint=bad.hint) from None
     return user, options.ssh_port
+
+
+def _note_misspelt(
+    excluded: Sequence[str], lists: Iterable[Hostlist], say: Callable[[str], None]
+) -> None:
+    """Say which of ``excluded`` is none of the hosts, but much like one that would stay in."""
+    names = {host.name for one in lists for host in one.hosts}
+    unknown = [name for name in excluded if name not in names]
+    if unknown:
+        from dispatcher.model.names import nearest
+
+        for name in unknown[:_MOST_NOTED]:
+            near = nearest(name, sorted(names))
+            if near is not None:
+                say(f"note: -x {name}: none of the hosts; did you mean {near}?")
 
 
 def _excluded(texts: tuple[str, ...]) -> list[str]:

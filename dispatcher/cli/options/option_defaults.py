@@ -85,7 +85,8 @@ def value_origin(name: str, option: str) -> str:
 
 def _source(name: str) -> ParameterSource | None:
     context = click.get_current_context()
-    assert name in context.params, f"{context.command.name} has no option {name!r}"
+    known = any(parameter.name == name for parameter in context.command.params)
+    assert known, f"{context.command.name} has no option {name!r}"
     return context.get_parameter_source(name)
 
 
@@ -150,12 +151,23 @@ def settings(
         if parameter is None:
             if setting.origin.endswith(f"{EVERY}]"):
                 continue  # another command has it
-            raise UsageError(f"{setting.origin}: {name}: {command.name} has no such option")
+            raise _no_such_option(command, name, setting)
         if setting.name.replace("_", "-") in RENAMED:
             renamed(setting.name, name, f"{setting.origin}: ")
         value = _fitted(parameter, name, setting)
         found[parameter.name or ""] = replace(setting, value=value)
     return found
+
+
+def _no_such_option(command: click.Command, name: str, setting: Setting) -> UsageError:
+    from dispatcher.model.names import nearest
+
+    names = [name[2:] for param in command.params for name in param.opts if name[:2] == "--"]
+    near = nearest(name, names)
+    return UsageError(
+        f"{setting.origin}: {name}: {command.name} has no such option",
+        hint=f"did you mean {near}?" if near else f"dispatch {command.name} --help",
+    )
 
 
 def _as_run_has_it(command: click.Command, name: str, setting: Setting) -> tuple[str, Setting]:

@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from dispatcher.cli import COMMANDS, named
+from dispatcher.cli import COMMANDS, mistakes, named
 from dispatcher.cli.entry import load
 from dispatcher.cli.options.declaration import Options, argument, names_of, option
 from dispatcher.cli.options.option_defaults import settings
-from dispatcher.model.errors import UsageError
 from dispatcher.plan.variables import HIDDEN, is_secret
 
 
@@ -54,8 +53,7 @@ class ConfigOptions(Options):
 
 def config(options: ConfigOptions) -> int:
     """Print option, value and origin of each; the exit code. Raises: UsageError."""
-    if options.name not in COMMANDS:
-        raise UsageError(f"no such command: {options.name}", hint=f"known: {', '.join(COMMANDS)}")
+    mistakes.check_command(options.name)
     about = load(options.name)
     found = settings(about, options.profile)
     usual = names_of(named(COMMANDS[options.name][0]))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import click
-
 from dispatcher.cli import say
-from dispatcher.cli.options.declaration import argument, option, replace
+from dispatcher.cli.options.declaration import OneOf, argument, option, replace
 from dispatcher.cli.options.host_options import (
     NAMES,
     TAKERS,
@@ -42,7 +40,7 @@ class HostsOptions(WhereOptions):
     )
     taker: str | None = option(
         "--for",
-        type=click.Choice(TAKERS),
+        type=OneOf(TAKERS),
         metavar="COMMAND",
         help=f"Print the hosts that COMMAND would take ({', '.join(TAKERS)}), to which "
         "dispatch.toml may name others. For a run: dispatch --dry-run.",

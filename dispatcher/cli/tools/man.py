@@ -17,11 +17,10 @@ from collections.abc import Iterator
 import click
 
 from dispatcher import __version__
-from dispatcher.cli import COMMANDS
+from dispatcher.cli import mistakes
 from dispatcher.cli.entry import load, shown_name
 from dispatcher.cli.help import PURPOSES, sections
 from dispatcher.cli.options.declaration import Command, Options, argument
-from dispatcher.model.errors import UsageError
 
 #: characters of a line of the source; manuals are read by people, too
 WIDTH = 72
@@ -53,8 +52,8 @@ class ManOptions(Options):
 def man(options: ManOptions) -> int:
     """Print the page; the exit code. Raises: UsageError."""
     name = options.name
-    if name is not None and name not in COMMANDS:
-        raise UsageError(f"no such command: {name}", hint=f"known: {', '.join(COMMANDS)}")
+    if name is not None:
+        mistakes.check_command(name)
     click.echo("\n".join(page() if name is None else page_of(name)))
     return 0
 

@@ -25,7 +25,7 @@ from dispatcher.model import hostset
 from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
-from dispatcher.model.names import BadName, is_ipv6, shown
+from dispatcher.model.names import BadName, is_ipv6, nearest, shown
 from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?\Z")
@@ -189,12 +189,10 @@ def _ids(text: str, spec: str, flag: str) -> set[str]:
 
 
 def _unknown(name: str, known: set[str], flag: str) -> PlanError:
-    import difflib  # for a mistake only
-
-    near = difflib.get_close_matches(name, known, n=1) if len(known) <= 1000 else []
+    near = nearest(name, sorted(known))
     names = hostset.fold(sorted(known))
     names = names if len(names) <= 300 else names[:300] + "..."
     return PlanError(
         f"{flag}: no host {shown(name)} (known: {names})",
-        hint=f"did you mean {near[0]}?" if near else None,
+        hint=f"did you mean {near}?" if near else None,
     )

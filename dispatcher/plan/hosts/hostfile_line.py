@@ -36,6 +36,7 @@ from dispatcher.model.names import (
     check_host,
     check_user,
     digits,
+    nearest,
     offset_by,
     shown,
 )
@@ -288,13 +289,11 @@ def _add(
     """Put one option into ``found`` under its meaning."""
     meaning = _MEANING.get(key)
     if meaning is None:
-        import difflib  # for a mistake only
-
-        near = difflib.get_close_matches(key.lower(), _MEANING, n=1)
+        near = nearest(key, _MEANING)
         raise BadName(
             f"unknown key {shown(key)}",
             key_at,
-            f"did you mean {near[0]}=?"
+            f"did you mean {near}=?"
             if near
             else "known keys: slots max_slots user port python gpus env; or the word spare",
         )

@@ -220,14 +220,14 @@ def test_a_slot_that_is_not_there(hosts: str, text: str, has: str, flag: str) ->
 
 
 def test_many_known_hosts_are_cut_short() -> None:
-    """And nobody looks for one of a like name among very many."""
-    for count, hinted in ((1000, True), (1001, False)):
+    """And one of a like name is found among very many."""
+    for count in (1000, 5000):
         hosts = [Host(f"a{i}b{i * 7919 % 977}") for i in range(count)]
         with pytest.raises(PlanError) as caught:
-            choose(hosts, "a1b799x")
+            choose(hosts, "a1b103x")
         assert len(caught.value.message) < 360
         assert caught.value.message.endswith("...)")
-        assert (caught.value.hint is not None) == hinted
+        assert caught.value.hint == "did you mean a1b103?"
 
 
 def test_what_fits_names_slots_in_order_and_every_host() -> None:
