@@ -233,10 +233,14 @@ def pack(paths: Sequence[str]) -> BinaryIO:
     """
     names = names_of(paths)
     file = tempfile.TemporaryFile(prefix="dispatch-put-")  # noqa: SIM115 - it is our result
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path, name in zip(paths, names, strict=True):
-            _add(archive, path, name)
-    file.flush()
+    try:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+            for path, name in zip(paths, names, strict=True):
+                _add(archive, path, name)
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
     return file
 
 

@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatcher.model.errors import UsageError
 from dispatcher.transfer import dest_dir
-from dispatcher.transfer.dest_dir import BadArchive, Unpacked, unpack
+from dispatcher.transfer.dest_dir import (
+    SECOND,
+    BadArchive,
+    Unpacked,
+    pack,
+    unpack,
+)
 
 
 def member(name: str, data: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
@@ -153,3 +160,81 @@ def test_any_bytes(noise: bytes, at: int) -> None:
 )
 def test_why_a_disk_refuses(error: OSError, why: str) -> None:
     assert dest_dir._why(error) == why
+
+
+class TestPack:
+    def packed(self, *paths: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+        found = {}
+        with pack([str(path) for path in paths]) as file:
+            file.seek(0)
+            with tarfile.open(fileobj=file) as archive:
+                for one in archive:
+                    content = archive.extractfile(one) if one.isreg() else None
+                    found[one.name] = (one, content.read() if content else b"")
+        return found
+
+    def test_files_folders_and_links_under_their_names(self, tmp_path: Path) -> None:
+        tree = tmp_path / "tree"
+        (tree / "in").mkdir(parents=True)
+        (tree / "in" / "f").write_text("hello")
+        (tree / "in" / "f").chmod(0o640)
+        os.utime(tree / "in" / "f", ns=(0, 7 * SECOND + 5))
+        os.link(tree / "in" / "f", tree / "in" / "h")
+        (tree / "l").symlink_to("in/f")
+        found = self.packed(tree, tree / "l")
+        assert list(found) == ["tree", "tree/in", "tree/in/f", "tree/in/h", "tree/l", "l"]
+        one, content = found["tree/in/f"]
+        assert (one.mode, one.mtime, one.uid, one.gid, one.uname, one.gname, content) == (
+            0o640, 7, 0, 0, "", "", b"hello",
+        )  # fmt: skip
+        assert found["tree/in/h"][1] == b"hello"  # a second name of a file is a file
+        assert found["tree/l"][0].linkname == found["l"][0].linkname == "in/f"
+        assert found["tree"][0].isdir()
+
+    def test_what_cannot_be_sent(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        with pytest.raises(UsageError, match=f"^{tmp_path}/fifo: not a file, a folder or a link$"):
+            pack([str(tmp_path / "fifo")])
+        with pytest.raises(UsageError, match=f"^{tmp_path}/no: no such file or directory$"):
+            pack([str(tmp_path / "no")])
+
+
+class TestBounds:
+    def test_bytes_of_all_files_together(self, tmp_path: Path) -> None:
+        two = tar(member("a", b"x" * 60), member("b", b"x" * 40))
+        assert take(two, tmp_path, 100).bytes == 100
+        with pytest.raises(BadArchive, match="more than 99 bytes"):
+            take(two, tmp_path, 99)
+
+    def test_members(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        three = tar(member("a", b"", type=tarfile.DIRTYPE), member("a/x"), member("b"))
+        monkeypatch.setattr(dest_dir, "MOST_MEMBERS", 3)
+        assert take(three, tmp_path).files == 2
+        monkeypatch.setattr(dest_dir, "MOST_MEMBERS", 2)
+        with pytest.raises(BadArchive, match="more than 2 members"):
+            take(three, tmp_path)
+
+    @pytest.mark.parametrize(
+        ("mtime", "kept"), [(-5.0, 0), (1.5, 1.5), (1e300, 2.0**33), (0.0, 0), (1e10, 2.0**33)]
+    )
+    def test_times(self, tmp_path: Path, mtime: float, kept: float) -> None:
+        take(tar(member("a", mtime=mtime)), tmp_path)
+        assert (tmp_path / "in" / "n1" / "a").stat().st_mtime == kept
+
+    def test_a_tar_behind_zeros_and_another(self, tmp_path: Path) -> None:
+        one, other = tar(member("a", b"1")), tar(member("b", b"2"))
+        done = take(bytes(1024) + one + bytes(512) + other + bytes(512), tmp_path)
+        assert (done.files, done.bytes) == (2, 2)
+
+    def test_nothing_is_no_archive_and_no_file(self, tmp_path: Path) -> None:
+        assert take(b"", tmp_path) == Unpacked(0, 0, [])
+        assert take(bytes(5000), tmp_path) == Unpacked(0, 0, [])
+
+    def test_a_negative_size_leads_nowhere(self, tmp_path: Path) -> None:
+        whole = bytearray(tar(member("a", b"x")))
+        whole[124:136] = b"\xff" * 12  # -1 in base 256
+        whole[148:156] = b" " * 8
+        total = sum(whole[:512])
+        whole[148:156] = b"%06o\0 " % total
+        with pytest.raises(BadArchive):
+            take(bytes(whole), tmp_path)

@@ -14,6 +14,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry
 from dispatcher.remote.protocol.mux import HEADER, frame
+from dispatcher.transfer import get_files
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
 from dispatcher.transfer.host_copy import HostCopy
 
@@ -226,3 +227,23 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: i
     assert {name for name in names(folder) if not name.startswith("in/n1")} <= {"in"}
     if told.sent == 1:
         assert told.error is None
+
+
+def test_bounds_of_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_files, "MOST_MEMBERS", 2)
+    told, _ = fetch(tmp_path, listing(file("a", 0, "d"), file("b", 0, "d")))
+    assert told.error is None
+    told, _ = fetch(tmp_path, listing(file("a", LIMIT), file("b", 1)))
+    assert told.error == f"more than {LIMIT} bytes"
+    told, _ = fetch(tmp_path, listing(file("a", LIMIT + 1), file("b", -1)))
+    assert told.error == "a member of negative size"
+
+
+@pytest.mark.parametrize("number", ["0123456789", "٣", "", "x", "2"])
+def test_a_group_that_was_not_asked_for(tmp_path: Path, number: str) -> None:
+    with pytest.raises(get_files.BadArchive, match="not asked for"):
+        Receiving(
+            [Entry(f"{number}/a", "f", 0o644, 1, 1)],
+            [Group(str(tmp_path / place), (("/a", "a"),)) for place in ("n1", "n2")],
+            checksum=False, resume=True,
+        )  # fmt: skip

@@ -1,17 +1,27 @@
-"""What hosts may say while they are sent files, and what is believed of it."""
+"""What hosts are sent, what they may say meanwhile, and what is believed of it."""
 
 from __future__ import annotations
 
+import os
+import tarfile
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transport.far_link import FarLink
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
+from dispatcher.remote.protocol.copy_frames import DATA, END, frames
 from dispatcher.remote.protocol.mux import HEADER, frame
+from dispatcher.remote.protocol.packing import unpack
 from dispatcher.transfer.host_copy import HostCopy
-from dispatcher.transfer.put_files import Sending, Sources
+from dispatcher.transfer.put_files import (
+    Sending,
+    Sources,
+)
+from dispatcher.transport.base import LinkClosed
 
 NEED_ALL = copy_frames.message({"need": "0", "start": "", "seen": ""})
 DONE = copy_frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0})
@@ -80,3 +90,121 @@ def test_what_makes_no_sense_is_not_believed(said: bytes, tmp_path: Path) -> Non
     assert told[0].hostile
     assert told[1].sent is None
     assert wire.closed
+
+
+class TestSending:
+    def sending(
+        self, sources: Sources, *plans: tuple[tuple[str, tuple[str, ...]], ...], **how: bool
+    ) -> Sending:
+        copies = [HostCopy() for _ in plans]
+        checksum, resume = how.get("checksum", False), how.get("resume", True)
+        return Sending(
+            [(sources, groups) for groups in plans],
+            checksum=checksum, resume=resume, copies=copies,
+        )  # fmt: skip
+
+    def said(self, sending: Sending, node: int, *said: bytes, wire: FarLink | None = None) -> bytes:
+        """All that ``node`` is sent when it says ``said``."""
+        link = wire or FarLink()
+        sending.start(node, link)
+        for data in said:
+            sending.take_output(node, data)
+        sending.finish(node)
+        return link.take_written()
+
+    def test_hosts_with_one_destination_have_one_order(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("hello")
+        here = (("/x/", (str(tmp_path / "f"),)),)
+        there = (("/y/", (str(tmp_path / "f"),)),)
+        sources = Sources(here, checksum=False)
+        sending = self.sending(sources, here, here, there, checksum=True, resume=False)
+        orders = [self.said(sending, node, payload.PYTHON + NEED_ALL + DONE) for node in range(3)]
+        assert orders[0] == orders[1]
+        assert orders[0] != orders[2]
+        for text, dest in zip(orders, ("/x/", "/x/", "/y/"), strict=True):
+            whole = text.removeprefix(payload.copy_payload())
+            (_, _, order), *files = frames(1 << 20).feed(whole)
+            value = unpack(order)
+            assert (value["checksum"], value["resume"]) == (True, False)
+            assert value["groups"] == [[dest, ["f"]]]
+            assert "below" not in value
+            assert [kind for _, kind, _ in files] == [DATA, END]
+        sending.close()
+        sources.close()
+
+    def test_a_destination_of_each_rank_needs_python(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("hello")
+        group = ("/x/", (str(tmp_path / "f"),))
+        sources = Sources([group], checksum=False)
+        sending = self.sending(sources, (group, group))
+        wire = FarLink()
+        self.said(sending, 0, payload.SHELL, wire=wire)
+        assert sending.copies[0].error == "{rank} in a destination needs a python3 there"
+        assert wire.closed
+        sources.close()
+
+    def test_a_tar_comes_whole(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_bytes(os.urandom(200_000))
+        group = ("/x/", (str(tmp_path / "f"),))
+        sources = Sources([group], checksum=False)
+        sending = self.sending(sources, (group,), (group,))
+        sending.copies[0].wanted = 100
+        sending.copies[1].wanted = 1 << 30
+        tars = [self.said(sending, node, payload.SHELL) for node in (0, 1)]
+        with tarfile.open(fileobj=BytesIO(tars[0])) as archive:
+            content = archive.extractfile("f")
+            assert content is not None
+            assert content.read() == (tmp_path / "f").read_bytes()
+        assert tars[0] == tars[1]
+        assert [copy.bytes for copy in sending.copies] == [100, len(tars[1])]
+        sources.close()
+
+    @pytest.mark.parametrize(
+        ("report", "told"),
+        [
+            ({"sent": 1, "equal": 2, "bytes": 5, "found": 3}, HostCopy(True, 5, 5, 3, 1, 2)),
+            ({"sent": 1, "equal": 0}, HostCopy(True, 0, 0, 0, 1, 0)),
+            ({"sent": 0, "equal": 0, "bytes": -1, "found": "x"}, HostCopy(True, 0, 0, 0, 0, 0)),
+            ({"sent": 0, "equal": 0, "bytes": 1 << 60}, HostCopy(True, 0, 0, 0, 0, 0)),
+            ({"sent": 0, "equal": 0, "bytes": (1 << 60) - 1},
+             HostCopy(True, (1 << 60) - 1, (1 << 60) - 1, 0, 0, 0)),
+        ],
+    )  # fmt: skip
+    def test_numbers_of_a_report_are_taken_as_far_as_they_make_sense(
+        self, tmp_path: Path, report: dict[str, Any], told: HostCopy
+    ) -> None:
+        (tmp_path / "f").write_text("hello")
+        group = ("/x/", (str(tmp_path / "f"),))
+        sources = Sources([group], checksum=False)
+        sending = self.sending(sources, (group,))
+        nothing = copy_frames.message({"need": "", "start": "", "seen": ""})
+        self.said(sending, 0, payload.PYTHON + nothing + copy_frames.message(report))
+        assert sending.copies[0] == told
+        sources.close()
+
+    def test_why_a_host_hung_up_is_heard(self, tmp_path: Path) -> None:
+        class Gone(FarLink):
+            def write(self, data: bytes) -> None:
+                if HEADER.size < len(data) < 100:
+                    raise LinkClosed
+                super().write(data)
+
+        (tmp_path / "f").write_text("hello")
+        group = ("/x/", (str(tmp_path / "f"),))
+        sources = Sources([group], checksum=False)
+        sending = self.sending(sources, (group,))
+        full = copy_frames.message({"error": "disk full"})
+        self.said(sending, 0, payload.PYTHON + NEED_ALL + full, wire=Gone())
+        assert sending.copies[0].error == "disk full"
+        assert sending.copies[0].wanted == 5
+        sources.close()
+
+
+def test_what_failed_below_is_told_in_few_words(tmp_path: Path) -> None:
+    failed = copy_frames.message({"of": [7], "failed": "x" * 400})
+    told, _ = send(tmp_path, payload.PYTHON + NEED_ALL + failed + DONE)
+    assert told[1].relay_error == "x" * 300
+    assert told[1].python is True
+    error = copy_frames.message({"of": [7], "error": "disk full"})
+    told, _ = send(tmp_path, payload.PYTHON + NEED_ALL + error + DONE)
+    assert (told[1].error, told[0].error) == ("disk full", None)

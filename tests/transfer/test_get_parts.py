@@ -1,0 +1,244 @@
+"""What is asked of hosts that mean well: what we lack, what is here in part, or a tar."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transport.far_link import FarLink
+
+from dispatcher.bootstrap import payload
+from dispatcher.remote.protocol import copy_frames
+from dispatcher.remote.protocol.copy_frames import Entry
+from dispatcher.remote.protocol.packing import unpack
+from dispatcher.transfer import get_files
+from dispatcher.transfer.get_files import Fetching, Group, Receiving
+
+from .test_get_files import LIMIT, fetch, file, listing, sent
+
+
+def fetching(folder: Path, *names: str, **how: Any) -> Fetching:
+    """What gets /x/a from one host, into a group a name."""
+    groups = tuple(Group(str(folder / name), (("/x/a", "a"), ("/x/b", "b"))) for name in names)
+    limit, checksum = how.get("limit", LIMIT), how.get("checksum", False)
+    return Fetching([groups], limit=limit, checksum=checksum, resume=how.get("resume", True))
+
+
+def talk(one: Fetching, said: bytes) -> FarLink:
+    wire = FarLink()
+    one.start(0, wire)
+    for at in range(0, len(said), 100_000):
+        one.take_output(0, said[at : at + 100_000])
+    one.finish(0)
+    one.close()
+    return wire
+
+
+def values(wire: FarLink) -> list[Any]:
+    """What a host with Python was told."""
+    text = bytes(wire.written).removeprefix(payload.copy_payload())
+    return [unpack(body) for _, _, body in copy_frames.frames(1 << 20).feed(text)]
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_what_a_host_is_asked_for(tmp_path: Path, checksum: bool) -> None:
+    one = fetching(tmp_path, "n1", "n2", checksum=checksum)
+    listed = listing(Entry("0/a", "f", 0o644, 1, 1), Entry("1/b", "f", 0o644, 2, 1))
+    wire = talk(one, listed + sent(b"x") + sent(b"yz"))
+    order, answer = values(wire)
+    paths = [["/x/a", "0/a"], ["/x/b", "0/b"], ["/x/a", "1/a"], ["/x/b", "1/b"]]
+    assert order == {"do": "get", "paths": paths, "checksum": checksum}
+    assert answer == {"need": "0 1", "start": "", "seen": ""}
+    assert (tmp_path / "n1" / "a").read_bytes() == b"x"
+    assert (tmp_path / "n2" / "b").read_bytes() == b"yz"
+    told = one.copies[0]
+    assert (told.python, told.sent, told.equal, told.bytes, told.wanted, told.found) == (
+        True, 2, 0, 3, 3, 0,
+    )  # fmt: skip
+
+
+def test_what_a_host_cannot_give_is_told_in_few_words(tmp_path: Path) -> None:
+    said = payload.PYTHON + copy_frames.message({"error": "no such file" * 99})
+    told, wire = fetch(tmp_path, said)
+    assert told.error == ("no such file" * 99)[:500]
+    assert (told.hostile, told.sent, wire.closed) == (False, None, False)
+
+
+class TestEqual:
+    def same(self, tmp_path: Path, entry: Entry, *, checksum: bool = False) -> bool:
+        """Whether the file is not asked for."""
+        receiving = Receiving(
+            [entry], [Group(str(tmp_path), (("/a", "a"),))], checksum=checksum, resume=True
+        )
+        needed = receiving.needs()["need"]
+        assert (receiving.equal, receiving.sent, receiving.wanted) == (
+            (1, 0, 0) if needed == "" else (0, 1, entry.size)
+        )
+        receiving.close()
+        return needed == ""
+
+    def test_by_size_and_time(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_text("hello")
+        os.utime(tmp_path / "a", ns=(1, 5))
+        assert self.same(tmp_path, Entry("0/a", "f", 0o644, 5, 5))
+        assert not self.same(tmp_path, Entry("0/a", "f", 0o644, 5, 6))
+        assert not self.same(tmp_path, Entry("0/a", "f", 0o644, 4, 5))
+        assert not self.same(tmp_path, Entry("0/a", "f", 0o644, 6, 5))
+        (tmp_path / "a").unlink()
+        assert not self.same(tmp_path, Entry("0/a", "f", 0o644, 5, 5))
+        (tmp_path / "a").symlink_to("hello")
+        assert not self.same(tmp_path, Entry("0/a", "f", 0o644, 5, 5))
+
+    def test_by_contents(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_text("hello")
+        known = hashlib.sha256(b"hello").hexdigest()
+        assert self.same(tmp_path, Entry("0/a", "f", 0o644, 5, 1, known), checksum=True)
+        other = hashlib.sha256(b"hallo").hexdigest()
+        assert not self.same(tmp_path, Entry("0/a", "f", 0o644, 5, 1, other), checksum=True)
+
+    def test_a_folder_is_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        size = (tmp_path / "a").stat().st_size
+        mtime = (tmp_path / "a").stat().st_mtime_ns
+        assert not self.same(tmp_path, Entry("0/a", "f", 0o644, size, mtime))
+
+
+def big(tmp_path: Path, data: bytes) -> Receiving:
+    entry = file("a", len(data))
+    group = Group(str(tmp_path / "n1"), (("/a", "a"),))
+    return Receiving([entry], [group], checksum=False, resume=True)
+
+
+def test_a_part_of_another_file_is_begun_anew(tmp_path: Path) -> None:
+    data = os.urandom(1 << 20)
+    first = big(tmp_path, data)
+    first.needs()
+    first.take(copy_frames.DATA, b"else" * 100)
+    first.close()
+    second = big(tmp_path, data)
+    assert second.needs()["start"] == "0 400"
+    second.take(copy_frames.START, bytes(8))
+    assert second.found == 0
+    second.take(copy_frames.DATA, data)
+    second.take(copy_frames.END, hashlib.sha256(data).digest())
+    assert second.done
+    second.settle()
+    second.close()
+    assert (tmp_path / "n1" / "a").read_bytes() == data
+    assert os.listdir(tmp_path / "n1") == ["a"]
+
+
+def test_a_part_that_came_damaged_is_not_kept(tmp_path: Path) -> None:
+    data = os.urandom(1 << 20)
+    one = big(tmp_path, data)
+    one.needs()
+    one.take(copy_frames.DATA, data)
+    with pytest.raises(get_files.BadArchive, match="it came damaged: '0/a'"):
+        one.take(copy_frames.END, hashlib.sha256(b"").digest())
+    one.close()
+    assert os.listdir(tmp_path / "n1") == []
+
+
+def test_two_at_once_do_not_share_a_part(tmp_path: Path) -> None:
+    data = os.urandom(1 << 20)
+    first, second = big(tmp_path, data), big(tmp_path, data)
+    first.needs()
+    first.take(copy_frames.DATA, data[:500])
+    assert second.needs()["start"] == ""
+    for one, rest in ((second, data), (first, data[500:])):
+        one.take(copy_frames.DATA, rest)
+        one.take(copy_frames.END, hashlib.sha256(data).digest())
+        one.settle()
+        one.close()
+        assert (tmp_path / "n1" / "a").read_bytes() == data
+    assert os.listdir(tmp_path / "n1") == ["a"]
+
+
+def test_a_small_file_leaves_no_part(tmp_path: Path) -> None:
+    one = big(tmp_path, bytes(1000))
+    one.needs()
+    one.take(copy_frames.DATA, bytes(500))
+    one.close()
+    assert os.listdir(tmp_path / "n1") == []
+
+
+def test_why_a_host_could_not_go_on_is_told(tmp_path: Path) -> None:
+    one = big(tmp_path, b"x")
+    one.needs()
+    with pytest.raises(OSError, match=r"changed \\xff"):
+        one.take(copy_frames.BROKEN, b"changed \xff" + b"x" * 999)
+    one.close()
+
+
+def archive(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+class TestWithoutPython:
+    def test_a_tar_is_taken_apart_when_it_is_whole(self, tmp_path: Path) -> None:
+        one = fetching(tmp_path, "n1")
+        data = archive(a=b"hello", b=b"x" * 200_000)
+        wire = talk(one, payload.SHELL + data)
+        assert bytes(wire.written) == b""
+        assert one.copies[0].bytes == len(data)
+        assert os.listdir(tmp_path) == []  # its command may still fail
+        one.unpack(0)
+        told = one.copies[0]
+        assert (told.python, told.sent, told.bytes, told.wanted, told.error) == (
+            False, 2, 200_005, 200_005, None,
+        )  # fmt: skip
+        assert (tmp_path / "n1" / "a").read_bytes() == b"hello"
+        one.unpack(0)  # there is nothing more
+        assert one.copies[0] == told
+
+    def test_one_that_means_harm(self, tmp_path: Path) -> None:
+        one = fetching(tmp_path, "n1")
+        talk(one, payload.SHELL + archive(c=b"x"))
+        one.unpack(0)
+        told = one.copies[0]
+        assert told.hostile
+        assert "not asked for" in (told.error or "")
+        assert told.sent is None
+
+    def test_its_files_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(get_files, "_TAR_OVERHEAD", 10_000)
+        for size, why in ((400, None), (600, "more than 500 bytes"), (30_000, "more than 500")):
+            one = fetching(tmp_path, "n1", limit=500)
+            wire = talk(one, payload.SHELL + archive(a=bytes(size)))
+            assert wire.closed is (size == 30_000)
+            one.unpack(0)
+            error = one.copies[0].error
+            assert error is None if why is None else why in (error or "")
+
+    def test_what_our_disk_refuses_is_told(self, tmp_path: Path) -> None:
+        one = fetching(tmp_path, "n1")
+        talk(one, payload.SHELL + archive(a=b"x"))
+        (tmp_path / "n1").write_text("in its place")
+        one.unpack(0)
+        told = one.copies[0]
+        assert told.error == f"{tmp_path}/n1: file exists"
+        assert not told.hostile
+
+    def test_a_folder_for_each_rank_needs_python(self, tmp_path: Path) -> None:
+        one = fetching(tmp_path, "n1", "n2")
+        wire = talk(one, payload.SHELL + archive(a=b"x"))
+        assert one.copies[0].error == "{rank} in the folder needs a python3 there"
+        assert wire.closed
+        one.unpack(0)
+
+    def test_a_folder_that_is_not_there_yet(self, tmp_path: Path) -> None:
+        one = fetching(tmp_path / "not" / "yet", "n1")
+        talk(one, payload.SHELL + archive(a=b"x"))
+        one.unpack(0)
+        assert (tmp_path / "not" / "yet" / "n1" / "a").read_bytes() == b"x"

@@ -1,0 +1,199 @@
+"""A folder that a host fills which may mean harm: names, folders, links, stages and parts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher.model.errors import UsageError
+from dispatcher.remote.copy.disk import DEAD, STAGE_HERE
+from dispatcher.transfer.dest_dir import (
+    MOST_DEPTH,
+    SECOND,
+    BadArchive,
+    Place,
+    names_of,
+    set_time,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(str(tmp_path / "in" / "n1"), {"a", "b"})
+    yield place
+    place.close()
+
+
+class TestPlace:
+    @pytest.mark.parametrize(
+        ("name", "parts"),
+        [
+            ("a", ["a"]), ("./a/./x", ["a", "x"]), ("b/...", ["b", "..."]),
+            ("a/" + "n" * 255, ["a", "n" * 255]), ("a/" + "é" * 127, ["a", "é" * 127]),
+            ("/".join(["a"] * MOST_DEPTH), ["a"] * MOST_DEPTH),
+        ],
+    )  # fmt: skip
+    def test_names_that_lead_inside(self, place: Place, name: str, parts: list[str]) -> None:
+        assert place.parts(name) == parts
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("", "not asked for"), ("c/a", "not asked for"), ("/a", "not asked for"),
+            ("..", "not asked for"), ("a/..", "a bad name"), ("a//x", "a bad name"),
+            ("a/", "a bad name"), ("a/x\0", "a bad name"), ("a/" + "n" * 256, "a bad name"),
+            ("a/" + "é" * 128, "a bad name"), ("a/\ud800", "a bad name"),
+            ("/".join(["a"] * (MOST_DEPTH + 1)), f"more than {MOST_DEPTH} folders deep"),
+        ],
+    )  # fmt: skip
+    def test_names_that_do_not(self, place: Place, name: str, why: str) -> None:
+        with pytest.raises(BadArchive, match=why) as caught:
+            place.parts(name)
+        assert len(str(caught.value)) < 500
+
+    def test_it_is_ours_alone(self, tmp_path: Path, place: Place) -> None:
+        assert (tmp_path / "in" / "n1").stat().st_mode & 0o777 == 0o700
+
+    def test_folders_are_entered_or_made(self, tmp_path: Path, place: Place) -> None:
+        with pytest.raises(BadArchive, match="'a/x': no such file or directory"):
+            place.enter(["a", "x"])
+        made = place.enter(["a", "x"], make=True)
+        assert place.enter(["a", "x"]) == made
+        inner = tmp_path / "in" / "n1" / "a" / "x"
+        assert os.path.samestat(os.fstat(made), inner.stat())
+        assert inner.stat().st_mode & 0o777 == 0o700
+        assert os.path.samestat(os.fstat(place.enter(["a"])), inner.parent.stat())
+        assert os.path.samestat(os.fstat(place.enter([])), inner.parent.parent.stat())
+        (inner / "file").touch()
+        (inner / "link").symlink_to("..")
+        for name in ("file", "link"):
+            with pytest.raises(BadArchive):
+                place.enter(["a", "x", name], make=True)
+
+    def test_what_stands_there(self, tmp_path: Path, place: Place) -> None:
+        folder = tmp_path / "in" / "n1"
+        (folder / "a").write_text("hello")
+        (folder / "b").symlink_to("a")
+        there = place.status(["a"])
+        assert there is not None
+        assert there.st_size == 5
+        link = place.status(["b"])
+        assert link is not None
+        assert link.st_mode & 0o170000 == 0o120000
+        assert place.status(["c"]) is None
+        assert place.status(["a", "x"]) is None
+        fd = place.read(["a"])
+        assert os.read(fd, 9) == b"hello"
+        os.close(fd)
+        with pytest.raises(OSError, match="symbolic link"):
+            place.read(["b"])
+
+    def test_modes_and_times_of_folders_are_set_when_all_is_in_them(
+        self, tmp_path: Path, place: Place
+    ) -> None:
+        place.folder(["a"], 0o40500, 7 * SECOND)
+        place.folder(["a", "x"], 0o4077, 9 * SECOND)
+        fd, name = place.create()
+        place.finish(fd, name, ["a", "x", "f"], 0o6755, 5 * SECOND)
+        os.close(fd)
+        place.settle()
+        outer, inner = tmp_path / "in" / "n1" / "a", tmp_path / "in" / "n1" / "a" / "x"
+        assert [(p.stat().st_mode & 0o7777, p.stat().st_mtime) for p in (outer, inner)] == [
+            (0o700, 7), (0o777, 9),
+        ]  # fmt: skip
+        found = (inner / "f").stat()
+        assert (found.st_mode & 0o7777, found.st_mtime) == (0o755, 5)
+
+    def test_its_stage_goes_with_it(self, tmp_path: Path) -> None:
+        folder = tmp_path / "n1"
+        place = Place(str(folder), {"a"})
+        before = len(os.listdir("/proc/self/fd"))
+        fds = [place.create() for _ in range(2)]
+        (stage,) = os.listdir(folder)
+        assert stage.startswith(STAGE_HERE)
+        assert (folder / stage).stat().st_mode & 0o777 == 0o700
+        os.utime(folder / stage, (1, 1))  # old, and locked
+        other = Place(str(folder), {"a"})
+        assert os.listdir(folder) == [stage]
+        other.close()
+        for fd, _ in fds:
+            os.close(fd)
+        place.close()
+        assert os.listdir(folder) == []
+        assert len(os.listdir("/proc/self/fd")) == before - 2
+
+    def test_stages_of_the_dead_are_swept(self, tmp_path: Path) -> None:
+        (tmp_path / (STAGE_HERE + "1")).mkdir()
+        at = time.time() - DEAD - 30
+        os.utime(tmp_path / (STAGE_HERE + "1"), (at, at))
+        Place(str(tmp_path), {"a"}).close()
+        assert os.listdir(tmp_path) == []
+
+    def test_a_link_takes_the_place_of_what_was_there(self, tmp_path: Path, place: Place) -> None:
+        folder = tmp_path / "in" / "n1"
+        (folder / "a").write_text("x")
+        place.link(["a"], "b/../b")
+        assert os.readlink(folder / "a") == "b/../b"
+        place.link(["b", "x"], "../a")
+        assert os.readlink(folder / "b" / "x") == "../a"
+        with pytest.raises(BadArchive, match=r"^'b': is a directory$"):
+            place.link(["b"], "a")
+        assert place.left_out == []
+
+    @pytest.mark.parametrize("target", ["/a", "..", "../n2", "x/../../n2", "a\0b"])
+    def test_links_that_lead_outside_are_left_out(self, place: Place, target: str) -> None:
+        place.link(["a"], target)
+        assert place.left_out == ["'a': a link that leads outside"]
+        assert place.status(["a"]) is None
+
+    def test_a_few_of_those_left_out_are_named(self, place: Place) -> None:
+        for number in range(9):
+            place.leave_out(f"{number}" * 99, "why")
+        assert place.left_out == [f"{str(number) * 80!r}: why" for number in range(5)]
+
+    def test_parts_stay_in_the_place_itself(self, tmp_path: Path, place: Place) -> None:
+        fd = place.part("p")
+        os.write(fd, b"hello")
+        os.close(fd)
+        fd = place.part("p")
+        assert os.read(fd, 9) == b"hello"
+        place.finish(fd, "p", ["a"], 0o600, 0, part=True)
+        os.close(fd)
+        assert os.listdir(tmp_path / "in" / "n1") == ["a"]
+        place.drop_part("a")
+        place.drop_part("a")
+        assert os.listdir(tmp_path / "in" / "n1") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(5, 5), (-5, 0), (0, 0), (2**33 * SECOND, 2**33), (2**33 * SECOND + SECOND, 2**33)],
+)
+def test_times_that_make_no_sense_are_not_believed(tmp_path: Path, given: int, kept: int) -> None:
+    fd = os.open(tmp_path / "f", os.O_CREAT | os.O_WRONLY)
+    set_time(fd, given)
+    found = os.fstat(fd)
+    os.close(fd)
+    assert found.st_mtime_ns == (kept if kept < 2**33 else kept * SECOND)
+    assert found.st_atime_ns == found.st_mtime_ns
+
+
+class TestNames:
+    def test_the_last_part_counts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert names_of(["/x/a", "b/", "."]) == ["a", "b", tmp_path.name]
+
+    @pytest.mark.parametrize(
+        ("paths", "why"),
+        [
+            (["/"], "/: cannot be sent as a whole"),
+            (["/x/a", "/y/a"], "/y/a: there are two of that"),
+        ],
+    )
+    def test_what_has_no_name_of_its_own(self, paths: list[str], why: str) -> None:
+        with pytest.raises(UsageError, match=why):
+            names_of(paths)
