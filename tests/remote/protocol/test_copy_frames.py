@@ -8,8 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.remote.protocol.copy_frames import numbers, numbers_of, split, starts_of
-from dispatcher.remote.protocol.mux import Malformed
+from dispatcher.remote.protocol.copy_frames import (
+    CHUNK,
+    DATA,
+    LARGEST,
+    VALUE,
+    Entry,
+    columns,
+    frames,
+    message,
+    numbers,
+    numbers_of,
+    rows,
+    sha256,
+    split,
+    starts_of,
+    value_of,
+)
+from dispatcher.remote.protocol.mux import HEADER, Malformed, frame
+from dispatcher.remote.protocol.packing import pack
 
 
 @given(st.lists(st.integers(0, 1 << 50)))
@@ -42,3 +59,64 @@ def test_branches_are_runs_of_nearly_equal_length(hosts: list[int], branches: in
     assert len(found) == min(branches, len(hosts))
     sizes = [len(branch) for branch in found]
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+ONE = [Entry("0/a", "f", 0o644, 5, -7, "more"), Entry("0/b\n", "d", 0o755, 0, 1 << 62)]
+LISTED = {
+    "paths": "0/a\0" + "0/b\n\0", "kinds": "fd", "modes": "420 493", "sizes": "5 0",
+    "mtimes": f"-7 {1 << 62}", "more": "more\0\0",
+}  # fmt: skip
+
+
+def fields(entries: list[Entry]) -> list[list[Any]]:
+    return [[getattr(entry, name) for name in Entry.__slots__] for entry in entries]
+
+
+def test_a_list_is_its_columns() -> None:
+    assert columns(iter(ONE)) == LISTED
+    assert fields(rows(LISTED)) == fields(ONE)
+    assert rows(columns([])) == []
+
+
+@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("value", [None, 7, "absent", "5 x", "1 2 3", "a\0b\0c\0"])
+def test_a_list_with_a_broken_column_is_none(name: str, value: Any) -> None:
+    listed: dict[str, Any] = {**LISTED, name: value}
+    if value == "absent":
+        del listed[name]
+    with pytest.raises(Malformed):
+        rows(listed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"), [(DATA, pack({})), (VALUE, b"x"), (VALUE, pack([])), (VALUE, pack(None))]
+)
+def test_what_holds_no_dictionary(kind: int, body: bytes) -> None:
+    with pytest.raises(Malformed):
+        value_of(kind, body)
+
+
+def test_a_value_is_a_frame() -> None:
+    ((channel, kind, body),) = frames(100).feed(message({"a": [1, b"x"]}))
+    assert (channel, kind) == (0, VALUE)
+    assert value_of(kind, body) == {"a": [1, b"x"]}
+
+
+def test_values_have_a_limit_of_their_own() -> None:
+    for kind, most in ((VALUE, 10), (DATA, LARGEST)):
+        assert frames(10).feed(HEADER.pack(0, kind, most)) == []
+        with pytest.raises(Malformed):
+            frames(10).feed(HEADER.pack(0, kind, most + 1))
+    assert frames(10).feed(frame(0, DATA, bytes(CHUNK))) == [(0, DATA, bytes(CHUNK))]
+
+
+def test_an_empty_tree_has_no_branches() -> None:
+    assert split([], 3) == []
+    assert split([1, 2, 3, 4, 5, 6, 7], 3) == [[1, 2], [3, 4], [5, 6, 7]]
+
+
+def test_the_digest_is_that_of_everybody() -> None:
+    known = sha256()
+    known.update(b"abc")
+    # FIPS 180-2, appendix B.1
+    assert known.hexdigest().startswith("ba7816bf8f01cfea414140de5dae2223b00361a3")

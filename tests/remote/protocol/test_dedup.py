@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.remote.protocol.dedup import LEAST, LINES, Deduplicator, Window
+from dispatcher.remote.protocol import dedup
+from dispatcher.remote.protocol.dedup import (
+    FEWEST,
+    FIRST,
+    LEAST,
+    LINES,
+    LONGEST,
+    Deduplicator,
+    Window,
+    line_at,
+)
 from dispatcher.remote.protocol.frames import (
     OUTPUT,
     OUTPUT_LIMIT,
@@ -127,6 +137,134 @@ def test_the_window_is_all_that_can_be_pointed_at() -> None:
     window.add(bytes(1 << 20))
     with pytest.raises(WireError):
         window.at(0, OUTPUT_LIMIT + 1)
+
+
+@given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 40), st.data())
+def test_the_last_bytes_stay_where_they_are(
+    sizes: list[int], size: int, data: st.DataObject
+) -> None:
+    window, whole = Window(size), b""
+    for number, count in enumerate(sizes):
+        piece = bytes([number]) * count
+        window.add(piece)
+        whole += piece
+    assert (window.begin, window.end) == (max(0, len(whole) - size), len(whole))
+    assert len(window.held) <= 1.5 * size + 30
+    place, length = data.draw(st.integers(0, 1200)), data.draw(st.integers(1, 40))
+    if window.begin <= place <= len(whole) - length:
+        assert window.at(place, length) == whole[place : place + length]
+    else:
+        with pytest.raises(WireError):
+            window.at(place, length)
+
+
+def test_the_next_line() -> None:
+    window = Window(10)
+    window.add(b"lost\nab\ncd\n\nefg")
+    assert [window.line_after(place) for place in (5, 7, 8, 11, 12)] == [8, 8, 11, 12, 15]
+
+
+def alike(held: bytes, data: bytes, least: int, before: int = 0) -> int:
+    window = Window(1 << 20)
+    window.add(bytes(before) + held)
+    return window.alike(memoryview(data), before, least)
+
+
+@pytest.mark.parametrize(
+    ("held", "data", "least", "same"),
+    [
+        (b"one line\nsecond", b"one line\nsecond and more", 99, 15),  # all that is held
+        (b"one line\nsecond", b"one", 99, 3),  # all that there is
+        (b"one line\nsecond", b"one line\nseco!!", 9, 9),  # whole lines
+        (b"one line\nsecond", b"one line\nseco!!", 10, 0),
+        (b"one line\nsecond", b"one line!", 4, 0),
+        (b"one line\nsecond", b"!ne line\nsecond", 1, 0),
+        (b"", b"x", 1, 0),
+        (b"a\nb\nc\nd", b"a\nb\nc\n!", 1, 6),
+        (b"x" * LONGEST + b"a", b"x" * LONGEST + b"b", 9, LONGEST),  # a long line by a part of it
+        (b"x" * (LONGEST - 1) + b"a", b"x" * (LONGEST - 1) + b"b", 9, 0),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 7])
+def test_how_much_is_alike(held: bytes, data: bytes, least: int, same: int, before: int) -> None:
+    assert alike(held, data, least, before) == same
+
+
+@given(st.integers(0, 700), st.integers(1, 60), st.integers(0, 9))
+def test_no_more_and_no_less_is_alike(size: int, least: int, lines: int) -> None:
+    begin = (b"y" * (size // lines) + b"\n" if lines else b"y" * 700) * 700
+    begin = begin[:size]
+    found = alike(begin + b"a" * 9, begin + b"b" * 9, least)
+    expected = size if size >= LONGEST else begin.rfind(b"\n") + 1
+    assert found == (expected if size >= least and expected >= least else 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "line"),
+    [
+        (b"a long line that is whole and not short\nnext\n", 0, 40),
+        (b"short\nand what follows it, as far as it counts\n", 0, LEAST),
+        (b"x" * 300, 0, LONGEST),
+        (b"x" * 300, 100, 200),
+        (b"x" * (LONGEST - 1) + b"\n...", 0, LONGEST),
+        (b"end", 0, 3),
+    ],
+)
+def test_what_a_line_is_known_by(data: bytes, at: int, line: int) -> None:
+    assert line_at(data, at) == data[at : at + line]
+
+
+def test_lines_that_left_the_window_are_forgotten() -> None:
+    one = Deduplicator(200)
+    for number in range(50):
+        one.encode(OUTPUT, b"%03d is a line that nobody else has written\n" % number, 0, 1)
+        assert all(one.window.begin <= place for place in one.lines.values())
+        assert list(one.lines.values()) == [place for place, _ in one.known]
+    assert one.lines
+
+
+def test_no_more_lines_are_known_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dedup, "MOST", 3)
+    one = Deduplicator(SIZE)
+    lines = [b"%03d is a line that nobody else has written\n" % number for number in range(9)]
+    for line in lines:
+        one.encode(OUTPUT, line, 0, 1)
+    assert list(one.lines) == lines[-3:]
+    one.encode(OUTPUT, lines[-3], 1, 2)  # known, so pointed at
+    assert list(one.lines) == lines[-3:]
+
+
+def test_of_a_frame_its_first_lines_are_known_and_some_of_the_others() -> None:
+    one = Deduplicator(SIZE)
+    lines = [b"%04d is a line that nobody else has written\n" % number for number in range(200)]
+    one.encode(OUTPUT, b"".join(lines), 0, 1)
+    known = [lines.index(line) for line in one.lines]
+    assert known[:FIRST] == list(range(FIRST))
+    gaps = [b - a for a, b in zip(known[FIRST - 1 :], known[FIRST:], strict=False)]
+    assert len(gaps) > 2
+    assert all(dedup.SPACING <= len(lines[0]) * gap < dedup.SPACING + 90 for gap in gaps)
+
+
+def test_few_lines_are_looked_up_after_chunks_of_which_nothing_was_found() -> None:
+    """A rank that writes what nobody else does costs no more and more."""
+    one = Deduplicator(SIZE)
+    asked: list[bytes] = []
+
+    class Lines(dict[bytes, int]):
+        def get(self, line: bytes, default: int = -1) -> int:  # type: ignore[override]
+            asked.append(line)
+            return super().get(line, default)
+
+    one.lines = Lines()
+    one.encode(OUTPUT, b"the first to write, of whom all is new\n", 9, 1)
+    counts = []
+    for turn in range(6):
+        lines = [b"%d %03d is a line that nobody else has written\n" % (turn, n) for n in range(99)]
+        asked.clear()
+        one.encode(OUTPUT, b"".join(lines), 0, 1)
+        counts.append(len(asked))
+        one.encode(OUTPUT, b"and another %d that is as new as all the others\n" % turn, 9, 1)
+    assert counts == [LINES, LINES // 2, LINES // 4, FEWEST, FEWEST, FEWEST]
 
 
 class Opened(Decoder):

@@ -79,6 +79,61 @@ def test_garbage_raises_only_pack_errors(data: bytes) -> None:
     assert same(unpack(pack(value)), value)
 
 
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"NN", "1 bytes after the value"),
+        (b"", "unknown tag b''"),
+        (b"x", "unknown tag b'x'"),
+        (b"i%d;" % INT_LIMIT, "beyond 64 bits"),
+        (b"i-%d;" % (INT_LIMIT + 1), "beyond 64 bits"),
+        (b"b5:abcd", "past the end"),
+        (b"s1:", "past the end"),
+        (b"ds1:aNs1:aNe", "dict key twice"),
+        (b"di1;Ne", "key is not a string"),
+        (b"db1:aNe", "key is not a string"),
+        (b"finf;", "not finite"),
+        (b"f-inf;", "not finite"),
+        (b"fnan;", "not finite"),
+        (b"f1;x", "1 bytes after the value"),
+        (b"fx;", "malformed"),
+        (b"i1", "malformed"),
+        (b"b1x", "malformed"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said(data: bytes, why: str) -> None:
+    with pytest.raises(PackError, match=why):
+        unpack(data)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (None, b"N"), (True, b"T"), (False, b"F"), (-5, b"i-5;"), (0.5, b"f0.5;"),
+        (b"\0", b"b1:\0"), ("\u00e9", b"s2:\xc3\xa9"), ("\udcff", b"s1:\xff"), ([], b"le"),
+        ([1, [b""]], b"li1;lb0:ee"), ({"b": 1, "a": {}}, b"ds1:bi1;s1:adee"),
+        (1.7976931348623157e308, b"f1.7976931348623157e+308;"),
+    ],
+)  # fmt: skip
+def test_each_has_one_spelling(value: Any, data: bytes) -> None:
+    assert pack(value) == data
+    assert same(unpack(data), value)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (INT_LIMIT, "integer beyond 64 bits"), (-INT_LIMIT - 1, "integer beyond 64 bits"),
+        (float("nan"), "float is not finite"), (-float("inf"), "float is not finite"),
+        ({1: 2}, "dict key is not a string"), ({b"a": 2}, "dict key is not a string"),
+        ({1}, "cannot pack set"), ("\ud800", "a lone surrogate"),
+    ],
+)  # fmt: skip
+def test_why_it_cannot_be_packed(value: Any, why: str) -> None:
+    with pytest.raises(PackError, match=why):
+        pack([value])
+
+
 @pytest.mark.parametrize("number", [b"", b"-", b"+1", b" 1", b"1 ", b"1_0", b"--1", b"0x1", b"1.0"])
 def test_a_number_is_written_in_one_way(number: bytes) -> None:
     for data in (b"i%s;" % number, b"b%s:x" % number):
