@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.comm import GroupError
-from dispatcher.comm.groups import ORDER, Box, check_hosts, plan
+from dispatcher.comm.groups import AXES as BUILT
+from dispatcher.comm.groups import ORDER, Box, Groups, build, check_hosts, plan
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
@@ -175,3 +177,136 @@ def test_uneven_slots_that_split_tensor_groups_are_refused() -> None:
         )
     with pytest.raises(GroupError, match=r"tp=8: n3 has 4 ranks"):
         check_hosts(plan(24, tp=8), {**hosts(8, 8, 4), **dict.fromkeys(range(20, 24), "n4")})
+
+
+@pytest.mark.parametrize(
+    ("slots", "tp", "why"),
+    [((2, 2), 4, "put 4 ranks on a host"), ((3, 3, 3, 3), 4, "put 4 ranks on a host")],
+)
+def test_how_to_keep_tensor_parallel_in_a_host(slots: tuple[int, ...], tp: int, why: str) -> None:
+    (text,) = check_hosts(plan(sum(slots), tp=tp), hosts(*slots))
+    assert f"tensor parallel over the network is slow: {why}" in text
+    widest = text.partition("ranks ")[2].partition(" are on ")[0].split(", ")
+    assert len(widest) == tp
+
+
+def test_tensor_parallel_that_is_not_first_in_the_order() -> None:
+    (text,) = check_hosts(plan(4, tp=2, order="dp-tp"), hosts(2, 2))
+    assert "ranks 0, 2 are on n1, n2" in text
+    assert text.endswith("ranks must fill a host before the next, and tp come first in the order")
+
+
+def test_no_rank_of_a_world() -> None:
+    with pytest.raises(GroupError, match="no rank 8 in a world of 8"):
+        plan(8, tp=2).group_of("tp", 8)
+
+
+class Torch:
+    """torch.distributed as far as groups are made of it."""
+
+    int = "int"
+
+    def __init__(self) -> None:
+        self.made: list[list[int]] = []
+        self.meshes: list[tuple[Any, ...]] = []
+        mesh = SimpleNamespace(DeviceMesh=SimpleNamespace(from_group=self.from_group))
+        self.distributed = SimpleNamespace(new_group=self.new_group, device_mesh=mesh)
+
+    def new_group(self, ranks: list[Any]) -> tuple[Any, ...]:
+        self.made.append(ranks)
+        return tuple(ranks)
+
+    def arange(self, size: Any, dtype: str) -> Any:
+        return SimpleNamespace(reshape=lambda shape: (size, dtype, shape))
+
+    def from_group(self, *words: Any, **more: Any) -> object:
+        self.meshes.append((*words, more))
+        return object()
+
+
+class Child:
+    """What a split gives."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Nccl:
+    """A communicator that notes its splits."""
+
+    def __init__(self) -> None:
+        self.splits: list[tuple[int, int, str]] = []
+        self.children: list[Child] = []
+
+    def split(self, color: int, key: int, *, name: str) -> Any:
+        self.splits.append((color, key, name))
+        self.children.append(Child())
+        return self.children[-1]
+
+
+def built(rank: int = 5, **more: Any) -> Groups:
+    return build(plan(8, tp=2, pp=2), rank, [f"n{r // 4}" for r in range(8)], **more)
+
+
+class TestBuild:
+    def test_each_group_of_a_rank(self) -> None:
+        groups = built()
+        assert (groups.tp.ranks, groups.tp.rank, groups.tp.size, groups.tp.number) == (
+            (4, 5), 1, 2, 2,
+        )  # fmt: skip
+        assert groups.tp.hosts == ("n1",)
+        assert (groups.pp.ranks, groups.pp.rank, groups.pp.hosts) == ((1, 5), 1, ("n0", "n1"))
+        assert (groups.dp.ranks, groups.dp.number) == ((5, 7), 3)
+        assert (groups.cp.ranks, groups.ep.ranks) == ((5,), (5,))
+        assert [groups[axes].axes for axes in BUILT] == list(BUILT)
+        assert (groups.tp.process_group, groups.tp.nccl) == (None, None)
+
+    def test_all_ranks_make_all_of_torchs_groups_once_in_one_order(self) -> None:
+        orders = []
+        for rank in range(8):
+            groups = built(rank, torch=(torch := Torch()))
+            orders.append(torch.made)
+            for axes in BUILT:
+                assert groups[axes].process_group == groups[axes].ranks
+        assert all(order == orders[0] for order in orders)
+        assert len(orders[0]) == len({tuple(ranks) for ranks in orders[0]})
+        assert orders[0][:4] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+    def test_axes_with_the_same_groups_share_a_communicator(self) -> None:
+        nccl = Nccl()
+        groups = built(nccl=nccl)
+        assert [split[2] for split in nccl.splits] == ["tp", "cp", "dp", "pp", "tp-pp"]
+        assert nccl.splits[0] == (2, 5, "tp")
+        assert groups.dp.nccl is groups["dp-cp"].nccl
+        assert groups.cp.nccl is groups.ep.nccl
+        groups.close()
+        assert [child.closed for child in nccl.children] == [1] * 5
+
+    def test_only_the_axes_asked_for(self) -> None:
+        groups = built(axes=("tp", "tp-dp"))
+        assert groups["tp-dp"].ranks == (4, 5, 6, 7)
+        with pytest.raises(GroupError, match="'pp': was not built") as caught:
+            groups["pp"]
+        assert caught.value.hint == "job.parallel(..., also=['pp'])"
+        with pytest.raises(GroupError, match="'xp': is not made of"):
+            groups["xp"]
+        groups.close()  # there are no communicators
+
+    def test_a_mesh_over_the_same_groups(self) -> None:
+        groups = built(torch=(torch := Torch()), device_type="cuda")
+        mesh = groups.mesh()
+        assert groups.mesh() is mesh
+        members = [groups[axes].process_group for axes in ("pp", "dp", "cp", "tp")]
+        more = {"mesh": (8, "int", [2, 2, 1, 2]), "mesh_dim_names": ("pp", "dp", "cp", "tp")}
+        assert torch.meshes == [(members, "cuda", more)]
+        with pytest.raises(GroupError, match="torch was not started"):
+            built().mesh()
+
+
+def test_the_size_of_groups_over_axes() -> None:
+    layout = plan(16, tp=2, pp=2, ep=2, expert_tp=1)
+    sizes = {axes: layout.size(axes) for axes in ("tp", "dp", "tp-dp", "ep", "expert_dp", "pp")}
+    assert sizes == {"tp": 2, "dp": 4, "tp-dp": 8, "ep": 2, "expert_dp": 4, "pp": 2}
+    assert all(len(ranks) == size for axes, size in sizes.items() for ranks in layout.groups(axes))

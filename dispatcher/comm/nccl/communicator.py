@@ -123,7 +123,7 @@ class Communicator:
         finally:
             self._grouped -= 1
             code = self._library.call("ncclGroupEnd")
-            if not self._grouped:
+            if not self._grouped and not self.closed:  # else a call inside has said why
                 self._settle(code, "ncclGroupEnd")
 
     # ------------------------------------------------------------------ life

@@ -154,3 +154,127 @@ def test_sizes_and_names_are_checked_before_nccl_is_called(
         communicator.all_reduce(SOME, Buffer(1, 8, "int8"))
     assert calls.made == []
     assert not communicator.closed
+
+
+def test_each_call_has_its_arguments(calls: Calls, communicator: Communicator) -> None:
+    one, four = Buffer(0x1000, 8, "int64"), Buffer(0x2000, 32, "int64")
+    communicator.all_reduce(one, Buffer(0x3000, 8, "int64"), op="min", stream=9)
+    communicator.broadcast(one, Buffer(0x3000, 8, "int64"), root=3, stream=9)
+    communicator.all_gather(one, four, stream=9)
+    communicator.reduce_scatter(four, one, op="avg", stream=9)
+    communicator.send(one, 0, stream=9)
+    communicator.recv(four, 3, stream=9)
+    made = [
+        tuple(getattr(word, "value", word) for word in call) for call in calls.made
+    ]  # the handle is 7
+    assert made == [
+        ("ncclAllReduce", 0x1000, 0x3000, 8, 4, 3, 7, 9),
+        ("ncclBroadcast", 0x1000, 0x3000, 8, 4, 3, 7, 9),
+        ("ncclAllGather", 0x1000, 0x2000, 8, 4, 7, 9),
+        ("ncclReduceScatter", 0x2000, 0x1000, 8, 4, 4, 7, 9),
+        ("ncclSend", 0x1000, 8, 4, 0, 7, 9),
+        ("ncclRecv", 0x2000, 32, 4, 3, 7, 9),
+    ]
+
+
+def test_without_a_stream_it_is_the_current_one(
+    calls: Calls, communicator: Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = {None: 5, 2: 6}
+    monkeypatch.setattr("dispatcher.comm.nccl.communicator.current_stream", streams.__getitem__)
+    communicator.all_reduce(SOME)
+    communicator.all_reduce(Buffer(0x1000, 8, device=2))
+    communicator.send(Buffer(0x1000, 8, device=2), 0)
+    communicator.recv(SOME, 0)
+    assert [call[-1] for call in calls.made] == [5, 6, 6, 5]
+
+
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_ranks_that_there_are_not(communicator: Communicator, calls: Calls, rank: int) -> None:
+    for call in (communicator.send, communicator.recv):
+        with pytest.raises(ValueError, match=f"world: no rank {rank} among 4"):
+            call(SOME, rank)
+    with pytest.raises(ValueError, match="no rank"):
+        communicator.broadcast(SOME, root=rank)
+    with pytest.raises(ValueError, match="all_reduce: 8 elements needed for 4 ranks, not 32"):
+        communicator.all_reduce(SOME, MORE)
+    with pytest.raises(ValueError, match="broadcast: 8 elements needed for 4 ranks, not 32"):
+        communicator.broadcast(SOME, MORE)
+    assert calls.made == []
+
+
+def test_an_error_inside_a_group_is_told_at_once(calls: Calls, communicator: Communicator) -> None:
+    def fail() -> None:
+        with communicator.group():
+            calls.code = 4
+            communicator.send(SOME, 0)
+
+    with pytest.raises(NcclError, match="ncclSend: reason 4"):
+        fail()
+    assert calls.names == ["ncclGroupStart", "ncclSend", "ncclCommAbort", "ncclGroupEnd"]
+
+
+def test_groups_within_groups_wait_at_the_end_of_the_outer(
+    calls: Calls, communicator: Communicator
+) -> None:
+    calls.states = [0]
+    with communicator.group():
+        with communicator.group():
+            calls.code = IN_PROGRESS
+            communicator.send(SOME, 0)
+        assert calls.states == [0]
+    assert calls.states == []
+
+
+def test_a_group_that_cannot_begin(calls: Calls, communicator: Communicator) -> None:
+    calls.code = 3
+    with pytest.raises(NcclError, match="ncclGroupStart: reason 3"), communicator.group():
+        pytest.fail("it has begun")
+    assert calls.names == ["ncclGroupStart"]
+
+
+def test_a_split_has_a_name_and_the_parents_time(calls: Calls, communicator: Communicator) -> None:
+    calls.states = [0, 0]
+    child = communicator.split(3)
+    assert child is not None
+    assert (child.name, child.timeout) == ("world/3", 0.2)
+    assert repr(child) == "Communicator(world/3: rank 1 of 4)"
+    calls.states = [0, 5]
+    with pytest.raises(NcclError, match="rank 1 on n1: tp: ncclCommSplit: reason 5") as caught:
+        communicator.split(0, name="tp")
+    assert caught.value.code == 5
+
+
+def test_a_split_that_fails_aborts(calls: Calls, communicator: Communicator) -> None:
+    calls.states = [2]
+    with pytest.raises(NcclError, match="world: ncclCommSplit: reason 2"):
+        communicator.split(0)
+    assert calls.names == ["split", "ncclCommAbort"]
+    assert repr(communicator) == "Communicator(world: closed)"
+
+
+@pytest.mark.parametrize(("code", "fails"), [(0, False), (IN_PROGRESS, False), (3, True)])
+def test_the_last_word_of_a_communicator(
+    calls: Calls, communicator: Communicator, code: int, fails: bool
+) -> None:
+    really = calls.call
+
+    def call(name: str, *arguments: object) -> int:
+        return code if name == "ncclCommDestroy" else really(name, *arguments)
+
+    calls.call = call  # type: ignore[method-assign]
+    if fails:
+        with pytest.raises(NcclError, match="ncclCommDestroy: reason 3"):
+            communicator.close()
+    else:
+        communicator.close()
+    assert communicator.closed
+
+
+def test_a_state_that_is_well_is_no_error(calls: Calls, communicator: Communicator) -> None:
+    calls.states = [0]
+    communicator.check()
+    assert not communicator.closed
+    communicator.abort()
+    with pytest.raises(NcclError, match="world: the communicator is closed"):
+        communicator.check()

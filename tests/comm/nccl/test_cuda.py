@@ -36,6 +36,10 @@ class Driver:
         found._obj.value = 12080
         return 0
 
+    def cuGetErrorString(self, code: int, text: Any) -> int:
+        text._obj.value = b"out of order" if code == 999 else None
+        return 0
+
 
 MISSING, NO_DEVICE, HIDDEN, TWO = None, Driver(100, 0), Driver(0, 0), Driver(0, 2)
 
@@ -90,3 +94,80 @@ def test_the_gpu_of_a_rank(load: Any, index: int | None, local: int, found: int)
     assert (gpu.index, gpu.uuid, gpu.driver) == (
         found, f"GPU-0{found}000000-0000-0000-0000-000000000000", 12080,
     )  # fmt: skip
+
+
+def test_the_only_gpu_is_everybodys(load: Any) -> None:
+    load(Driver(0, 1))
+    gpu = cuda.find(None, 5)
+    assert gpu is not None
+    assert gpu.index == 0
+    load(TWO)
+    with pytest.raises(CommError, match="gpu 5: 2 visible here"):
+        cuda.find(None, 5)
+
+
+@pytest.mark.parametrize(("code", "why"), [(999, "out of order"), (3, "unknown error")])
+@pytest.mark.parametrize(
+    "call",
+    ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid_v2", "cuDriverGetVersion"],
+)
+def test_a_driver_that_is_broken_says_so(load: Any, call: str, code: int, why: str) -> None:
+    driver = Driver(0, 2)
+    setattr(driver, call, lambda *arguments: code)
+    load(driver)
+    with pytest.raises(CommError) as caught:
+        cuda.find(None, 1)
+    name = call.removesuffix("_v2")
+    assert caught.value.message == f"comm: gpu: {name}: {why} ({code})"
+    assert caught.value.hint == "nvidia-smi"
+
+
+def test_an_old_driver_tells_the_whole_gpus_identity(
+    load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Old(Driver):
+        cuDeviceGetUuid_v2 = None  # type: ignore[assignment]
+
+        def cuDeviceGetUuid(self, found: Any, device: Any) -> int:
+            found._obj[15] = 7
+            return 0
+
+    load(Old(0, 2))
+    gpu = cuda.find(None, 1)
+    assert gpu is not None
+    assert gpu.uuid.endswith("000000000007")
+
+
+class Context(Driver):
+    """A driver that notes what was made current."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 4)
+        self.calls: list[tuple[str, int]] = []
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        self.calls.append(("retain", device.value))
+        context._obj.value = 7000
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        self.calls.append(("set", context.value))
+        return 0
+
+
+def test_a_gpu_is_made_current_by_its_primary_context(load: Any) -> None:
+    driver = Context()
+    load(driver)
+    cuda.make_current(3)
+    assert driver.calls == [("retain", 3), ("set", 7000)]
+
+
+@pytest.mark.parametrize(
+    "call", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
+)
+def test_one_that_cannot_be_made_current(load: Any, call: str) -> None:
+    driver = Context()
+    setattr(driver, call, lambda *arguments: 999)
+    load(driver)
+    with pytest.raises(CommError, match=rf"{call}: out of order \(999\)"):
+        cuda.make_current(0)
