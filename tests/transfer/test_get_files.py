@@ -15,6 +15,7 @@ from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry
 from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.transfer import get_files
+from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
 from dispatcher.transfer.host_copy import HostCopy
 
@@ -241,7 +242,7 @@ def test_bounds_of_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("number", ["0123456789", "٣", "", "x", "2"])
 def test_a_group_that_was_not_asked_for(tmp_path: Path, number: str) -> None:
-    with pytest.raises(get_files.BadArchive, match="not asked for"):
+    with pytest.raises(BadArchive, match="not asked for"):
         Receiving(
             [Entry(f"{number}/a", "f", 0o644, 1, 1)],
             [Group(str(tmp_path / place), (("/a", "a"),)) for place in ("n1", "n2")],

@@ -17,6 +17,7 @@ from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.transfer import get_files
+from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
 
 from .test_get_files import LIMIT, fetch, file, listing, sent
@@ -80,7 +81,7 @@ class TestEqual:
             (1, 0, 0) if needed == "" else (0, 1, entry.size)
         )
         receiving.close()
-        return needed == ""
+        return bool(needed == "")
 
     def test_by_size_and_time(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("hello")
@@ -138,7 +139,7 @@ def test_a_part_that_came_damaged_is_not_kept(tmp_path: Path) -> None:
     one = big(tmp_path, data)
     one.needs()
     one.take(copy_frames.DATA, data)
-    with pytest.raises(get_files.BadArchive, match="it came damaged: '0/a'"):
+    with pytest.raises(BadArchive, match="it came damaged: '0/a'"):
         one.take(copy_frames.END, hashlib.sha256(b"").digest())
     one.close()
     assert os.listdir(tmp_path / "n1") == []

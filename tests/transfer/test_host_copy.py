@@ -83,7 +83,7 @@ class TestReader:
 
     def test_nobody_waits_for_who_does_not_listen(self) -> None:
         reader = FrameReader(100)
-        putting = threading.Thread(target=lambda: [reader.put(b"x") for _ in range(99)])
+        putting = threading.Thread(target=lambda: [*map(reader.put, [b"x"] * 99)])
         putting.start()
         wait_for(lambda: reader._chunks.full())
         reader.stop()

@@ -107,6 +107,15 @@ def test_what_is_wrong_with_it_is_said(data: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("head", "most", "end"), [(b"i", 23, b";"), (b"f", 39, b";"), (b"b", 11, b":")]
+)
+def test_numbers_are_looked_for_so_far_and_no_farther(head: bytes, most: int, end: bytes) -> None:
+    assert not unpack(head + b"0" * most + end)
+    with pytest.raises(PackError, match="malformed"):
+        unpack(head + b"0" * (most + 1) + end)
+
+
+@pytest.mark.parametrize(
     ("value", "data"),
     [
         (None, b"N"), (True, b"T"), (False, b"F"), (-5, b"i-5;"), (0.5, b"f0.5;"),
