@@ -9,6 +9,7 @@ import fcntl
 import os
 import select
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ def start(played: Played, *ranks: bytes, **fields: object) -> None:
     played.prepare(**fields)
     played.start(*([rank] for rank in ranks or (b"a",)))
     played.hear()
+
+
+def pass_by(played: Played) -> float:
+    """A clock that goes on a little at each look, so that who only looks at it also ends."""
+    played.now += 0.001
+    return played.now
 
 
 def held_back(played: Played) -> bool:
@@ -309,6 +316,7 @@ class TestEnd:
         for _ in range(3):
             played.says(0, data)
             played.turn()
+        monkeypatch.setattr(agent_loop, "monotonic", partial(pass_by, played))
         waits: list[object] = []
 
         def wait(*what: object) -> None:
@@ -327,6 +335,7 @@ class TestEnd:
         start(played)
         fill(played)
         played.order("odd")
+        monkeypatch.setattr(agent_loop, "monotonic", partial(pass_by, played))
         waited: list[float] = []
 
         def wait(_: object, written: list[int], __: object, seconds: float) -> None:
