@@ -7,167 +7,279 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.host import proctree
-from dispatcher.remote.probe import sampler
-from dispatcher.remote.probe.usage import MOST_GPUS, Usage, owner, parse, parse_stat
-from dispatcher.remote.probe.usage import given as given_gpus
-from remote.driver import Agent
+from dispatcher.remote.probe import sampler, stack_dump, usage
+from dispatcher.remote.probe.usage import parse
+from dispatcher.remote.protocol.frames import CONTROL, Decoder, control, encode
+from dispatcher.remote.protocol.packing import unpack
+from remote.driver import Agent, noting
+from remote.probe.test_usage import SMI
 
 PARTS = ("probe.sampler", "probe.usage")
 
-STAT = (
-    b"4711 (a) b (c) R 17 4711 4700 0 -1 4194304 100 200 0 0 50 25 10 5 20 0 7 0 123456 "
-    b"10000000 321 18446744073709551615 1 1 0 0 0 0 0 0 0\n"
-)
-#: driver 550 on two GPUs; then what others say in the place of numbers
-SMI = (
-    b"0, 97, 41234, 81559, 612.37, 63, 700.00, 54, GPU-8f6c1a2e-0000-1111-2222-333344445555\n"
-    b"1, 0, 4, 81559, 71.05, 31, 350.00, 0, GPU-9a7d0b3f-0000-1111-2222-333344445555\n"
-)
-ODD = (
-    b"0, [N/A], [N/A], 81559, [Not Supported], ERR!, [N/A], [N/A], [Unknown Error]\n"
-    b"1, [Unknown Error], 4, 81559, 71.05, 31, [Not Supported], 0, GPU-9a\n"
-)
+
+class TestGpus:
+    """The side that waits for a process which may hang, with its clock and that process played."""
+
+    @pytest.fixture
+    def gpus(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[sampler.Gpus]:
+        self.now = 1000.0
+        self.ended: list[int] = []
+        self.starts: list[float] = []
+        self.said = -1
+
+        def start(now: float) -> None:
+            self.starts.append(now)
+            one.fd, self.said = os.pipe()
+            one.heard, one.decoder, one.pid = now, Decoder(), 1 << 23
+
+        put = monkeypatch.setattr
+        put(sampler, "monotonic", lambda: self.now)
+        put(proctree, "descendants", lambda pid: [pid + 1])
+        put(proctree, "send_signal", lambda pid, number: self.ended.append(pid))
+        one = sampler.Gpus(2.0)
+        put(one, "start", start)
+        yield one
+        for fd in (one.fd, self.said):
+            if fd >= 0:
+                os.close(fd)
+
+    def say(self, gpus: sampler.Gpus, *readings: object) -> None:
+        for reading in readings:
+            os.write(self.said, control("gpus", gpus=reading))
+        gpus.read()
+
+    def test_what_was_said_last_counts_until_it_is_late(self, gpus: sampler.Gpus) -> None:
+        assert gpus.latest(1000.0) == []
+        self.now = 1001.0
+        self.say(gpus, [[0, 1]], [[0, 2]])
+        limit = 1001.0 + 2.0 + sampler.LATE
+        assert (gpus.latest(limit), gpus.late, self.starts) == ([[0, 2]], False, [1000.0])
+        assert (gpus.latest(limit + 0.1), gpus.late) == ([], True)
+        assert self.ended == [1 << 23, (1 << 23) + 1]
+        assert gpus.fd == -1
+
+    def test_one_that_was_late_is_tried_again_a_while_later(self, gpus: sampler.Gpus) -> None:
+        gpus.latest(1000.0)
+        assert (gpus.latest(2000.0), gpus.late) == ([], True)
+        for now in (2000.0, 2000.0 + sampler.RETRY - 0.1):
+            assert gpus.latest(now) == []
+        assert self.starts == [1000.0]
+        gpus.latest(2000.0 + sampler.RETRY)
+        assert self.starts == [1000.0, 2000.0 + sampler.RETRY]
+        assert gpus.late  # until it has said something
+        self.now = 2100.0
+        self.say(gpus, [[0, 3]])
+        assert (gpus.latest(2101.0), gpus.late) == ([[0, 3]], False)
+
+    @pytest.mark.parametrize("spoke", [False, True])
+    def test_one_that_ends_is_tried_again_only_if_it_knew_any(
+        self, gpus: sampler.Gpus, spoke: bool
+    ) -> None:
+        gpus.latest(1000.0)
+        if spoke:
+            self.say(gpus, [[0, 1]])
+        os.close(self.said)
+        self.said = -1
+        gpus.read()
+        assert (gpus.fd, gpus.late) == (-1, False)
+        for now in (1000.0 + sampler.RETRY - 1, 1000.0 + sampler.RETRY, 9e9):
+            assert gpus.latest(now) == []
+        assert len(self.starts) == (2 if spoke else 1)
+
+    def test_it_is_listened_to_while_the_next_sample_is_waited_for(
+        self, gpus: sampler.Gpus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses: list[float] = []
+        monkeypatch.setattr(sampler, "sleep", self.pass_time(pauses))
+        gpus.wait(1000.0)
+        assert pauses == []
+        gpus.wait(1003.0)  # nobody to listen to
+        assert (pauses, self.now) == ([3.0], 1003.0)
+        gpus.latest(1003.0)
+        ready = [True, False]
+
+        def choose(fds: list[int], _: object, __: object, left: float) -> tuple[list[int], ...]:
+            assert fds == [gpus.fd]
+            pauses.append(left)
+            self.now += 1.0 if ready[0] else left
+            return (fds if ready.pop(0) else [], [], [])
+
+        os.write(self.said, control("gpus", gpus=[[0, 7]]))
+        monkeypatch.setattr(select, "select", choose)
+        gpus.wait(1008.0)
+        assert (pauses[1:], gpus.reading) == ([5.0, 4.0], [[0, 7]])
+
+    def pass_time(self, pauses: list[float]) -> Callable[[float], None]:
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            self.now += seconds
+
+        return sleep
 
 
-def test_what_a_stat_says() -> None:
-    assert parse_stat(STAT) == ("R", 17, 4700, 90, 7, 321, 123456)
+class TestSampling:
+    def test_samples_are_regular_and_none_is_made_up_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a look that took too long one follows at once, and not all that were missed."""
+        now, took = [1000.0], [0.5, 7.0, 0.5, 0.5]
+        waits: list[float] = []
+        written: list[tuple[int, dict[str, Any]]] = []
+
+        class Gpus:
+            late = True
+
+            def __init__(self, seconds: float) -> None:
+                assert seconds == 2.0
+
+            def latest(self, now: float) -> list[list[Any]]:
+                return [[0, 1, 2, 3, 4, 5, 6, 7, "GPU-x"]]
+
+            def wait(self, until: float) -> None:
+                waits.append(until)
+                now[0] = max(now[0], until)
+
+        def write(out: int, data: bytes) -> None:
+            (frame,) = Decoder().feed(data)
+            written.append((out, unpack(frame.body)))
+            if not took:
+                raise BrokenPipeError
+
+        def look() -> usage.Table:
+            now[0] += took.pop(0)
+            return {50: ("S", 1, 50, 300, 2, 4, 9)}
+
+        put = monkeypatch.setattr
+        put(sampler, "Gpus", Gpus)
+        put(sampler, "write", write)
+        put(sampler, "monotonic", lambda: now[0])
+        put(usage, "process_table", look)
+        put(usage, "environ", lambda pid: {"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"})
+        with pytest.raises(BrokenPipeError):
+            sampler.sample(5, 2.0, {3: 50, 4: 51}, lambda: 77)
+        monkeypatch.undo()
+        assert waits == [1002.0, 1004.0, 1009.0]
+        assert [said["at"] for _, said in written] == [1000.0, 1002.0, 1009.0, 1009.5]
+        out, said = written[0]
+        assert (out, said["type"], said["late"], said["mark"]) == (5, "sample", True, 77)
+        assert said["gpus"] == [[0, 1, 2, 3, 4, 5, 6, 7]]
+        tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+        assert said["ranks"] == [[3, "S", 300 / tick, 4 * page, 2, 1, [0], [0]]]
+
+    def test_all_is_written_however_little_a_pipe_takes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken: list[bytes] = []
+
+        def write(fd: int, data: bytes) -> int:
+            taken.append(data[:3])
+            return len(taken[-1])
+
+        monkeypatch.setattr(os, "write", write)
+        sampler.write(7, b"12345678")
+        monkeypatch.undo()
+        assert taken == [b"123", b"456", b"78"]
+
+    @pytest.mark.parametrize(
+        ("seconds", "stacks", "done"),
+        [
+            (0.0, {"number": 1}, ["stacks"]),
+            (2.0, {"number": 1}, ["stacks", "sample"]),
+            (2.0, None, ["sample"]),
+            (0.0, None, []),
+        ],
+    )
+    def test_stacks_are_told_first(
+        self, monkeypatch: pytest.MonkeyPatch, seconds: float, stacks: Any, done: list[str]
+    ) -> None:
+        steps: list[str] = []
+        ranks = {0: 50}
+
+        def gather(*given: object) -> bytes:
+            assert given == ({"number": 1}, ranks, "/folder")
+            return b"stacks"
+
+        def sample(*given: object) -> None:
+            assert given[:3] == (7, 2.0, ranks)
+            steps.append("sample")
+
+        monkeypatch.setattr(stack_dump, "gather", gather)
+        monkeypatch.setattr(sampler, "sample", sample)
+        monkeypatch.setattr(sampler, "write", lambda out, data: steps.append(data.decode()))
+        sampler.work(7, seconds, ranks, "/folder", lambda: None, stacks)
+        assert steps == done
 
 
-@pytest.mark.parametrize("cut", [0, 1, 10, 17, 60, 80])
-def test_a_stat_that_is_not_whole(cut: int) -> None:
-    assert parse_stat(STAT[:cut]) is None
+class TestHeard:
+    """The agent's side, with the pipe from a sampler in the test's hands."""
 
+    @pytest.fixture
+    def one(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[sampler.Sampler]:
+        self.signals: list[Any] = []
+        monkeypatch.setattr(proctree, "descendants", lambda pid: [])
+        monkeypatch.setattr(proctree, "send_signal", noting(self.signals))
+        with select.epoll() as poll:
+            one = sampler.Sampler(poll)
+            one.fd, self.said = os.pipe()
+            one.pid, one.seconds = 1 << 23, 2.0
+            os.set_blocking(one.fd, False)
+            poll.register(one.fd)
+            yield one
+            for fd in (one.fd, self.said):
+                if fd >= 0:
+                    os.close(fd)
 
-@given(st.binary(max_size=200))
-def test_a_name_of_any_bytes_hides_nothing(name: bytes) -> None:
-    """A process calls itself what it likes; what it is otherwise is the kernel's to say."""
-    first, last = STAT.index(b"("), STAT.rindex(b")")
-    assert parse_stat(name) is None
-    assert parse_stat(STAT[: first + 1] + name + STAT[last:]) == parse_stat(STAT)
+    def test_what_it_says_is_passed_on(self, one: sampler.Sampler) -> None:
+        assert one.read(False) == []
+        frames = control("sample", at=1.0) + control("stacks", number=7)
+        os.write(self.said, frames[:-3])
+        assert one.read(False) == [("send", "sample", {"at": 1.0})]
+        os.write(self.said, frames[-3:] + frames)
+        # where nobody reads samples, what was asked for once still counts
+        assert one.read(True) == [("send", "stacks", {"number": 7})] * 2
+        assert self.signals == []
 
+    @pytest.mark.parametrize("how", ["ends", "frame", "body"])
+    @pytest.mark.parametrize("seconds", [0.0, 2.0])
+    def test_its_end_is_told_unless_it_was_to_end(
+        self, one: sampler.Sampler, how: str, seconds: float
+    ) -> None:
+        one.seconds = seconds
+        if how == "ends":
+            os.close(self.said)
+            self.said = -1
+        else:
+            os.write(self.said, b"\xff" * 12 if how == "frame" else encode(CONTROL, b"\xff"))
+        text = "the sampler ended; nothing is sampled any more"
+        assert one.read(False) == ([("send", "notice", {"text": text})] if seconds else [])
+        assert one.fd == -1
+        group = 1 << 23
+        assert self.signals == [(-group, signal.SIGSTOP), (group, 9), (-group, 9)]
+        assert one.stop() == one.stop() == {group}
+        assert len(self.signals) == 3
 
-@given(st.integers(0, len(STAT)), st.binary(max_size=3))
-def test_a_stat_damaged_anywhere(at: int, text: bytes) -> None:
-    found = parse_stat(STAT[:at] + text + STAT[at + len(text) :])
-    assert found is None or (found[3] >= 0 and found[4] >= 0 and found[5] >= 0)
+    def test_a_host_that_has_no_process_for_it(
+        self, one: sampler.Sampler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse() -> int:
+            raise OSError(11, "no more")
 
-
-def test_what_nvidia_smi_says() -> None:
-    mib = 1 << 20
-    assert parse(SMI) == [
-        [0, 97.0, 41234 * mib, 81559 * mib, 612.37, 63.0, 700.0, 54.0,
-         "GPU-8f6c1a2e-0000-1111-2222-333344445555"],
-        [1, 0.0, 4 * mib, 81559 * mib, 71.05, 31.0, 350.0, 0.0,
-         "GPU-9a7d0b3f-0000-1111-2222-333344445555"],
-    ]  # fmt: skip
-    assert parse(ODD) == [
-        [0, None, None, 81559 * mib, None, None, None, None, "[Unknown Error]"],
-        [1, None, 4 * mib, 81559 * mib, 71.05, 31.0, None, 0.0, "GPU-9a"],
-    ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"No devices were found\n",
-        b"Failed to initialize NVML: Driver/library version mismatch\n",
-        b"Unable to determine the device handle for GPU 0000:4D:00.0: Unknown Error\n",
-    ],
-)
-def test_nvidia_smi_that_knows_nothing(text: bytes) -> None:
-    assert parse(text) == []
-
-
-def test_nvidia_smi_cut_short() -> None:
-    for cut in range(len(SMI)):
-        found = parse(SMI[:cut])
-        whole = SMI[:cut].count(b"\n")
-        assert whole <= len(found) <= whole + 1
-        assert all(len(gpu) == 9 for gpu in found)
-
-
-@given(st.binary(max_size=300) | st.text("0123456789., \n[]/NA", max_size=300).map(str.encode))
-def test_any_bytes_of_nvidia_smi(text: bytes) -> None:
-    found = parse(text)
-    if text.count(b"\n") < MOST_GPUS - 2:
-        assert parse(text + b"\n" + SMI)[-2:] == parse(SMI)
-    assert len(found) <= MOST_GPUS
-    for index, *rest, _ in found:
-        assert 0 <= index < 1 << 10
-        assert all(value is None or 0 <= value <= 1e7 * (1 << 20) for value in rest)
-
-
-GPUS = [
-    [0, *[None] * 7, "GPU-8f6c1a2e-0000"],
-    [1, *[None] * 7, "GPU-8f7d0b3f-0000"],
-    [4, *[None] * 7, None],
-]
-
-
-@pytest.mark.parametrize(
-    ("place", "own", "every"),
-    [
-        (None, None, None),
-        ((None, 0, 1), [0, 1, 4], [0, 1, 4]),  # alone it may drive all
-        ((None, 1, 2), [1], [0, 1, 4]),
-        (("4,1", 0, 2), [4], [4, 1]),
-        (("4, 1", 3, 4), [1], [4, 1]),
-        (("GPU-8f7,GPU-8f6c1a2e-0000", 0, 2), [1], [1, 0]),
-        (("MIG-GPU-8f7d0b3f-0000/1/0", 0, 1), [1], [1]),
-        (("", 0, 1), [], []),
-        (("-1", 0, 2), [], []),
-        (("1,-1,0", 0, 2), [1], [1]),
-        (("NoDevFiles", 0, 1), [], []),
-        (("GPU-8f", 0, 1), None, None),  # two GPUs are called so
-        (("2", 0, 1), None, None),  # nobody is
-        (("MIG-5ea8e4c1", 0, 1), None, None),
-        (("GPU-", 0, 1), None, None),
-        (("\u0661", 0, 1), None, None),
-    ],
-)
-def test_which_gpus_a_rank_was_given(place: object, own: object, every: object) -> None:
-    assert given_gpus(place, GPUS) == [own, every]  # type: ignore[arg-type]
-    assert given_gpus(place, []) == [None, None]  # type: ignore[arg-type]
-
-
-def test_a_rank_is_its_whole_tree() -> None:
-    #      state, parent, session, ticks, threads, pages, born
-    table = {
-        10: ("S", 1, 10, 100, 1, 5, 7),  # the rank: a shell that waits
-        11: ("R", 10, 10, 300, 4, 50, 8),  # what it runs
-        12: ("R", 1, 10, 50, 1, 5, 9),  # its parent died
-        13: ("S", 11, 13, 25, 1, 5, 9),  # in a session of its own
-        14: ("Z", 11, 10, 1, 1, 0, 9),
-        20: ("D", 1, 20, 7, 1, 1, 9),
-        30: ("R", 1, 30, 9, 1, 1, 9),  # a stranger
-    }
-    usage = Usage({3: 10, 4: 20, 5: 99})
-    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    assert usage.of(table) == [
-        [3, "S", 475 / tick, 65 * page, 7, 4],
-        [4, "D", 7 / tick, page, 1, 1],
-    ]
-    table[20] = ("R", 1, 20, 7, 1, 1, 77)  # the number was given away again
-    assert [sample[0] for sample in usage.of(table)] == [3]
-
-
-@given(st.dictionaries(st.integers(1, 9), st.tuples(st.integers(0, 9), st.integers(0, 9))))
-def test_a_table_that_makes_no_sense_ends_all_the_same(links: dict[int, tuple[int, int]]) -> None:
-    table = {pid: ("S", parent, sid, 0, 0, 0, 0) for pid, (parent, sid) in links.items()}
-    known: dict[int, int] = {}
-    for pid in table:
-        assert owner(pid, table, {1: [], 2: []}, known) in (0, 1, 2)
+        one.stop()
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(os, "fork", refuse)
+        with pytest.raises(OSError, match="no more"):
+            one.begin({"seconds": 1.0}, {})
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert one.fd == -1
 
 
 def sample(agent: Agent, seconds: float = 0.2) -> None:
@@ -303,7 +415,7 @@ def test_gpus_that_hang_hold_nobody(tmp_path: Path) -> None:
 
 LATE = """
 import sys
-from dispatcher.remote.probe import sampler
+from dispatcher.remote.probe import sampler, stack_dump, usage
 sampler.LATE = 0.2
 gpus = sampler.Gpus(0.1)
 now = sampler.monotonic()

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import itertools
 import os
+import select
 import signal
 import subprocess
 import time
@@ -18,10 +19,165 @@ from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.probe import probes
+from dispatcher.remote.probe import survey as survey_code
 from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner.surveys import NEEDS
+from remote.driver import noting
 
 SOURCE = payload.standalone("probe.survey", NEEDS)
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        ("most", "pieces", "output", "cut", "asked"),
+        [
+            (5, [b"ab", b"cde", b""], b"abcde", False, 3),
+            (5, [b"ab", b"cdef", b"g"], b"abcde", True, 2),
+            (5, [b"abcdefg"], b"abcde", True, 1),
+            (5, [b""], b"", False, 1),
+            (0, [b"a"], b"", True, 1),
+        ],
+    )
+    def test_what_is_kept_of_it(
+        self, monkeypatch: pytest.MonkeyPatch, most: int, pieces: list[bytes], output: bytes,
+        cut: bool, asked: int,
+    ) -> None:  # fmt: skip
+        reading = survey_code.Reading(9.0, most)
+        left = list(pieces)
+        monkeypatch.setattr(os, "read", lambda fd, size: left.pop(0))
+        while not reading.take(7):
+            pass
+        monkeypatch.undo()
+        assert (reading.output, reading.cut) == (output, cut)
+        assert len(pieces) - len(left) == asked
+
+    @pytest.mark.parametrize(
+        ("waits", "cut", "status", "looks"),
+        [
+            ([(0, 0), (0, 0), (77, 3 << 8)], False, 3, 3),
+            ([(77, 9)], False, 128 + 9, 1),
+            ([(77, 0)], True, 0, 1),
+            ([(0, 0)] * 99, False, None, None),
+            ([(0, 0)] * 99, True, 0, 1),  # it is not waited for, whatever it still has to say
+        ],
+    )
+    def test_how_it_ended(
+        self, monkeypatch: pytest.MonkeyPatch, waits: list[Any], cut: bool, status: int | None,
+        looks: int | None,
+    ) -> None:  # fmt: skip
+        now = [100.0]
+        pauses: list[float] = []
+
+        def pause(*what: Any) -> None:
+            pauses.append(what[3])
+            now[0] += what[3]
+
+        put = monkeypatch.setattr
+        killed: list[Any] = []
+        left = list(waits)
+        put(survey_code, "monotonic", lambda: now[0])
+        put(os, "waitpid", lambda pid, options: left.pop(0))
+        put(os, "killpg", noting(killed))
+        put(select, "select", pause)
+        reading = survey_code.Reading(1.0, 5)
+        reading.pid, reading.cut = 77, cut
+        survey_code.end(reading)
+        monkeypatch.undo()
+        assert reading.status == status
+        assert killed == [(77, signal.SIGKILL)]  # what it has started goes, too
+        if looks is not None:
+            assert len(waits) - len(left) == looks
+        else:
+            assert 101.0 <= now[0] < 101.1
+        assert pauses == sorted(pauses)
+        assert all(0 < seconds <= 0.05 for seconds in pauses)
+
+    def test_nobody_is_killed_for_a_child_that_was_never_started(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        killed: list[Any] = []
+        monkeypatch.setattr(os, "killpg", noting(killed))
+        survey_code.kill(0)
+        survey_code.kill(5)
+        assert killed == [(5, signal.SIGKILL)]
+
+
+class TestFiles:
+    def test_a_star_stands_for_one_part(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("b/x/state", "a/x/state", "a/y/state", "a/state", "c"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(name)
+        here = os.fsencode(tmp_path)
+        names = [here + b"/" + name + b"/x/state" for name in (b"a", b"b", b"c")]
+        assert survey_code.expand(here + b"/*/x/state") == names
+        assert survey_code.expand(b"/no/such/*/x") == []
+        monkeypatch.setenv("HOME", str(tmp_path))
+        found = survey_code.files([b"~/a/*/state", here + b"/a/", b"/no/such", here + b"/c"])
+        assert found == [
+            [here + b"/a/x/state", b"a/x/state"], [here + b"/a/y/state", b"a/y/state"],
+            [here + b"/a/", b"state\nx\ny"], [here + b"/c", b"c"],
+        ]  # fmt: skip
+
+    def test_they_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(survey_code, "FILES", 3)
+        monkeypatch.setattr(survey_code, "FILE_LIMIT", 4)
+        for name in "abcde":
+            (tmp_path / name).write_text(name * 9)
+        here = os.fsencode(tmp_path)
+        assert len(survey_code.expand(here + b"/*")) == 3
+        found = survey_code.files([here + b"/e", here + b"/*", here + b"/d"])
+        assert [content for _, content in found] == [b"eeee", b"aaaa", b"bbbb"]
+
+    def test_a_site_s_programs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, mode in (("b", 0o755), ("a", 0o755), ("plain", 0o644), ("c\udcff", 0o755)):
+            (tmp_path / name).write_text("")
+            (tmp_path / name).chmod(mode)
+        (tmp_path / "folder").mkdir()
+        here = os.fsencode(tmp_path)
+        asked = [["x", "run", [b"x"], 1.0, 2], ["s", "site", here + b"/", 3.0, 4]]
+        assert survey_code.spread(asked) == [
+            asked[0], ["s", "file", [here + b"/"], 3.0, 4],
+            ["s/a", "run", [here + b"/a"], 3.0, 4], ["s/b", "run", [here + b"/b"], 3.0, 4],
+            ["s/c\\xff", "run", [here + b"/c\xff"], 3.0, 4],
+        ]  # fmt: skip
+        monkeypatch.setattr(survey_code, "SITES", 2)
+        assert [name for name, *_ in survey_code.spread(asked[1:])] == ["s", "s/a", "s/b"]
+        none = [["s", "site", b"/no/such", 3.0, 4], asked[0]]
+        assert survey_code.spread(none) == [["s", "file", [b"/no/such/"], 3.0, 4], asked[0]]
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "status", "said"),
+    [
+        ([b"tool", b"x"], FileNotFoundError(2, "none"), 127, b""),
+        ([b"tool", b"x"], PermissionError(13, "no"), 126, b"[Errno 13] no"),
+        ({"n7": [b"tool", b"x"], "": [b"any"]}, FileNotFoundError(), 127, b""),
+        ({"n8": [b"other"], "": [b"tool", b"x"]}, FileNotFoundError(), 127, b""),
+    ],
+)
+def test_which_command_is_run_where(
+    monkeypatch: pytest.MonkeyPatch, argument: Any, error: OSError, status: int, said: bytes
+) -> None:
+    asked: list[Any] = []
+    written: list[bytes] = []
+
+    def refuse(*what: Any) -> None:
+        asked.append(what)
+        raise error
+
+    monkeypatch.setenv("DISPATCH_HOST", "n7")
+    monkeypatch.setenv("PATH", "/mine")
+    monkeypatch.setattr(os, "execvpe", refuse)
+    monkeypatch.setattr(survey_code, "write", noting(written))
+    assert survey_code.execute(argument) == status
+    ((program, words, env),) = asked
+    assert (program, words, b"".join(written)) == (b"tool", [b"tool", b"x"], said)
+    assert env["PATH"].split(":") == [
+        "/mine", "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin",
+    ]  # fmt: skip
+    assert (env["LC_ALL"], env["DISPATCH_HOST"]) == ("C", "n7")
 
 
 def argv(python: str, requests: list[list[Any]]) -> list[str]:

@@ -1,0 +1,428 @@
+"""What is read of /proc and of GPUs: recorded texts, made-up trees, programs of our own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rig import wait_for
+
+from dispatcher.remote.probe import usage
+from dispatcher.remote.probe.usage import (
+    MOST_GPUS,
+    MOST_TEXT,
+    Usage,
+    number,
+    output,
+    owner,
+    parse,
+    parse_stat,
+    started_with,
+)
+from dispatcher.remote.probe.usage import given as given_gpus
+from dispatcher.remote.protocol.frames import Decoder
+from dispatcher.remote.protocol.packing import unpack
+from remote.driver import noting
+
+STAT = (
+    b"4711 (a) b (c) R 17 4711 4700 0 -1 4194304 100 200 0 0 50 25 10 5 20 0 7 0 123456 "
+    b"10000000 321 18446744073709551615 1 1 0 0 0 0 0 0 0\n"
+)
+#: driver 550 on two GPUs; then what others say in the place of numbers
+SMI = (
+    b"0, 97, 41234, 81559, 612.37, 63, 700.00, 54, GPU-8f6c1a2e-0000-1111-2222-333344445555\n"
+    b"1, 0, 4, 81559, 71.05, 31, 350.00, 0, GPU-9a7d0b3f-0000-1111-2222-333344445555\n"
+)
+ODD = (
+    b"0, [N/A], [N/A], 81559, [Not Supported], ERR!, [N/A], [N/A], [Unknown Error]\n"
+    b"1, [Unknown Error], 4, 81559, 71.05, 31, [Not Supported], 0, GPU-9a\n"
+)
+
+
+def test_what_a_stat_says() -> None:
+    assert parse_stat(STAT) == ("R", 17, 4700, 90, 7, 321, 123456)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 17, 60, 80])
+def test_a_stat_that_is_not_whole(cut: int) -> None:
+    assert parse_stat(STAT[:cut]) is None
+
+
+@given(st.binary(max_size=200))
+def test_a_name_of_any_bytes_hides_nothing(name: bytes) -> None:
+    """A process calls itself what it likes; what it is otherwise is the kernel's to say."""
+    first, last = STAT.index(b"("), STAT.rindex(b")")
+    assert parse_stat(name) is None
+    assert parse_stat(STAT[: first + 1] + name + STAT[last:]) == parse_stat(STAT)
+
+
+@given(st.integers(0, len(STAT)), st.binary(max_size=3))
+def test_a_stat_damaged_anywhere(at: int, text: bytes) -> None:
+    found = parse_stat(STAT[:at] + text + STAT[at + len(text) :])
+    assert found is None or (found[3] >= 0 and found[4] >= 0 and found[5] >= 0)
+
+
+def test_what_nvidia_smi_says() -> None:
+    mib = 1 << 20
+    assert parse(SMI) == [
+        [0, 97.0, 41234 * mib, 81559 * mib, 612.37, 63.0, 700.0, 54.0,
+         "GPU-8f6c1a2e-0000-1111-2222-333344445555"],
+        [1, 0.0, 4 * mib, 81559 * mib, 71.05, 31.0, 350.0, 0.0,
+         "GPU-9a7d0b3f-0000-1111-2222-333344445555"],
+    ]  # fmt: skip
+    assert parse(ODD) == [
+        [0, None, None, 81559 * mib, None, None, None, None, "[Unknown Error]"],
+        [1, None, 4 * mib, 81559 * mib, 71.05, 31.0, None, 0.0, "GPU-9a"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"No devices were found\n",
+        b"Failed to initialize NVML: Driver/library version mismatch\n",
+        b"Unable to determine the device handle for GPU 0000:4D:00.0: Unknown Error\n",
+    ],
+)
+def test_nvidia_smi_that_knows_nothing(text: bytes) -> None:
+    assert parse(text) == []
+
+
+def test_nvidia_smi_cut_short() -> None:
+    for cut in range(len(SMI)):
+        found = parse(SMI[:cut])
+        whole = SMI[:cut].count(b"\n")
+        assert whole <= len(found) <= whole + 1
+        assert all(len(gpu) == 9 for gpu in found)
+
+
+@given(st.binary(max_size=300) | st.text("0123456789., \n[]/NA", max_size=300).map(str.encode))
+def test_any_bytes_of_nvidia_smi(text: bytes) -> None:
+    found = parse(text)
+    if text.count(b"\n") < MOST_GPUS - 2:
+        assert parse(text + b"\n" + SMI)[-2:] == parse(SMI)
+    assert len(found) <= MOST_GPUS
+    for index, *rest, _ in found:
+        assert 0 <= index < 1 << 10
+        assert all(value is None or 0 <= value <= 1e7 * (1 << 20) for value in rest)
+
+
+GPUS = [
+    [0, *[None] * 7, "GPU-8f6c1a2e-0000"],
+    [1, *[None] * 7, "GPU-8f7d0b3f-0000"],
+    [4, *[None] * 7, None],
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "own", "every"),
+    [
+        (None, None, None),
+        ((None, 0, 1), [0, 1, 4], [0, 1, 4]),  # alone it may drive all
+        ((None, 1, 2), [1], [0, 1, 4]),
+        (("4,1", 0, 2), [4], [4, 1]),
+        (("4, 1", 3, 4), [1], [4, 1]),
+        (("GPU-8f7,GPU-8f6c1a2e-0000", 0, 2), [1], [1, 0]),
+        (("MIG-GPU-8f7d0b3f-0000/1/0", 0, 1), [1], [1]),
+        (("", 0, 1), [], []),
+        (("-1", 0, 2), [], []),
+        (("1,-1,0", 0, 2), [1], [1]),
+        (("NoDevFiles", 0, 1), [], []),
+        (("GPU-8f", 0, 1), None, None),  # two GPUs are called so
+        (("2", 0, 1), None, None),  # nobody is
+        (("MIG-5ea8e4c1", 0, 1), None, None),
+        (("GPU-", 0, 1), None, None),
+        (("\u0661", 0, 1), None, None),
+    ],
+)
+def test_which_gpus_a_rank_was_given(place: object, own: object, every: object) -> None:
+    assert given_gpus(place, GPUS) == [own, every]  # type: ignore[arg-type]
+    assert given_gpus(place, []) == [None, None]  # type: ignore[arg-type]
+
+
+def test_a_rank_is_its_whole_tree() -> None:
+    #      state, parent, session, ticks, threads, pages, born
+    table = {
+        10: ("S", 1, 10, 100, 1, 5, 7),  # the rank: a shell that waits
+        11: ("R", 10, 10, 300, 4, 50, 8),  # what it runs
+        12: ("R", 1, 10, 50, 1, 5, 9),  # its parent died
+        13: ("S", 11, 13, 25, 1, 5, 9),  # in a session of its own
+        14: ("Z", 11, 10, 1, 1, 0, 9),
+        20: ("D", 1, 20, 7, 1, 1, 9),
+        30: ("R", 1, 30, 9, 1, 1, 9),  # a stranger
+    }
+    usage = Usage({3: 10, 4: 20, 5: 99})
+    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    assert usage.of(table) == [
+        [3, "S", 475 / tick, 65 * page, 7, 4],
+        [4, "D", 7 / tick, page, 1, 1],
+    ]
+    table[20] = ("R", 1, 20, 7, 1, 1, 77)  # the number was given away again
+    assert [sample[0] for sample in usage.of(table)] == [3]
+
+
+@given(st.dictionaries(st.integers(1, 9), st.tuples(st.integers(0, 9), st.integers(0, 9))))
+def test_a_table_that_makes_no_sense_ends_all_the_same(links: dict[int, tuple[int, int]]) -> None:
+    table = {pid: ("S", parent, sid, 0, 0, 0, 0) for pid, (parent, sid) in links.items()}
+    known: dict[int, int] = {}
+    for pid in table:
+        assert owner(pid, table, {1: [], 2: []}, known) in (0, 1, 2)
+
+
+def with_field(index: int, value: bytes) -> bytes:
+    """``STAT`` with another value in the field that proc(5) gives this number, from 3 on."""
+    front, _, back = STAT.rpartition(b")")
+    words = back.split()
+    words[index - 3] = value
+    return front + b") " + b" ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "place", "found"),
+    [
+        (3, b"D", 0, "D"),
+        (4, b"-1", 1, -1),
+        (6, b"0", 2, 0),
+        (14, b"0", 3, 40),  # CPU time of its own and of children it waited for, in user and system
+        (15, b"1025", 3, 1090),
+        (16, b"0", 3, 80),
+        (17, b"0", 3, 85),
+        (20, b"-3", 4, 0),
+        (22, b"5", 6, 5),
+        (24, b"-1", 5, 0),
+        (3, b"RR", None, None),
+        (3, b"7", None, None),
+        (14, b"-1", None, None),
+        (17, b"-1", None, None),
+        (4, b"x", None, None),
+        (24, b"x", None, None),
+        (13, b"-1", 3, 90),  # nothing that is read
+        (18, b"-1", 3, 90),
+    ],
+)
+def test_fields_of_a_stat(field: int, value: bytes, place: int | None, found: object) -> None:
+    stat = parse_stat(with_field(field, value))
+    assert found == (None if stat is None or place is None else stat[place])
+
+
+def test_processes_that_there_are() -> None:
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as child:
+        table = usage.process_table()
+        assert table[child.pid][1:3] == (os.getpid(), child.pid)
+        assert table[child.pid] == usage.stat_of(child.pid)
+        child.kill()
+    assert usage.stat_of(child.pid) is None
+    assert child.pid not in usage.process_table()
+
+
+def test_a_host_with_very_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "listdir", lambda path: ["self", *map(str, range(1, 20)), "net"])
+    monkeypatch.setattr(
+        usage, "stat_of", lambda pid: None if pid == 2 else ("S", 1, 1, 0, 1, 1, pid)
+    )
+    assert list(usage.process_table()) == [1, *range(3, 20)]
+    monkeypatch.setattr(usage, "MOST", 5)
+    assert list(usage.process_table()) == [1, 3, 4, 5, 6]
+
+
+def test_what_a_process_was_started_with() -> None:
+    env = {"A": "1=2", "EMPTY": "", "ODD": "\udcff"}
+    with subprocess.Popen(["sleep", "300"], env={**env, "PATH": os.environ["PATH"]}) as child:
+        wait_for(lambda: usage.environ(child.pid).get("A"))  # the kernel shows it a little later
+        found = usage.environ(child.pid)
+        child.kill()
+    assert env.items() <= found.items()
+    assert usage.environ(child.pid) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ({"MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "4"}, (None, 2, 4)),
+        (
+            {"MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "4", "CUDA_VISIBLE_DEVICES": ""},
+            ("", 2, 4),
+        ),
+        ({"MPI_LOCALRANKID": "2"}, None),
+        ({"MPI_LOCALNRANKS": "4"}, None),
+        ({"MPI_LOCALRANKID": "x", "MPI_LOCALNRANKS": "4"}, None),
+        ({}, None),
+    ],
+)
+def test_which_rank_a_process_is(
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, str], place: object
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(usage, "environ", noting(asked, words))
+    assert started_with(77) == place
+    of = Usage({5: 77})
+    assert of.place(5) == of.place(5) == place
+    assert asked == [77, 77]  # once by ``of``, however often it is asked
+
+
+def test_a_tree_is_known_by_parents_and_by_the_session() -> None:
+    table = {
+        10: ("S", 1, 10, 0, 0, 0, 0), 11: ("S", 10, 99, 0, 0, 0, 0), 12: ("S", 11, 99, 0, 0, 0, 0),
+        13: ("S", 1, 10, 0, 0, 0, 0), 20: ("S", 1, 20, 0, 0, 0, 0), 21: ("S", 77, 20, 0, 0, 0, 0),
+        30: ("S", 12, 30, 0, 0, 0, 0),
+    }  # fmt: skip
+    known: dict[int, int] = {}
+    assert owner(12, table, {10: 0, 30: 1}, known) == 10
+    assert known == {12: 10, 11: 10, 10: 10}
+    assert [owner(pid, table, {10: 0, 30: 1}, known) for pid in (10, 13, 20, 21, 30, 99)] == [
+        10, 10, 0, 0, 30, 0,
+    ]  # fmt: skip
+    assert known[21] == known[20] == 0
+
+
+# -- GPUs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        (b"0", 0.0),
+        (b"612.37", 612.37),
+        (b".5", 0.5),
+        (b"1.2.3", None),
+        (b"-1", None),
+        (b"1e5", None),
+        (b"", None),
+        (b".", None),
+        (b"[N/A]", None),
+        (b"10000000", 1e7),
+        (b"10000000.1", None),
+        (b"0000000000000001", 1.0),
+        (b"00000000000000001", None),
+    ],
+)
+def test_numbers(word: bytes, value: float | None) -> None:
+    assert number(word) == value
+
+
+@pytest.mark.parametrize(
+    ("index", "is_gpu"),
+    [(b"1023", True), (b"1024", False), (b"1.5", False), (b"1.0", True), (b"x", False)],
+)
+def test_lines_that_tell_of_a_gpu(index: bytes, is_gpu: bool) -> None:
+    line = index + b", 1, 2, 3, 4, 5, 6, 7, GPU-x"
+    assert bool(parse(line)) == is_gpu
+    assert parse(line + b", 8") == parse(line.rpartition(b",")[0]) == []
+
+
+def test_no_more_gpus_than_a_host_has() -> None:
+    lines = [b"%d, 1, 2, 3, 4, 5, 6, 7, GPU-x" % n for n in range(MOST_GPUS + 3)]
+    assert [gpu[0] for gpu in parse(b"\n".join(lines))] == list(range(MOST_GPUS))
+
+
+def test_where_nvidia_smi_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, mode in (("a", 0o644), ("b", 0o755), ("c", 0o755)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "nvidia-smi").write_text(f"#!/bin/sh\necho {folder} $*\n")
+        (tmp_path / folder / "nvidia-smi").chmod(mode)
+    asked: list[list[str]] = []
+    monkeypatch.setattr(usage, "output", noting(asked, SMI))
+    monkeypatch.setenv("PATH", f":{tmp_path}/none:{tmp_path}/a:{tmp_path}/b:{tmp_path}/c")
+    monkeypatch.chdir(tmp_path / "c")  # an empty folder of PATH is no place to run things from
+    read = usage.program()
+    assert read is not None
+    assert read() == parse(SMI)
+    assert asked == [[f"{tmp_path}/b/nvidia-smi", *usage.QUERY]]
+    monkeypatch.setattr(os, "access", lambda path, mode: path == "/usr/bin/nvidia-smi")
+    assert usage.program() is not None
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert usage.program() is None
+
+
+def test_what_a_program_writes_is_taken_as_far_as_it_may() -> None:
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    fds, before = len(os.listdir("/proc/self/fd")), children.read_text()
+    text = "cat; echo out; echo err >&2; sleep 0.05; echo more"
+    assert output(["/bin/sh", "-c", text]) == b"out\nmore\n"
+    assert output(["/bin/sh", "-c", "exit 3"]) == output(["/no/such/program"]) == b""
+    most = output(["/bin/sh", "-c", "head -c 1000000 /dev/zero"])
+    assert MOST_TEXT <= len(most) < 2 * MOST_TEXT
+    assert len(os.listdir("/proc/self/fd")) == fds
+    assert children.read_text() == before  # all were waited for
+
+
+@pytest.mark.parametrize("by", ["library", "program", None])
+def test_readings_come_in_time_until_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, by: str | None
+) -> None:
+    readings: list[Any] = [[[0, 1]], [[0, 2]], []]
+    now = [100.0]
+    pauses: list[float] = []
+    written: list[tuple[int, bytes]] = []
+
+    def read() -> Any:
+        now[0] += 2.0 if len(readings) == 3 else 9.0
+        return readings.pop(0)
+
+    class Ended(Exception):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    put = monkeypatch.setattr
+    put(usage, "library", lambda: read if by == "library" else None)
+    put(usage, "program", lambda: read if by else None)
+    put(usage, "monotonic", lambda: now[0])
+    put(usage, "sleep", noting(pauses))
+    put(os, "write", noting(written))
+    put(os, "_exit", end)
+    with pytest.raises(Ended, match="0"):
+        usage.read_gpus(7, 5.0)
+    said = [unpack(frame.body) for _, data in written for frame in Decoder().feed(data)]
+    monkeypatch.undo()
+    if by is None:
+        assert said == []
+    else:
+        assert said == [{"type": "gpus", "gpus": [[0, n]]} for n in (1, 2)]
+        assert pauses == [3.0, 0.1]  # the second came too late for a pause
+
+
+OLD = """
+import sys
+from types import SimpleNamespace
+import ctypes
+from dispatcher.remote.probe import usage
+class Old:
+    \"\"\"A library of which little works.\"\"\"
+    def __init__(self, name):
+        assert name == usage.LIBRARY
+    def nvmlInit_v2(self):
+        return int(sys.argv[1])
+    def nvmlDeviceGetCount_v2(self, count):
+        count._obj.value = int(sys.argv[2])
+        return 0
+    def nvmlDeviceGetHandleByIndex_v2(self, index, gpu):
+        gpu._obj.value = index + 1
+        return 0
+    def nvmlDeviceGetUUID(self, gpu, name, size):
+        return 3
+ctypes.CDLL = Old
+read = usage.library()
+print(read and read())
+"""
+
+
+@pytest.mark.parametrize(
+    ("fails", "count", "said"),
+    [(0, 1, str([[0, *[None] * 8]])), (1, 1, "None"), (0, 0, "[]"), (0, 70, None)],
+)
+def test_a_library_of_which_little_works(fails: int, count: int, said: str | None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OLD, str(fails), str(count)], check=True, capture_output=True,
+        text=True, timeout=30,
+        env={**os.environ, "PYTHONPATH": str(Path(usage.__file__).parents[3])},
+    )  # fmt: skip
+    assert done.stdout.strip() == (said or str([[n, *[None] * 8] for n in range(MOST_GPUS)]))
