@@ -1,0 +1,272 @@
+"""One end of a pair measured by torch, with the other end, the clock and torch played.
+
+The other half of ``pair``, which is ``test_pair``'s too.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.remote.rank import pair
+from remote.driver import noting
+from remote.rank.conftest import Clock
+
+
+class Tensor:
+    def __init__(self, size: int, value: float, device: str) -> None:
+        self.size, self.value, self.device = size, value, device
+
+    def __eq__(self, other: object) -> Any:
+        return SimpleNamespace(all=lambda: self.value == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def zero_(self) -> None:
+        self.value = 0.0
+
+    def item(self) -> float:
+        return self.value
+
+
+class Torch:
+    """As much of torch as a pair needs; an element takes ``slow`` seconds, the other rank
+    ``other`` times as long, and adds ``adds``."""
+
+    float64 = "float64"
+    __version__ = "2.9"
+    version = SimpleNamespace(cuda="13.0")
+
+    def __init__(self, clock: Clock, slow: float = 1e-6, other: float = 1.0) -> None:
+        self.clock, self.slow, self.other, self.adds = clock, slow, other, 2.0
+        self.reduced: list[int] = []
+        self.synced = 0
+        self.gpus, self.has_nccl = True, True
+        self.distributed = SimpleNamespace(
+            all_reduce=self.all_reduce, ReduceOp=SimpleNamespace(MAX="max"),
+            is_nccl_available=lambda: self.has_nccl,
+        )  # fmt: skip
+        self.cuda = SimpleNamespace(synchronize=self.sync, is_available=lambda: self.gpus)
+
+    def sync(self) -> None:
+        self.synced += 1
+
+    def all_reduce(self, data: Tensor, op: str | None = None) -> None:
+        if op == "max":
+            data.value *= self.other
+            return
+        self.reduced.append(data.size)
+        self.clock.now += data.size * self.slow
+        data.value += self.adds
+
+    def zeros(self, size: int, device: str) -> Tensor:
+        return Tensor(size, 0.0, device)
+
+    def full(self, shape: tuple[int], value: float, device: str) -> Tensor:
+        return Tensor(shape[0], value, device)
+
+    def tensor(self, values: list[float], dtype: str, device: str) -> Tensor:
+        assert (dtype, len(values)) == ("float64", 1)
+        return Tensor(1, values[0], device)
+
+
+def torch_end(torch: Torch, backend: str = "gloo") -> pair.TorchEnd:
+    job = SimpleNamespace(backend=backend, device="cpu", rank=0)
+    return pair.TorchEnd(torch, job)
+
+
+class TestTorch:
+    def test_latency_is_the_middle_of_small_all_reduces(self, clock: Clock) -> None:
+        torch = Torch(clock, slow=0.5)
+        assert torch_end(torch).latency() == pytest.approx(1.0)
+        assert torch.reduced == [2] * (1 + pair.PINGS)  # the first one builds what others use
+        assert torch.synced == 0
+        torch_end(torch, "nccl").latency()
+        assert torch.synced == 2 * (1 + pair.PINGS)
+        torch.reduced.clear()
+        durations = iter([9.0] + [1.0] * 10 + [2.0] + [7.0] * 9)
+        usual = torch.all_reduce
+
+        def slower(data: Tensor, op: str | None = None) -> None:
+            torch.slow = next(durations) / 2
+            usual(data, op)
+
+        torch.distributed.all_reduce = slower
+        assert torch_end(torch).latency() == pytest.approx(2.0)
+
+    @pytest.mark.parametrize(
+        ("slow", "other", "last", "times"),
+        [
+            (1e-6, 1.0, 1 << 20, 1),  # 262144 elements in 0.26 s: more than half of 0.5
+            (1e-6, 2.0, 1 << 19, 1),  # the slower rank decides
+            (1e-4, 1.0, 1 << 16, 1),
+            (1e-8, 1.0, 1 << 22, 32),  # 0.0105 s a round: 32 of them are 0.34
+            (0.0, 1.0, 1 << 22, 64),
+        ],
+    )
+    def test_tensors_double_then_repetitions_do(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch, slow: float, other: float, last: int,
+        times: int,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(pair, "LARGEST", 1 << 22)
+        torch = Torch(clock, slow, other)
+        rate = torch_end(torch).rate(0.5)
+        seconds = max(last / 4 * slow, 1e-9 / times) * other
+        assert rate == pytest.approx(last / seconds)
+        assert torch.reduced[-times - 1 :] == [last // 4] * (times + 1)
+        sizes = sorted({size * 4 for size in torch.reduced})
+        assert sizes == [1 << n for n in range(16, last.bit_length())]
+        rounds = [2] * (len(sizes) - 1) + [1 + (1 << n) for n in range(times.bit_length())]
+        assert len(torch.reduced) == sum(rounds)
+
+    def test_a_wrong_sum_is_a_failure(self, clock: Clock) -> None:
+        torch = Torch(clock)
+        torch.adds = 2.5
+        with pytest.raises(ArithmeticError, match="wrong sums in an all-reduce of 65536 bytes"):
+            torch_end(torch).rate(0.5)
+
+    @pytest.mark.parametrize(
+        ("backend", "state", "lack"),
+        [
+            ("nccl", {}, ""),
+            ("gloo", {"gpus": False, "has_nccl": False}, ""),
+            ("nccl", {"gpus": False}, "torch 2.9 sees no GPU; ask nvidia-smi why, "
+                                      "or --backend gloo"),
+            ("nccl", {"gpus": False, "version": SimpleNamespace(cuda=None)},
+             "torch 2.9 is built for the CPU alone; a torch for CUDA, or --backend gloo"),
+            ("nccl", {"has_nccl": False},
+             "torch 2.9 is built without NCCL; another torch, or --backend gloo"),
+        ],
+    )  # fmt: skip
+    def test_what_a_host_lacks(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch, backend: str, state: dict[str, Any],
+        lack: str,
+    ) -> None:  # fmt: skip
+        torch = Torch(clock)
+        for name, value in state.items():
+            setattr(torch, name, value)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        asked: list[str] = []
+        monkeypatch.setattr(pair, "import_module", noting(asked))
+        assert pair.lack(backend) == lack
+        assert asked == ["torch", "torch.distributed", "mpi4py", "dispatcher.comm"]
+
+    @pytest.mark.parametrize(
+        ("error", "line"),
+        [(ImportError("No module named x\nmore"), "No module named x"), (OSError(), "OSError"),
+         (RuntimeError("  \n"), "RuntimeError"), (ImportError("y" * 999), "y" * 300)],
+    )  # fmt: skip
+    def test_what_cannot_be_imported(
+        self, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
+    ) -> None:
+        def lacks(name: str) -> None:
+            if name == "mpi4py":
+                raise error
+
+        monkeypatch.setattr(pair, "import_module", lacks)
+        expected = f"{sys.executable}: mpi4py: {line}; --python PATH names another"
+        assert pair.lack("gloo") == expected
+
+
+class Comm:
+    """In the place of ``dispatcher.comm``: a job of ``size`` ranks, which may fail anywhere."""
+
+    class EnvironmentMissing(Exception):
+        shared = False
+
+    def __init__(self) -> None:
+        self.size, self.backend = 2, "gloo"
+        self.steps: list[Any] = []
+        self.fails: dict[str, Exception] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        def step(**words: Any) -> Comm:
+            self.steps.append((name, words))
+            if name in self.fails:
+                raise self.fails[name]
+            return self
+
+        return step
+
+
+class TestMeasured:
+    @pytest.fixture
+    def comm(self, monkeypatch: pytest.MonkeyPatch) -> Comm:
+        comm = Comm()
+        put = monkeypatch.setattr
+        put(pair, "import_module", {"dispatcher.comm": comm}.__getitem__)
+        put(pair, "lack", lambda backend: "")
+        put(pair.TorchEnd, "__init__", lambda self, torch, job: None)
+        put(pair.TorchEnd, "latency", lambda self: 0.25)
+        put(pair.TorchEnd, "rate", lambda self, seconds: 100.0 * seconds)
+        put(pair.Result, "until", lambda self, limit: comm.steps.append(("until", limit)))
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+        return comm
+
+    def measured(self, backend: str = "gloo") -> pair.Result:
+        result = pair.Result()
+        pair.measure_torch(result, backend, 2.0, 9.0)
+        return result
+
+    @pytest.mark.parametrize(("backend", "device"), [("gloo", "cpu"), ("nccl", 0)])
+    def test_all_is_well(
+        self, comm: Comm, capsys: pytest.CaptureFixture[str], backend: str, device: object
+    ) -> None:
+        comm.backend = backend
+        result = self.measured(backend)
+        assert result.found == {"latency": 0.25, "rate": 200.0, "why": "", "lack": ""}
+        assert comm.steps == [
+            ("init", {"timeout": 9.0, "device": device, "abort_on_exception": False}),
+            ("until", 9.0), ("init_torch", {"timeout": 9.0}), ("close", {}),
+        ]  # fmt: skip
+        assert capsys.readouterr().out == pair.MARK + json.dumps(result.found) + "\n"
+        assert result.doing == "large all-reduces"
+
+    def test_what_lacks_is_told_at_once_and_nothing_is_begun(
+        self, comm: Comm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Also while the other end's failure ends this one: both are to be told."""
+        held: list[bool] = []
+
+        def lack(backend: str) -> str:
+            held.append(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+            return "no torch" + "x" * 999
+
+        monkeypatch.setattr(pair, "lack", lack)
+        result = self.measured()
+        assert result.found["lack"] == ("no torch" + "x" * 999)[:400]
+        assert '"lack": "no torch' in capsys.readouterr().out
+        assert (held, comm.steps) == ([True], [])
+        assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    @pytest.mark.parametrize(
+        ("size", "backend", "lack"),
+        [
+            (3, "gloo", "3 ranks have met for gloo, not 2 for gloo"),
+            (2, "nccl", "2 ranks have met for nccl, not 2 for gloo"),
+        ],
+    )
+    def test_it_takes_two(self, comm: Comm, size: int, backend: str, lack: str) -> None:
+        comm.size, comm.backend = size, backend
+        assert self.measured().found["lack"] == lack
+        assert [step for step, _ in comm.steps] == ["init", "until"]
+
+    @pytest.mark.parametrize(
+        ("where", "shared", "field"),
+        [("init", False, "lack"), ("init", True, "why"), ("init_torch", None, "why"),
+         ("close", None, "why")],
+    )  # fmt: skip
+    def test_what_goes_wrong(self, comm: Comm, where: str, shared: bool | None, field: str) -> None:
+        """What an environment lacks on one host is that host's; on both, it is the pair's."""
+        lacks = comm.EnvironmentMissing("broken")
+        lacks.shared = shared is True
+        comm.fails = {where: RuntimeError("broken\nmore") if shared is None else lacks}
+        found = self.measured().found
+        assert {name: found[name] for name in ("why", "lack")} == {
+            "why": "", "lack": "", field: "broken",
+        }  # fmt: skip

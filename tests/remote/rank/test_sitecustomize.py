@@ -1,0 +1,294 @@
+"""What a rank's Python loads first, by Pythons that end, import and are asked in all ways.
+
+``mpi4py.MPI`` is a stand-in, which says when it is finalized: that is where a real one would wait
+for the other ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dispatcher.remote.rank import sitecustomize
+from dispatcher.runner.run import orders
+
+MPI = """
+import os
+class World:
+    def Get_size(self):
+        return int(os.environ.get("FAKE_SIZE", "2"))
+COMM_WORLD = World()
+def Get_library_version():
+    return os.environ.get("FAKE_LIBRARY", "MPICH Version:      5.0.2\\nand more")
+def Is_initialized():
+    return "initialized" in os.environ.get("FAKE_STATE", "initialized")
+def Is_finalized():
+    return "finalized" in os.environ.get("FAKE_STATE", "")
+class Last:  # after all that runs at exit, as Py_AtExit has it
+    def __del__(self, write=os.write):
+        write(1, b"MPI_Finalize\\n")
+last = Last()
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """``run(program, NAME=VALUE)``: a Python that finds the hook first, and mpi4py."""
+    hook, site = tmp_path / "hook", tmp_path / "site"
+    (site / "mpi4py").mkdir(parents=True)
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_bytes(orders.hook())
+    (site / "mpi4py" / "__init__.py").touch()
+    (site / "mpi4py" / "MPI.py").write_text(MPI)
+
+    def start(program: str, **env: str) -> subprocess.CompletedProcess[str]:
+        path = env.pop("PYTHONPATH", f"{hook}{os.pathsep}{site}").replace("HOOK", str(hook))
+        known = {n: v for n, v in os.environ.items() if not n.startswith(("PMI", "FAKE_"))}
+        return subprocess.run(
+            [sys.executable, "-c", program], env={**known, **env, "PYTHONPATH": path},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    return start
+
+
+FINALIZED = "MPI_Finalize\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "output"),
+    [
+        ("pass", 0, FINALIZED),
+        ("sys.exit()", 0, FINALIZED),
+        ("sys.exit(None)", 0, FINALIZED),
+        ("sys.exit(0)", 0, FINALIZED),
+        ("sys.exit(256)", 0, FINALIZED),
+        ("sys.exit(False)", 0, FINALIZED),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit(260)", 4, ""),
+        ("sys.exit(-1)", 255, ""),
+        ("sys.exit('words')", 1, ""),
+        ("sys.exit((1, 2))", 1, ""),
+        ("exit(5)", 5, ""),
+        ("quit(6)", 6, ""),
+        ("exit()", 0, FINALIZED),
+        ("sys.stdin = None\nexit(5)", 5, ""),
+        ("raise ValueError", 1, ""),
+        ("raise KeyboardInterrupt", -signal.SIGINT, FINALIZED),
+        # what is caught is no exit
+        ("try:\n    sys.exit(3)\nexcept SystemExit as e:\n    print(e.code)", 0, "3\n" + FINALIZED),
+        ("try:\n    sys.exit(3)\nexcept SystemExit as e:\n    e.code = 5\n    raise", 5, ""),
+        ("try:\n    sys.exit(3)\nexcept SystemExit:\n    sys.exit(0)", 0, FINALIZED),
+        # a thread ends alone, quietly
+        ("t = threading.Thread(target=sys.exit, args=(3,))\nt.start()\nt.join()", 0, FINALIZED),
+        # neither goes by what notices
+        ("raise SystemExit(7)", 7, FINALIZED),
+        ("sys.exit(SystemExit(8))", 8, FINALIZED),
+        # nothing that the program has to do or to say at its end is lost
+        ("atexit.register(print, 'bye')\nsys.stdout.write('last ')\nsys.exit(3)", 3, "last bye\n"),
+        ("sys.stdout = None\nsys.exit(3)", 3, ""),
+        ("sys.stdout.close()\nsys.exit(3)", 3, ""),
+    ],
+)
+def test_only_a_rank_that_ends_well_finalizes_mpi(
+    run: Run, program: str, code: int, output: str
+) -> None:
+    done = run(f"import atexit, sys, threading, mpi4py.MPI\n{program}")
+    assert (done.returncode, done.stdout) == (code, output)
+    if program.startswith("raise ValueError"):
+        assert done.stderr.endswith("\nValueError\n")
+    elif program == "sys.exit('words')":
+        assert done.stderr == "words\n"
+    elif "(1, 2)" in program:
+        assert done.stderr == "(1, 2)\n"
+    elif "Keyboard" not in program:
+        assert done.stderr == ""
+
+
+@pytest.mark.parametrize("state", ["", "initialized finalized"])
+def test_an_mpi_that_waits_for_nobody_ends_as_it_likes(run: Run, state: str) -> None:
+    done = run("import sys, mpi4py.MPI; sys.exit(3)", FAKE_STATE=state)
+    assert (done.returncode, done.stdout) == (3, FINALIZED)
+
+
+def test_without_mpi_nothing_is_skipped(run: Run) -> None:
+    done = run("import atexit, sys; atexit.register(print, 'bye'); sys.exit(3)")
+    assert (done.returncode, done.stdout) == (3, "bye\n")
+
+
+def test_who_replaces_the_hook_for_exceptions_and_calls_it_is_seen(run: Run) -> None:
+    lines = [
+        "import sys, mpi4py.MPI", "before = sys.excepthook",
+        "sys.excepthook = lambda *what: (print('mine', flush=True), before(*what))", "1 / 0",
+    ]  # fmt: skip
+    done = run("\n".join(lines))
+    assert (done.returncode, done.stdout) == (1, "mine\n")
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_a_child_that_is_forked_is_not_the_rank(run: Run) -> None:
+    text = (
+        "import os, sys, mpi4py.MPI\nif not os.fork():\n    sys.exit(3)\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)"
+    )
+    done = run(text)
+    assert (done.returncode, done.stdout) == (0, f"{FINALIZED}3\n{FINALIZED}")
+
+
+def test_what_sys_exit_raises_is_an_ordinary_exception(run: Run) -> None:
+    text = (
+        "import copy, pickle, sys\ntry:\n    sys.exit(3)\nexcept SystemExit as e:\n"
+        "    print(type(e).__module__, type(e).__qualname__, e.args, e.code)\n"
+        "    print(type(pickle.loads(pickle.dumps(e))) is SystemExit, copy.copy(e).args)\n"
+        "    e.code = 0\n"
+        "try:\n    sys.exit()\nexcept SystemExit as e:\n    print(e.args, e.code)\n"
+        "try:\n    sys.exit((1, 2))\nexcept SystemExit as e:\n    print(e.args, e.code)\n"
+    )
+    assert run(text).stdout == ("builtins SystemExit (3,) 3\nTrue (3,)\n() None\n(1, 2) (1, 2)\n")
+
+
+# -- another library ------------------------------------------------------------------------
+
+OPEN_MPI = "Open MPI v5.0.3, package: Debian, ident: 5.0.3\0"
+INTEL = "\nIntel(R) MPI Library 2021.11 for Linux* OS\nmore"
+INTEL_SAYS = (
+    "MPI: Intel(R) MPI Library 2021.11 for Linux* OS does not speak PMI-1, "
+    "so each of the 4 ranks would be alone\n"
+    "  hint: --mpi auto, or pip install mpich  (--mpi none, if they are meant to be alone)\n"
+)
+OPEN_SAYS = INTEL_SAYS.replace("Intel(R) MPI Library 2021.11 for Linux* OS", "Open MPI v5.0.3")
+WITH_PMIX = OPEN_SAYS.replace("PMI-1,", "PMI-1 or PMIx,").replace("--mpi auto, or ", "")
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ({"PMI_FD": "9", "PMI_SIZE": "4", "FAKE_SIZE": "4"}, ""),
+        ({"PMI_FD": "9", "PMI_SIZE": "4", "FAKE_SIZE": "1", "FAKE_LIBRARY": INTEL}, INTEL_SAYS),
+        ({"PMI_PORT": "h:9", "PMI_SIZE": "4", "FAKE_SIZE": "1", "FAKE_LIBRARY": INTEL}, INTEL_SAYS),
+        ({"PMI_FD": "9", "PMI_SIZE": "1", "FAKE_SIZE": "1", "FAKE_LIBRARY": INTEL}, ""),
+        ({"PMI_FD": "9", "FAKE_SIZE": "1", "FAKE_LIBRARY": INTEL}, ""),
+        ({"PMI_SIZE": "4", "FAKE_SIZE": "1", "FAKE_LIBRARY": INTEL}, ""),  # --mpi none
+        (
+            {"PMI_FD": "9", "PMI_SIZE": "4", "PMIX_RANK": "0", "FAKE_SIZE": "1",
+             "FAKE_LIBRARY": OPEN_MPI},
+            WITH_PMIX,
+        ),
+        # before MPI_Init nobody knows, but Open MPI, which needs PMIx
+        ({"PMI_FD": "9", "PMI_SIZE": "4", "FAKE_STATE": "", "FAKE_LIBRARY": OPEN_MPI}, OPEN_SAYS),
+        (
+            {"PMI_FD": "9", "PMI_SIZE": "4", "PMIX_RANK": "0", "FAKE_STATE": "",
+             "FAKE_LIBRARY": OPEN_MPI},
+            "",
+        ),
+        (
+            {"PMI_FD": "9", "PMI_SIZE": "4", "FAKE_STATE": "", "FAKE_SIZE": "1",
+             "FAKE_LIBRARY": INTEL},
+            "",
+        ),
+    ],
+)  # fmt: skip
+def test_a_library_that_leaves_its_ranks_alone(run: Run, env: dict[str, str], why: str) -> None:
+    env = {name: value.replace("\0", "") for name, value in env.items()}
+    done = run(
+        "import sys\ntry:\n    from mpi4py import MPI\n    print(MPI.COMM_WORLD is not None)\n"
+        "except ImportError as error:\n    print(error.name)\n    print(error)\n"
+        "print([one for one in sys.meta_path if type(one).__name__ == 'ImportHook'])\n"
+        "sys.stdout.flush()\nimport os; os._exit(0)",
+        **env,
+    )
+    assert done.stdout == (f"mpi4py.MPI\n{why}[]\n" if why else "True\n[]\n"), done.stderr
+
+
+def test_a_name_that_ends_with_nul_is_shown_without() -> None:
+    """As C libraries hand it over."""
+    mpi = type("mpi", (), {
+        "Get_library_version": staticmethod(lambda: OPEN_MPI), "Is_initialized": lambda: False,
+    })  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PMI_SIZE", "4")
+        patch.delenv("PMIX_RANK", raising=False)
+        patch.setattr(mpi, "Get_library_version", staticmethod(lambda: "Open MPI v4\0\n"))
+        with pytest.raises(ImportError, match=r"MPI: Open MPI v4 does not") as raised:
+            sitecustomize.check_library(mpi)
+    assert raised.value.name == "mpi4py.MPI"
+
+
+def test_other_imports_go_their_own_way(run: Run) -> None:
+    done = run("import json, mpi4py\nimport mpi4py.absent", PMI_FD="9", PMI_SIZE="2")
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'mpi4py.absent'\n")
+
+
+# -- leaving no trace -----------------------------------------------------------------------
+
+TRACES = (
+    "import os, sys\nprint([p for p in sys.path if 'hook' in p], os.environ.get('PYTHONPATH'))\n"
+    "import sitecustomize\nprint(getattr(sitecustomize, 'mine', None))"
+)
+
+
+def test_it_steps_aside_for_the_rank_s_own(run: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("mine = 'loaded'\nprint('once')")
+    done = run(TRACES, PYTHONPATH=f"HOOK{os.pathsep}{own}{os.pathsep}/nowhere")
+    assert done.stdout == f"once\n[] {own}{os.pathsep}/nowhere\nloaded\n"
+    assert done.stderr == ""
+
+
+def test_alone_it_leaves_nothing(run: Run) -> None:
+    done = run(TRACES, PYTHONPATH="HOOK")
+    assert done.stdout.splitlines()[0] == "[] None"
+    assert done.stderr == ""
+
+
+def test_one_of_the_rank_s_own_that_breaks_is_told_as_ever(run: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import no_such_module")
+    done = run("print('runs')", PYTHONPATH=f"HOOK{os.pathsep}{own}")
+    without = run("print('runs')", PYTHONPATH=str(own))
+    assert "no_such_module" in without.stderr
+    assert "no_such_module" in done.stderr
+    assert (done.returncode, done.stdout) == (without.returncode, without.stdout)
+
+
+# -- stacks ---------------------------------------------------------------------------------
+
+
+def test_stacks_are_written_when_asked_for(run: Run, tmp_path: Path) -> None:
+    text = (
+        "import os\nassert 'DISPATCH_STACKS' not in os.environ\n"
+        "def deep():\n    os.kill(os.getpid(), 62)\ndeep()\nprint(os.getpid())"
+    )
+    done = run(text, DISPATCH_STACKS=str(tmp_path))
+    (file,) = tmp_path.glob("stack-*")
+    assert file.name == f"stack-{done.stdout.strip()}"
+    assert "in deep" in file.read_text()
+    assert "most recent call first" in file.read_text()
+
+
+@pytest.mark.parametrize("place", ["/no/such/folder", ""])
+def test_a_folder_that_is_not_there_harms_nobody(run: Run, place: str) -> None:
+    done = run("print('runs')", DISPATCH_STACKS=place)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs\n", "")
+
+
+def test_without_a_folder_nobody_is_asked(run: Run) -> None:
+    done = run("import faulthandler; print(faulthandler.unregister(62))")
+    assert done.stdout == "False\n"
+
+
+def test_a_file_that_is_there_is_nobody_s_to_write_to(tmp_path: Path) -> None:
+    """As a link of somebody else's, which would lead elsewhere."""
+    (tmp_path / f"stack-{os.getpid()}").write_text("theirs")
+    sitecustomize.show_stacks(str(tmp_path), 62)
+    assert (tmp_path / f"stack-{os.getpid()}").read_text() == "theirs"
