@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from rig import wait_for
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded
@@ -112,10 +113,10 @@ class Told:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: dict[int, bytes] = {}
 
-    def command(self, node: int, transport: Transport) -> HostCommand:
+    def command(self, node: int, transport: Transport, seconds: float = 60.0) -> HostCommand:
         return HostCommand(
             node=node, attempt=1, target=Target(f"n{node}"), transport=transport, opening=b"x",
-            wrapper=None, sudo=False, window=None, seconds=60.0, credit=1 << 20, stdio=None,
+            wrapper=None, sudo=False, window=None, seconds=seconds, credit=1 << 20, stdio=None,
             typed=lambda: 0.0, tell=self.events.put, output=self._hear,
         )  # fmt: skip
 
@@ -186,3 +187,116 @@ def test_last_words_are_waited_for_however_long_it_was_silent(
     clock.now += host_command.HELD_OPEN
     command.step(None)
     assert told.last(1) == {0: CommandEnded(0, 0, None, held_open=True)}
+
+
+class Late(Call):
+    """Has an answer from ``until`` on, and rings nobody."""
+
+    def __init__(self, seconds: float, answer: Link | Failure) -> None:
+        self.until = time.monotonic() + seconds
+        self._answer = answer
+
+    def watch(self, ready: Callable[[], None]) -> None: ...
+
+    def answer(self) -> Link | Failure | Transport | None:
+        return self._answer if time.monotonic() >= self.until else None
+
+    def close(self) -> None: ...
+
+
+class Calls(Way):
+    def __init__(self, call: Call) -> None:
+        super().__init__("near")
+        self._call = call
+
+    def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
+        return self._call
+
+
+class Silent(Played):
+    """Says nothing, and goes on."""
+
+    def watch(self, ready: Callable[[], None]) -> None: ...
+
+    def read(self, limit: int) -> bytes | None:
+        self.thread = threading.current_thread().name
+        return None
+
+    def gone(self) -> bool:
+        return False
+
+    def errors_ended(self) -> bool:
+        return False
+
+
+def test_hosts_are_looked_at_when_their_time_is_over() -> None:
+    """Those on the thread for all, each at its own time, and those with one of their own."""
+    told, executor = Told(), HostExecutor()
+    lost = Failure(Kind.TIMEOUT, "late")
+    executor.serve(told.command(0, Calls(Late(0.2, lost))))
+    executor.serve(told.command(1, Calls(Late(0.05, Played(SYNC + b"one\n")))))
+    executor.serve(told.command(2, Calls(Late(0.05, Silent())), seconds=0.2))
+    executor.serve(told.command(3, Way("far", opened=Silent()), seconds=0.1))
+    ends = told.last(4)
+    executor.join(LIMIT)
+    assert ends[0] == ev.NodeLost(0, lost)
+    assert ends[1] == CommandEnded(1, 0, None, held_open=False)
+    for node in (2, 3):
+        end = ends[node]
+        assert isinstance(end, ev.NodeLost)
+        assert end.failure.kind is Kind.TIMEOUT
+    assert told.output == {1: b"one\n"}
+
+
+def test_what_comes_for_a_command_that_moved_to_its_own_thread_reaches_it() -> None:
+    told, executor = Told(), HostExecutor()
+    link = Silent()
+    command = told.command(0, Way("near", called=Way("far", opened=link)))
+    executor.serve(command)
+    wait_for(lambda: command._link is link, LIMIT, "it is opened on a thread of its own")
+    executor._inbox.put((command, None))  # as if somebody had rung before
+    executor._inbox.put((command, "KILL"))
+    command.close()
+    executor.join(LIMIT)
+    assert link.closed
+    assert all(not thread.is_alive() for thread in executor._threads)
+
+
+def test_commands_that_are_over_are_not_waited_for() -> None:
+    told, executor = Told(), HostExecutor()
+    link = Silent()
+    command = told.command(0, Calls(Late(0.0, link)))
+    executor.serve(command)
+    wait_for(lambda: command._link is link, LIMIT, "it is reached")
+    command.close()
+    wait_for(lambda: link.closed, LIMIT, "it is left")
+    assert executor._due == {}
+    assert not executor._here
+    executor.join(LIMIT)
+    assert executor._ours is not None
+    assert not executor._ours.is_alive()
+
+
+def test_who_had_no_command_has_nobody_to_wait_for() -> None:
+    executor = HostExecutor()
+    executor.join(LIMIT)
+    assert executor._ours is None
+
+
+def test_a_bug_on_a_thread_of_its_own_is_told_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+
+    class Broken(Silent):
+        def watch(self, ready: Callable[[], None]) -> None:
+            raise bug
+
+    told, executor, bug, link = Told(), HostExecutor(), KeyError("x"), Played()
+    broken = Broken()
+    executor.serve(told.command(0, Way("far", opened=broken)))
+    (end,) = told.last(1).values()
+    executor.join(LIMIT)
+    assert isinstance(end, ev.NodeLost)
+    assert "internal error: KeyError" in end.failure.why
+    assert reported == [bug]
+    assert (broken.closed, link.closed) == (True, False)

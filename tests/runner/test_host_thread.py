@@ -107,7 +107,9 @@ class ScriptedTransport(Transport):
 class Watched:
     """A host's thread with what it told and what came out of it."""
 
-    def __init__(self, *answers: Link | Failure, boot_timeout: float = 30.0) -> None:
+    def __init__(
+        self, *answers: Link | Failure, boot_timeout: float = 30.0, heartbeat: float = 100.0
+    ) -> None:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: list[tuple[int, int, int, bytes]] = []
         self.beats: list[int] = []
@@ -115,7 +117,7 @@ class Watched:
             node=3, ranks=frozenset({6, 7}), target=Target("n1"),
             transport=ScriptedTransport(*answers), command="agent", prepare=b"PREPARE",
             gate=ConnectGate(1, 5.0), boot_timeout=boot_timeout,
-            heartbeat=100.0, credit=1000, tell=self.events.put,
+            heartbeat=heartbeat, credit=1000, tell=self.events.put,
             output=lambda *told: self.output.append(told), on_heartbeat=self.beats.append,
         )  # fmt: skip
         self.host.start()

@@ -1,0 +1,287 @@
+"""A host's thread between its states: heartbeats, further attempts, last words, the way out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from rig import wait_for
+
+from dispatcher.core.events import run_events as ev
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.remote.protocol.frames import (
+    COUNT,
+    ENDED,
+    HEADER,
+    INPUT,
+    OUTPUT,
+    SYNC,
+    TAKEN,
+    Decoder,
+    control,
+    encode,
+)
+from dispatcher.remote.protocol.packing import unpack
+from dispatcher.runner.loop import ConnectGate
+from dispatcher.runner.run import host_thread
+from dispatcher.transport.base import Link, Target
+from runner.test_host_thread import READY, ScriptedLink, ScriptedTransport, Watched
+
+FACTS = unpack(Decoder().feed(READY)[0].body)["facts"]
+PING, ASIDE = control("ping"), control("ping", aside=True)
+
+
+def ready(attempt: int) -> bytes:
+    return control("ready", facts=FACTS, problems=[], attempt=attempt)
+
+
+Start = Callable[..., Watched]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    made: list[Watched] = []
+
+    def begin(*answers: Link | Failure, heartbeat: float = 100.0, **options: float) -> Watched:
+        watched = Watched(*answers, heartbeat=heartbeat, **options)
+        made.append(watched)
+        return watched
+
+    yield begin
+    for watched in made:
+        watched.host.close()
+        watched.host.join(timeout=20)
+        assert not watched.host.is_alive()
+
+
+def sent(link: ScriptedLink) -> list[bytes]:
+    """The bodies of all frames that were written behind the first order."""
+    return [frame.body for frame in Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])]
+
+
+# -- heartbeats -------------------------------------------------------------------------
+
+
+def test_we_show_that_we_live_though_nothing_is_heard(start: Start) -> None:
+    link = ScriptedLink([SYNC + READY])
+    start(link, heartbeat=0.05)
+    wait_for(lambda: sent(link).count(PING[HEADER.size :]) >= 3, 20, "pings come by the clock")
+
+
+class Pulsing(ScriptedLink):
+    """A way that keeps its links alive by itself."""
+
+    def __init__(self, script: list[bytes]) -> None:
+        super().__init__(script)
+        self.asked: list[tuple[bytes, float]] = []
+        self.beat: Callable[[], None] = lambda: None
+
+    def pulse(self, ping: bytes, every: float, on_heartbeat: Callable[[], None]) -> bool:
+        self.asked.append((ping, every))
+        self.beat = on_heartbeat
+        return True
+
+
+def test_a_way_that_keeps_links_alive_is_asked_once(start: Start) -> None:
+    link = Pulsing([SYNC + READY + control("beat")])
+    watched = start(link, heartbeat=0.05)
+    watched.until(ev.NodeReady)
+    wait_for(lambda: link.asked, 20, "it is asked to")
+    for _ in range(3):
+        link.beat()
+    link.say(control("beat") + control("notice", text="x"))
+    watched.until(ev.NodeNoticed)
+    assert link.asked == [(ASIDE, 0.05)]
+    assert watched.beats == [3] * 5
+    assert sent(link).count(PING[HEADER.size :]) <= 2  # for its beats, and none by the clock
+    link.say(control("paused") + control("notice", text="y"))
+    watched.until(ev.NodeNoticed)
+    link.beat()  # while it rests nobody counts on it
+    assert watched.beats == [3] * 5
+
+
+# -- attempts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [None, 1])
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_an_agent_is_ready_for_what_it_was_asked_only(
+    start: Start, asked: int | None, answered: int
+) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = start(link)
+    watched.until(ev.NodeReady)
+    assert watched.host.attempt == 0
+    if asked is not None:
+        watched.host.again(b"AGAIN", asked)
+    link.say(ready(answered) + control("notice", text="x"))
+    if asked == answered:
+        told = watched.until(ev.NodeNoticed)
+        assert [event.attempt for event in told if isinstance(event, ev.NodeReady)] == [1]
+        assert watched.host.attempt == 1
+    else:
+        assert watched.failure().why == f"ready for attempt {answered}, which was not asked for"
+
+
+def test_a_further_attempt_counts_output_anew(start: Start) -> None:
+    stream = encode(OUTPUT, b"hi", 6, 1) + encode(ENDED, COUNT.pack(2), 6, 1)
+    link = ScriptedLink([SYNC + READY + encode(OUTPUT, b"half", 7, 1)])
+    watched = start(link)
+    watched.until(ev.NodeReady)
+    watched.host.again(b"AGAIN", 1)
+    link.say(ready(1) + stream + encode(OUTPUT, b"x", 7, 1) + encode(ENDED, COUNT.pack(5), 7, 1))
+    ends = [watched.until(ev.OutputEnded)[-1] for _ in range(2)]
+    assert ends == [
+        ev.OutputEnded(3, 6, 1, 2, 2, attempt=1), ev.OutputEnded(3, 7, 1, 1, 5, attempt=1),
+    ]  # fmt: skip
+    wait_for(lambda: bytes(link.heard).endswith(b"AGAIN"), 20, "the order is on its way")
+
+
+# -- the end of a link ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "ending"), [(0, Ending(0)), (3, Ending(3)), (255, None), (None, None)]
+)
+def test_how_an_agent_ended_is_told_unless_only_its_connection_did(
+    start: Start, status: int | None, ending: Ending | None
+) -> None:
+    watched = start(ScriptedLink([SYNC + READY, b""], b"said\n", status))
+    lost = watched.until(ev.NodeLost)[-1]
+    assert isinstance(lost, ev.NodeLost)
+    assert lost.ending == ending
+    assert lost.failure.why.endswith("; it said: said")
+
+
+def test_a_transport_that_knows_why_is_believed(start: Start) -> None:
+    known = Failure(Kind.AUTH, "no key", "ssh-add")
+
+    class Knows(ScriptedLink):
+        def failure(self, timeout: float) -> Failure | None:
+            return known
+
+    assert start(Knows([b""])).failure() == known
+
+
+def test_who_takes_nothing_and_says_nothing_is_lost_after_a_while(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_thread, "LAST_WORDS", 0.1)
+    link = ScriptedLink([SYNC + READY])
+    watched = start(link)
+    watched.until(ev.NodeReady)
+    watched.host.send_input(encode(INPUT, b"x"))
+    wait_for(lambda: len(sent(link)) == 1, 20, "it takes what we write")
+    link.closed.set()
+    watched.host.send(control("credit", count=1))
+    watched.host.send_input(encode(INPUT, b"y"))
+    assert watched.failure() == Failure(Kind.LOST, "the link was closed")
+
+
+def test_what_a_deaf_host_says_still_counts(start: Start) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = start(link)
+    watched.until(ev.NodeReady)
+    link.closed.set()
+    watched.host.send(control("credit", count=1))
+    link.say(control("exited", rank=6, status=3) + control("beat"))
+    exited = watched.until(ev.RankExited)[-1]
+    assert isinstance(exited, ev.RankExited)
+    assert exited.status == 3
+
+
+def test_who_is_late_is_quoted(start: Start) -> None:
+    watched = start(ScriptedLink([b"motd"], b"bash: slow\n"), boot_timeout=0.1)
+    failure = watched.failure()
+    assert failure.why == "no answer from the agent within 0 s; remote said: bash: slow"
+    assert failure.hint == "slow login files on that host? try: time ssh n1 true"
+
+
+def test_an_answer_after_noise_without_an_end_is_waited_for(start: Start) -> None:
+    watched = start(ScriptedLink([SYNC]), boot_timeout=0.1)
+    assert watched.failure().kind is Kind.TIMEOUT  # it lives, but is never ready
+
+
+def test_a_bug_of_ours_is_no_silent_host(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+
+    class Broken(ScriptedLink):
+        def watch(self, ready: Callable[[], None]) -> None:
+            raise KeyError("x")
+
+    link = Broken([])
+    watched = start(link)
+    assert watched.failure() == Failure(Kind.PROTOCOL, "internal error: KeyError: 'x'")
+    assert link.closed.wait(20)
+    watched.host.join(20)
+    assert [type(error) for error in reported] == [KeyError]
+
+
+# -- the way out ------------------------------------------------------------------------
+
+
+def test_who_is_told_to_close_says_no_more(start: Start) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = start(link)
+    watched.until(ev.NodeReady)
+    watched.host.close()
+    watched.host.join(20)
+    assert link.closed.is_set()
+    assert watched.events.empty()
+
+
+def test_an_answer_without_having_been_asked_to_finish_is_no_end(start: Start) -> None:
+    swept = control("swept", killed=0, left=[])
+    link = ScriptedLink([SYNC + READY + swept, b""])
+    watched = start(link)
+    assert isinstance(watched.until(ev.NodeSwept)[-1], ev.NodeSwept)
+    assert watched.failure().kind is Kind.LOST
+    asked = ScriptedLink([SYNC + READY])
+    other = start(asked)
+    other.until(ev.NodeReady)
+    other.host.finish()
+    wait_for(lambda: control("finish")[HEADER.size :] in sent(asked), 20, "it is told to finish")
+
+
+def test_a_host_that_is_given_up_before_its_turn_is_not_called() -> None:
+    """It waits for room, and finds when it has some that nobody wants it any more."""
+    never = ScriptedTransport()
+    gate = ConnectGate(1, 60.0)
+    gate.enter(0)
+    told: list[ev.Event] = []
+    host = host_thread.HostThread(
+        node=3, ranks=frozenset(), target=Target("n1"), transport=never, command="agent",
+        prepare=b"", gate=gate, boot_timeout=1.0, heartbeat=1.0, credit=1000, tell=told.append,
+        output=lambda *said: None,
+    )  # fmt: skip
+    host.start()
+    host.close()
+    gate.reached(0)
+    host.join(20)
+    assert not host.is_alive()
+    assert told == []
+    assert gate.enter(4).number == 1  # its room is free again
+
+
+def test_input_that_was_taken_may_be_sent_again(start: Start) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = start(link)
+    watched.until(ev.NodeReady)
+    taken: list[tuple[int, int]] = []
+    watched.host._input_taken = lambda node, nbytes: taken.append((node, nbytes))
+    watched.host.send_input(encode(INPUT, b"12345"))
+    wait_for(lambda: b"12345" in sent(link), 20, "it is sent")
+    link.say(encode(TAKEN, COUNT.pack(2)) + encode(TAKEN, COUNT.pack(3)))
+    wait_for(lambda: len(taken) == 2, 20, "it is taken")
+    assert taken == [(3, 2), (3, 3)]
+    link.say(encode(TAKEN, COUNT.pack(1)))
+    assert watched.failure().why == "credit for input that it was not sent"
+
+
+def test_of_a_host_s_errors_the_last_are_kept(start: Start) -> None:
+    link = ScriptedLink([SYNC, b""], b"x" * (host_thread.ERRORS_LIMIT + 5) + b"\nlast\n", 1)
+    watched = start(link)
+    assert watched.failure().why.endswith("it said: last")
+    assert len(watched.host._errors) == host_thread.ERRORS_LIMIT
