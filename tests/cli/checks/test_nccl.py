@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dispatcher import cli
+from dispatcher.checks.check import Level
+from dispatcher.checks.nccl_advice import Advice
+from dispatcher.checks.nccl_model import Message, Prediction
+from dispatcher.cli.checks import nccl
+from dispatcher.model.errors import UsageError
+from dispatcher.runner import surveys
 
 HOST = """\
 link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eno1
@@ -64,3 +71,145 @@ def test_a_host_where_nccl_does_not_start_is_a_failure(
 def test_two_texts_of_one_host(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "--nccl", *texts, "--from", "./b1.txt"]) == 2
     assert "there is a text of b1 already" in capsys.readouterr().err
+
+
+# -- the rest of the advice -----------------------------------------------------------------
+
+
+def test_a_text_that_cannot_be_read(
+    texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", "--nccl", "--from", "none.txt"]) == 2
+    assert capsys.readouterr().err == "error: --from none.txt: no such file or directory\n"
+    (tmp_path / "large").write_bytes(b"#" * (nccl.MOST_TEXT + 1))
+    assert cli.main(["check", "--nccl", "--from", "large"]) == 2
+    assert capsys.readouterr().err == "error: --from large: larger than 4 MiB\n"
+    (tmp_path / ".b").write_bytes(HOST.format(n=3).encode() + b"\xff")
+    assert cli.main(["check", "--nccl", "--from", ".b", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["hosts"]) == [".b"]
+
+
+def test_a_log_is_compared(
+    texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "".join(
+        f"{host}:1:2 [0] NCCL INFO Using network Socket\n"
+        f"{host}:1:2 [0] NCCL INFO NET/Socket : Using [0]eth7:10.0.0.1<0>\n"
+        for host in ("b1", "b2")
+    )
+    (tmp_path / "log").write_text(text)
+    assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("critical: b[1-2]: ") == 1
+    (tmp_path / "log").write_text("nothing of it\n")
+    assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --log log: no lines of NCCL in it\n  hint: -x NCCL_DEBUG=INFO\n"
+    )
+
+
+def test_advice_that_cannot_be_written(
+    texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", "--nccl", *texts, "--apply", "no/where"]) == 2
+    said = "error: --apply no/where: no such file or directory\n"
+    assert capsys.readouterr().err == said
+
+
+NOW = Prediction("Socket", interfaces=())
+THEN = Prediction(None, fatal="no socket\x1b interface found")
+
+
+def advice(**given: Any) -> Advice:
+    usual: dict[str, Any] = {"settings": {}, "own": {}, "now": {}, "then": {}, "messages": ()}
+    return Advice(**{**usual, **given})
+
+
+def test_hosts_that_need_different_settings(tmp_path: Path) -> None:
+    found = advice(own={"b1": {"A": "1", "B": "2"}, "b2": {"A": "3"}})
+    with pytest.raises(UsageError) as caught:
+        nccl._write("f", found)
+    assert caught.value.message.startswith("--apply f: the hosts need different settings")
+    assert caught.value.hint == "b1 env=A=1 env=B=2"
+
+
+def test_advice_in_lines() -> None:
+    found = advice(
+        settings={"A": "1"}, own={"b1": {"B": "2"}, "b2": {"B": "2"}, "b3": {"B": "3"}},
+        now={"b1": NOW, "b2": NOW, "b3": THEN}, then={"b1": NOW, "b2": NOW, "b3": NOW},
+    )  # fmt: skip
+    messages = [
+        Message(Level.WARN, ("b1", "b2"), "slow\x1b", "do"),
+        Message(Level.CRITICAL, ("b3",), "bad"),
+    ]
+    shown = nccl.lines(found, messages)
+    line = NOW.line()
+    assert shown == [
+        f"now: b[1-2]: {line}",
+        f"now: b3: {THEN.line()}".replace("\x1b", "\\x1b"),
+        f"then: b[1-3]: {line}",
+        "advice:",
+        "  A=1",
+        "  on b[1-2]:",
+        "    B=2",
+        "  on b3:",
+        "    B=3",
+        "critical: b3: bad",
+        "warn: b[1-2]: slow\\x1b",
+        "  hint: do",
+    ]
+    same = advice(now={"b1": NOW}, then={"b1": NOW})
+    assert nccl.lines(same, []) == [f"now: b1: {line}", "advice: none"]
+    assert nccl.lines(advice(now={"b1": NOW}, then={"b1": NOW}, own={"b1": {"A": "1"}}), [])[1] == (
+        "advice:"
+    )
+
+
+def test_advice_for_programs() -> None:
+    found = advice(settings={"A": "1"}, own={"b1": {"B": "2"}}, now={"b1": NOW, "b2": THEN},
+                   then={"b1": NOW, "b2": NOW})  # fmt: skip
+    assert nccl.record(found, [Message(Level.WARN, ("b1",), "slow", "do")]) == {
+        "settings": {"A": "1"},
+        "hosts": {
+            "b1": {"settings": {"B": "2"}, "now": NOW.line(), "then": NOW.line()},
+            "b2": {"settings": {}, "now": THEN.line(), "then": NOW.line()},
+        },
+        "messages": [{"level": "WARN", "hosts": ["b1"], "text": "slow", "remedy": "do"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "unread"),
+    [
+        (surveys.Answer(lost=True, problem="unreachable: no\x1b route"), 125, "lost: unreachable"),
+        (surveys.Answer(lost=False, problem="no python there"), 1, "no python there"),
+    ],
+)
+def test_hosts_that_did_not_answer(
+    answer: surveys.Answer, code: int, unread: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    asked: list[Any] = []
+
+    def survey(hosts: Any, readings: Any, transport_for: Any, **limits: Any) -> Any:
+        asked.append(([host.name for host in hosts], limits))
+        return [answer]
+
+    monkeypatch.setattr(surveys, "survey", survey)
+    assert cli.main(["check", "--nccl", "-w", "n1", "-t", "3"]) == code
+    assert asked == [(["n1"], {"seconds": nccl.REPLY_TIMEOUT, "connect": 3.0})]
+    out = capsys.readouterr().out
+    assert unread in out
+    assert "\x1b" not in out
+
+
+def test_this_machine_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What crosses to ranks from here counts there, and what the hostfile says as well."""
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "nosuch7")
+    assert cli.main(["check", "--nccl", "-w", "localhost"]) == 1
+    assert "NCCL_SOCKET_IFNAME=nosuch7" in capfd.readouterr().out
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME")
+    cli.main(["check", "--nccl", "-w", "localhost", "--json"])
+    assert list(json.loads(capfd.readouterr().out)["hosts"]) == ["localhost"]

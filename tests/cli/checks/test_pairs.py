@@ -1,13 +1,20 @@
-"""The map of rates between hosts: in lines and as a picture."""
+"""The map of rates between hosts, in lines and as a picture; rounds, and who is to blame."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dispatcher import cli
+from dispatcher.api import rank_pairs
 from dispatcher.checks.pair_ranking import Pair, PairRanking
+from dispatcher.cli.checks import pairs
 from dispatcher.cli.checks.pairs import MOST_SHOWN, rate_words, rates, svg, text
+from dispatcher.runner import surveys
 
 NAMES = ["n1", "n<2>", "node3"]
 PAIRS = [Pair(0, 1, 1e-5, 4e9, 2e9), Pair(0, 2, 1e-5, 1e9, 8e9), Pair(1, 2, why="refused")]
@@ -59,3 +66,214 @@ def test_the_picture() -> None:
 )  # fmt: skip
 def test_a_rate_in_words(rate: float, words: str) -> None:
     assert rate_words(rate) == words
+
+
+# -- in words ------------------------------------------------------------------------------
+
+
+HOSTS = ["n1", "n2", "n3", "n4"]
+GOOD = Pair(0, 1, 1e-3, 4e9, 4e9)
+SLOW = Pair(0, 2, 1e-3, 1e9, 4e9)
+FAILED = Pair(1, 2, why="Refused\x1b")
+MUTE = Pair(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        (GOOD, "n1-n2 4.0 GB/s, back 4.0 GB/s, 1.0 ms"),
+        (Pair(0, 1, None, 4e9, 2e9), "n1-n2 4.0 GB/s, back 2.0 GB/s"),
+        (FAILED, "n2-n3 failed (refused\\x1b)"),
+        (MUTE, "n3-n4 failed (no answer)"),
+    ],
+)
+def test_a_pair_in_words(pair: Pair, words: str) -> None:
+    assert pairs._words(HOSTS, pair) == words
+
+
+def test_who_is_to_blame() -> None:
+    measured = [GOOD, SLOW, FAILED, MUTE, Pair(0, 3, 1e-3, 4e9, 4e9), Pair(1, 3, 1e-3, 1e9, 1e9)]
+    ranking = PairRanking((2,), ((1, 3),), frozenset({(0, 2), (1, 2), (2, 3), (1, 3)}), 4e9)
+    shown = pairs.lines(HOSTS, measured, {}, ranking, 3, 1.26)
+    assert shown[0] == "4 hosts, 6 pairs in 3 rounds, 1.3 s; usual: 4.0 GB/s"
+    assert len(shown) == 8
+    assert [line[-2:] == " <" for line in shown[1:5]] == [False, False, True, False]
+    assert shown[5:] == [
+        "critical: n3: bad with most partners: n1-n3 1.0 GB/s, back 4.0 GB/s, 1.0 ms; "
+        "n2-n3 failed (refused\\x1b); n3-n4 failed (no answer)",
+        "  hint: look at its cable, port and routes; --exclude it meanwhile",
+        "critical: n2 and n4: bad together: n2-n4 1.0 GB/s, back 1.0 GB/s, 1.0 ms",
+    ]
+
+
+def test_only_some_pairs_of_one_host_are_told() -> None:
+    names = [f"n{number}" for number in range(6)]
+    measured = [Pair(0, other) for other in range(1, 6)]
+    ranking = PairRanking((0,), (), frozenset((0, other) for other in range(1, 6)), 0.0)
+    (line,) = (
+        one for one in pairs.lines(names, measured, {}, ranking, 1, 0.0) if "bad with" in one
+    )
+    assert line.count("failed") == 3
+    assert line.endswith("; and 2 more")
+
+
+def test_hosts_that_were_not_measured() -> None:
+    ranking = PairRanking((), (), frozenset(), 4e9)
+    problems = {2: "no\x1b route", 3: "no\x1b route"}
+    shown = pairs.lines(HOSTS, [GOOD], problems, ranking, 1, 0.0)
+    assert shown[-1] == "critical: n[3-4]: not measured: no\\x1b route"
+    many = [f"n{number}" for number in range(MOST_SHOWN + 1)]
+    assert pairs.lines(many, [GOOD], {}, ranking, 1, 0.0)[1:] == ["all pairs are alike"]
+
+
+def test_for_programs() -> None:
+    ranking = PairRanking((2,), ((0, 2),), frozenset({(0, 2)}), 4e9)
+    found = pairs.record(HOSTS, [GOOD, SLOW, FAILED], {3: "x"}, ranking, 2, 1.23456)
+    assert found == {
+        "format": 1, "seconds": 1.235, "rounds": 2, "usual": 4e9, "culprits": ["n3"],
+        "links": [["n1", "n3"]], "problems": {"n4": "x"},
+        "pairs": [
+            {"hosts": ["n1", "n2"], "latency": 1e-3, "there": 4e9, "back": 4e9, "why": "",
+             "bad": False},
+            {"hosts": ["n1", "n3"], "latency": 1e-3, "there": 1e9, "back": 4e9, "why": "",
+             "bad": True},
+            {"hosts": ["n2", "n3"], "latency": None, "there": None, "back": None,
+             "why": "Refused\x1b", "bad": False},
+        ],
+    }  # fmt: skip
+
+
+# -- rounds --------------------------------------------------------------------------------
+
+
+class Played:
+    """In the place of hosts: where they can be called, and what rounds of them measure."""
+
+    def __init__(self) -> None:
+        self.problems: dict[int, str] = {}
+        self.rounds: list[list[tuple[int, int]]] = []
+        self.slow: set[int] = set()
+        self.limits: dict[str, Any] = {}
+
+    def find_addresses(
+        self, hosts: Any, iface: str | None, transport_for: Any, **limits: float
+    ) -> Any:
+        self.limits = {"iface": iface, **limits}
+        there = {at: (f"10.0.0.{at}", 5) for at in range(len(hosts)) if at not in self.problems}
+        return there, dict(self.problems)
+
+    def play_round(
+        self, hosts: Any, places: Any, chosen: Any, transport_for: Any, **limits: float
+    ) -> list[Pair]:
+        assert transport_for(hosts[0]).name == "paramiko"
+        assert limits == {"limit": pairs.LIMIT, "connect": self.limits["connect"]}
+        self.rounds.append(list(chosen))
+        rate = {at: 1e8 if at in self.slow else 4e9 for at in range(len(hosts))}
+        return [Pair(a, b, 1e-4, min(rate[a], rate[b]), min(rate[a], rate[b])) for a, b in chosen]
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played()
+    monkeypatch.setattr(surveys, "find_addresses", played.find_addresses)
+    monkeypatch.setattr(surveys, "play_round", played.play_round)
+    return played
+
+
+def test_hosts_that_are_alike_need_two_rounds(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["check", "--pairs", "-w", "n[1-4]", "--iface", "ib0", "-t", "3"]
+    assert cli.main(words) == 0
+    assert len(played.rounds) == 2
+    assert all(len(chosen) == 2 for chosen in played.rounds)
+    assert len({frozenset(pair) for chosen in played.rounds for pair in chosen}) == 4
+    assert played.limits == {"iface": "ib0", "seconds": pairs.LIMIT, "connect": 3.0}
+    out = capsys.readouterr().out
+    assert re.match(r"4 hosts, 4 pairs in 2 rounds, [0-9.]+ s; usual: 4.0 GB/s\n", out)
+
+
+def test_a_slow_host_is_found(
+    played: Played, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.slow = {2}
+    words = ["check", "--pairs", "-w", "n[1-4]", "--svg", str(tmp_path / "map.svg")]
+    assert cli.main(words) == 1
+    assert "critical: n3: bad with most partners" in capsys.readouterr().out
+    assert (tmp_path / "map.svg").read_text().startswith("<svg")
+    # what is a tenth of the usual may be good enough
+    assert cli.main(["check", "--pairs", "-w", "n[1-4]", "--slow", "0.01"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("rounds", "played_"),
+    [("1", 1), ("2", 2), ("all", 3), ("9", 2)],
+)
+def test_how_many_rounds(
+    played: Played, rounds: str, played_: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", "--pairs", "-w", "n[1-4]", "--rounds", rounds, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rounds"], len(played.rounds)) == (played_, played_)
+    if rounds == "all":
+        assert len(found["pairs"]) == 6
+
+
+def test_all_pairs_of_an_odd_number(played: Played) -> None:
+    assert cli.main(["check", "--pairs", "-w", "n[1-5]", "--rounds", "all"]) == 0
+    assert len(played.rounds) == 5
+    assert len({frozenset(pair) for chosen in played.rounds for pair in chosen}) == 10
+
+
+def test_hosts_that_cannot_take_part(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    played.problems = {1: "no route"}
+    assert cli.main(["check", "--pairs", "-w", "n[1-2]"]) == 125
+    out = capsys.readouterr().out
+    assert "critical: n2: not measured: no route\n" in out
+    assert "critical: n1: not measured: no partner was left for it\n" in out
+    assert played.rounds == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-w", "n1"], "--pairs: one host makes no pair"),
+        (["-w", "n[1-1025]"], "--pairs: 1025 hosts, 1024 at most at once"),
+        (["-w", "n[1-2]", "--rounds", "0"], "--rounds"),
+        (["-w", "n[1-2]", "--rounds", "x"], "--rounds"),
+        (["-w", "n[1-2]", "--svg", "no/where"], "--svg no/where: no such file or directory"),
+    ],
+)
+def test_refusals(
+    played: Played, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", "--pairs", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+@pytest.mark.parametrize("backend", ["mpi", "nccl", "gloo"])
+def test_rounds_by_ranks(
+    played: Played, backend: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A host that lacks what ranks need is not chosen again."""
+    made: list[Any] = []
+
+    class Pairs:
+        def __init__(self, hosts: Any, transport_for: Any, **how: Any) -> None:
+            self.problems: dict[int, str] = {}
+            made.append((len(hosts), how))
+
+        def play(self, chosen: Any) -> list[Pair]:
+            played.rounds.append(list(chosen))
+            self.problems[3] = "no mpi4py"
+            return [Pair(a, b, 1e-4, 4e9, 4e9) for a, b in chosen if 3 not in (a, b)]
+
+    monkeypatch.setattr(rank_pairs, "MpiPairs", Pairs)
+    words = ["--backend", backend, "--python", "/py", "--iface", "ib0", "-t", "3"]
+    assert cli.main(["check", "--pairs", "-w", "n[1-4]", *words]) == 125
+    how = {"over": backend, "python": "/py", "iface": "ib0", "connect": 3.0}
+    assert made == [(4, how)]
+    assert all(3 not in pair for chosen in played.rounds[1:] for pair in chosen)
+    assert len(played.rounds) > 1
+    assert "critical: n4: not measured: no mpi4py\n" in capsys.readouterr().out
