@@ -256,6 +256,7 @@ def test_it_serves_as_long_as_somebody_calls(
     for caller in (first, second):
         assert answer(caller)["pid"] == os.getpid()
     monkeypatch.setattr(module, "LINGER", 0.02)
+    assert all(thread.daemon for thread in clients() - before)
     looks = len(pool.dropped)
     wait_for(lambda: len(pool.dropped) > looks + 10, 20, "it looks on")
     assert running.is_alive()  # it would have ended by now

@@ -345,7 +345,50 @@ class TestClient:
         assert [kind for _, kind, _ in self.heard(link, 1)] == [LIST]
         house.may_open.set()
         wait_for(lambda: far.closed, 10, "the command's link is closed")
+        self.say(link, frame(3, mux.INPUT, b"late"), message(LIST))
+        assert [kind for _, kind, _ in self.heard(link, 1)] == [LIST]
         assert far.heard == []
+        link.shutdown(socket.SHUT_RDWR)
+        assert link.recv(1) == b""
+        assert far.closed == 1  # once, and nobody has it any more
+
+    def test_one_that_is_opened_when_the_client_has_gone_is_closed(self, house: House) -> None:
+        ours, theirs = socket.socketpair()
+        house.may_open.clear()
+        far = Far()
+        house.opens.append(far)
+        serving = threading.Thread(target=Client(theirs, house).serve, daemon=True)
+        serving.start()
+        with ours:
+            self.say(ours, message(mux.OPEN, 3, **ORDER), message(LIST))
+            self.heard(ours, 1)
+        serving.join(10)
+        assert not serving.is_alive()
+        assert theirs.fileno() == -1
+        house.may_open.set()
+        wait_for(lambda: far.closed, 10, "the command's link is closed")
+        assert far.heard == []
+
+    def test_none_of_its_threads_keeps_the_daemon_alive(
+        self, house: House, link: socket.socket
+    ) -> None:
+        far, before = Far(), set(threading.enumerate())
+        before = {thread for thread in before if thread.name != "hand back"}
+        house.near.append(far)
+        self.say(link, message(mux.OPEN, 3, **ORDER))
+        self.heard(link, 1)
+        house.may_open.clear()
+        far.taking.clear()
+        self.say(
+            link, message(mux.OPEN, 4, **ORDER), frame(3, mux.INPUT, b"x" * (OPENING + 1)),
+            message(LIST),
+        )  # fmt: skip
+        self.heard(link, 1)
+        found = {thread.name: thread.daemon for thread in set(threading.enumerate()) - before}
+        assert found == {"hand back": True, "opening": True, "feed": True}
+        far.taking.set()
+        house.opens.append(None)
+        house.may_open.set()
 
     @pytest.mark.parametrize(
         ("said", "names"),

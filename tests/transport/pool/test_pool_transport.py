@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -461,6 +462,27 @@ def test_closing_it_ends_its_links_and_frees_the_socket(world: World) -> None:
     assert (link.gone(), link.read(9)) == (True, b"")
     assert world.daemon.link.recv(1) == b""
     wait_for(lambda: world.ours is not None and world.ours.fileno() == -1, 10, "it is free")
+
+
+def test_an_order_is_not_waited_for_when_the_daemon_has_gone(world: World) -> None:
+    """However much time there is."""
+    transport, got = world.transport(), list[object]()
+    asking = threading.Thread(
+        target=lambda: got.append(transport.open(NODE, "true", time.monotonic() + 600)),
+        daemon=True,
+    )
+    asking.start()
+    world.daemon.hear()
+    world.daemon.link.close()
+    asking.join(20)
+    assert got == [world.direct.gives]
+    transport.close()
+
+
+def test_its_thread_has_a_name_and_keeps_nobody_alive(line: PoolConnection) -> None:
+    named = [one for one in threading.enumerate() if one.name == "transport:pool:read"]
+    assert named
+    assert all(thread.daemon for thread in named)
 
 
 def test_an_answer_is_waited_for_no_longer_than_told(line: PoolConnection) -> None:

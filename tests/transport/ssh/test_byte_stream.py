@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rig import gone, wait_for
 
-from dispatcher.transport.ssh.byte_stream import ByteStream, over_socket
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.process.pump import Pump
+from dispatcher.transport.ssh.byte_stream import (
+    ByteStream,
+    over_command,
+    over_socket,
+    read_identification,
+)
+
+from ..open_files import open_files
+from ..zombies import zombies
 
 
 class _Stream:
@@ -87,3 +102,240 @@ def test_until_a_command_has_started_nothing_waits_for_an_acknowledgement(
     pair[1].sendall(b"x")
     assert stream.recv(1) == b"x"
     assert pair[0].getsockopt(*prompt) == 1
+
+
+# -- what a stream does with what is under it -----------------------------------------------
+
+
+class Under:
+    """A socket that notes how it is read, and gives what it is told to."""
+
+    def __init__(self, *gives: bytes) -> None:
+        self.gives = list(gives)
+        self.sizes: list[int] = []
+        self.limits: list[float] = []
+        self.settimeout = self.limits.append
+        self.send = len
+
+    def recv(self, size: int) -> bytes:
+        self.sizes.append(size)
+        return self.gives.pop(0)
+
+
+def test_a_wire_reads_much_at_once_and_more_while_more_is_waiting() -> None:
+    usual, full = 64 << 10, 256 << 10
+    under = Under(b"x" * 10, b"x" * usual, b"x" * full, b"x" * (full - 1), b"", b"y")
+    stream = ByteStream(under, lambda: None, lambda: None)
+    for size in (10, usual, full, full - 1):
+        assert len(stream.recv(1)) == 1
+        assert size == 1 or len(stream.recv(size)) == size - 1
+    assert stream.recv(1 << 20) == b""
+    assert stream.recv(1) == b"y"
+    assert under.sizes == [usual, usual, full, full, 1 << 20, usual]
+    assert stream.send(b"four") == 4
+    stream.settimeout(3.0)
+    assert under.limits == [3.0]
+    assert (stream.words(), stream.address) == ("", None)
+
+
+def test_what_was_given_back_comes_first() -> None:
+    stream = ByteStream(Under(b"abcdef", b"end"), lambda: None, lambda: None)
+    assert stream.recv(4) == b"abcd"
+    stream.give_back(b"cd")
+    assert (stream.recv(3), stream.recv(9), stream.recv(9)) == (b"cde", b"f", b"end")
+
+
+def test_each_read_is_acknowledged_until_that_is_ended() -> None:
+    times: list[object] = []
+    stream = ByteStream(Under(b"one", b"two", b"three"), lambda: None, lambda: None)
+    stream.acknowledge = lambda: times.append(None)
+    for word, count in ((b"one", 1), (b"two", 2)):
+        assert stream.recv(2) == word[:2]
+        assert stream.recv(9) == word[2:]  # what is held costs nothing
+        assert len(times) == count
+    stream.acknowledge = None
+    assert stream.recv(9) == b"three"
+    assert len(times) == 2
+
+
+@pytest.mark.parametrize("problem", [None, OSError(), EOFError()])
+def test_a_wire_is_shut_at_any_time_and_freed_once(problem: Exception | None) -> None:
+    done: list[str] = []
+
+    def shut() -> None:
+        done.append("shut")
+        if problem is not None:
+            raise problem
+
+    stream = ByteStream(Under(), shut, lambda: done.append("freed"))
+    stream.shut()
+    stream.shut()
+    stream.close()
+    stream.close()
+    assert done == ["shut", "shut", "shut", "freed"]
+
+
+def test_a_wire_over_a_socket(pair: tuple[socket.socket, socket.socket]) -> None:
+    stream = over_socket(pair[0])
+    assert stream.address == "127.0.0.1"
+    pair[0].settimeout(1.0)
+    stream.settimeout(2.25)
+    assert pair[0].gettimeout() is None
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        seconds, micro = struct.unpack("@ll", pair[0].getsockopt(socket.SOL_SOCKET, option, 16))
+        assert seconds + micro / 1e6 == pytest.approx(2.25, abs=0.02)  # in ticks of the kernel
+    stream.close()
+    assert pair[0].fileno() == -1
+    assert pair[1].recv(1) == b""
+    if stream.acknowledge is not None:
+        stream.acknowledge()  # it is being closed, on another thread
+
+
+# -- who is there -----------------------------------------------------------------------------
+
+
+class Pieces(Under):
+    """Says its pieces; an exception among them is raised."""
+
+    def __init__(self, *pieces: bytes | Exception) -> None:
+        super().__init__()
+        self.pieces = list(pieces)
+
+    def recv(self, size: int) -> bytes:
+        self.sizes.append(size)
+        piece = self.pieces.pop(0)
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+
+def identify(*pieces: bytes | Exception) -> tuple[tuple[str, str], bytes]:
+    """What is read of an identification, and what of the next is left."""
+    stream = ByteStream(Pieces(*pieces, b""), lambda: None, lambda: None)
+    return read_identification(stream), stream.recv(99)
+
+
+SLOW = BlockingIOError(errno.EAGAIN, "not yet")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "line", "before", "left"),
+    [
+        ((b"SSH-2.0-x\r\n",), "SSH-2.0-x", "", b""),
+        ((b"SSH-2.0-x\nrest",), "SSH-2.0-x", "", b"rest"),
+        ((b"SSH-", SLOW, b"2.0-", TimeoutError(), b"x", b"\nre"), "SSH-2.0-x", "", b"re"),
+        ((b"one\r\ntwo\nSSH-2.0-x\r\nrest",), "SSH-2.0-x", "one two", b"rest"),
+        ((b"\xff\n" * 49 + b"SSH-2.0-x\n",), "SSH-2.0-x", " ".join("\ufffd" * 49), b""),
+        ((b"x" * 1024, b"\nSSH-2.0-x\n"), "SSH-2.0-x", "x" * 1024, b""),
+    ],
+)
+def test_who_is_there(
+    pieces: tuple[bytes | Exception, ...], line: str, before: str, left: bytes
+) -> None:
+    assert identify(*pieces) == ((line, before), left)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ((), ""),
+        ((b"Exceeded MaxStartups\nhalf",), "Exceeded MaxStartups"),
+        ((b"one\ntwo\n", OSError(errno.ECONNRESET, "Connection reset by peer")), "one two"),
+        ((OSError(errno.ECONNRESET, "Connection reset by peer"),), "connection reset by peer"),
+    ],
+)
+def test_who_has_gone_before_that(pieces: tuple[bytes | Exception, ...], words: str) -> None:
+    with pytest.raises(EOFError) as caught:
+        identify(*pieces)
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("pieces", "why"),
+    [
+        ((b"line\n" * 50,), "no ssh banner in what it sends: line"),
+        ((b"l" * 90 + b"\n" + b"x\n" * 49,), "no ssh banner in what it sends: " + "l" * 80),
+        ((b"x" * 1025, b"\n"), "no ssh banner in what it sends"),
+    ],
+)
+def test_who_is_no_sshd(pieces: tuple[bytes | Exception, ...], why: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        identify(*pieces)
+    assert str(caught.value) == why
+
+
+# -- a program that leads there -----------------------------------------------------------------
+
+
+@pytest.fixture
+def pump() -> Iterator[Pump]:
+    made = Pump("test:proxy")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/sh")
+
+
+@pytest.mark.usefixtures("shell")
+def test_a_program_is_the_wire(pump: Pump) -> None:
+    before = zombies()
+    stream = over_command("sh -c 'echo $$ >&2; echo warns >&2; exec cat'", pump)
+    assert isinstance(stream, ByteStream)
+    stream.send(b"through it")
+    assert stream.recv(99) == b"through it"
+    wait_for(lambda: b"warns" in stream._words, 20, "its words")  # type: ignore[attr-defined]
+    pid = int(stream.words().split()[0])
+    assert stream.words() == f"{pid}\nwarns"
+    assert os.getpgid(pid) != os.getpgid(0)
+    stream.shut()
+    assert stream.recv(9) == b""
+    stream.close()
+    assert gone(pid)
+    assert zombies() <= before
+
+
+@pytest.mark.usefixtures("shell")
+def test_a_program_that_does_not_end_by_itself_is_killed(pump: Pump) -> None:
+    stream = over_command("sh -c 'trap \"\" HUP TERM; sleep 1000 & echo $!; wait'", pump)
+    assert isinstance(stream, ByteStream)
+    child = int(stream.recv(99))
+    stream.close()
+    wait_for(lambda: gone(child), 20, "all of its group is gone")
+
+
+@pytest.mark.usefixtures("shell")
+def test_of_a_program_s_words_so_many_are_kept(pump: Pump) -> None:
+    stream = over_command("sh -c 'printf first >&2; head -c 9000 /dev/zero >&2'", pump)
+    assert isinstance(stream, ByteStream)
+    assert stream.recv(9) == b""
+    words = stream.words()
+    assert (words[:5], len(words)) == ("first", 4096)
+    stream.close()
+
+
+def test_a_program_that_cannot_be_started(
+    pump: Pump, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SHELL", str(tmp_path / "no-shell"))
+    before = open_files()
+    assert over_command("true", pump) == Failure(
+        Kind.CONFIG, "ProxyCommand: No such file or directory"
+    )
+    assert open_files() <= before
+
+
+def test_it_is_run_by_the_shell_of_the_user(
+    pump: Pump, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mine = tmp_path / "shell"
+    mine.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    mine.chmod(0o755)
+    for shell, said in ((str(mine), b"-c|exec echo   hi|"), ("", b"hi\n")):
+        monkeypatch.setenv("SHELL", shell)
+        stream = over_command("echo   hi", pump)
+        assert isinstance(stream, ByteStream)
+        assert stream.recv(99) == said
+        stream.close()
