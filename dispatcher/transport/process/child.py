@@ -237,8 +237,9 @@ class TerminalLink(ChildLink):
     ) -> None:
         errors, unused = os.pipe()
         os.close(unused)
-        self._size_of = os.dup(master)
-        self._slave = slave  # a terminal that nobody has open reads as ended: until the child has
+        self._size_of: int | None = os.dup(master)
+        # a terminal that nobody has open reads as ended: until the child has
+        self._slave: int | None = slave
         super().__init__(process, pump, (os.dup(master), master, errors))
 
     def read(self, limit: int) -> bytes | None:
@@ -254,20 +255,20 @@ class TerminalLink(ChildLink):
         return gone
 
     def resize(self, window: Window) -> None:
-        if self._size_of >= 0:
+        if self._size_of is not None:
             _set_size(self._size_of, window)
 
     def close(self) -> None:
         super().close()
         self._let_go()
-        if self._size_of >= 0:
-            os.close(self._size_of)
-            self._size_of = -1
+        fd, self._size_of = self._size_of, None
+        if fd is not None:
+            os.close(fd)
 
     def _let_go(self) -> None:
-        if self._slave >= 0:
-            os.close(self._slave)
-            self._slave = -1
+        fd, self._slave = self._slave, None
+        if fd is not None:
+            os.close(fd)
 
 
 def on_terminal(argv: Sequence[str], pump: Pump, window: Window) -> Link | Failure:

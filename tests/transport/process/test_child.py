@@ -272,6 +272,24 @@ def test_the_owner_is_told_of_both(halves: Halves) -> None:
         told.clear()
 
 
+def test_input_may_have_the_number_of_a_standard_input_that_was_closed() -> None:
+    read, write = os.pipe()
+    before = os.dup(0)
+    try:
+        os.dup2(write, 0)
+        os.close(write)
+        process = subprocess.Popen(["true"], start_new_session=True)
+        link = ChildLink(process, Played(), (0, 1001, 1002))
+        link.write(b"through it")
+        link.end_input()
+        link.close()
+        assert (os.read(read, 99), os.read(read, 99)) == (b"through it", b"")
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(read)
+
+
 # -- on a terminal ----------------------------------------------------------------------
 
 
