@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from dispatcher.model.failure import Failure, Kind
+from dispatcher.bootstrap.payload import NOISE_LIMIT
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import frame
 from dispatcher.transport.base import Common, LinkClosed
 from dispatcher.transport.tree.branch import Branch
+from dispatcher.transport.tree.stream import Stream
 from dispatcher.transport.tree.tree_transport import FallbackReport, fallback_lines
 
 from ..far_link import FarLink
@@ -144,3 +148,200 @@ def test_fallbacks_are_told_together(far: FarLink) -> None:
     with fallbacks.under_way():
         pass
     assert len(said) == 2
+
+
+# -- a stream by itself -----------------------------------------------------------------------
+
+
+class Played:
+    """The branch of an inner host: what its stream says, and asks for."""
+
+    def __init__(self, common: bytes = b"") -> None:
+        self.name = "n1"
+        self.common = Common(common)
+        self.said: list[tuple[int, int, bytes]] = []
+        self.pulses: list[tuple[int, bytes, float, object]] = []
+
+    def send(self, channel: int, kind: int, body: bytes = b"") -> None:
+        self.said.append((channel, kind, body))
+
+    def send_common(self, channel: int, chunk: Common) -> None:
+        self.said.append((channel, -1, chunk))
+
+    def forget(self, channel: int) -> None: ...
+
+    def pulse(
+        self, channel: int, ping: bytes, every: float, on_heartbeat: Callable[[], None]
+    ) -> None:
+        self.pulses.append((channel, ping, every, on_heartbeat))
+
+    @contextmanager
+    def one_write(self, channel: int) -> Iterator[None]:
+        self.said.append((channel, -2, b"begins"))
+        yield
+        self.said.append((channel, -2, b"ends"))
+
+
+def through(branch: Played | None = None) -> Stream:
+    return Stream(branch or Played(), 7, "n2", by_ssh=True)
+
+
+def own() -> Stream:
+    return Stream(Played(), 7, "n1", by_ssh=False)
+
+
+def say(stream: Stream, *frames: tuple[int, bytes]) -> None:
+    for kind, body in frames:
+        stream.take(kind, body)
+
+
+def ends(stream: Stream, status: int, errors: bytes = b"") -> None:
+    say(
+        stream, (mux.ERRORS, errors), (mux.OUTPUT_END, b""), (mux.ERRORS_END, b""),
+        (mux.ENDED, tree_relay.STATUS.pack(status)),
+    )  # fmt: skip
+
+
+def test_what_a_stream_is() -> None:
+    for stream, behind in ((through(), True), (own(), False)):
+        assert (stream.is_behind(), stream.shares, stream.by) == (behind, True, "tree")
+
+
+@pytest.mark.parametrize("cut", [1, 3, len(SYNC) - 1, len(SYNC)])
+def test_the_marker_is_no_output(cut: int) -> None:
+    stream = through()
+    now = time.monotonic()
+    assert stream.arrived(now) == Failure(Kind.TIMEOUT, "n1 did not reach it in time")
+    say(stream, (mux.OUTPUT, b"motd\n" + SYNC[:cut]), (mux.OUTPUT, SYNC[cut:] + b"hello"))
+    assert stream.arrived(now) is None
+    assert stream.read(99) == b"motd\nhello"
+    say(stream, (mux.OUTPUT, SYNC))  # from here on bytes are bytes
+    assert stream.read(99) == SYNC
+
+
+def test_without_a_marker_all_is_noise_for_the_owner() -> None:
+    stream = through()
+    say(stream, (mux.OUTPUT, b"no shell" + SYNC[:3]), (mux.ERRORS_END, b""))
+    assert stream.read(99) is None
+    say(stream, (mux.OUTPUT_END, b""))
+    assert (stream.read(99), stream.read(99)) == (b"no shell" + SYNC[:3], b"")
+
+
+def test_a_stream_of_its_own_host_has_no_marker() -> None:
+    stream = own()
+    assert stream.arrived(time.monotonic() - 1) is None
+    say(stream, (mux.OUTPUT, SYNC))
+    assert stream.read(99) == SYNC
+
+
+def test_noise_has_a_bound() -> None:
+    stream = through()
+    little = [(mux.OUTPUT, bytes(1000))] * (NOISE_LIMIT // 1100)
+    say(stream, *little)
+    assert stream.arrived(time.monotonic()) is not None
+    with pytest.raises(mux.Malformed, match="nothing but noise"):
+        say(stream, *little[: len(little) // 5])
+
+
+def test_the_marker_is_given_back_as_credit() -> None:
+    branch = Played()
+    stream = through(branch)
+    quarter = mux.OUTPUT_WINDOW // 4
+    say(stream, (mux.OUTPUT, SYNC + bytes(quarter - len(SYNC))))
+    assert len(stream.read(quarter) or b"") == quarter - len(SYNC)
+    assert branch.said == [(7, mux.MORE_OUTPUT, mux.COUNT.pack(quarter))]
+
+
+@pytest.mark.parametrize(
+    ("status", "ending"), [(0, Ending(0)), (3, Ending(3)), (-9, Ending(None, "KILL"))]
+)
+def test_a_status(status: int, ending: Ending) -> None:
+    for stream in (own(), through()):
+        ends(stream, status)
+        assert (stream.ending(0), stream.failure(0)) == (ending, None)
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0", b"\0\0\0\0\0"])
+def test_what_is_no_status(body: bytes) -> None:
+    with pytest.raises(mux.Malformed):
+        say(own(), (mux.ENDED, body))
+
+
+DENIED = b"me@n2: Permission denied (publickey).\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "kind", "why"),
+    [
+        (255, DENIED, Kind.AUTH, "ssh says: me@n2: Permission denied (publickey)"),
+        (255, b"", Kind.LOST, "ssh failed without a word"),
+        (1, DENIED, Kind.BOOT, "the login there ended before its shell answered"),
+        (-15, b"", Kind.BOOT, "the login there ended before its shell answered"),
+        # the first words tell it
+        (255, DENIED + b"x" * 9000, Kind.AUTH, "ssh says: me@n2: Permission denied (publickey)"),
+        (255, b" " * 8192 + DENIED, Kind.LOST, "ssh failed without a word"),
+    ],
+)
+def test_a_host_that_was_not_reached(status: int, errors: bytes, kind: Kind, why: str) -> None:
+    stream = through()
+    ends(stream, status, errors)
+    failure = stream.arrived(time.monotonic() + 20)
+    assert failure is not None
+    assert (failure.kind, failure.why) == (kind, why)
+    assert kind is not Kind.AUTH or "n2" in (failure.hint or "")
+
+
+def test_an_inner_host_that_was_lost_meanwhile() -> None:
+    stream, lost = through(), Failure(Kind.LOST, "n1 is gone")
+    stream.lose(lost)
+    assert stream.arrived(time.monotonic() + 20) == lost
+    reached = through()
+    say(reached, (mux.OUTPUT, SYNC))
+    reached.lose(lost)
+    assert reached.arrived(time.monotonic()) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "errors", "ending"),
+    [
+        (through, 255, b"Connection to n2 closed by remote host.\n", Ending(None)),
+        (through, 255, b"my own words", Ending(255)),
+        (through, 255, b" \n", Ending(255)),
+        (through, 3, DENIED, Ending(3)),
+        (own, 255, DENIED, Ending(255)),  # no ssh has said it
+    ],
+)
+def test_whose_status_it_is(
+    make: Callable[[], Stream], status: int, errors: bytes, ending: Ending
+) -> None:
+    stream = make()
+    say(stream, (mux.OUTPUT, SYNC))
+    ends(stream, status, errors)
+    assert stream.ending(20) == ending
+
+
+def test_pings_are_the_branch_s() -> None:
+    branch = Played()
+    beat = list[object]().clear
+    assert through(branch).pulse(b"ping", 3.0, beat)
+    assert branch.pulses == [(7, b"ping", 3.0, beat)]
+
+
+@pytest.mark.parametrize(
+    ("common", "data", "said"),
+    [
+        (b"", b"own", [(mux.INPUT, b"own")]),
+        (b"all", b"own", [(mux.INPUT, b"own")]),
+        (b"all", b"all and own", [(-1, b"all"), (mux.INPUT, b" and own")]),
+        (b"all", b"all", [(-1, b"all")]),
+        (b"all", Common(b"other"), [(-1, b"other")]),
+        (b"all", Common(b"c" * 40_000), [(-1, b"c" * 32768), (-1, b"c" * 7232)]),
+        (b"all", Common(b""), []),
+    ],
+)
+def test_one_write_is_one(common: bytes, data: bytes, said: list[tuple[int, bytes]]) -> None:
+    branch = Played(common)
+    through(branch).write(data)
+    begin, *between, end = branch.said
+    assert (begin, end) == ((7, -2, b"begins"), (7, -2, b"ends"))
+    assert between == [(7, kind, body) for kind, body in said]
