@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Steps
 from dispatcher.transport.ssh import dial as module
 from dispatcher.transport.ssh.dial import dial
 
@@ -168,3 +173,187 @@ def test_no_descriptor_is_left(server: socket.socket, monkeypatch: pytest.Monkey
         sock.close()
         assert isinstance(dial("name", free_port(), time.monotonic() + 5), Failure)
     assert open_files() <= before
+
+
+# -- why not ------------------------------------------------------------------------------
+
+
+class Failing(socket.socket):
+    """Fails at once, as the test says of the address."""
+
+    codes: dict[str, int]
+
+    def connect_ex(self, address: Any) -> int:
+        return self.codes[address[0]]
+
+
+@pytest.mark.parametrize(
+    ("codes", "kind", "retryable"),
+    [
+        ({"127.0.0.43": errno.ECONNREFUSED}, Kind.REFUSED, False),
+        ({"127.0.0.43": errno.EHOSTUNREACH, "127.0.0.44": errno.ECONNREFUSED},
+         Kind.REFUSED, False),
+        ({"127.0.0.43": errno.ETIMEDOUT, "127.0.0.44": errno.EHOSTUNREACH},
+         Kind.TIMEOUT, False),
+        ({"127.0.0.43": errno.EHOSTUNREACH, "127.0.0.44": errno.ENETUNREACH},
+         Kind.UNREACHABLE, False),
+        *(({"127.0.0.43": code, "127.0.0.44": errno.ENETUNREACH}, Kind.UNREACHABLE, True)
+          for code in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM,
+                       errno.EADDRNOTAVAIL, errno.ECONNRESET)),
+    ],
+)  # fmt: skip
+def test_what_the_system_says(
+    monkeypatch: pytest.MonkeyPatch, codes: dict[str, int], kind: Kind, retryable: bool
+) -> None:
+    pretend(monkeypatch, *codes)
+    monkeypatch.setattr(Failing, "codes", codes, raising=False)
+    monkeypatch.setattr(socket, "socket", Failing)
+    said = "; ".join(f"{text}: {os.strerror(code).lower()}" for text, code in codes.items())
+    hint = "is sshd running on name?" if kind is Kind.REFUSED else None
+    failure = dial("name", 2222, time.monotonic() + 20)
+    assert failure == Failure(kind, f"{said} (port 2222)", hint, retryable)
+
+
+def test_of_many_addresses_a_few_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {f"127.0.0.{number}": errno.EHOSTUNREACH for number in range(50, 56)}
+    pretend(monkeypatch, *codes)
+    monkeypatch.setattr(Failing, "codes", codes, raising=False)
+    monkeypatch.setattr(socket, "socket", Failing)
+    failure = dial("name", 22, time.monotonic() + 20)
+    assert isinstance(failure, Failure)
+    assert failure.why.count("127.0.0.") == 4
+
+
+def test_a_system_without_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.EMFILE, "x")
+
+    pretend(monkeypatch, "127.0.0.43")
+    monkeypatch.setattr(socket, "socket", none)
+    assert dial("name", 22, time.monotonic() + 20) == Failure(
+        Kind.UNREACHABLE, "127.0.0.43: too many open files (port 22)", retryable=True
+    )
+
+
+def test_a_source_that_is_not_ours() -> None:
+    failure = dial(ADDRESS, 22, time.monotonic() + 20, source="203.0.113.9")
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.retryable) == (Kind.UNREACHABLE, True)
+
+
+def test_a_name_without_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch)
+    failure = dial("name", 22, time.monotonic() + 20)
+    assert failure == Failure(Kind.UNREACHABLE, "no address (port 22)")
+
+
+def test_those_who_are_silent_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what the others said."""
+
+    class Silent(socket.socket):
+        def connect_ex(self, address: Any) -> int:
+            return errno.EINPROGRESS if address[0] < "127.0.0.46" else errno.ECONNREFUSED
+
+    pretend(monkeypatch, "127.0.0.43", "127.0.0.46", "127.0.0.44", "127.0.0.45")
+    monkeypatch.setattr(socket, "socket", Silent)
+    monkeypatch.setattr(module, "_STAGGER", 0.3)
+
+    class Deaf:
+        """Nobody answers."""
+
+        def register(self, *_: object) -> None: ...
+
+        def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+            threading.Event().wait(milliseconds / 1000)
+            return []
+
+    monkeypatch.setattr(select, "poll", Deaf)
+    failure = dial("name", 22, time.monotonic() + 0.4)
+    assert failure == Failure(
+        Kind.TIMEOUT,
+        "connection: no answer from 127.0.0.43, 127.0.0.44, 127.0.0.45 port 22; "
+        "127.0.0.46: connection refused",
+    )
+
+
+def test_a_late_start_is_no_start(server: socket.socket) -> None:
+    failure = dial(ADDRESS, server.getsockname()[1], time.monotonic())
+    assert isinstance(failure, Failure)
+    assert failure.kind is Kind.TIMEOUT
+
+
+# -- looking up -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a..b", "x" * 70 + ".org", "\udc80"])
+def test_what_is_no_name_at_all(name: str) -> None:
+    failure = dial(name, 22, time.monotonic() + 20)
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.hint) == (Kind.DNS, f"getent hosts {name}")
+    assert failure.why.startswith(f"{name}: ")
+
+
+def test_an_address_is_looked_up_by_nobody(
+    server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, ...]] = []
+    real = socket.getaddrinfo
+
+    def ask(*words: Any) -> Any:
+        asked.append(words)
+        return real(*words)
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    port = server.getsockname()[1]
+    sock = dial(ADDRESS, port, time.monotonic() + 20, family=socket.AF_INET)
+    assert isinstance(sock, socket.socket)
+    sock.close()
+    numeric = socket.AI_NUMERICHOST
+    assert asked == [(ADDRESS, port, socket.AF_INET, socket.SOCK_STREAM, 0, numeric)]
+    failure = dial(ADDRESS, port, time.monotonic() + 20, family=socket.AF_INET6)
+    assert isinstance(failure, Failure)  # and so are those of another family
+    assert failure.kind is Kind.DNS
+    assert [words[2] for words in asked[1:]] == [socket.AF_INET6] * 2
+
+
+def test_a_lookup_that_hangs_keeps_nobody_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    go, threads = threading.Event(), list[threading.Thread]()
+
+    def never(host: str, port: int, *rest: int) -> list[object]:
+        if rest[3] & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "not numeric")
+        threads.append(threading.current_thread())
+        go.wait(20)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    failure = dial("name", 22, time.monotonic() + 0.05)
+    assert failure == Failure(
+        Kind.TIMEOUT, "name lookup of name: no answer in time", retryable=True
+    )
+    go.set()
+    assert [(one.daemon, one.name) for one in threads] == [(True, "transport:lookup:name")]
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [(ADDRESS, ["before", "name lookup", "connection"]), ("a..b", ["before", "name lookup"])],
+)
+def test_steps(server: socket.socket, host: str, names: list[str]) -> None:
+    steps = Steps("before")
+    found = dial(host, server.getsockname()[1], time.monotonic() + 20, steps=steps)
+    assert [name for name, _ in steps.taken()] == names
+    if isinstance(found, socket.socket):
+        found.close()
+
+
+def test_a_start_is_put_off_only_while_another_may_answer(
+    server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusals cost no time."""
+    monkeypatch.setattr(module, "_STAGGER", 60.0)
+    pretend(monkeypatch, "127.0.0.43", "127.0.0.44", ADDRESS)
+    sock = dial("name", server.getsockname()[1], time.monotonic() + 20)
+    assert isinstance(sock, socket.socket)
+    with sock:
+        assert sock.getpeername()[0] == ADDRESS
