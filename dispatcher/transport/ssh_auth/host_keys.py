@@ -189,7 +189,7 @@ class HostKeyCheck:
         return None
 
     def _unknown(self, blob: bytes, kind: str) -> Failure:
-        file = (self._config.user_known_hosts or ("~/.ssh/known_hosts",))[0]
+        files = self._config.user_known_hosts
         return Failure(
             Kind.HOST_KEY_UNKNOWN,
             f"no key of {self._name} is on file{self._damaged()}; "
@@ -197,7 +197,7 @@ class HostKeyCheck:
             hint=unknown_key(
                 self._config.host,
                 self._config.port,
-                shlex.quote(file),
+                shlex.quote(files[0]) if files else "~/.ssh/known_hosts",
                 choice=self._policy != "accept-new",
             ),
         )
