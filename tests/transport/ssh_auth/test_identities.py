@@ -1,0 +1,395 @@
+"""Which keys are tried, in which order, and what is said where none of them lets us in."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.model.failure import Kind
+from dispatcher.transport.ssh.paramiko_transport import preload
+from dispatcher.transport.ssh_auth import identities as module
+from dispatcher.transport.ssh_auth.identities import (
+    Candidate,
+    Identities,
+    methods,
+    refused,
+    refused_key,
+    takes_no_key,
+)
+from dispatcher.transport.ssh_auth.known_hosts import fingerprint, ssh_string
+from dispatcher.transport.ssh_config.host_config import HostConfig
+
+from ..sshd import keygen
+
+preload()
+
+
+def blob(number: int) -> bytes:
+    return ssh_string(b"ssh-ed25519") + ssh_string(number.to_bytes(32, "big"))
+
+
+def certificate_of(key: bytes) -> bytes:
+    """As far as it is looked at: its type, a nonce, and the key's own field."""
+    return ssh_string(b"ssh-ed25519-cert-v01@openssh.com") + ssh_string(b"nonce") + key[15:]
+
+
+def public(path: Path, key: bytes) -> None:
+    path.write_text(f"ssh-ed25519 {base64.b64encode(key).decode()} me\n")
+
+
+class Agent:
+    """An agent that holds these keys; which of them is asked for is noted by nobody."""
+
+    def __init__(self, *blobs: bytes, silent: bool = False) -> None:
+        self.blobs, self.silent, self.closed = blobs, silent, 0
+
+    def keys(self) -> tuple[Any, ...]:
+        return tuple(Held(one) for one in self.blobs)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Held:
+    def __init__(self, blob: bytes) -> None:
+        self.blob = blob
+
+
+@pytest.fixture
+def agents(monkeypatch: pytest.MonkeyPatch) -> dict[str, Agent]:
+    """By the paths of their sockets."""
+    made: dict[str, Agent] = {}
+    monkeypatch.setattr(module, "SshAgent", made.__getitem__)
+    return made
+
+
+def config(*files: Path | str, **more: Any) -> HostConfig:
+    return HostConfig("n1", "n1", "me", identity_files=tuple(map(str, files)), **more)
+
+
+def labels(found: list[Candidate]) -> list[str]:
+    return [one.label for one in found]
+
+
+def held(number: int) -> str:
+    return f"agent: {fingerprint(blob(number))}"
+
+
+# -- which ----------------------------------------------------------------------------------
+
+
+def test_the_order(agents: dict[str, Agent], tmp_path: Path) -> None:
+    """Keys of the config that the agent holds, its others, key files."""
+    agents["a"] = Agent(blob(1), blob(2), blob(3))
+    files = [tmp_path / name for name in ("one", "two", "three")]
+    for number, file in zip((9, 3, 4), files, strict=True):
+        file.write_text("a key")
+        public(Path(f"{file}.pub"), blob(number))
+    usual = config(*files, identity_agent="a")
+    found = Identities().candidates(usual)
+    assert labels(found) == [held(3), held(1), held(2), str(files[0]), str(files[2])]
+    assert [one.path for one in found] == [None, None, None, str(files[0]), str(files[2])]
+    only = config(*files, identity_agent="a", identities_only=True)
+    assert labels(Identities().candidates(only)) == [held(3), str(files[0]), str(files[2])]
+
+
+def test_a_file_without_its_public_half_may_be_any(
+    agents: dict[str, Agent], tmp_path: Path
+) -> None:
+    agents["a"] = Agent(blob(1))
+    file = tmp_path / "one"
+    file.write_text("a key")
+    found = Identities().candidates(config(file, tmp_path / "missing", identity_agent="a"))
+    assert labels(found) == [held(1), str(file)]
+
+
+def test_a_public_half_alone_names_a_key_of_the_agent(
+    agents: dict[str, Agent], tmp_path: Path
+) -> None:
+    agents["a"] = Agent(blob(1), blob(2))
+    public(tmp_path / "one.pub", blob(2))
+    only = config(tmp_path / "one", identity_agent="a", identities_only=True)
+    assert labels(Identities().candidates(only)) == [held(2)]
+
+
+def test_without_an_agent_there_are_files(agents: dict[str, Agent], tmp_path: Path) -> None:
+    file = tmp_path / "one"
+    file.write_text("a key")
+    for path in (None, ""):
+        assert labels(Identities().candidates(config(file, identity_agent=path))) == [str(file)]
+    assert Identities().candidates(config(tmp_path / "missing")) == []
+
+
+def test_certificates_of_files(tmp_path: Path) -> None:
+    """Each goes with the key that it is about."""
+    file, other = tmp_path / "one", tmp_path / "other"
+    beside, far, stranger = tmp_path / "one-cert.pub", tmp_path / "far", tmp_path / "stranger"
+    for path in (file, other):
+        path.write_text("a key")
+    public(tmp_path / "one.pub", blob(1))
+    public(beside, certificate_of(blob(1)))
+    public(far, certificate_of(blob(1)))
+    public(stranger, certificate_of(blob(7)))
+    files = config(file, other, certificate_files=(str(far), str(stranger), "missing"))
+    found = Identities().candidates(files)
+    assert labels(found) == [str(far), str(beside), str(file), str(other)]
+    assert [one.path for one in found] == [str(file)] * 3 + [str(other)]
+
+
+def test_a_certificate_that_makes_no_sense_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "one"
+    file.write_text("a key")
+    public(tmp_path / "one.pub", blob(1))
+    for content in ("", "one-word", "ssh-x !!", "ssh-x " + base64.b64encode(b"\0").decode()):
+        (tmp_path / "one-cert.pub").write_text(content)
+        assert labels(Identities().candidates(config(file))) == [str(file)]
+
+
+def test_a_certificate_beside_a_key_without_public_half_is_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "one"
+    file.write_text("a key")
+    public(tmp_path / "one-cert.pub", certificate_of(blob(1)))
+    public(tmp_path / "far", certificate_of(blob(1)))
+    found = Identities().candidates(config(file, certificate_files=(str(tmp_path / "far"),)))
+    assert labels(found) == [f"{file}-cert.pub", str(file)]
+
+
+def test_what_has_worked_goes_first(agents: dict[str, Agent], tmp_path: Path) -> None:
+    agents["a"] = Agent(blob(1), blob(2), blob(3))
+    keys, usual = Identities(), config(identity_agent="a")
+    first, second, third = keys.candidates(usual)
+    for one in (third, second, third):
+        keys.worked(one)
+    assert labels(keys.candidates(usual)) == [third.label, second.label, first.label]
+
+
+def test_one_agent_for_all_hosts_until_the_end(agents: dict[str, Agent]) -> None:
+    agents["a"], agents["b"] = Agent(blob(1)), Agent(blob(2))
+    keys = Identities()
+    for path in ("a", "b", "a"):
+        assert labels(keys.candidates(config(identity_agent=path))) == [
+            held(1 if path == "a" else 2)
+        ]
+    kept, agents["a"] = agents["a"], Agent(blob(3))
+    assert labels(keys.candidates(config(identity_agent="a"))) == [held(1)]
+    keys.close()
+    assert (kept.closed, agents["b"].closed) == (1, 1)
+
+
+# -- loading ----------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_once_for_all_hosts(tmp_path: Path) -> None:
+    file = keygen(tmp_path / "one")
+    keys = Identities()
+    (first,), (second,) = keys.candidates(config(file)), keys.candidates(config(file))
+    key = first.load()
+    assert key.get_name() == "ssh-ed25519"
+    file.unlink()
+    assert second.load() is key
+    assert keys.notices == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "notice"),
+    [
+        (["secret"], 1, None),
+        (["wrong", "secret"], 2, None),
+        (["wrong", "wrong", "secret"], 3, None),
+        (["wrong"] * 9, 3, "wrong passphrase"),
+        ([None], 1, "it has a passphrase, and nobody was there to type it"),
+        (["wrong", None], 2, "it has a passphrase, and nobody was there to type it"),
+        (None, 0, "it has a passphrase, and nobody was there to type it"),
+    ],
+)
+def test_a_passphrase(
+    tmp_path: Path, answers: list[str | None] | None, asked: int, notice: str | None
+) -> None:
+    file = keygen(tmp_path / "locked", "-N", "secret")
+    prompts: list[str] = []
+
+    def ask(prompt: str) -> str | None:
+        prompts.append(prompt)
+        assert answers is not None
+        return answers[len(prompts) - 1]
+
+    keys = Identities(None if answers is None else ask)
+    (candidate,) = keys.candidates(config(file))
+    for _ in range(2):  # nobody is asked again
+        assert (candidate.load() is None) is (notice is not None)
+    again = f"wrong, once more: passphrase for {file}: "
+    assert prompts == [f"passphrase for {file}: ", again, again][:asked]
+    assert keys.notices == ([] if notice is None else [f"{file}: {notice}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not a private key"),
+        ("no key", "not a private key"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", "cut short"),
+    ],
+)
+def test_a_file_that_is_no_key(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "one"
+    file.write_text(text)
+    keys = Identities()
+    (candidate,) = keys.candidates(config(file))
+    assert candidate.load() is None
+    assert keys.notices == [f"{file}: {why}"]
+
+
+def test_a_security_key_is_for_others(tmp_path: Path) -> None:
+    inside = ssh_string(b"sk-ssh-ed25519@openssh.com") + ssh_string(b"x")
+    data = b"openssh-key-v1\0" + 3 * ssh_string(b"none") + b"\0\0\0\1" + ssh_string(inside)
+    text = base64.b64encode(data).decode().rstrip("=")
+    file = tmp_path / "sk"
+    file.write_text(f"-----BEGIN OPENSSH PRIVATE KEY-----\n{text}\n-----END-----\n")
+    keys = Identities()
+    assert keys.candidates(config(file))[0].load() is None
+    assert keys.notices[0].startswith(f"{file}: a security key: only an ssh-agent or --transport")
+
+
+def test_the_first_key_that_serves_is_loaded_ahead(tmp_path: Path) -> None:
+    (tmp_path / "broken").write_text("no key")
+    good, later = keygen(tmp_path / "good"), tmp_path / "later"
+    later.write_text("not looked at")
+    keys, before = Identities(), time.monotonic()
+    seconds = keys.load_first(config(tmp_path / "broken", good, later))
+    assert 0 <= seconds <= time.monotonic() - before
+    assert keys.notices == [f"{tmp_path / 'broken'}: not a private key"]
+    assert keys.load_first(config()) >= 0
+
+
+# -- why nobody was let in ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "agent", "said"),
+    [
+        ((), None, "no ssh-agent"),
+        (("/a", "/b"), None, "no ssh-agent, and there is no /a, /b"),
+        (("/a", "/b", "/c", "/d"), None, "no ssh-agent, and there is no /a, /b, /c"),
+        ((), Agent(), "the ssh-agent holds none"),
+        (("/a",), Agent(silent=True), "the ssh-agent does not answer, and there is no /a"),
+    ],
+)
+def test_what_there_is_instead_of_a_key(
+    agents: dict[str, Agent], files: tuple[str, ...], agent: Agent | None, said: str
+) -> None:
+    keys = Identities()
+    usual = config(*files, identity_agent=None if agent is None else "a")
+    if agent is not None:
+        agents["a"] = agent
+        keys.candidates(usual)
+    assert keys.missing(usual) == said
+    if agent is not None:
+        assert "does not answer" in Identities().missing(usual)  # nobody has asked it
+
+
+@pytest.mark.parametrize(
+    ("offered", "named"),
+    [
+        (["publickey", "password"], ("publickey", "password")),
+        (["a\x1b[0m\nb", "", "ü", "x" * 50], ("a[0mb", "x" * 40)),
+        ([str(number) for number in range(12)], tuple(map(str, range(8)))),
+    ],
+)
+def test_ways_to_log_in_are_fit_for_a_message(offered: list[str], named: tuple[str, ...]) -> None:
+    assert methods(offered) == named
+
+
+KERBEROS = "--transport ssh  # the system's ssh can log in by Kerberos"
+ALONE = "AuthenticationMethods publickey  # in its sshd_config: nobody answers its prompts here"
+OTHER = "or is it another user there? --user NAME"
+NO_TYPING = "PubkeyAuthentication yes  # in its sshd_config: nobody types a password for dispatch"
+
+
+@pytest.mark.parametrize(
+    ("offered", "more", "why", "hint"),
+    [
+        (("password",), True, "me: a key is not enough for this host: it wants password as well",
+         ALONE),
+        (("gssapi-with-mic",), True,
+         "me: a key is not enough for this host: it wants gssapi-with-mic as well", KERBEROS),
+        (("password", "hostbased"), False,
+         "me: this host takes no keys, only password, hostbased", NO_TYPING),
+        (("gssapi-keyex", "password"), False,
+         "me: this host takes no keys, only gssapi-keyex, password", KERBEROS),
+        (("publickey",), False,
+         "me: there is no key to log in with: no ssh-agent, and there is no /missing",
+         "ssh-keygen -t ed25519  # and have its public half put into the authorized_keys there"),
+        ((), False,
+         "me: there is no key to log in with: no ssh-agent, and there is no /missing",
+         "ssh-keygen -t ed25519  # and have its public half put into the authorized_keys there"),
+        (("publickey", "keyboard-interactive"), False,
+         "me: there is no key to log in with: no ssh-agent, and there is no /missing",
+         "ssh-keygen -t ed25519 && ssh-copy-id -p 2222 me@n1"),
+    ],
+)  # fmt: skip
+def test_a_login_without_a_key(offered: tuple[str, ...], more: bool, why: str, hint: str) -> None:
+    failure = refused(config("/missing", port=2222), Identities(), [], offered, more=more)
+    assert (failure.kind, failure.why, failure.hint) == (Kind.AUTH, why, hint)
+
+
+def test_a_login_with_keys_that_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "my key"
+    file.write_text("x")
+    public(tmp_path / "my key.pub", blob(1))
+    tried = [Candidate("agent: x", lambda: None), Candidate("label", lambda: None, str(file))]
+    failure = refused(config(file), Identities(), tried, ("publickey",), more=False)
+    assert failure.why == "me: refused: agent: x, label"
+    where = "has to be a line of ~me/.ssh/authorized_keys there"
+    assert failure.hint == f"cat '{file}.pub'  # {where}; {OTHER}"
+    failure = refused(config(), Identities(), tried[:1], ("publickey",), more=False)
+    assert failure.hint == f"ssh -v n1 true  # {OTHER}"
+
+
+def test_a_login_with_keys_that_cannot_be_used(tmp_path: Path) -> None:
+    keys = Identities()
+    keys.notices = ["/other: broken", "/a: broken", "/b-cert.pub: broken too", "/ab: is no /a"]
+    failure = refused(config("/a", "/b"), keys, [], (), more=False)
+    assert (failure.why, failure.hint) == (
+        "me: /a: broken; /b-cert.pub: broken too", "ssh -v n1 true",
+    )  # fmt: skip
+    keys.notices.append("/c d: it has a passphrase, and nobody was there to type it")
+    tried = [Candidate("/x", lambda: None, "/x")]
+    failure = refused(config("/a", "/b", "/c d"), keys, tried, (), more=False)
+    assert failure.why.startswith("me: refused: /x; /a: broken; /b-cert.pub: broken too; /c d: it")
+    assert failure.hint == "ssh-add '/c d'"
+    keys.notices += [f"/{number}: broken" for number in range(5)]
+    many = refused(config(*(f"/{n}" for n in range(5))), keys, [], (), more=False)
+    assert many.why == "me: /0: broken; /1: broken; /2: broken"
+
+
+@pytest.mark.parametrize(
+    ("login", "port", "offered", "file", "hint"),
+    [
+        ("me@n1", None, ("publickey", "password"), "", f"ssh-copy-id me@n1  # {OTHER}"),
+        ("me@n1", 22, ("keyboard-interactive",), "", f"ssh-copy-id me@n1  # {OTHER}"),
+        ("me@n1", 23, ("password",), "key",
+         f"ssh-copy-id -i {{key}}.pub -p 23 me@n1  # {OTHER}"),
+        ("me@n1", 23, ("publickey",), "key",
+         f"cat {{key}}.pub  # has to be a line of ~me/.ssh/authorized_keys there; {OTHER}"),
+        ("n1", 23, ("publickey",), "key",
+         f"cat {{key}}.pub  # has to be a line of authorized_keys there; {OTHER}"),
+        ("me@realm@n1", 23, ("publickey",), "missing", f"ssh -v n1 true  # {OTHER}"),
+        ("me@n1", 23, ("publickey",), "", f"ssh -v n1 true  # {OTHER}"),
+    ],
+)  # fmt: skip
+def test_what_to_do_about_refused_keys(
+    tmp_path: Path, login: str, port: int | None, offered: tuple[str, ...], file: str, hint: str
+) -> None:
+    public(tmp_path / "key.pub", blob(1))
+    key = str(tmp_path / file) if file else ""
+    assert refused_key(login, port, offered, key) == hint.format(key=key)
+
+
+def test_what_to_do_about_a_host_that_takes_no_keys() -> None:
+    assert takes_no_key(("password",)) == NO_TYPING
+    assert takes_no_key(("password", "gssapi-with-mic")) == KERBEROS
+    assert takes_no_key(()) == NO_TYPING
