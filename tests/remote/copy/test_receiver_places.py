@@ -1,0 +1,295 @@
+"""What of a list is needed, and where it goes: beside what stands there already."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.remote.copy.disk import PART, NotTaken
+from dispatcher.remote.copy.receiver import WORTH, Receiver
+from dispatcher.remote.protocol.copy_frames import BROKEN, DATA, END, START, Entry
+
+NS = 1_000_000_007
+
+
+def file(path: str, data: bytes = b"new", mode: int = 0o640, more: str = "") -> Entry:
+    return Entry(f"0/{path}", "f", mode, len(data), NS, more)
+
+
+def folder(path: str, mode: int = 0o750) -> Entry:
+    return Entry(f"0/{path}", "d", mode, 0, NS)
+
+
+def link(path: str, target: str) -> Entry:
+    return Entry(f"0/{path}", "l", 0o777, 0, NS, target)
+
+
+def receiver(dest: str, entries: list[Entry], **how: Any) -> Receiver:
+    names = sorted({entry.path.split("/")[1] for entry in entries})
+    checksum, resume = how.get("checksum", False), how.get("resume", True)
+    return Receiver(entries, [[dest, names]], checksum, resume)
+
+
+def put(dest: str, entries: list[Entry], data: bytes = b"new", **how: Any) -> dict[str, Any]:
+    """All of ``entries`` to ``dest``, each file with ``data``."""
+    one = receiver(dest, entries, **how)
+    one.needs()
+    try:
+        while not one.done:
+            one.take(DATA, data)
+            one.take(END, hashlib.sha256(data).digest())
+        one.commit()
+    finally:
+        one.close(keep=False)
+    return one.report()
+
+
+def names(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+
+
+class TestDestination:
+    """dest as the user wrote it, and where one file ``f`` goes then."""
+
+    @pytest.mark.parametrize(
+        ("dest", "place"),
+        [("new", "new"), ("there", "there/f"), ("new/", "new/f"), ("a/b/new", "a/b/new"),
+         ("a/b/", "a/b/f"), ("old", "old")],
+    )  # fmt: skip
+    def test_a_file(self, tmp_path: Path, dest: str, place: str) -> None:
+        (tmp_path / "there").mkdir()
+        (tmp_path / "old").write_text("x")
+        put(f"{tmp_path}/{dest}", [file("f")])
+        assert (tmp_path / place).read_bytes() == b"new"
+        assert not [name for name in names(tmp_path) if ".dispatch" in name]
+
+    def test_several_go_to_a_folder(self, tmp_path: Path) -> None:
+        put(f"{tmp_path}/new", [file("f"), file("g")])
+        assert names(tmp_path) == ["new", "new/f", "new/g"]
+
+    def test_a_name_without_a_folder_is_here(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        put("new", [file("f")])
+        assert names(tmp_path) == ["new"]
+
+    def test_groups_have_a_destination_each(self, tmp_path: Path) -> None:
+        entries = [Entry(f"{n}/f", "f", 0o640, 3, NS) for n in (0, 1)]
+        groups = [[f"{tmp_path}/{n}/", ["f"]] for n in (0, 1)]
+        one = Receiver(entries, groups, checksum=False, resume=True)
+        assert one.needs()["need"] == "0 1"
+        for data in (b"one", b"two"):
+            one.take(DATA, data)
+            one.take(END, hashlib.sha256(data).digest())
+        one.commit()
+        one.close(keep=False)
+        assert [(tmp_path / str(n) / "f").read_bytes() for n in (0, 1)] == [b"one", b"two"]
+
+
+class TestNeeded:
+    @pytest.mark.parametrize(
+        ("data", "mtime", "checksum", "needed"),
+        [
+            (b"new", NS, False, False), (b"old", NS, False, False),  # size and time are enough
+            (b"new", NS + 1, False, True), (b"older", NS, False, True), (b"no", NS, False, True),
+            (b"new", 5, True, False), (b"old", NS, True, True), (b"older", NS, True, True),
+        ],
+    )  # fmt: skip
+    def test_by_size_and_time_or_by_contents(
+        self, tmp_path: Path, data: bytes, mtime: int, checksum: bool, needed: bool
+    ) -> None:
+        place = tmp_path / "f"
+        place.write_bytes(data)
+        os.utime(place, ns=(mtime, mtime))
+        entry = file("f", more=hashlib.sha256(b"new").hexdigest())
+        one = receiver(f"{tmp_path}/", [entry], checksum=checksum)
+        assert one.needs()["need"] == ("0" if needed else "")
+        one.close(keep=False)
+        found = place.stat()
+        if not needed:  # what is the same looks the same
+            assert (found.st_mode & 0o7777, found.st_mtime_ns) == (0o640, NS)
+        assert place.read_bytes() == data
+
+    @pytest.mark.parametrize("kind", ["link", "fifo"])
+    def test_what_is_no_file_is_replaced(self, tmp_path: Path, kind: str) -> None:
+        place = tmp_path / "f"
+        if kind == "link":
+            (tmp_path / "other").write_text("kept")
+            place.symlink_to("other")
+        else:
+            os.mkfifo(place)
+        assert put(f"{tmp_path}/", [file("f")])["sent"] == 1
+        assert not place.is_symlink()
+        assert place.read_bytes() == b"new"
+        if kind == "link":
+            assert (tmp_path / "other").read_text() == "kept"
+
+    def test_a_link_to_a_folder_is_replaced_by_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "f").symlink_to("real")
+        put(f"{tmp_path}/", [file("f")])
+        assert names(tmp_path) == ["f", "real"]
+
+    @pytest.mark.parametrize(
+        ("there", "entries", "why"),
+        [
+            ("folder", [file("t")], "t: is a directory"),
+            ("folder", [link("t", "x")], "t: is a directory"),
+            ("file", [folder("t")], "t: is not a folder"),
+        ],
+    )
+    def test_what_has_no_place_is_refused_before_anything_comes(
+        self, tmp_path: Path, there: str, entries: list[Entry], why: str
+    ) -> None:
+        (tmp_path / "t").mkdir() if there == "folder" else (tmp_path / "t").touch()
+        one = receiver(f"{tmp_path}/", entries)
+        with pytest.raises(NotTaken, match=f"^{tmp_path}/{why}$"):
+            one.needs()
+        one.close(keep=False)
+
+    def test_only_what_is_missing_in_a_tree(self, tmp_path: Path) -> None:
+        (tmp_path / "t").mkdir()
+        for name in ("same", "other"):
+            (tmp_path / "t" / name).write_bytes(b"new")
+            os.utime(tmp_path / "t" / name, ns=(NS, NS + (name == "other")))
+        entries = [folder("t"), file("t/new"), file("t/other"), file("t/same")]
+        report = put(f"{tmp_path}/", entries)
+        assert report == {"sent": 2, "equal": 1, "bytes": 6, "found": 0}
+        assert names(tmp_path) == ["t", "t/new", "t/other", "t/same"]
+
+    def test_parts_only_of_large_files(self, tmp_path: Path) -> None:
+        entries = [Entry(f"0/{n}", "f", 0o640, WORTH - 1 + n, NS) for n in (0, 1)]
+        one = receiver(f"{tmp_path}/", entries)
+        one.needs()
+        assert [name[: len(PART)] for name in os.listdir(tmp_path)] == [PART]
+        one.close(keep=True)
+        assert os.listdir(tmp_path) == []  # an empty one is worth nothing
+
+
+class TestArriving:
+    def test_more_files_than_were_asked_for(self, tmp_path: Path) -> None:
+        one = receiver(f"{tmp_path}/", [file("f", b"")])
+        one.needs()
+        one.take(END, hashlib.sha256(b"").digest())
+        assert one.done
+        with pytest.raises(NotTaken, match="more files came than were asked for"):
+            one.take(DATA, b"x")
+        one.close(keep=False)
+
+    def test_why_the_other_end_cannot_go_on(self, tmp_path: Path) -> None:
+        one = receiver(f"{tmp_path}/", [file("f")])
+        one.needs()
+        with pytest.raises(NotTaken, match=r"^/x/f: changed \udcff$"):
+            one.take(BROKEN, b"/x/f: changed \xff")
+        with pytest.raises(NotTaken, match="a frame of kind 99"):
+            one.take(99, b"")
+        one.close(keep=False)
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.parametrize(
+        ("data", "digest"), [(b"ne", b"ne"), (b"new", b"old"), (b"old", b"old")]
+    )
+    def test_what_is_not_what_was_listed(self, tmp_path: Path, data: bytes, digest: bytes) -> None:
+        known = hashlib.sha256(b"new").hexdigest()
+        one = receiver(f"{tmp_path}/", [file("f", more=known)])
+        one.needs()
+        one.take(DATA, data)
+        with pytest.raises(NotTaken, match="0/f: came damaged"):
+            one.take(END, hashlib.sha256(digest).digest())
+        one.close(keep=True)
+        assert os.listdir(tmp_path) == []
+
+    def test_what_may_be_passed_on_of_a_part(self, tmp_path: Path) -> None:
+        data = bytes(WORTH)
+        entries = [file("a", data), file("b", data)]
+        first = receiver(f"{tmp_path}/", entries)
+        first.needs()
+        first.take(DATA, data[:1000])
+        first.close(keep=True)
+        one = receiver(f"{tmp_path}/", entries)
+        assert one.needs()["start"] == "0 1000"
+        assert one.available(0) == -1  # who knows whether it is of this file
+        one.take(START, (1000).to_bytes(8, "big"))
+        assert (one.available(0), one.available(1)) == (1000, -1)
+        path, size = one.source(0)
+        assert (os.path.getsize(path), size) == (1000, WORTH)
+        one.take(DATA, data[1000:])
+        one.take(END, hashlib.sha256(data).digest())
+        assert (one.available(0), one.available(1)) == (WORTH, -1)
+        assert one.source(0)[0] == path
+        assert one.source(1) == ("", WORTH)
+        one.take(START, bytes(8))
+        assert one.available(1) == 0
+        one.close(keep=False)
+        assert os.listdir(tmp_path) == []
+
+    def test_what_was_not_needed_is_where_it_stands(self, tmp_path: Path) -> None:
+        (tmp_path / "t").mkdir()
+        (tmp_path / "t" / "f").write_bytes(b"new")
+        os.utime(tmp_path / "t" / "f", ns=(NS, NS))
+        one = receiver(f"{tmp_path}/", [folder("t"), file("t/f")])
+        one.needs()
+        assert one.available(1) == 3
+        assert one.source(1) == (f"{tmp_path}/t/f", 3)
+        one.close(keep=False)
+
+    def test_what_was_found_of_a_part_is_reported(self, tmp_path: Path) -> None:
+        data = bytes(WORTH)
+        first = receiver(f"{tmp_path}/", [file("a", data)])
+        first.needs()
+        first.take(DATA, data[:1000])
+        first.close(keep=True)
+        one = receiver(f"{tmp_path}/", [file("a", data)])
+        one.needs()
+        assert one.now.path == "0/a"
+        one.take(START, (1000).to_bytes(8, "big"))
+        one.take(DATA, data[1000:])
+        one.take(END, hashlib.sha256(data).digest())
+        one.commit()
+        one.close(keep=False)
+        assert one.report() == {"sent": 1, "equal": 0, "bytes": WORTH - 1000, "found": 1000}
+        assert (tmp_path / "a").stat().st_mode & 0o7777 == 0o640
+        assert (tmp_path / "a").stat().st_mtime_ns == NS
+
+
+class TestNames:
+    def test_modes_and_times_of_a_new_tree(self, tmp_path: Path) -> None:
+        entries = [folder("t", 0o500), folder("t/in", 0o755), file("t/in/f", mode=0o4511)]
+        put(f"{tmp_path}/", entries)
+        tree = tmp_path / "t"
+        found = [(p.stat().st_mode & 0o7777, p.stat().st_mtime_ns) for p in (
+            tree, tree / "in", tree / "in" / "f")]  # fmt: skip
+        assert found == [(0o500, NS), (0o755, NS), (0o4511, NS)]
+
+    def test_links_that_lead_elsewhere_are_led_anew(self, tmp_path: Path) -> None:
+        (tmp_path / "same").symlink_to("x")
+        (tmp_path / "other").symlink_to("y")
+        before = (tmp_path / "same").lstat().st_ino
+        put(f"{tmp_path}/", [link("same", "x"), link("other", "x"), link("new", "x")])
+        assert {name: os.readlink(tmp_path / name) for name in os.listdir(tmp_path)} == {
+            "same": "x", "other": "x", "new": "x",
+        }  # fmt: skip
+        assert (tmp_path / "same").lstat().st_ino == before
+
+    def test_a_folder_that_is_there_keeps_its_mode(self, tmp_path: Path) -> None:
+        (tmp_path / "t").mkdir(0o711)
+        put(f"{tmp_path}/", [folder("t", 0o700), file("t/f")])
+        assert (tmp_path / "t").stat().st_mode & 0o777 == 0o711
+        assert (tmp_path / "t" / "f").exists()
+
+    def test_a_new_folder_in_one_that_is_there(self, tmp_path: Path) -> None:
+        (tmp_path / "t").mkdir()
+        put(f"{tmp_path}/", [folder("t"), folder("t/in", 0o500), file("t/in/f"), link("t/l", "in")])
+        assert names(tmp_path) == ["t", "t/in", "t/in/f", "t/l"]
+        assert (tmp_path / "t" / "in").stat().st_mode & 0o777 == 0o500
+
+    def test_a_large_file_of_a_tree_goes_with_it(self, tmp_path: Path) -> None:
+        data = os.urandom(WORTH)
+        put(f"{tmp_path}/", [folder("t"), folder("t/in"), file("t/in/f", data)], data)
+        assert (tmp_path / "t" / "in" / "f").read_bytes() == data
+        assert names(tmp_path) == ["t", "t/in", "t/in/f"]
