@@ -165,3 +165,85 @@ def test_the_launchers_list_knows_every_host() -> None:
 @pytest.mark.parametrize("text", ["", "gpu01", "gpu01:x", ":3", "a:1,b", "a:-1"])
 def test_a_list_of_another_form_says_nothing(text: str) -> None:
     assert listed(text) == {}
+
+
+def test_the_launchers_list_wins_over_what_neighbours_suggest() -> None:
+    present = [RankInfo(2, "seen", "k", local_rank=0, local_size=2)]
+    assert whereabouts([3], present, "a:2,b:2") == {3: "b"}
+    assert whereabouts([3, 9], present, "") == {3: "seen"}
+    assert whereabouts([1], present, "") == {}
+
+
+@pytest.mark.parametrize("unknown", [{"local_rank": None}, {"local_size": None}])
+def test_who_does_not_know_its_place_suggests_nothing(unknown: dict[str, Any]) -> None:
+    info = replace(RankInfo(2, "seen", "k", local_rank=0, local_size=2), **unknown)
+    assert whereabouts([3], [info], "") == {}
+
+
+def test_names_with_colons_are_names() -> None:
+    assert listed("fe80::1:2,b:1,") == {0: "fe80::1", 1: "fe80::1", 2: "b"}
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("\u0663", None), ("-1", None), ("", None)])
+def test_what_is_a_number(text: str, number: int | None) -> None:
+    assert first_number({"LOCAL_RANK": text}, ("LOCAL_RANK",)) == number
+
+
+@pytest.mark.parametrize(
+    ("value", "shares"), [(None, False), ("", False), ("0", False), ("1", True), ("yes", True)]
+)
+def test_whether_ranks_may_share_a_gpu(value: str | None, shares: bool) -> None:
+    env = {} if value is None else {"NCCL_MULTI_RANK_GPU_ENABLE": value}
+    assert gather(RankInfo(0, "n", "k"), env, None, None).shares_gpu is shares
+
+
+def test_what_a_rank_has() -> None:
+    info = gather(RankInfo(0, "n", "k"), {}, Gpu(3, "GPU-x", 12040), 22907)
+    assert (info.gpu, info.gpu_index, info.driver, info.nccl) == ("GPU-x", 3, 12040, 22907)
+    nothing = gather(RankInfo(0, "n", "k"), {}, None, None)
+    assert (nothing.gpu, nothing.gpu_index, nothing.driver, nothing.nccl) == (None,) * 4
+
+
+def test_settings_are_compared_by_their_digests() -> None:
+    def settings(**env: str) -> dict[str, str]:
+        return dict(gather(RankInfo(0, "n", "k"), env, None, None).settings)
+
+    assert settings(NCCL_ALGO="ring") == settings(NCCL_ALGO="ring", NCCL_IB_HCA="mlx5_1")
+    assert settings(NCCL_ALGO="ring") != settings(NCCL_ALGO="tree")
+    (digest,) = settings(NCCL_ALGO="caf\udce9").values()
+    assert len(digest) == 8
+
+
+@pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_PROTO"])
+def test_every_setting_that_must_agree(name: str) -> None:
+    ranks = world({"settings": {name: "a"}}, {"settings": {name: "b"}}, {"settings": {name: "a"}})
+    ((text, hint),) = compare(ranks).refusals
+    assert text == f"comm: {name}: differs: a (rank 0 on gpu0; rank 2 on gpu1), b (rank 1 on gpu0)"
+    assert hint == f"unset {name}"
+
+
+def test_refusals_come_in_their_order() -> None:
+    ranks = world({"settings": {"NCCL_NET": "a", "NCCL_ALGO": "b"}}, {"gpu": None, "nccl": 1})
+    subjects = [text.split(":")[1].split()[0] for text, _ in compare(ranks).refusals]
+    assert subjects == ["gpu", "nccl", "NCCL_ALGO", "NCCL_NET"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "word"), [(None, "none"), (12080, "12.8"), (11040, "11.4"), (13000, "13.0")]
+)
+def test_drivers_are_spelled_as_people_do(driver: int | None, word: str) -> None:
+    (text,) = compare(world({"driver": 9000}, {"driver": driver})).warnings
+    assert f"{word} (rank 1 on gpu0)" in text
+
+
+def test_a_gpu_shared_by_three_ranks_names_them_all() -> None:
+    ((text, _),) = compare(world(*[{"gpu": "GPU-1"}] * 3)).refusals
+    assert "rank 0 on gpu0 and rank 1 on gpu0 and rank 2 on gpu1" in text
+
+
+def test_nobody_with_a_gpu_is_no_refusal() -> None:
+    cpu = {"gpu": None, "gpu_index": None, "driver": None}
+    comparison = compare(world(cpu, {**cpu, "nccl": 22907}))
+    assert [text for text, _ in comparison.refusals] == [
+        "comm: nccl: versions differ: 2.30.7 (rank 0 on gpu0), 2.29.7 (rank 1 on gpu0)"
+    ]

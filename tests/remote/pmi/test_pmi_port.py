@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.remote.pmi import pmi_port
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 from dispatcher.remote.pmi.pmi_port import (
     LINE_LIMIT,
@@ -124,6 +126,83 @@ def test_an_id_is_let_in_once(house: House) -> None:
     assert house.turn() == []
     house.knock(b"cmd=initack pmiid=1\n")
     assert "nobody is awaited as PMI_ID 1 (any more)" in house.turn()[0]
+
+
+def test_a_first_line_may_come_in_pieces_up_to_its_limit(house: House) -> None:
+    line = b"cmd=initack pmiid=0\n"
+    client = house.knock(line[:5])
+    assert house.turn(0.05) == []
+    client.sendall(line[5:])
+    assert house.turn(0.05) == []
+    assert client.recv(999) == WELCOME % 0
+    slow = house.knock(b"x" * (LINE_LIMIT - 1))
+    assert house.turn(0.05) == []
+    slow.sendall(b"x")
+    assert len(house.turn(0.05)) == 1
+
+
+def test_who_leaves_without_a_word_is_forgotten(house: House) -> None:
+    house.knock(b"").shutdown(socket.SHUT_WR)
+    (notice,) = house.turn(0.05)
+    assert "did not say which rank" in notice
+    assert house.port.unauthenticated == {}
+    listening = house.port.listener.fileno()
+    assert set(house.connections.others) == {listening}
+    house.port.close()
+    house.port.close()
+    assert house.connections.others == {}
+
+
+def test_nobody_is_let_in_for_a_rank_that_has_ended(house: House) -> None:
+    house.connections.leave(1)
+    house.knock(b"cmd=initack pmiid=1\n")
+    assert "nobody is awaited as PMI_ID 1" in house.turn(0.05)[0]
+
+
+def test_who_says_more_than_its_name_is_heard_at_once(house: House) -> None:
+    client = house.knock(b"cmd=initack pmiid=1\ncmd=get_appnum\n")
+    house.turn(0.05)
+    assert client.recv(999) == WELCOME % 1 + b"cmd=appnum rc=0 appnum=0\n"
+    rank_fd = house.connections.ends[1]
+    assert house.connections.fds[rank_fd] == 1
+    assert not os.get_blocking(rank_fd)
+
+
+def test_the_last_of_the_notices_says_so(house: House) -> None:
+    for number in range(MOST_NOTICES + 2):
+        house.knock(b"%d\n" % number)
+    notices = house.turn(0.05)
+    assert len(notices) == MOST_NOTICES
+    assert [text.endswith("no more is said of others") for text in notices] == [
+        *[False] * (MOST_NOTICES - 1), True,
+    ]  # fmt: skip
+
+
+def test_a_socket_of_nobody_known_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pmi_port, "owner", lambda peer, place: -1)
+    client = house.knock(b"cmd=initack pmiid=0\n")
+    (notice,) = house.turn(0.05)
+    assert notice.endswith("it is of nobody known")
+    with suppress(ConnectionResetError):
+        assert client.recv(9) == b""
+
+
+def test_an_address_is_in_the_tables_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "tcp"
+    row = "   0: 0100007F:%04X 0200007F:%04X 01 00000000:00000000 00:00000000 00000000 %5d 0 1\n"
+    table.write_text("  sl  local_address rem_address\n" + row % (7, 8, 1) + row % (9, 8, 1234))
+    really = open
+
+    def opened(path: str, *words: Any, **more: Any) -> Any:
+        return really(table if path == "/proc/net/tcp" else path, *words, **more)
+
+    monkeypatch.setattr("builtins.open", opened)
+    assert owner(("127.0.0.1", 9), ("127.0.0.2", 8)) == 1234
+    assert owner(("127.0.0.2", 8), ("127.0.0.1", 9)) == -1
+    table.write_text((row % (9, 8, 5)).replace("    5 0", "    x 0"))
+    assert owner(("127.0.0.1", 9), ("127.0.0.2", 8)) == -1
+    table.unlink()
+    assert owner(("127.0.0.1", 9), ("127.0.0.2", 8)) == -1
 
 
 @given(st.lists(st.binary(max_size=400), max_size=5))

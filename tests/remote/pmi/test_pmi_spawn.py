@@ -111,3 +111,55 @@ def test_a_request_is_bounded() -> None:
     with pytest.raises(ValueError, match="more than"):
         list(map(found.feed, lines))
     assert found.size <= REQUEST_LIMIT + 61000
+
+
+def test_what_is_just_allowed() -> None:
+    args = [b"arg%d=x" % number for number in range(1, ITEM_LIMIT + 1)]
+    found = request(*ONE, *args, b"argcnt=%d" % ITEM_LIMIT, b"endcmd")
+    assert len(found.segments[0][1]) == ITEM_LIMIT + 1
+    lines: list[bytes] = []
+    for number in range(1, SEGMENT_LIMIT + 1):
+        lines += [b"nprocs=%d" % (1 << 31), b"totspawns=%d" % SEGMENT_LIMIT]
+        lines += [b"spawnssofar=%d" % number, b"endcmd", b"mcmd=spawn"]
+    found = request(*lines[:-1])
+    assert found.segments == [[1 << 31, [b""], []]] * SEGMENT_LIMIT
+    line = b"arg1=".ljust(REQUEST_LIMIT - 1, b"x")
+    assert not Request().feed(line)  # with the end of its line it is just as long
+    with pytest.raises(ValueError, match=f"more than {REQUEST_LIMIT} bytes"):
+        Request().feed(line + b"x")
+
+
+def test_keys_of_the_first_segment_are_everybodys() -> None:
+    put = [b"preput_num=1", b"preput_key_0=k", b"preput_val_0=v"]
+    first = [b"nprocs=1", b"execname=p", b"totspawns=2", b"spawnssofar=1", *put, b"endcmd"]
+    second = [*SECOND, b"preput_num=1", b"preput_key_0=k2", b"preput_val_0=v2", b"endcmd"]
+    assert request(*first, b"mcmd=spawn", *second).preput == [b"k", b"v"]
+
+
+def test_items_keep_their_numbers_order() -> None:
+    info = [b"info_val_1=b", b"info_key_1=B", b"info_key_0=A", b"info_val_0=a", b"info_num=2"]
+    found = request(*ONE, b"arg2=two", b"arg1=one", b"argcnt=2", *info, b"endcmd")
+    assert found.segments == [[1, [b"p", b"one", b"two"], [[b"A", b"a"], [b"B", b"b"]]]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([b"arg1=a\0b"], "a NUL byte"),
+        ([b"nprocs=1", b"nprocs=2"], "says b'nprocs' twice"),
+        ([b"nprocs=%d" % ((1 << 31) + 1), b"totspawns=1", b"spawnssofar=1", b"endcmd"], "nprocs="),
+        ([*ONE, b"argcnt=1", b"endcmd"], "without b'arg1'"),
+        ([b"continues nothing"], "not a spawn request: b'continues nothing'"),
+        ([*SECOND[:3], b"arg1=x", b"argcnt=1", b"spawnssofar=1", b"endcmd", b"mcmd=spawn", b"more"],
+         "not a spawn request: b'more'"),
+        ([*SECOND[:3], b"spawnssofar=1", b"endcmd", b"endcmd"], "not a spawn request: b'endcmd'"),
+        ([b"nprocs=1", b"spawnssofar=1", b"endcmd"], "do not count up"),
+        ([b"totspawns=1", b"spawnssofar=0", b"endcmd"], "do not count up"),
+    ],
+)  # fmt: skip
+def test_why_it_is_none(lines: list[bytes], why: str) -> None:
+    found = Request()
+    for line in lines[:-1]:
+        assert not found.feed(line)
+    with pytest.raises(ValueError, match=why):
+        found.feed(lines[-1])

@@ -160,8 +160,8 @@ def test_the_last_bytes_stay_where_they_are(
 
 def test_the_next_line() -> None:
     window = Window(10)
-    window.add(b"lost\nab\ncd\n\nefg")
-    assert [window.line_after(place) for place in (5, 7, 8, 11, 12)] == [8, 8, 11, 12, 15]
+    window.add(b"lost...\nab\ncd\n\nefg")  # of which nothing before "ab" is held
+    assert [window.line_after(place) for place in (8, 10, 11, 14, 15)] == [11, 11, 14, 15, 18]
 
 
 def alike(held: bytes, data: bytes, least: int, before: int = 0) -> int:
