@@ -1,165 +1,426 @@
-"""Where ranks are: what a real agent finds out of real processes, by each of three ways."""
+"""Where ranks are, with whoever is asked played; real agents and ranks: ``test_real_stacks``."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rig import wait_for
 
-from dispatcher.bootstrap import payload
-from dispatcher.runner.run import orders
-from remote.driver import Agent
-
-PARTS = ("probe.sampler", "probe.usage", "probe.stack_dump")
-
-SLEEPER = """
-import os, sys, time
-def load_batch():
-    print("up", flush=True)
-    time.sleep(1000)
-load_batch()
-"""
+from dispatcher.remote.probe import stack_dump, usage
+from dispatcher.remote.protocol.frames import Decoder
+from dispatcher.remote.protocol.packing import unpack
 
 
-def stacks(agent: Agent, seconds: float = 0.0, within: float = 6.0) -> dict[str, Any]:
-    order = {"number": 7, "seconds": within}
-    agent.order("sample", seconds=seconds, parts=payload.parts(PARTS), stacks=order)
-    found = agent.report("stacks")
-    assert found["number"] == 7
-    return found
+class TestWhoIsAsked:
+    """Which process stands for a rank; of made-up trees."""
+
+    TABLE: ClassVar[usage.Table] = {
+        # state, parent, session, ticks, threads, pages, born
+        10: ("S", 1, 10, 0, 1, 1, 5),
+        12: ("S", 11, 10, 0, 1, 1, 7),
+        11: ("S", 10, 10, 0, 1, 1, 6),
+        13: ("Z", 10, 10, 0, 1, 1, 8),
+        20: ("S", 1, 20, 0, 1, 1, 5),
+        21: ("S", 20, 20, 0, 1, 1, 9),
+        30: ("Z", 1, 30, 0, 1, 1, 5),
+        40: ("S", 1, 40, 0, 1, 1, 5),
+    }
+
+    @pytest.mark.parametrize(
+        ("pythons", "trees"),
+        [
+            (set(), {0: (10, [10, 11, 12]), 1: (20, [20, 21])}),
+            ({10, 11, 12, 21}, {0: (10, [10, 11, 12]), 1: (21, [21, 20])}),
+            ({11, 12, 40}, {0: (11, [11, 10, 12]), 1: (20, [20, 21])}),
+            ({13, 12}, {0: (12, [12, 10, 11]), 1: (20, [20, 21])}),
+        ],
+    )
+    def test_the_oldest_python_of_a_tree(
+        self, monkeypatch: pytest.MonkeyPatch, pythons: set[int], trees: stack_dump.Trees
+    ) -> None:
+        monkeypatch.setattr(usage, "process_table", lambda: self.TABLE)
+        monkeypatch.setattr(
+            stack_dump, "is_python", lambda pid, folder: folder == "/f" and pid in pythons
+        )
+        assert stack_dump.trees_of({0: 10, 1: 20, 2: 30, 3: 99}, "/f") == trees
+
+    def test_a_python_is_known_by_its_program_or_by_its_file(self, tmp_path: Path) -> None:
+        with subprocess.Popen(["sleep", "300"]) as child:
+            pid = child.pid
+            wait_for(lambda: os.readlink(f"/proc/{pid}/exe").endswith("sleep"))
+            assert not stack_dump.is_python(pid, None)
+            assert not stack_dump.is_python(pid, str(tmp_path))
+            (tmp_path / f"stack-{pid}").touch()
+            assert stack_dump.is_python(pid, str(tmp_path))
+            child.kill()
+        assert not stack_dump.is_python(pid, None)
+        assert stack_dump.is_python(os.getpid(), None)
+
+    def test_each_way_has_its_time_and_its_bytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        trees = {n: (50 + n, [50 + n, 90]) for n in range(3)}
+        asked: dict[str, Any] = {}
+
+        def way(name: str, answer: Any) -> None:
+            def note(*what: Any) -> Any:
+                asked[name] = what
+                return answer
+
+            monkeypatch.setattr(stack_dump, name, note)
+
+        monkeypatch.setattr(stack_dump, "monotonic", lambda: 100.0)
+        monkeypatch.setattr(stack_dump, "TEXT", 1000)
+        way("trees_of", trees)
+        way("ask_flights", None)
+        way("by_spy", {0: b"spy"})
+        way("by_signal", {1: b"own"})
+        way("by_kernel", b"k" * 5000)
+        way("where", "S wait")
+        way("ask_ras", b"ras")
+        way("flights", [[0, "/dump", 1, b"x"]])
+        (frame,) = Decoder().feed(stack_dump.gather({"seconds": 6.0, "number": 7}, {0: 5}, "/f"))
+        assert unpack(frame.body) == {
+            "type": "stacks", "number": 7, "ras": b"ras", "flights": [[0, "/dump", 1, b"x"]],
+            "ranks": [
+                [0, 50, "S", "py-spy", b"spy"], [1, 51, "S", "faulthandler", b"own"],
+                [2, 52, "S", "proc", b"k" * 1000],
+            ],
+        }  # fmt: skip
+        rest = {n: trees[n] for n in (1, 2)}
+        assert asked["trees_of"] == ({0: 5}, "/f")
+        assert asked["ask_flights"] == asked["flights"] == (trees,)
+        assert asked["by_spy"] == (trees, 103.5, 1000)
+        assert asked["by_signal"] == (rest, "/f", 105.0, 1000)
+        assert asked["by_kernel"] == (52, [52, 90])
+        assert asked["ask_ras"] == (trees, 102.0)
+        monkeypatch.setattr(stack_dump, "TEXTS", 600)
+        stack_dump.gather({"seconds": 1.0, "number": 7}, {0: 5}, "/f")
+        assert (asked["by_spy"][2], asked["ask_ras"][1]) == (200, 101.0)
+        way("trees_of", {})
+        (frame,) = Decoder().feed(stack_dump.gather({"seconds": 1.0, "number": 8}, {}, None))
+        assert unpack(frame.body)["ranks"] == []
 
 
-@pytest.fixture
-def agent_with() -> Iterator[Callable[..., Agent]]:
-    """``agent_with(NAME=VALUE)`` starts an agent; one Python is enough here."""
-    agents: list[Agent] = []
+class TestBySpy:
+    def test_which_one_is_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for folder, mode in (("a", 0o644), ("b", 0o755), ("own", 0o755)):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "py-spy").touch()
+            (tmp_path / folder / "py-spy").chmod(mode)
+        (tmp_path / "own/python").symlink_to(sys.executable)
+        program = [str(tmp_path / "own/python"), "-c", "print(flush=True); input()"]
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            pid = child.pid
+            monkeypatch.chdir(tmp_path / "b")
+            monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/b")
+            assert stack_dump.spy_of(pid) == f"{tmp_path}/b/py-spy"
+            monkeypatch.setenv("PATH", f":.:{tmp_path}/a")  # nothing of where we happen to be
+            assert stack_dump.spy_of(pid) == f"{tmp_path}/own/py-spy"
+            (tmp_path / "own/py-spy").unlink()
+            assert stack_dump.spy_of(pid) is None
+            child.kill()
+        assert stack_dump.spy_of(pid) is None
+        with subprocess.Popen(["/bin/sleep", "300"]) as other:
+            monkeypatch.setenv("PATH", f"{tmp_path}/b")
+            wait_for(lambda: os.readlink(f"/proc/{other.pid}/exe").endswith("sleep"))
+            assert stack_dump.spy_of(other.pid) is None  # no Python
+            other.kill()
 
-    def start(**env: str) -> Agent:
-        agents.append(Agent(sys.executable, env=env))
-        return agents[-1]
-
-    yield start
-    for agent in agents:
-        if not agent.ended:
-            agent.finish()
-        agent.close()
-
-
-@pytest.fixture
-def hooked(agent_with: Callable[..., Agent], tmp_path: Path) -> Callable[..., Agent]:
-    """Starts an agent whose one rank is a Python that sleeps and knows where its stacks go."""
-
-    def start(program: str = SLEEPER, *, shell: bool = False, path: str = "") -> Agent:
-        # no py-spy of this machine's
-        agent = agent_with(PATH=f"{path}/usr/bin:/bin")
-        folder = agent.prepare()["facts"]["error_folder"]
-        hook = tmp_path / "hook"
-        hook.mkdir()
-        (hook / "sitecustomize.py").write_bytes(orders.hook())
-        python = tmp_path / "bin/python"
-        python.parent.mkdir()
-        python.symlink_to(sys.executable)
-        words = [str(python), "-c", program]
-        if shell:
-            words = ["sh", "-c", '"$@"; true', "sh", *words]
-        known = {"PYTHONPATH": str(hook), "DISPATCH_STACKS": folder}
-        agent.start(words, common=[[k.encode(), v.encode()] for k, v in known.items()])
-        agent.until(lambda: agent.output.get((0, 1), bytearray()) == bytearray(b"up\n"))
-        return agent
-
-    return start
-
-
-@pytest.mark.parametrize("shell", [False, True])
-def test_by_its_own_faulthandler(hooked: Callable[..., Agent], shell: bool) -> None:
-    agent = hooked(shell=shell)
-    for _ in range(2):
-        ((rank, _, state, how, text),) = stacks(agent)["ranks"]
-        assert (rank, state, how) == (0, "S", "faulthandler")
-        assert text.count(b"most recent call first") == 1
-        assert b"in load_batch" in text
-        agent.reports.clear()
-    assert agent.finish()["killed"] == shell  # what the shell had started
-
-
-def test_the_signal_goes_to_nobody_who_does_not_wait_for_it(hooked: Callable[..., Agent]) -> None:
-    """It would end him."""
-    agent = hooked("import faulthandler; faulthandler.unregister(62)" + SLEEPER)
-    ((_, _, _, how, text),) = stacks(agent)["ranks"]
-    assert how == "proc"
-    assert text.startswith(b"S ")
-    assert agent.found("exited") is None
-    assert agent.finish()["killed"] == 0
+    def test_what_it_says_counts_if_it_is_whole(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By the pid that it is asked for: three that say something, in two cases to no avail."""
+        texts = {
+            50: "echo Thread 1; echo $*", 51: "echo Thread 1; exit 1", 52: "echo nothing",
+            53: "printf 'Thread %099d' 1", 54: "echo Thread 1; exec sleep 300", 55: None,
+        }  # fmt: skip
+        for pid, text in texts.items():
+            (tmp_path / f"{pid}").write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / f"{pid}").chmod(0o755)
+        monkeypatch.setattr(
+            stack_dump, "spy_of", lambda pid: str(tmp_path / f"{pid}") if texts[pid] else None
+        )
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        before, there = len(os.listdir("/proc/self/fd")), children.read_text().split()
+        trees = {pid - 50: (pid, [pid]) for pid in texts if pid != 54}
+        found = stack_dump.by_spy(trees, time.monotonic() + 30.0, 80)
+        asked = b"dump --nonblocking --full-filenames --pid 50"
+        assert found == {0: b"Thread 1\n" + asked + b"\n", 3: b"Thread " + b"0" * 73}
+        assert children.read_text().split() == there
+        # one that is late has said nothing, and is killed
+        assert stack_dump.by_spy({4: (54, [54])}, time.monotonic() + 0.3, 80) == {}
+        assert len(os.listdir("/proc/self/fd")) == before
+        (late,) = {*children.read_text().split()} - {*there}
+        assert os.waitstatus_to_exitcode(os.waitpid(int(late), 0)[1]) == -signal.SIGKILL
 
 
-def test_a_stopped_rank_is_seen_by_the_kernel(hooked: Callable[..., Agent]) -> None:
-    agent = hooked()
-    pid = agent.found("spawned")["pids"][0][1]  # type: ignore[index]
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-    ((_, told, state, how, _),) = stacks(agent)["ranks"]
-    assert (told, state, how) == (pid, "T", "proc")
-    os.kill(pid, signal.SIGCONT)
-    assert agent.finish()["killed"] == 0
+class TestBySignal:
+    @pytest.fixture
+    def ranks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, list[bytes]]:
+        """pid -> what it writes next, a piece in each pause; all listen but 53, and 54 is stopped.
+
+        A pid without a list has no file.
+        """
+        writes: dict[int, list[bytes]] = {}
+        self.now = 100.0
+        self.asked: list[tuple[int, int]] = []
+
+        def sleep(seconds: float) -> None:
+            self.now += seconds
+            for pid, _ in self.asked:
+                if writes.get(pid):
+                    with (tmp_path / f"stack-{pid}").open("ab") as file:
+                        file.write(writes[pid].pop(0))
+
+        put = monkeypatch.setattr
+        put(stack_dump, "sleep", sleep)
+        put(stack_dump, "monotonic", lambda: self.now)
+        put(stack_dump, "where", lambda pid: "T" if pid == 54 else "S")
+        put(stack_dump, "listens", lambda pid, path: pid != 53)
+        put(os, "kill", lambda *what: self.asked.append(what))
+        return writes
+
+    def heard(
+        self, folder: Path, writes: dict[int, list[bytes]], most: int = 99, **before: bytes
+    ) -> dict[int, bytes]:
+        for pid in writes:
+            (folder / f"stack-{pid}").write_bytes(before.get(f"p{pid}", b""))
+        fds = len(os.listdir("/proc/self/fd"))
+        trees = {pid - 50: (pid, [pid]) for pid in range(50, 56)}
+        found = stack_dump.by_signal(trees, str(folder), 102.0, most)
+        assert len(os.listdir("/proc/self/fd")) == fds
+        return found
+
+    def test_who_is_asked(self, tmp_path: Path, ranks: dict[int, list[bytes]]) -> None:
+        ranks.update({pid: [b"x"] for pid in (50, 51, 53, 54)})
+        assert self.heard(tmp_path, ranks) == {0: b"x", 1: b"x"}
+        assert self.asked == [(50, 62), (51, 62)]
+        assert stack_dump.by_signal({0: (50, [50])}, None, 102.0, 99) == {}
+
+    def test_all_of_it_and_nothing_that_was_there(
+        self, tmp_path: Path, ranks: dict[int, list[bytes]]
+    ) -> None:
+        ranks.update({50: [b"one ", b"two ", b"three"], 51: [b"", b"", b"late"], 52: []})
+        found = self.heard(tmp_path, ranks, p50=b"before", p52=b"before")
+        assert found == {0: b"one two three", 1: b"late"}
+        assert self.now == pytest.approx(102.0, abs=0.15)  # the third says nothing
+
+    def test_nobody_is_waited_for_when_all_have_spoken(
+        self, tmp_path: Path, ranks: dict[int, list[bytes]]
+    ) -> None:
+        ranks.update({50: [b"one"], 51: [b"two"]})
+        assert len(self.heard(tmp_path, ranks)) == 2
+        assert self.now < 101.0
+
+    def test_of_much_the_end_counts(self, tmp_path: Path, ranks: dict[int, list[bytes]]) -> None:
+        """The main thread comes last."""
+        ranks.update({50: [b"0123456789"], 51: [b"0123"]})
+        assert self.heard(tmp_path, ranks, most=4, p50=b"before", p51=b"b") == {
+            0: b"6789", 1: b"0123",
+        }  # fmt: skip
+
+    def test_a_link_is_not_followed(self, tmp_path: Path, ranks: dict[int, list[bytes]]) -> None:
+        (tmp_path / "other").write_text("x")
+        (tmp_path / "stack-50").symlink_to(tmp_path / "other")
+        assert self.heard(tmp_path, ranks) == {}
+        assert self.asked == []
+
+    def test_who_listens(self, tmp_path: Path) -> None:
+        path = tmp_path / "stack"
+        path.touch()
+        me = os.getpid()
+        before = signal.signal(62, lambda *_: None)
+        try:
+            assert not stack_dump.listens(me, str(path))
+            with path.open("ab"):
+                assert stack_dump.listens(me, str(path))
+                (tmp_path / "link").symlink_to(path)
+                assert stack_dump.listens(me, str(tmp_path / "link"))
+                signal.signal(62, signal.SIG_DFL)
+                signal.signal(61, before if callable(before) else signal.SIG_DFL)
+                assert not stack_dump.listens(me, str(path))
+        finally:
+            signal.signal(62, before)
+        assert not stack_dump.listens(1 << 23, str(path))
 
 
-@pytest.mark.parametrize("mood", ["well", "refused", "late"])
-def test_by_py_spy_if_it_works(hooked: Callable[..., Agent], tmp_path: Path, mood: str) -> None:
-    text = 'Thread 1 (idle): "MainThread"\\n    f (a.py:1)\\n'
-    script = {"well": "", "refused": "exit 1", "late": "exec sleep 1000"}[mood]
-    spy = tmp_path / "py-spy"
-    spy.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\nprintf '{text}'\n{script}\n")
-    spy.chmod(0o755)
-    agent = hooked(path=f"{tmp_path}:")
-    ((_, pid, _, how, found),) = stacks(agent, 0.2, 4.0 if mood == "late" else 6.0)["ranks"]
-    if mood != "late":  # then little time is left for the next
-        assert how == ("py-spy" if mood == "well" else "faulthandler")
-    assert (b"f (a.py:1)" in found) == (mood == "well")
-    assert (tmp_path / "asked").read_text() == f"dump --nonblocking --full-filenames --pid {pid}\n"
-    agent.report("sample")  # it goes on with that
-    assert agent.finish()["killed"] == 0
+class TestByKernel:
+    def test_threads_of_all_processes_with_their_stacks(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tasks = {50: ["7", "50"], 51: ["51"], 52: None}
+        stack = "[<0>] futex_wait+0x1/0x2\n[<0>] do_futex+0x3/0x4\nno frame\n" + "[<0>] x\n" * 40
+
+        def listed(path: str) -> list[str]:
+            names = tasks[int(path.split("/")[2])]
+            if names is None:
+                raise FileNotFoundError
+            return names
+
+        def read(folder: str, thread: int, name: str) -> str:
+            return f"name{thread}" if name == "comm" else stack if thread == 7 else "-"
+
+        monkeypatch.setattr(os, "listdir", listed)
+        monkeypatch.setattr(stack_dump, "where", lambda thread, folder: f"S {folder[6:8]}.{thread}")
+        monkeypatch.setattr(stack_dump, "read", read)
+        lines = stack_dump.by_kernel(51, [50, 51, 52]).decode().splitlines()
+        assert lines[:5] == [
+            "S 51.51 name51", "S 50.7 name7", "    futex_wait+0x1/0x2", "    do_futex+0x3/0x4",
+            "    x",
+        ]  # fmt: skip
+        assert len(lines) == 1 + 1 + 31 + 1  # of 32 lines one was no frame
+        assert lines[-1] == "S 50.50 name50"
+        monkeypatch.setattr(stack_dump, "THREADS", 2)
+        assert len(stack_dump.by_kernel(51, [51, 50]).splitlines()) == 1 + 1 + 31
+
+    def test_what_may_not_be_read(self, tmp_path: Path) -> None:
+        (tmp_path / "7").mkdir()
+        (tmp_path / "7" / "comm").write_bytes(b" name\n")
+        (tmp_path / "7" / "odd").write_bytes(b"\xff\n")
+        (tmp_path / "7" / "long").write_bytes(b"x" * 5000)
+        names = ("comm", "odd", "none", "long")
+        found = [stack_dump.read(str(tmp_path), 7, name) for name in names]
+        assert found == ["name", "-", "-", "x" * 4096]
 
 
-def test_what_nccl_and_torch_know(agent_with: Callable[..., Agent], tmp_path: Path) -> None:
-    import socket
+class TestNccl:
+    """What is asked at a port of this host, and what files are taken for dumps."""
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"localhost:{server.getsockname()[1]}"
-        dump = tmp_path / "trace_0"
-        agent = agent_with()
-        agent.prepare()
-        known = {"NCCL_RAS_ADDR": address, "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "trace_")}
-        agent.start(["sleep", "1000"], common=[[k.encode(), v.encode()] for k, v in known.items()])
-        dump.write_bytes(b"\x80\x04")
-        order = {"number": 7, "seconds": 6.0}
-        agent.order("sample", seconds=0.0, parts=payload.parts(PARTS), stacks=order)
-        server.settimeout(20)
-        link, _ = server.accept()
-        with link:
-            asked = b""
-            while not asked.endswith(b"verbose status\n"):
-                asked += link.recv(100)
-            link.sendall(b"rank 3 is behind\n")
-        found = agent.report("stacks")
-    assert asked.startswith(b"client protocol 2\n")
-    assert found["ras"] == b"rank 3 is behind\n"
-    assert found["flights"] == [[0, str(dump), 2, b"\x80\x04"]]
-    assert found["ranks"][0][3:] == ["proc", found["ranks"][0][4]]
-    assert b" sleep" in found["ranks"][0][4]
-    assert agent.finish()["killed"] == 0
+    @pytest.fixture
+    def known(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, str]]:
+        known: dict[int, dict[str, str]] = {}
+        monkeypatch.setattr(usage, "environ", lambda pid: known.get(pid, {}))
+        return known
 
+    TREES: ClassVar[stack_dump.Trees] = {0: (50, [50]), 1: (51, [51])}
 
-def test_by_the_kernel_on_any_python(boot: Callable[..., Agent]) -> None:
-    agent = boot()
-    agent.prepare()
-    agent.start(["sleep", "1000"], ["sh", "-c", "sleep 1000; true"])
-    texts = {rank: text for rank, _, _, how, text in stacks(agent)["ranks"] if how == "proc"}
-    assert b" sleep" in texts[0]
-    assert texts[1].partition(b"\n")[0].endswith(b" sh")
-    agent.finish()
+    @pytest.mark.parametrize(
+        ("address", "asked"),
+        [("localhost:PORT", True), ("127.0.0.1:PORT", True), ("[localhost]:PORT", True),
+         ("10.0.0.7:PORT", False), ("PORT", False), ("localhost:x", False), ("", False)],
+    )  # fmt: skip
+    def test_only_this_host_is_asked(
+        self, known: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch, address: str,
+        asked: bool,
+    ) -> None:  # fmt: skip
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = str(server.getsockname()[1])
+            monkeypatch.setattr(stack_dump, "RAS_ADDRESS", "elsewhere:1")
+            known[50] = {"NCCL_RAS_ADDR": address.replace("PORT", port)}
+            known[51] = {"NCCL_RAS_ADDR": "localhost:1"}
+
+            def answer() -> bytes:
+                link, _ = server.accept()
+                with link:
+                    heard = b""
+                    while not heard.endswith(b"verbose status\n"):
+                        heard += link.recv(99)
+                    link.sendall(b"all is well\n")
+                return heard
+
+            with ThreadPoolExecutor(1) as beside:
+                heard = beside.submit(answer) if asked else None
+                said = stack_dump.ask_ras(self.TREES, time.monotonic() + 20.0)
+        assert said == (b"all is well\n" if asked else b"")
+        if heard is not None:
+            assert heard.result() == b"client protocol 2\ntimeout 1\nverbose status\n"
+
+    def test_without_a_choice_it_is_nccl_s_own_place(
+        self, known: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            monkeypatch.setattr(stack_dump, "RAS_ADDRESS", f"localhost:{server.getsockname()[1]}")
+            monkeypatch.setattr(stack_dump, "RAS", 6)
+            with ThreadPoolExecutor(1) as beside:
+                said = beside.submit(stack_dump.ask_ras, {}, time.monotonic() + 20.0)
+                link, _ = server.accept()
+                with link:
+                    link.sendall(b"0123456789")
+                    assert said.result() == b"012345"
+
+    def test_one_that_says_nothing_is_left_in_time(
+        self, known: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            monkeypatch.setattr(stack_dump, "RAS_ADDRESS", f"localhost:{server.getsockname()[1]}")
+            assert stack_dump.ask_ras({}, time.monotonic() + 0.2) == b""
+            port = server.getsockname()[1]
+        monkeypatch.setattr(stack_dump, "RAS_ADDRESS", f"localhost:{port}")
+        assert stack_dump.ask_ras({}, time.monotonic() + 20.0) == b""  # nobody
+
+    def test_torch_is_asked_where_it_listens(
+        self, known: dict[int, dict[str, str]], tmp_path: Path
+    ) -> None:
+        os.mkfifo(tmp_path / "p1.pipe")
+        known[50] = known[51] = {stack_dump.FLIGHT_PIPE: str(tmp_path / "p")}
+        reader = os.open(tmp_path / "p1.pipe", os.O_RDONLY | os.O_NONBLOCK)
+        stack_dump.ask_flights(self.TREES)
+        assert os.read(reader, 99) == b"1\n"
+        os.close(reader)
+        stack_dump.ask_flights(self.TREES)  # nobody reads now
+        known.clear()
+        stack_dump.ask_flights(self.TREES)
+        assert os.listdir(tmp_path) == ["p1.pipe"]
+
+    @pytest.fixture
+    def born(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+        """pid -> seconds since the boot; the host was booted a thousand seconds ago."""
+        born = {50: 100.0, 51: 900.0}
+        tick = os.sysconf("SC_CLK_TCK")
+        put = monkeypatch.setattr
+        put(stack_dump, "clock_gettime", lambda clock: 1000.0)
+        put(stack_dump, "time", lambda: 5000.0)
+        put(
+            usage, "stat_of",
+            lambda pid: ("S", 1, 1, 0, 1, 1, int(born[pid] * tick)) if pid in born else None,
+        )  # fmt: skip
+        return born
+
+    @pytest.mark.parametrize(
+        ("written", "ranks"),
+        [(4899.5, [0, 1]), (4898.5, [0]), (4099.5, [0]), (4098.5, [])],
+    )
+    def test_a_dump_that_is_older_than_its_rank_is_another_s(
+        self, known: dict[int, dict[str, str]], born: dict[int, float], tmp_path: Path,
+        written: float, ranks: list[int],
+    ) -> None:  # fmt: skip
+        known[50] = {stack_dump.FLIGHT_VARIABLES[1]: str(tmp_path / "t")}
+        known[51] = {
+            stack_dump.FLIGHT_VARIABLES[0]: str(tmp_path / "t"),
+            stack_dump.FLIGHT_VARIABLES[1]: "/nowhere",
+        }
+        for rank in (0, 1):
+            (tmp_path / f"t{rank}").write_bytes(b"dump")
+            os.utime(tmp_path / f"t{rank}", (written, written))
+        found = stack_dump.flights(self.TREES)
+        assert found == [[rank, str(tmp_path / f"t{rank}"), 4, b"dump"] for rank in ranks]
+
+    def test_dumps_are_bounded_and_files_of_ours(
+        self, known: dict[int, dict[str, str]], born: dict[int, float], tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(stack_dump, "FLIGHT", str(tmp_path / "t"))
+        monkeypatch.setattr(stack_dump, "FLIGHTS", 10)
+        trees = {rank: (50, [50]) for rank in range(6)}
+        for rank, size in ((0, 6), (1, 5), (2, 4), (3, 1)):
+            (tmp_path / f"t{rank}").write_bytes(b"x" * size)
+        (tmp_path / "t4").symlink_to(tmp_path / "t0")
+        found = stack_dump.flights(trees)
+        # the second is told of, and what it would have taken is left to the others
+        assert [(rank, size, len(data)) for rank, _, size, data in found] == [
+            (0, 6, 6), (1, 5, 0), (2, 4, 4), (3, 1, 0),
+        ]  # fmt: skip
+        born.clear()  # nobody knows how old it is
+        assert len(stack_dump.flights(trees)) == 4
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        assert stack_dump.flights(trees) == []

@@ -1,0 +1,313 @@
+"""Calls of a survey between hosts, in this process: who listens, who calls, and for how long.
+
+The half of ``probes`` that opens connections.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from dispatcher.remote.probe import probes
+from remote.driver import noting
+
+#: what a call opens goes with the process that a survey makes for it
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture
+def sockets() -> Iterator[None]:
+    """What was left open goes now, not in another test, which would be warned."""
+    yield
+    gc.collect()
+
+
+def soon(seconds: float = 30.0) -> float:
+    """A deadline that nobody should meet."""
+    return time.monotonic() + seconds
+
+
+@pytest.fixture
+def port() -> int:
+    return probes.free_port()
+
+
+def test_a_free_port_can_be_had(port: int) -> None:
+    assert probes.free_port() > 1023
+    with socket.socket() as sock:
+        sock.bind(("", port))
+
+
+class Beside:
+    """A function in a thread of its own; ``result`` waits for its answer."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self._found: list[Any] = []
+        self._thread = threading.Thread(
+            target=lambda: self._found.append(function(*arguments)), daemon=True
+        )
+        self._thread.start()
+
+    def result(self) -> Any:
+        self._thread.join(30)
+        assert self._found
+        return self._found[0]
+
+
+@pytest.mark.usefixtures("sockets")
+class TestMeeting:
+    @pytest.fixture(autouse=True)
+    def name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DISPATCH_INDEX", "2")
+
+    def test_callers_are_counted_once(self, port: int) -> None:
+        """By what they say: one that calls twice, or says nothing, is nobody more."""
+        waits = Beside(probes.await_calls, port, 2, soon())
+        for word in (b"1", b"1", b"", b"2"):
+            with closing(probes.connect("127.0.0.1", port, soon())) as caller:
+                caller.send(word)
+                if word:
+                    caller.recv(1)
+        assert waits.result() == []
+
+    def test_it_is_over_when_time_is_up_or_nobody_is_to_come(self, port: int) -> None:
+        assert probes.await_calls(port, 0, soon()) == []
+        assert probes.await_calls(port, 1, soon(0.2)) == []
+
+    def test_who_cannot_listen_says_why(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+
+        def refuse(address: str, port: int) -> None:
+            asked.append(address)
+            raise OSError(errno.EADDRINUSE, "Address already in use" if address else "")
+
+        monkeypatch.setattr(probes, "listener", refuse)
+        assert probes.await_calls(port, 1, soon()) == [["", "cannot listen"]]
+        assert asked == ["::", ""]
+
+    def test_a_caller_says_who_it_is(self, port: int) -> None:
+        with closing(probes.listener("127.0.0.1", port)) as door:
+            calls = Beside(probes.announce, "127.0.0.1", port, soon())
+            line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+            assert line.recv(9) == b"2"
+            line.close()
+            assert calls.result() == ""
+        assert probes.announce("127.0.0.1", port, soon(0.1)) == "Connection refused"
+        assert probes.announce("no address", port, soon()) != ""
+
+    def test_addresses_are_tried_in_turn(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first has two thirds of the time, each further one a second at most."""
+        asked: list[tuple[str, float]] = []
+        answers: dict[str, str] = {}
+        now = [100.0]
+
+        def announce(address: str, number: int, until: float) -> str:
+            assert number == port
+            asked.append((address, round(until - 100.0, 3)))
+            now[0] += 5.0
+            return answers.get(address, "no answer")
+
+        monkeypatch.setattr(probes, "announce", announce)
+        monkeypatch.setattr(probes, "monotonic", lambda: now[0])
+        assert probes.meet(["a", "b", "c"], port, 30.0) == [
+            ["a", "no answer"], ["b", "no answer"], ["c", "no answer"],
+        ]  # fmt: skip
+        assert asked == [("a", 20.0), ("b", 6.0), ("c", 11.0)]
+        answers["b"] = ""
+        now[0] = 100.0
+        assert probes.meet(["a", "b", "c"], port, 30.0)[1:] == [["b", ""]]
+        now[0] = 100.0
+        assert probes.meet(["a", "c"], port, 5.0) == [["a", "no answer"]]  # time is up
+
+    def test_the_first_host_waits_for_the_others(
+        self, port: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waited: list[Any] = []
+        monkeypatch.setenv("DISPATCH_INDEX", "0")
+        monkeypatch.setenv("DISPATCH_COUNT", "5")
+        monkeypatch.setattr(probes, "monotonic", lambda: 100.0)
+        monkeypatch.setattr(probes, "await_calls", noting(waited, [["", "x"]]))
+        assert probes.meet(["a"], port, 30.0) == [["", "x"]]
+        assert waited == [(port, 4, 130.0)]
+
+
+class Line:
+    """A connection that the test plays: what it receives, and when its time is up."""
+
+    def __init__(self, *pieces: bytes | Exception) -> None:
+        self.pieces = list(pieces)
+        self.limits: list[float] = []
+        self.sent: list[int] = []
+
+    def settimeout(self, seconds: float) -> None:
+        self.limits.append(seconds)
+
+    def gettimeout(self) -> float:
+        return self.limits[-1]
+
+    def setsockopt(self, *_: int) -> None:
+        pass
+
+    def recv(self, size: int) -> bytes:
+        piece = self.pieces.pop(0)
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    def send(self, data: bytes) -> int:
+        self.sent.append(len(data))
+        return len(self.recv(0))
+
+
+@pytest.mark.usefixtures("sockets")
+class TestPair:
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+        """Each look takes what is in the list, which the test may set."""
+        times = [100.0]
+
+        def look() -> float:
+            return times.pop(0) if len(times) > 1 else times[0]
+
+        monkeypatch.setattr(probes, "monotonic", look)
+        yield times
+        monkeypatch.undo()
+
+    def test_nobody_waits_longer_than_so(self, clock: list[float]) -> None:
+        line = Line()
+        probes.left(line, 103.5)  # type: ignore[arg-type]
+        assert line.limits == [3.5]
+        for until in (100.0, 99.0):
+            with pytest.raises(OSError, match="no answer in time"):
+                probes.left(line, until)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("last", "raised"),
+        [
+            (b"", None),
+            (TimeoutError(errno.ETIMEDOUT, "late"), None),
+            (OSError("late"), None),  # before Python 3.10
+            (OSError(errno.ECONNRESET, "reset"), errno.ECONNRESET),
+        ],
+    )
+    def test_the_rate_of_what_arrived(
+        self, clock: list[float], last: bytes | Exception, raised: int | None
+    ) -> None:
+        # began; left over, deadline, twice; left over and deadline before the last; the end
+        clock[:] = [100.0, 100.5, 100.5, 101.0, 101.0, 101.5, 101.5, 102.0]
+        line = Line(b"x" * 600, b"y" * 400, last)
+        if raised is None:
+            assert probes.receive(line, 5.0, 103.0) == 500.0  # type: ignore[arg-type]
+            # its own time, or that of all, whatever comes first
+            assert line.limits == [2.5, 2.5, 2.0, 2.0, 1.5, 1.5]
+        else:
+            with pytest.raises(OSError, match="reset"):
+                probes.receive(line, 5.0, 103.0)  # type: ignore[arg-type]
+
+    def test_nothing_is_received_beyond_its_time(self, clock: list[float]) -> None:
+        clock[:] = [100.0, 101.9, 101.9, 102.0, 102.0]
+        line = Line(b"x" * 600)
+        assert probes.receive(line, 2.0, 200.0) == 300.0  # type: ignore[arg-type]
+        assert line.limits[-1] == pytest.approx(0.1)
+        clock[:] = [100.0, 100.0, 100.0]
+        assert probes.receive(Line(), 0.0, 200.0) == 0.0  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError()])
+    def test_a_sender_stops_when_the_other_end_hangs_up(
+        self, clock: list[float], error: Exception
+    ) -> None:
+        line = Line(b"x", b"x", error)
+        probes.send(line, 103.0)  # type: ignore[arg-type]
+        assert line.sent == [probes.CHUNK] * 3
+        with pytest.raises(OSError, match="no answer in time"):
+            probes.send(Line(b"x"), 100.0)  # type: ignore[arg-type]
+        with pytest.raises(OSError, match="no way"):
+            probes.send(Line(OSError(errno.EHOSTUNREACH, "no way")), 103.0)  # type: ignore[arg-type]
+
+    def test_both_ends_over_a_real_line(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        table = {"0": ["call", "127.0.0.1", port], "1": ["listen", "127.0.0.1", port]}
+        found: list[Any] = [None, None, ""]
+        listens = Beside(probes.listen, "127.0.0.1", port, 0.1, soon(), found)
+        monkeypatch.setenv("DISPATCH_INDEX", "0")
+        latency, rate, why = probes.pair(table, 0.1, 20.0)
+        listens.result()
+        assert 0 < latency < 10
+        assert min(rate, found[1]) > 1000
+        assert (found[0], found[2], why) == (None, "", "")
+        monkeypatch.setenv("DISPATCH_INDEX", "9")
+        assert probes.pair(table, 0.1, 20.0) == []
+
+    def test_round_trips_end_with_the_other_end(self, port: int) -> None:
+        """The one who listens hangs up after three: the middle one of the times counts."""
+        found: list[Any] = [None, None, ""]
+        with closing(probes.listener("127.0.0.1", port)) as door:
+            calls = Beside(attempt, probes.call, "127.0.0.1", port, 0.1, soon(5.0), found)
+            line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+            assert line.recv(1) == probes.PING
+            for pause in (0.0, 0.3, 0.0):
+                line.recv(1)
+                time.sleep(pause)
+                line.send(b"x")
+            line.recv(1)
+            line.close()
+            line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+            assert line.recv(1) == probes.SEND
+            line.close()
+            line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+            assert line.recv(1) == probes.RECEIVE
+            line.sendall(b"x" * 1000)
+            line.close()
+            assert calls.result() is None
+        assert 0 < found[0] < 0.3
+        assert found[1] > 0
+
+    def test_without_one_round_trip_there_is_no_latency(self, port: int) -> None:
+        found: list[Any] = [None, None, ""]
+        with closing(probes.listener("127.0.0.1", port)) as door:
+            calls = Beside(attempt, probes.call, "127.0.0.1", port, 0.1, soon(5.0), found)
+            line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+            line.recv(2)
+            line.close()
+            for _ in range(2):
+                socket.socket(fileno=door._accept()[0]).close()  # type: ignore[attr-defined]
+            calls.result()
+        assert found[0] is None
+
+    @pytest.mark.parametrize(
+        ("address", "others"), [("127.0.0.1", ()), ("::", ("127.0.0.1", "::1"))]
+    )
+    def test_where_one_listens(self, port: int, address: str, others: tuple[str, ...]) -> None:
+        if ":" in address and not os.path.exists("/proc/net/if_inet6"):
+            pytest.skip("no IPv6 on this machine")
+        for _ in range(2):  # at once again, though connections of the first time linger
+            with closing(probes.listener(address, port)):
+                for other in others or (address,):
+                    with closing(probes.connect(other, port, soon())) as line:
+                        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                        assert 20 < (line.gettimeout() or 0) <= 30
+
+    def test_who_listens_later_is_waited_for(self, port: int) -> None:
+        calls = Beside(probes.connect, "127.0.0.1", port, soon())
+        time.sleep(0.1)
+        with closing(probes.listener("127.0.0.1", port)):
+            calls.result().close()
+        with pytest.raises(ConnectionRefusedError):
+            probes.connect("127.0.0.1", port, soon(0.1))
+
+
+def attempt(function: Any, *arguments: Any) -> Exception | None:
+    """What the function raises."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        return error
+    return None
