@@ -89,7 +89,7 @@ def _hint(kind: Kind, host: str, line: str) -> str | None:
         return unknown_key(host, None, "~/.ssh/known_hosts")
     if kind is Kind.HOST_KEY_CHANGED:
         return f"ssh-keygen -R {host}  # if you know why the key changed"
-    if kind is Kind.AUTH and (denied := _DENIED.search(line)):
+    if denied := _DENIED.search(line):
         offered = methods(denied["methods"].split(","))
         if "publickey" in offered:
             return refused_key(f"{denied['user']}@{host}", None, offered)

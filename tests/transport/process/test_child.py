@@ -254,11 +254,18 @@ def test_what_is_not_read_is_held_back(halves: Halves, which: str) -> None:
         assert halves.pump.resumed == [fd]  # once
 
 
-def test_only_what_has_not_ended_is_dropped(halves: Halves) -> None:
-    halves.errors(b"")
+@pytest.mark.parametrize(
+    ("ended", "dropped"), [("", [1001, 1002]), ("errors", [1001]), ("output", [1002])]
+)
+def test_only_what_has_not_ended_is_dropped(halves: Halves, ended: str, dropped: list[int]) -> None:
+    """Something that the child has started may hold the others open for long."""
     halves.output(b"not read")
+    if ended:
+        getattr(halves, ended)(b"")
     halves.link.close()
-    assert halves.pump.dropped == [1001]
+    assert halves.pump.dropped == dropped
+    if ended == "output":
+        assert halves.link.read(99) == b"not read"
     assert (halves.link.read(9), halves.link.errors_ended()) == (b"", True)
 
 
