@@ -63,7 +63,7 @@ class Client:
         self._link = link
         self._hosts = hosts
         self._lock = threading.Lock()  # of the table
-        self._channels: dict[int, Channel | None] = {}  # None: being opened
+        self._channels: dict[int, Channel | None] = {}  # None: being opened, or there is none
         self._over = False
         # for the thread that hands back: frames, channels that rang, None at the end
         self._out: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
@@ -127,10 +127,8 @@ class Client:
         channel = Channel(number, found, self._out.put) if isinstance(found, Link) else None
         with self._lock:
             wanted = number in self._channels and not self._over
-            if channel is not None and wanted:
+            if wanted:
                 self._channels[number] = channel
-            else:
-                self._channels.pop(number, None)
         if isinstance(found, Failure):
             failure: dict[str, Any] = {"kind": found.kind.value, "why": found.why}
             failure |= {"hint": found.hint, "retryable": found.retryable}
