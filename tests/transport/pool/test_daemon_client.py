@@ -409,6 +409,52 @@ class TestClient:
         link.shutdown(socket.SHUT_RDWR)
         wait_for(lambda: far.closed, 10, "the command's link is closed")
 
+    def test_an_end_is_told_though_something_holds_the_output_open(
+        self, house: House, link: socket.socket
+    ) -> None:
+        """Nothing rings then; and other commands go on meanwhile."""
+        held, other = Far(), Far()
+        house.near += [held, other]
+        self.say(link, message(mux.OPEN, 3, **ORDER), message(mux.OPEN, 4, **ORDER))
+        self.heard(link, 2)
+        held.ends(7, complete=False)
+        held.ring()
+        other.output += b"x"
+        other.ring()
+        (said,) = (one for one in self.heard(link, 2) if one[1] == mux.ENDED)
+        assert (said[0], fields(said[2])["code"]) == (3, 7)
+        assert held.closed == 0
+        held.output += b"late"
+        held.output_over = held.errors_over = True
+        held.ring()
+        late = self.heard(link, 3)
+        assert late == [
+            (3, mux.OUTPUT, b"late"),
+            (3, mux.OUTPUT_END, b""),
+            (3, mux.ERRORS_END, b""),
+        ]
+        wait_for(lambda: held.closed, 10, "its connection is free again")
+        other.ends()
+        other.ring()
+        assert {one[0] for one in self.heard(link, 3)} == {4}
+
+    def test_a_client_that_does_not_read_is_done_with_when_it_leaves(self, house: House) -> None:
+        ours, theirs = socket.socketpair()
+        far = Far()
+        house.near.append(far)
+        serving = threading.Thread(target=Client(theirs, house).serve, daemon=True)
+        serving.start()
+        with ours:
+            self.say(ours, message(mux.OPEN, 3, **ORDER))
+            self.heard(ours, 1)
+            far.output += bytes(mux.OUTPUT_WINDOW)
+            far.ring()
+            wait_for(lambda: len(far.output) < mux.OUTPUT_WINDOW, 10, "it is being written")
+            ours.shutdown(socket.SHUT_WR)
+            serving.join(10)
+            assert not serving.is_alive()
+        assert far.closed == 1
+
     def test_one_that_speaks_something_else_is_hung_up_on(self, link: socket.socket) -> None:
         self.say(link, b"GET / HTTP/1.1\r\n\r\n" * 10)
         assert link.recv(100) == b""
