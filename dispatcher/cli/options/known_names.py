@@ -49,12 +49,12 @@ def groups(typed: str = "@") -> list[str]:
 
 
 def jobs() -> list[tuple[str, str]]:
-    """(last part of the id, state and program) of each job on record, the newest first."""
+    """(run id, state and program) of each job on record, the newest first."""
     from dispatcher.jobs import registry
     from dispatcher.output.text.sanitize import sanitize_text
 
     return [
-        (job.run_id.split("-")[-1], f"{job.phase}: {sanitize_text(' '.join(job.program))}")
+        (job.run_id, f"{job.phase}: {sanitize_text(' '.join(job.program))}")
         for job in reversed(registry.jobs())
     ]
 

@@ -58,7 +58,7 @@ def is_hostfile(value: str) -> bool:
 def respelled(command: click.Command, words: Sequence[str]) -> list[str]:
     """``words`` with today's names of our options; a note tells each that had an older one."""
     found = list(words)
-    for at, valued in _own(command, words, bare_of(command)):
+    for at, valued in own_options(command, words, bare_of(command)):
         name, equals, value = words[at].partition("=")
         if not name.startswith("--"):
             continue
@@ -85,7 +85,7 @@ def filled(command: click.Command, words: Sequence[str]) -> list[str]:
         if len(short) == 2
     }
     found = list(words)
-    for at, valued in _own(command, words, bare):
+    for at, valued in own_options(command, words, bare):
         word = words[at]
         name = word.replace("_", "-")
         if name in bare:
@@ -104,7 +104,7 @@ def bare_of(command: click.Command) -> dict[str, str]:
     }
 
 
-def _own(
+def own_options(
     command: click.Command, words: Sequence[str], bare: Mapping[str, str]
 ) -> Iterator[tuple[int, bool]]:
     """Where our own options stand in ``words``, and whether the next word is the value of each.

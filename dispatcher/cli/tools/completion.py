@@ -1,109 +1,156 @@
 """Completion in bash, zsh and fish: ``dispatch completion SHELL`` prints what a shell loads.
 
-The shell then calls ``dispatch`` with ``_DISPATCH_COMPLETE`` and the words typed so far, and
-``answer`` says what may follow. click knows commands, options and their values from the same
-definitions that run; host names come from ssh's files, read as plain text.
+The shell then calls ``dispatch`` with ``_DISPATCH_COMPLETE`` and the line up to the cursor, and
+``answer`` says what may follow (``completion_words``). Quotes are taken off here, as each shell
+would; names of files are left to the shell, which also puts quotes on.
+
+Scripts that were printed by an older dispatch give COMP_WORDS and COMP_CWORD, as click's do; they
+are answered as well.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+import shlex
+import sys
 from typing import Literal
 
-import click
-from click.shell_completion import CompletionItem, get_completion_class, shell_complete
-
-from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load
 from dispatcher.cli.options.declaration import Options, argument
+from dispatcher.cli.tools.completion_words import Item, following
 
-VARIABLE = "_DISPATCH_COMPLETE"
-_MOST_BYTES = 4 << 20
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-_HOST_OPTIONS = ("-H", "-w")
+#: the line of bash up to the cursor, and the part of its last word that bash will replace: of
+#: ``--map-by=no`` what follows the equals sign
+_BASH = r"""_dispatch_completion() {
+    local kind value files=
+    COMPREPLY=()
+    while IFS=, read -r kind value; do
+        if [ "$kind" = plain ]; then COMPREPLY+=("$value"); else files=$kind; fi
+    done < <(_DISPATCH_COMPLETE=bash_complete _DISPATCH_LINE="${COMP_LINE:0:COMP_POINT}" \
+        _DISPATCH_WORD="$2" "$1" 2>/dev/null)
+    case $files in
+        dir) compopt -o filenames; while IFS= read -r value; do COMPREPLY+=("$value")
+            done < <(compgen -d -- "$2") ;;
+        file) compopt -o filenames; while IFS= read -r value; do COMPREPLY+=("$value")
+            done < <(compgen -f -- "$2") ;;
+    esac
+}
+complete -o nosort -F _dispatch_completion dispatch
+"""
 
+_ZSH = r"""#compdef dispatch
+_dispatch_completion() {
+    local -a plain told response
+    local kind value text
+    response=("${(@f)$(_DISPATCH_COMPLETE=zsh_complete \
+        _DISPATCH_LINE="${(j: :)words[1,CURRENT-1]} ${QIPREFIX}${PREFIX}" $words[1] 2>/dev/null)}")
+    for kind value text in $response; do
+        case $kind in
+            plain) if [[ $text == _ ]]; then plain+=("$value"); else told+=("$value:$text"); fi ;;
+            dir) _files -/ ;;
+            file) _files ;;
+        esac
+    done
+    (( $#told )) && _describe -V words told -U
+    (( $#plain )) && compadd -U -V words -a plain
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    _dispatch_completion "$@"
+else
+    compdef _dispatch_completion dispatch
+fi
+"""
 
-def _files(typed: str) -> CompletionItem:
-    """Files as well; first of all items, since bash's script forgets what came before."""
-    return CompletionItem(typed, type="file")
+_FISH = r"""function _dispatch_completion
+    set -l line (commandline -cp | string collect)
+    for one in (_DISPATCH_COMPLETE=fish_complete _DISPATCH_LINE="$line" dispatch 2>/dev/null)
+        set -l parts (string split -m 1 "," -- $one)
+        switch $parts[1]
+            case dir
+                __fish_complete_directories $parts[2]
+            case file
+                __fish_complete_path $parts[2]
+            case plain
+                echo $parts[2]
+        end
+    end
+end
+complete --no-files --command dispatch --arguments "(_dispatch_completion)"
+"""
 
-
-class _Commands(click.Group):
-    """All commands under one name; what is no command is the program of ``run``."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _load(cmd_name) if cmd_name in COMMANDS else None
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        return [_files(incomplete), *super().shell_complete(ctx, incomplete)]
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+#: longest text that is shown beside a word
+_LONGEST = 78
+#: stands for what is yet to be typed
+_CURSOR = "\0"
 
 
 def answer(instruction: str) -> int:
-    """Answer the shell, which speaks by environment variables; 0 if it was understood."""
-    words = os.environ.get("COMP_WORDS", "").split()
-    first = words[1] if len(words) > 1 else ""
-    # bash and zsh give the number of the current word, fish the word itself
-    at_first = len(words) <= 2 and os.environ.get("COMP_CWORD") in ("1", first)
-    whole = first in COMMANDS or (at_first and not first.startswith("-"))
-    chosen = _Commands("dispatch") if whole else _load("run")
-    return shell_complete(chosen, {}, "dispatch", VARIABLE, instruction)
+    """Answer the shell, which speaks by environment variables; 0 if it was understood.
+
+    instruction: ``bash_complete`` and the like; ``bash_source`` prints the script.
+    """
+    shell, _, what = instruction.partition("_")
+    if shell not in SCRIPTS or what not in ("complete", "source"):
+        return 1
+    if what == "source":
+        sys.stdout.write(SCRIPTS[shell])
+        return 0
+    words, typed, replaced = _line(shell)
+    items = [
+        one._replace(value=one.value[replaced:]) if one.kind == "plain" else one
+        for one in following(words, typed)
+    ]
+    sys.stdout.writelines(f"{_shown(shell, one)}\n" for one in items)
+    return 0
 
 
-def _load(name: str) -> click.Command:
-    command = load(name)
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and set(parameter.opts) & set(_HOST_OPTIONS):
-            parameter._custom_shell_complete = _hosts
-    return command
+def _line(shell: str) -> tuple[list[str], str, int]:
+    """The words before the one at the cursor, less ``dispatch``; that one, as far as it is typed;
+    and how many characters of it the shell will leave as they are.
+    """
+    line = os.environ.get("_DISPATCH_LINE")
+    if line is None:
+        return (*_older(shell), 0)
+    _, *words = split(line + _CURSOR)
+    if not words:
+        return [], "", 0
+    *words, typed = words
+    typed = typed.removesuffix(_CURSOR)
+    part = "".join(split(os.environ.get("_DISPATCH_WORD", typed)))
+    return words, typed, len(typed) - len(part) if typed.endswith(part) else 0
 
 
-def _hosts(_: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Hosts whose names go on from what was typed, after the last comma; and files for -H."""
-    before, comma, last = typed.rpartition(",")
-    found = [CompletionItem(before + comma + name) for name in known() if name.startswith(last)]
-    return [_files(typed), *found] if "-H" in parameter.opts else found
+def _older(shell: str) -> tuple[list[str], str]:
+    words = split(os.environ.get("COMP_WORDS", ""))
+    cursor = os.environ.get("COMP_CWORD", "")
+    if shell == "fish":  # which gives the word itself
+        typed = "".join(split(cursor)[:1])
+        return (words[1:-1] if typed and words[-1:] == [typed] else words[1:]), typed
+    at = int(cursor) if cursor.isdigit() else len(words)
+    return words[1:at], "".join(words[at : at + 1])
 
 
-def known() -> list[str]:
-    """Host names that ssh's files give in plain text, without patterns and hashed ones."""
-    folder = os.path.expanduser("~/.ssh")
-    files = (
-        (_of_known_hosts, "/etc/ssh/ssh_known_hosts"),
-        (_of_known_hosts, os.path.join(folder, "known_hosts")),
-        (_of_config, "/etc/ssh/ssh_config"),
-        (_of_config, os.environ.get("DISPATCH_SSH_CONFIG") or os.path.join(folder, "config")),
-    )
-    names: dict[str, None] = {}
-    for reader, path in files:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                lines = file.read(_MOST_BYTES).splitlines()
-        except OSError:
-            continue
-        names |= dict.fromkeys(name for name in reader(lines) if _PLAIN.match(name))
-    return sorted(names)
+def split(text: str) -> list[str]:
+    """The words of ``text`` as a shell sees them; a quote may still be open."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words: list[str] = []
+    try:
+        words.extend(lexer)
+    except ValueError:  # an open quote: what is in it so far
+        words.append(lexer.token)
+    return words
 
 
-def _of_known_hosts(lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
-        words = line.split()
-        if words and words[0].startswith("@"):
-            words = words[1:]
-        if words and not words[0].startswith(("#", "|")):
-            for name in words[0].split(","):
-                yield name.partition("]")[0].lstrip("[")
-
-
-def _of_config(lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
-        words = re.split(r"[\s=]+", line.strip())
-        if words[0].lower() == "host":
-            yield from words[1:]
+def _shown(shell: str, item: Item) -> str:
+    text = " ".join(item.told.split())
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    if shell == "bash":
+        return f"{item.kind},{item.value}"
+    if shell == "fish":
+        return f"{item.kind},{item.value}" + (f"\t{text}" if text else "")
+    value = item.value.replace(":", r"\:") if text else item.value
+    return f"{item.kind}\n{value}\n{text or '_'}"
 
 
 class CompletionOptions(Options):
@@ -127,7 +174,5 @@ class CompletionOptions(Options):
 
 def completion(options: CompletionOptions) -> int:
     """Print the script; the exit code."""
-    kind = get_completion_class(options.shell)
-    assert kind is not None
-    click.echo(kind(_Commands("dispatch"), {}, "dispatch", VARIABLE).source())
+    sys.stdout.write(SCRIPTS[options.shell])
     return 0

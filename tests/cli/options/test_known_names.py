@@ -72,7 +72,7 @@ def test_jobs_the_newest_first(monkeypatch: pytest.MonkeyPatch, home: Path) -> N
             detached=True, reach={},
         )  # fmt: skip
     (first, told), (second, _) = known_names.jobs()
-    assert (first, second) == ("aaaaaa", "k3f9x2")
+    assert (first, second) == ("20260131-142502-aaaaaa", "20260131-142501-k3f9x2")
     assert "train.py --x" in told
     assert "\x1b" not in told
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dispatcher import cli
+from dispatcher.cli.tools import completion
 
 KNOWN_HOSTS = """\
 # a comment
@@ -81,22 +78,57 @@ def test_what_a_shell_loads(shell: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"_DISPATCH_COMPLETE={shell}_complete" in capsys.readouterr().out
 
 
-def test_a_real_bash(tmp_path: Path) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("no bash on this machine")
-    program = tmp_path / "dispatch"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dispatcher "$@"\n')
-    program.chmod(0o755)
-    text = f"""
-source <({program} completion bash) || exit 3
-compopt() {{ :; }}  # works only where the line editor calls
-COMP_WORDS=({program} swe); COMP_CWORD=1
-_dispatch_completion {program} swe {program}
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-    done = subprocess.run(
-        [bash, "--norc", "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert done.stdout.split()[:1] == ["sweep"], done.stderr
+@pytest.mark.parametrize(
+    ("line", "word", "wanted"),
+    [
+        ("dispatch --map-by=no", "no", ["plain,node"]),  # bash leaves what stands before
+        ("dispatch --map-by=no", "--map-by=no", ["plain,--map-by=node"]),
+        ("dispatch exec -w 'logi", "'logi", ["plain,login"]),
+        ("dispatch exec -w gpu01,st", "elsewhere", ["plain,gpu01,store"]),
+        ("dispatch", "", ["file,"]),
+        ("", "", ["file,"]),
+    ],
+)
+def test_bash_gives_the_line_and_what_it_will_replace(
+    asked: object, monkeypatch: pytest.MonkeyPatch, line: str, word: str, wanted: list[str]
+) -> None:
+    assert callable(asked)
+    monkeypatch.setenv("_DISPATCH_LINE", line)
+    monkeypatch.setenv("_DISPATCH_WORD", word)
+    assert asked("", "")[: len(wanted)] == wanted
+
+
+def test_zsh_gets_three_lines_a_word(asked: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert callable(asked)
+    monkeypatch.setenv("_DISPATCH_LINE", "dispatch man exe")
+    assert asked("", "", "zsh") == ["plain", "exec", "Run a command once on every host."]
+    monkeypatch.setenv("_DISPATCH_LINE", "dispatch --per-n")
+    text = asked("", "", "zsh")[2]
+    assert text.startswith("Start one process per host, for a program")
+    assert len(text) == 78
+    monkeypatch.setenv("_DISPATCH_LINE", "dispatch --map-by no")
+    assert asked("", "", "zsh") == ["plain", "node", "_"]
+
+
+@pytest.mark.parametrize("instruction", ["tcsh_complete", "bash_sing", "bash", ""])
+def test_an_instruction_that_is_none(
+    instruction: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_DISPATCH_COMPLETE", instruction)
+    assert cli.main([]) == 1
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a b", ["a", "b"]),
+        ("a 'b c", ["a", "b c"]),
+        ('a "b\\"c', ["a", 'b"c']),
+        ("a b\\ c", ["a", "b c"]),
+        ("a #b", ["a", "#b"]),
+        ("", []),
+    ],
+)
+def test_words_as_a_shell_sees_them(text: str, words: list[str]) -> None:
+    assert completion.split(text) == words
