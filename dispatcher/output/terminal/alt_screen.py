@@ -207,8 +207,7 @@ class TableView:
         self.alt_screen = alt_screen
         self._hosts = hosts
         self._shot = snapshot
-        self._watch: WatchTable | None = None
-        self._look: ViewState | None = None
+        self._table: tuple[WatchTable, ViewState] | None = None  # from the first turn on
         self._next = 0.0
 
     def turn(self, now: float, notes: Sequence[str]) -> bool:
@@ -218,27 +217,29 @@ class TableView:
         """
         from dispatcher.output.terminal import watch_table
 
-        if self._watch is None or self._look is None:
-            self._watch, self._look = watch_table.WatchTable(self._hosts), watch_table.ViewState()
+        table, view = self._table or (
+            watch_table.WatchTable(self._hosts),
+            watch_table.ViewState(),
+        )
         if not self.alt_screen.is_ours:
             return True
         if not self.alt_screen.taken:
             self.alt_screen.enter()
             self._next = now
         for key in watch_table.keys(self.alt_screen.typed()):
-            self._look = self._look.pressed(key, self._watch.page)
+            view = view.pressed(key, table.page)
             self._next = now
-        if self._look.over:
+        if view.over:
             return False
         if now >= self._next:
             self._next = now + EVERY
             columns, rows = self.alt_screen.size
             wide = max(1, columns - 1)  # a full line may leave the cursor in either of two places
-            snapshot = self._shot()
-            lines, self._look = self._watch.lines(snapshot, self._look, notes, wide, rows)
+            lines, view = table.lines(self._shot(), view, notes, wide, rows)
             from dispatcher.output.terminal.footer import drawn
 
             self.alt_screen.draw([line for line, _ in drawn(lines, wide)])
+        self._table = table, view
         return True
 
 

@@ -85,9 +85,11 @@ def test_pictures_come_by_the_clock_and_by_keys() -> None:
     assert any(b"2-" in line and b"of 30" in line for line in screen.drawn[2])
     view.turn(100.0 + EVERY + 0.02, [])
     assert len(screen.drawn) == 3
+    view.turn(100.6 + EVERY, [])
+    assert screen.drawn[3] == screen.drawn[2]  # as it was scrolled
     screen.keys = [b"q"]
-    assert not view.turn(101.0, [])
-    assert len(screen.drawn) == 3
+    assert not view.turn(101.2, [])
+    assert len(screen.drawn) == 4
 
 
 def test_in_the_background_the_table_waits() -> None:
