@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from rig import wait_for
 
 from dispatcher.core.events.run_events import Counts, Entry, NodeHeard, OutputEnded, Sink
-from dispatcher.output.buffered import OVERHEAD, BufferedSink
+from dispatcher.model.errors import UsageError
+from dispatcher.output.buffered import OVERHEAD, BufferedSink, Filtered, parse_ranks
 from dispatcher.output.files.spool import Spool
 
 CHUNK = b"x" * 1000
@@ -174,3 +176,212 @@ def test_patience_ends(stuck: Slow) -> None:
     stuck.go.set()
     behind.close()
     assert ("gap", {(0, 1): 3 * len(CHUNK)}) in stuck.told
+
+
+class Stepwise(Slow):
+    """Takes one chunk each time it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = threading.Semaphore(0)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        self.stopped.set()
+        assert self.steps.acquire(timeout=30)
+        self.told.append((rank, stream, data))
+
+    def let(self, behind: BufferedSink, count: int) -> None:
+        """Let it take so many, and see that they are done with."""
+        size = behind._size
+        self.steps.release(count)
+        done = count * (len(CHUNK) + OVERHEAD)
+        wait_for(lambda: behind._size == size - done, 10, lambda: f"{behind._size} of {size}")
+
+
+def test_a_gap_lasts_until_half_of_the_room_is_free() -> None:
+    sink = Stepwise()
+    behind = start(sink)
+    for rank in range(1, 4):
+        behind.output(rank, 1, CHUNK)
+    behind.output(7, 1, CHUNK)  # no room: a gap begins
+    sink.let(behind, 2)
+    behind.output(8, 1, CHUNK)  # there is room, but not for a good deal
+    sink.let(behind, 1)
+    behind.output(9, 1, CHUNK)
+    sink.steps.release(9)
+    behind.close()
+    assert sink.told[4:] == [("gap", {(7, 1): 1000, (8, 1): 1000}), (9, 1, CHUNK), ("closed",)]
+
+
+def test_who_may_not_drop_waits(stuck: Slow) -> None:
+    behind = start(stuck, drop=False)
+    for _ in range(3):
+        behind.output(0, 1, CHUNK)
+    full = threading.Thread(target=behind.output, args=(0, 1, CHUNK), daemon=True)
+    full.start()
+    full.join(0.1)
+    assert full.is_alive()
+    stuck.go.set()
+    full.join(10)
+    behind.output(0, 2, b"x" * 10 * len(CHUNK))  # more than the limit, but it is alone
+    behind.close()
+    assert stuck.told == [(0, 1, CHUNK)] * 5 + [(0, 2, CHUNK * 10), ("closed",)]
+
+
+def test_a_sink_that_goes_on_in_a_single_call_is_no_one_that_stands_still(stuck: Slow) -> None:
+    steps = itertools.count()
+    behind = start(stuck, stall_limit=0.05, pace=lambda: next(steps))
+    for _ in range(3):
+        behind.output(0, 1, CHUNK)
+    full = threading.Thread(target=behind.output, args=(0, 1, CHUNK), daemon=True)
+    full.start()
+    full.join(0.3)
+    assert full.is_alive()
+    stuck.go.set()
+    full.join(10)
+    behind.close()
+    assert stuck.told == [(0, 1, CHUNK)] * 5 + [("closed",)]
+
+
+def test_a_sink_that_hangs_before_its_first_word_is_not_waited_for_for_ever() -> None:
+    class Hangs(Slow):
+        def tick(self, now: float) -> bool:
+            assert self.go.wait(30)
+            return False
+
+    sink = Hangs()
+    behind = BufferedSink(sink, "test", limit=2 * (len(CHUNK) + OVERHEAD), stall_limit=0.05)
+    for _ in range(4):
+        behind.output(0, 1, CHUNK)
+    sink.go.set()
+    behind.close()
+    assert sink.told == [*[(0, 1, CHUNK)] * 2, ("gap", {(0, 1): 2000}), ("closed",)]
+
+
+def test_notes_come_again_after_some_were_left_out(stuck: Slow) -> None:
+    behind = start(stuck)
+    for number in range(1001):
+        behind.say(str(number))
+    stuck.go.set()
+    wait_for(lambda: len(stuck.told) == 1002, 10, "all that waited is said")
+    behind.say("later")
+    behind.close()
+    assert [told[1] for told in stuck.told[-3:-1]] == ["... 1 more notes not shown", "later"]
+
+
+def test_a_sink_is_asked_to_draw_as_long_as_it_wants() -> None:
+    class Draws(Slow):
+        ticks = 0
+
+        def tick(self, now: float) -> bool:
+            self.ticks += 1
+            return self.ticks < 4
+
+    sink = Draws()
+    sink.go.set()
+    behind = BufferedSink(sink, "test")
+    wait_for(lambda: sink.ticks == 4, 10, "it is asked")
+    behind.output(0, 1, b"x")
+    wait_for(lambda: sink.ticks == 5, 10, "it is asked once more after what happened")
+    behind.close()
+
+
+def test_an_error_of_the_sink_is_told_at_the_next_call(stuck: Slow) -> None:
+    class Broken(Slow):
+        def event(self, entry: Entry) -> None:
+            raise ValueError("no")
+
+    behind = BufferedSink(Broken(), "test")
+    event = Entry(7, 0.0, OutputEnded(0, 0, 1, 0, 0))
+    behind.event(event)
+    wait_for(lambda: behind._error is not None, 10, "it has failed")
+    with pytest.raises(ValueError, match="no"):
+        behind.event(event)
+    with pytest.raises(ValueError, match="no"):
+        behind.output(0, 1, b"x")
+    with pytest.raises(ValueError, match="no"):
+        behind.close()
+
+
+def test_who_waits_for_a_sink_that_fails_is_told() -> None:
+    class Fails(Slow):
+        def output(self, rank: int, stream: int, data: bytes) -> None:
+            self.stopped.set()
+            assert self.go.wait(30)
+            raise ValueError("no")
+
+    for options in ({"drop": False}, {"stall_limit": 60}, {"spool": Spool(limit=1)}):
+        sink, told = Fails(), list[str]()
+        behind = start(sink, **options)
+        for _ in range(3):
+            behind.output(0, 1, CHUNK)
+
+        def waits(behind: BufferedSink, told: list[str]) -> None:
+            try:
+                behind.output(0, 1, CHUNK)
+            except ValueError as error:
+                told.append(str(error))
+
+        full = threading.Thread(target=waits, args=(behind, told), daemon=True)
+        full.start()
+        full.join(0.05)
+        sink.go.set()
+        full.join(10)
+        assert told == ["no"]
+        with pytest.raises(ValueError, match="no"):
+            behind.close()
+
+
+# -- what a sink gets -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "ranks"),
+    [("0", None, [0]), ("0,3-5", 6, [0, 3, 4, 5]), (" 1 , 2-2", None, [1, 2]), ("none", 4, []),
+     ("5", 6, [5]), ("3,1", None, [1, 3])],
+)  # fmt: skip
+def test_a_set_of_ranks(text: str, size: int | None, ranks: list[int]) -> None:
+    wanted = parse_ranks(text, "--only", size)
+    assert [rank for rank in range(9) if rank in wanted] == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "why", "hint"),
+    [
+        ("", None, "--only: not a list of ranks: ''", "--only 0,3-5"),
+        ("a", None, "--only: not a list of ranks: 'a'", "--only 0,3-5"),
+        ("1,,2", None, "--only: not a list of ranks: '1,,2'", "--only 0,3-5"),
+        ("12345678", None, "--only: not a list of ranks: '12345678'", "--only 0,3-5"),
+        ("1, 5-3", None, "--only: 5-3: the first is larger than the last", None),
+        ("0,4", 4, "--only: 4: the world's ranks are 0-3", None),
+        ("0-4", 4, "--only: 4: the world's ranks are 0-3", None),
+    ],
+)  # fmt: skip
+def test_what_is_no_set_of_ranks(text: str, size: int | None, why: str, hint: str | None) -> None:
+    with pytest.raises(UsageError) as told:
+        parse_ranks(text, "--only", size)
+    assert (told.value.message, told.value.hint) == (why, hint)
+
+
+def test_a_sink_gets_only_what_is_wanted() -> None:
+    class Inner(Slow):
+        def tick(self, now: float) -> bool:
+            self.told.append(("tick", now))
+            return True
+
+    inner = Inner()
+    inner.go.set()
+    sink = Filtered(inner, lambda rank, stream: rank == 1 and stream == 2)
+    for rank in (0, 1):
+        for stream in (1, 2):
+            sink.output(rank, stream, b"x")
+    sink.gap({(0, 2): 5, (1, 2): 6})
+    sink.gap({(0, 2): 5})
+    sink.event(Entry(7, 0.0, NodeHeard(0)))
+    sink.say("note")
+    assert sink.tick(3.0)
+    sink.close()
+    assert inner.told == [
+        (1, 2, b"x"), ("gap", {(1, 2): 6}), ("event", 7), ("say", "note"), ("tick", 3.0),
+        ("closed",),
+    ]  # fmt: skip

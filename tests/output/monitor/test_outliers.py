@@ -148,3 +148,82 @@ def test_the_gpu_of_a_rank() -> None:
     (event,) = job.told
     assert isinstance(event, RanksApart)
     assert (event.what, event.ranks) == ("GPU", (5,))
+
+
+@pytest.mark.parametrize(
+    ("figures", "how", "found"),
+    [
+        ([10, 10, 10, 15], {"share": 0.5}, [3]), ([10, 10, 10, 14.9], {"share": 0.5}, []),
+        ([10, 10, 10, 5], {"share": 0.5}, [3]), ([10, 10, 10, 5.1], {"share": 0.5}, []),
+        ([10, 10, 10, 13], {"share": 0.0, "least": 3.0}, [3]),
+        ([10, 10, 10, 12.9], {"share": 0.0, "least": 3.0}, []),
+        ([10, 10, 10], {"share": 0.5}, []), ([10, 10, 99], {"share": 0.5}, []),
+        ([10, 11, 12, 13, 20], {"share": 0.0, "sigmas": 5.0}, [4]),
+        ([10, 11, 12, 13, 19], {"share": 0.0, "sigmas": 5.0}, []),
+        ([10, 10, 10, 30, 99, 1], {"share": 0.5}, [4, 3, 5]),
+        ([10, 10, 10, 0, 20], {"share": 0.5}, [3, 4]), ([-10, -10, -10, -16], {"share": 0.5}, [3]),
+        ([0, 0, 0, 0], {"share": 0.0}, []),
+    ],
+)  # fmt: skip
+def test_who_is_away_from_the_median(
+    figures: list[float], how: dict[str, float], found: list[int]
+) -> None:
+    seen = outliers(dict(enumerate(figures)), fewest=4, **how)
+    assert [one.rank for one in seen] == found
+    assert all(one.value == figures[one.rank] for one in seen)
+
+
+def test_spawned_ranks_and_those_that_ended_are_not_compared() -> None:
+    job = Job()
+    spawned = 1 << 20
+    job.happens(ev.RankSpawned(2, spawned, 9))
+    job.happens(ev.RankExited(2, 5, 0))
+    for _ in range(2 * ROUNDS):
+        job.at += 2.0
+        for node in range(4):
+            for rank in (2 * node, 2 * node + 1):
+                job.cpu[rank] += 1.8 if rank == 5 else 0.2
+            ranks = tuple(
+                RankSample(rank, "R", job.cpu[rank], 1, 1, 1, (0,))
+                for rank in (2 * node, 2 * node + 1)
+            )
+            # of a spawned rank the GPU says nothing
+            more = (RankSample(spawned, "R", 0.0, 1, 1, 1, (1,)),) if node == 2 else ()
+            gpus = tuple(GpuSample(n, 97.0 - 90 * n, None, None, None, None) for n in range(2))
+            job.happens(NodeSampled(node, job.at, (*ranks, *more), gpus))
+    assert job.told == []
+
+
+def test_what_nobody_knows_any_more_is_not_compared() -> None:
+    """A GPU that does not answer, and samples of a host without ranks."""
+    job = Job()
+    for at in range(ROUNDS + 3):
+        job.at += 2.0
+        for node in range(4):
+            silent = at >= 2 and node == 2
+            job.sample(node, () if silent else (20.0 if node == 2 else 97.0, 97.0))
+    assert job.told == []
+    job.happens(NodeSampled(9, job.at, (), ()))
+    assert job.told == []
+
+
+def test_ranks_above_and_below_are_told_apart() -> None:
+    job = Job()
+    for _ in range(ROUNDS + 1):
+        job.round({**dict.fromkeys(range(8), 100.0), 5: 250.0, 2: 10.0})
+    assert [(event.ranks, round(event.share), round(event.usual)) for event in job.told
+            if isinstance(event, RanksApart)] == [((5,), 250, 100), ((2,), 10, 100)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (RanksApart("GPU", (2, 3), (1,), 20.4, 97.0, 9.6),
+         "ranks 2-3 on n2: 20 % of the GPU for 10 s, where the median is 97 %"),
+        (RanksApart("CPU", (0,), (0,), 98.0, 12.0, 10.0),
+         "rank 0 on n1: 98 % of a CPU for 10 s, where the median is 12 % "
+         "(the others may wait for it)"),
+    ],
+)  # fmt: skip
+def test_it_is_told_in_words(event: RanksApart, text: str) -> None:
+    assert outlier_text(event, HOSTS) == text

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
-from dispatcher.output.monitor.outliers import StepLines, Steps
+from dispatcher.output.monitor.outliers import FRESH, LEAST_STEPS, MOST_LINE, StepLines, Steps
 
 
 def steps_of(count: int, ranks: int, slow: dict[int, float], kind: str) -> Steps:
@@ -65,3 +65,54 @@ def test_figures_that_are_none() -> None:
     for figure in (b"nan", b"-1", b"1e400", b"x", b""):
         lines.output(0, 1, b"step " + figure + b"\n")
     assert lines.words() == ()
+
+
+def said(lines: StepLines, rank: int, *took: str) -> None:
+    lines.output(rank, 1, b"".join(b"step %s\n" % one.encode() for one in took))
+
+
+@pytest.mark.parametrize(
+    ("figure", "counts"),
+    [("0", True), ("999999999", True), ("1e9", False), ("-0.1", False), ("nan", False)],
+)
+def test_which_figures_count(figure: str, counts: bool) -> None:
+    lines = StepLines(re.compile(rb"step (\S+)"), ["n1"], lambda: 1.0)
+    said(lines, 0, *[figure] * 5)
+    known = lines._steps._ranks[0]
+    assert (len(known.took), known.lines) == (5 if counts else 0, 5)
+
+
+def test_a_pattern_without_a_figure_counts_lines() -> None:
+    now = [0.0]
+    lines = StepLines(re.compile(rb"step"), ["n1"], lambda: now[0])
+    for step in range(1, 41):
+        now[0] = float(step)
+        for rank in range(4):
+            if rank < 3 or step % 2 == 0:
+                lines.output(rank, 2, b"step\n")
+    assert lines.words() == ("rank 3: 2.0x the median step time (2 s)",)
+
+
+def test_few_are_told_and_an_answer_is_good_for_a_moment() -> None:
+    now = [10.0]
+    lines = StepLines(re.compile(rb"step (\S+)"), ["n1"], lambda: now[0])
+    for rank in range(12):
+        lines.event(Entry(1, 0.0, RankSpawned(0, rank, 7)))
+        said(lines, rank, *[str(rank) if rank > 7 else "1"] * LEAST_STEPS)
+    told = lines.words()
+    assert [words.split(":")[0] for words in told] == [
+        "rank 11 on n1", "rank 10 on n1", "rank 9 on n1"
+    ]  # fmt: skip
+    lines.event(Entry(1, 0.0, RanksPlaced(12, "a", 1)))
+    now[0] += FRESH - 0.1
+    assert lines.words() == told
+    now[0] += 0.1
+    assert lines.words() == ()  # another attempt has said nothing yet
+
+
+def test_a_long_line_is_looked_at_from_its_beginning() -> None:
+    lines = StepLines(re.compile(rb"^step (\S+)"), ["n1"], lambda: 1.0)
+    lines.output(0, 1, b"step 1 " + b"x" * MOST_LINE + b"\nstep 2\n")
+    assert list(lines._steps._ranks[0].took) == [1.0, 2.0]
+    lines.output(0, 1, b"y" * 3 * MOST_LINE)
+    assert len(lines._rests[0, 1]) == MOST_LINE

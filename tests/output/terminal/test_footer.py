@@ -183,6 +183,8 @@ def test_what_is_grave_is_red() -> None:
     )  # fmt: skip
     ((line, _),) = drawn(lines, 200)
     found = styles(line)
+    ((line, _),) = drawn(Footer(HOSTS).lines(picture(), [("[3]", b"42%")], 200)[:1], 200)
+    assert styles(line) == {"[3]": b"2"}
     assert found["1 lost"] == b"31"
     assert found["3 running"] == b"32"
     assert found["2 failed"] == found["ending"] == b"1;31"

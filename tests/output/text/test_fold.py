@@ -101,3 +101,84 @@ def test_nothing_is_lost_and_every_order_kept(
             mine, shown = [masked(line) for line in mine], [masked(line) for line in shown]
         assert shown == mine
     assert not folding._by_key
+
+
+def test_bytes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold, "MOST_BYTES", 10)
+    folding: Folding[int] = Folding(2)
+    assert folding.add(0, b"12345", 0.0) == []
+    assert folding.add(0, b"67890", 0.0) == []  # just as much as may be
+    assert told(folding.add(0, b"x", 0.0)) == [([0], b"12345")]
+    assert told(folding.add(1, b"67890", 0.0)) == [([0, 1], b"67890")]
+    assert folding.add(1, b"1234567", 0.0) == []  # what came out makes room
+
+
+def test_a_line_said_twice_by_one_is_two() -> None:
+    folding: Folding[int] = Folding(3, window=1.0)
+    for who in (0, 0, 1):
+        folding.add(who, b"x", 0.0)
+    assert folding.waiting == 2
+    assert told(folding.due(1.0)) == [([0, 1], b"x"), ([0], b"x")]
+
+
+def test_a_line_joins_no_other_that_would_pass_by_what_was_said_since() -> None:
+    folding: Folding[int] = Folding(3, window=1.0)
+    for who, line in ((0, b"a"), (0, b"b"), (1, b"b"), (1, b"a")):
+        folding.add(who, line, 0.0)
+    assert told(folding.due(1.0)) == [([0], b"a"), ([0, 1], b"b"), ([1], b"a")]
+
+
+def test_who_leaves_is_not_waited_for_be_it_several() -> None:
+    folding: Folding[int] = Folding(4)
+    folding.add(0, b"x", 0.0)
+    folding.leave(2)
+    assert folding.due(0.0) == []
+    folding.leave()
+    assert told(folding.due(0.0)) == [([0], b"x")]
+
+
+def test_numbers_that_only_look_equal() -> None:
+    folding: Folding[int] = Folding(2, mask=True)
+    folding.add(0, b"n 1", 0.0)
+    assert told(folding.add(1, b"n 1", 0.0)) == [([0, 1], b"n 1")]  # as they said it
+    for line, shown in ((b"1.5e-3 x", b"# x"), (b"+4,-5", b"#,#"), (b"v1_2 a1", b"v1_2 a1")):
+        assert masked(line) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "many", "text"),
+    [(1, "host", None, "1 host"), (0, "host", None, "0 hosts"), (2, "process", "processes",
+     "2 processes"), (1, "process", "processes", "1 process")],
+)  # fmt: skip
+def test_how_many(count: int, noun: str, many: str | None, text: str) -> None:
+    assert fold.plural(count, noun, many) == text
+
+
+def test_hints_are_each_told_once_and_only_so_many() -> None:
+    troubles = [
+        fold.Trouble(f"n{n}", f"kind {n % 7}", "why", f"ssh n{n} {n % 7}" if n > 6 else None)
+        for n in range(14)
+    ]
+    groups = fold.grouped(troubles)
+    assert [(hosts, one.kind) for hosts, one in groups] == [
+        ([f"n{n}", f"n{n + 7}"], f"kind {n}") for n in range(7)
+    ]
+    assert fold.hints(groups) == [f"  hint: ssh n{n + 7} {n}" for n in range(fold.MOST_HINTS)]
+    same = [fold.Trouble(f"n{n}", f"k{n}", "why", f"ping n{n}", about="about") for n in range(3)]
+    assert fold.hints(fold.grouped(same)) == ["  hint: ping n0"]
+    asked: list[str] = []
+
+    def advise(trouble: str) -> str | None:
+        asked.append(trouble)
+        return "better\x07" if trouble == "about" else None
+
+    plain = [fold.Trouble("n9", "k9", "why")]
+    assert fold.hints(fold.grouped([*same[:1], *plain]), advise) == ["  hint: better\\x07"]
+    assert asked == ["about", "k9"]
+
+
+def test_what_differs_by_host_is_taken_out_where_it_differs() -> None:
+    (group,) = fold.grouped([fold.Trouble(f"n{n}", "k", f"n{n}: lost: n{n}: gone") for n in (1, 2)])
+    assert (group[0], group[1].why) == (["n1", "n2"], "lost: gone")
+    (alike,) = fold.grouped([fold.Trouble(f"n{n}", "k", "no\x07") for n in (1, 2)])
+    assert alike[1].why == "no\\x07"

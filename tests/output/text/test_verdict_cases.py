@@ -178,6 +178,9 @@ def test_who_cannot_be_used_is_a_table_of_columns() -> None:
 def test_what_was_swept_and_what_would_not_die() -> None:
     assert said(None, swept={2: 1}) == ["note: n2: killed 1 process left behind"]
     assert said(None, swept={2: 0}) == []
+    stuck = {1: ("state D\x07", "state Z")}
+    (line,) = said(None, unkillable={1: (51, 52, 53)}, stuck=stuck)
+    assert line.endswith("would not die: 51 (state D\\x07), 52 (state Z), 53")
     lines = said(None, pids={2: 50, 3: 51, 0: 52}, unkillable={1: (51, 52)})
     assert lines == ["error: n1: processes that would not die: 51 (rank 3), 52"]
 

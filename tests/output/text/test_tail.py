@@ -1,0 +1,65 @@
+"""The last lines of every rank, as the verdict has them, and how much each wrote."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.run_events import Entry
+from dispatcher.output.text.lines import CHUNK_BYTES, LINE_BYTES, N_LINES, Tail
+
+
+def ended(rank: int, stream: int) -> Entry:
+    return Entry(1, 0.0, ev.OutputEnded(0, rank, stream, 0, 0))
+
+
+def test_standard_error_says_most_and_else_standard_output() -> None:
+    tail = Tail()
+    assert tail.last(0) == ("stderr", [])
+    tail.output(0, 1, b"one\ntwo\n")
+    assert tail.last(0) == ("stdout", ["one", "two"])
+    tail.output(0, 2, b"no \x1b[2Jend")
+    assert tail.last(0)[0] == "stdout"  # its line has no end yet
+    tail.event(ended(0, 2))
+    assert tail.last(0) == ("stderr", ["no \\x1b[2Jend"])
+    assert tail.last(1) == ("stderr", [])
+    tail.event(ended(7, 1))  # it never wrote
+    assert tail.last(7) == ("stderr", [])
+
+
+def test_so_many_lines_are_kept_and_so_much_of_each() -> None:
+    tail = Tail()
+    for number in range(N_LINES + 3):
+        tail.output(0, 1, b"%d\n" % number)
+    assert tail.last(0)[1] == [str(n) for n in range(3, N_LINES + 3)]
+    tail.output(1, 1, b"".join(b"%d\n" % n for n in range(N_LINES + 3)))
+    assert tail.last(1) == tail.last(0)
+    tail.output(2, 1, b"x" * 2 * LINE_BYTES + b"\n")
+    assert tail.last(2)[1] == ["x" * LINE_BYTES]
+
+
+def test_of_a_large_chunk_only_the_end_can_matter() -> None:
+    tail = Tail()
+    tail.output(0, 1, b"first\n" + b"x" * CHUNK_BYTES + b"\nlast\n")
+    lines = tail.last(0)[1]
+    assert (lines[-1], "first" in lines) == ("last", False)
+    assert tail.sizes == {(0, 1): 6 + CHUNK_BYTES + 6}
+
+
+def test_bytes_are_counted_by_rank_and_stream() -> None:
+    tail = Tail()
+    for rank, stream, data in ((3, 1, b"abc"), (1, 2, b"de"), (3, 1, b"f"), (3, 2, b"g")):
+        tail.output(rank, stream, data)
+    assert tail.written() == [(1, 0, 2), (3, 4, 1)]
+    assert Tail().written() == []
+
+
+@pytest.mark.parametrize(("restart", "lines"), [(0, ["old"]), (1, [])])
+def test_a_further_attempt_begins_anew(restart: int, lines: list[str]) -> None:
+    tail = Tail()
+    tail.output(0, 1, b"old\nhalf")
+    tail.event(Entry(1, 0.0, ev.RanksPlaced(1, "a", 1, restart)))
+    assert tail.last(0)[1] == lines
+    assert tail.sizes == ({(0, 1): 8} if lines else {})
+    tail.output(0, 1, b" new\n")
+    assert tail.last(0)[1][-1] == ("half new" if lines else " new")
