@@ -188,20 +188,21 @@ def _parse(text: str) -> list[_Operand]:
 
 def _outside(text: str, wanted: str) -> list[int]:
     """Offsets of the ``wanted`` characters that stand outside brackets."""
-    found, opened = [], -1
+    found: list[int] = []
+    opened: int | None = None
     for match in re.finditer(r"[\[\]" + re.escape(wanted) + "]", text):
         char, offset = match[0], match.start()
         if char == "[":
-            if opened >= 0:
+            if opened is not None:
                 raise HostsetError("a '[' inside brackets", offset, "brackets do not nest")
             opened = offset
         elif char == "]":
-            if opened < 0:
+            if opened is None:
                 raise HostsetError("']' without its '['", offset)
-            opened = -1
-        elif opened < 0:
+            opened = None
+        elif opened is None:
             found.append(offset)
-    if opened >= 0:
+    if opened is not None:
         raise HostsetError("'[' without its ']'", opened)
     return found
 
@@ -219,12 +220,15 @@ def _pieces(text: str, offset: int) -> tuple[str | tuple[_Span, ...], ...]:
                 hint = "separate hosts by commas"
                 raise HostsetError("a blank inside a name", offset + at + blank.start(), hint)
             pieces.append(part)
-        elif pieces and not isinstance(pieces[-1], str) and at < len(text):
+        elif pieces and at < len(text):
             raise HostsetError("two ranges with nothing between", offset + at)
         at += len(part)
     for i in range(1, len(pieces)):
         before, here = pieces[i - 1], pieces[i]
-        if isinstance(before, str) or not isinstance(here, str) or not here[:1].isdigit():
+        if isinstance(before, str):
+            continue
+        assert isinstance(here, str), "two ranges with nothing between were refused"
+        if not here[:1].isdigit():
             continue
         at_here = offset + text.index("]") + 1
         if any(span.step > 1 for span in before):
@@ -255,7 +259,7 @@ def _span(item: str, offset: int) -> _Span:
     first, last, step = match[1], match[2] or match[1], match[3] or "1"
     if max(len(first), len(last), len(step)) > _MOST_DIGITS:
         raise HostsetError(f"a number of more than {_MOST_DIGITS} digits", offset)
-    padded = len(first) > 1 and first.startswith("0")
+    padded = first.startswith("0")
     if len(last) > 1 and last.startswith("0") and len(last) != len(first):
         raise HostsetError(
             f"the bounds disagree on leading zeros: {bare}",

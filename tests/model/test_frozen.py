@@ -135,7 +135,8 @@ def test_what_a_cached_property_worked_out_is_no_field() -> None:
     assert one.area == 9
     assert one == other
     assert hash(one) == hash(other)
-    assert repr(one) == repr(other)
+    assert repr(one) == repr(other) == "Squared(side=3)"
+    assert Squared.__doc__ == "Squared"
     assert one != Squared(4)
 
 

@@ -64,6 +64,7 @@ VECTORS = [
     ("node[1,01,001]", "node1 node01 node001"),
     ("node[1-2],node[01-02]", "node1 node2 node01 node02"),
     ("node[000]", "node000"),
+    ("node[00-0]", "node00"),
     ("[01-03]", "01 02 03"),
     ("fe80::1:[2-3]", "fe80::1:2 fe80::1:3"),
     (" node1 , node[ 2 - 3 ] ", "node1 node2 node3"),
@@ -98,7 +99,7 @@ def test_counts(text: str, count: int) -> None:
 
 
 #: where we differ on purpose
-ANOTHER_MEANING = {"node1[9-10]", "node01[9-10]", "node[001-3]", "node[08-101/31]"}
+ANOTHER_MEANING = {"node[00-0]", "node1[9-10]", "node01[9-10]", "node[001-3]", "node[08-101/31]"}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,7 @@ def test_the_limit_is_inclusive() -> None:
         ("n1, n[1-99999]", 4),
         ("n1,ok[1-2]-{", 5),
         ("n1, @bad-", 4),
+        ("n1,ok[1-2]a b", 11),
         ("n1,@ x", 4),
     ],
 )
@@ -188,6 +190,10 @@ def test_an_error_points_at_its_place(text: str, offset: int) -> None:
          "a range is 1-16 or 0-14/2; several are separated by commas"),
         ("n[1-03]", "the bounds disagree on leading zeros: 1-03", "write [01-03]"),
         ("n[3-1]", "a range that runs backwards: 3-1", None),
+        ("[1", "'[' without its ']'", None),
+        ("n1]", "']' without its '['", None),
+        (f"n[{'1' * 19}]", "a number of more than 18 digits", None),
+        (f"n[1-2/{'1' * 19}]", "a number of more than 18 digits", None),
         ("n[1-4],m", "too many hosts: 4 in 'n[1-4],m', room for 3",
          "check the bounds of the range"),
         ("n1,m[1-3]", "too many hosts: 3 in 'n1,m[1-3]', room for 2",
@@ -379,9 +385,9 @@ def test_clustershell_answers_for_groups() -> None:
 
 
 def test_names_sort_by_their_numbers() -> None:
-    names = ["n10", "n2", "n02", "a1b10", "a1b2", "n", "b", "9", "n2x", "n" + "9" * 30]
+    names = ["n10", "n0", "n2", "n02", "a1b10", "a1b2", "n", "b", "9", "n2x", "n" + "9" * 30]
     assert sorted(names, key=hostset.natural) == [
-        "9", "a1b2", "a1b10", "b", "n", "n2", "n2x", "n02", "n10", "n" + "9" * 30,
+        "9", "a1b2", "a1b10", "b", "n", "n0", "n2", "n2x", "n02", "n10", "n" + "9" * 30,
     ]  # fmt: skip
 
 
