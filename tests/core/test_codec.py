@@ -122,6 +122,10 @@ def test_what_an_earlier_release_did_not_write_has_its_default() -> None:
     assert codec.decode(line) == Entry(1, 0, ev.NodeConnecting(3))
 
 
+INSIDE = (
+    '{"seq": 1, "t": 0, "name": "mpi.inside", "context": '
+    '{"node": 0, "inside": %s, "over": %s, "versions": %s}}'
+)
 LINE = '{"seq": 1, "t": 0.5, "name": "rank.exited", "context": %s}'
 
 
@@ -148,6 +152,36 @@ LINE = '{"seq": 1, "t": 0.5, "name": "rank.exited", "context": %s}'
         ('{"seq": 1, "t": 0, "name": "pmi.asked", "context": {"node": 0, "rank": 0, '
          '"verb": "", "service": "", "port": {"b64": "="}}}',
          "pmi.asked.port: not what an event holds there: {'b64': '='}"),
+        (INSIDE % ("{}", "[]", "[5]"),
+         "mpi.inside.versions: not what an event holds there: [5]"),
+        (INSIDE % ("{}", "[]", '[["a", "b", "c"]]'),
+         "mpi.inside.versions: not what an event holds there: [['a', 'b', 'c']]"),
+        (INSIDE % ("{}", "[]", '[["ab", "c"]]'),
+         "mpi.inside.versions: not what an event holds there: 'ab'"),
+        (INSIDE % ("{}", "[]", '["ab"]'),
+         "mpi.inside.versions: not what an event holds there: ['ab']"),
+        (INSIDE % ("{}", "[]", "7"), "mpi.inside.versions: not what an event holds there: 7"),
+        (INSIDE % ('{"x": ["a", "b"]}', "[]", "{}"),
+         "mpi.inside.inside: not what an event holds there: 'x'"),
+        (INSIDE % ('{"0": ["a"]}', "[]", "{}"), "mpi.inside.inside.0: 1 items, not 2"),
+        (INSIDE % ('{"0": ["a", 1]}', "[]", "{}"),
+         "mpi.inside.inside.0[1]: not what an event holds there: 1"),
+        (INSIDE % ('[[[0], ["a", "b"]]]', "[]", "{}"),
+         "mpi.inside.inside: not what an event holds there: [0]"),
+        (INSIDE % ("{}", '[0, "x"]', "{}"),
+         "mpi.inside.over[1]: not what an event holds there: 'x'"),
+        (INSIDE % ("{}", '"01"', "{}"), "mpi.inside.over: not what an event holds there: '01'"),
+        ('{"seq": 1, "t": 0, "name": "node.lost", "context": {"node": 0, '
+         '"failure": {"kind": "tired", "why": ""}}}',
+         "node.lost.failure.kind: not what an event holds there: 'tired'"),
+        ('{"seq": 1, "t": 0, "name": "node.lost", "context": {"node": 0, "failure": null}}',
+         "node.lost.failure: not what an event holds there: None"),
+        (LINE % '{"node": 0, "rank": 0, "status": 0, "zz": 1, "yy": 2}',
+         "rank.exited: unknown field: 'yy'"),
+        ('{"seq": "1", "t": 0, "name": "rank.exited", "context": {}}',
+         "not an event: seq, t, name and context are needed"),
+        ('{"seq": 1, "t": 0, "name": "host.done", "context": {"node": 0, "outcome": null}}',
+         "host.done.outcome: unknown kind: None"),
     ],
 )  # fmt: skip
 def test_what_is_no_event_is_refused_in_words(line: str, why: str) -> None:
@@ -176,3 +210,55 @@ def test_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "LINE_LIMIT", 1 << 20)
     with pytest.raises(codec.Malformed, match="longer than 1 MiB"):
         codec.decode(b" " * ((1 << 20) + 1))
+    told = Entry(1, 0.5, ev.NodeNoticed(0, "x"))
+    assert codec.decode(codec.encode(told).rjust(1 << 20)) == told
+
+
+HUNG = '{"seq": 1, "t": 0, "name": "ranks.hung", "context": {"seconds": %s}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1.5", 1.5), ("3", 3), ('"inf"', float("inf")), ('"-inf"', -float("inf")),
+        (str(1 << 1022), 1 << 1022), (str(1 << 1023), None), ("true", None), ('"1.5"', None),
+        ("null", None), ("[]", None),
+    ],
+)  # fmt: skip
+def test_numbers_as_they_were_written(text: str, seconds: float | None) -> None:
+    line = (HUNG % text).encode()
+    if seconds is None:
+        with pytest.raises(codec.Malformed, match=r"^ranks\.hung\.seconds: not what"):
+            codec.decode(line)
+    else:
+        assert codec.decode(line).event == monitor_events.RanksHung(seconds)
+
+
+STACK = (
+    '{"seq": 1, "t": 0, "name": "node.stacks", "context": {"node": 0, "number": 1, "ranks": [], '
+    '"ras": %s}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ('"a\\n\u00e4"', "a\n\u00e4".encode()),
+        ('"\\udcff"', b"\xed\xb3\xbf"),
+        ('{"b64": "/wA="}', b"\xff\0"),
+        ('{"b64": ""}', b""),
+        ('{"b64": "/wA"}', None),
+        ('{"b64": "/w A="}', None),
+        ('{"b64": "\u00e4"}', None),
+        ('{"b64": "/wA=", "more": 1}', None),
+        ('{"b64": 1}', None),
+        ("1", None),
+    ],
+)
+def test_bytes_as_they_were_written(text: str, data: bytes | None) -> None:
+    line = (STACK % text).encode()
+    if data is None:
+        with pytest.raises(codec.Malformed, match=r"^node\.stacks\.ras: not what"):
+            codec.decode(line)
+    else:
+        assert codec.decode(line).event == monitor_events.NodeStacks(0, 1, (), data)

@@ -1,14 +1,28 @@
-"""What ``MonitoredRun`` does with news that are nobody's alone."""
+"""What is asked of hosts when ranks hang or somebody wants to know, and news that are nobody's."""
 
 from __future__ import annotations
 
 import pytest
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import CloseLink
-from dispatcher.core.events.monitor_events import NetworksDiffer, RanksApart, RanksStalled
-from dispatcher.core.hang_monitor import MonitoredRun
+from dispatcher.core.events.actions import Action, CloseLink, GatherStacks, Tell
+from dispatcher.core.events.monitor_events import (
+    NetworksDiffer,
+    NodeSampled,
+    NodeStacks,
+    OutputSeen,
+    RankSample,
+    RanksApart,
+    RanksHung,
+    RanksStalled,
+    RankStack,
+    RanksWait,
+    StacksGathered,
+    StacksWanted,
+)
+from dispatcher.core.hang_monitor import GATHER, LOOK, HangMonitor, MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.request import Limits
 
 from .conftest import facts, make_plan
@@ -56,3 +70,263 @@ def test_what_sinks_find_out_is_decided_by_nobody(remark: ev.Remark, hang_timeou
     for rank in range(4):
         run.handle(ev.RankSpawned(rank // 2, rank, 1000 + rank), 0.0)
     assert run.handle(remark, 1.0) == []
+
+
+S = 10.0
+WAITS = b"Thread 1\n  barrier (d.py:1)\n"
+WORKS = b"Thread 1\n  load (t.py:5)\n"
+GONE = Failure(Kind.LOST, "gone")
+
+
+def watching(ranks: int = 2, *, attempt: int = 0, hang: float = S) -> HangMonitor:
+    """Ranks run since 0 s, each on a host of its own."""
+    monitor = HangMonitor(hang, shows_progress=False)
+    for rank in range(ranks):
+        assert monitor.handle(ev.RankSpawned(rank, rank, 7, attempt=attempt), 0.0) == []
+    return monitor
+
+
+def sampled(monitor: HangMonitor, now: float, *cpu: float, attempt: int = 0) -> list[Action]:
+    """Each host tells how much CPU its rank has used."""
+    actions: list[Action] = []
+    for rank, used in enumerate(cpu):
+        ranks = (RankSample(rank, "S", used, 1, 1, 1),)
+        actions += monitor.handle(NodeSampled(rank, now, ranks, attempt=attempt), now)
+    return actions
+
+
+def asleep(monitor: HangMonitor, first: int, last: int, ranks: int = 2) -> list[Action]:
+    actions: list[Action] = []
+    for now in range(first, last + 1):
+        actions += sampled(monitor, float(now), *[0.0] * ranks)
+    return actions
+
+
+def stacks(node: int, number: int, *ranks: int, text: bytes = WAITS) -> NodeStacks:
+    return NodeStacks(
+        node, number, tuple(RankStack(rank, 7, "S", "py-spy", text) for rank in ranks)
+    )
+
+
+def asked(*hosts: int, number: int = 1) -> list[Action]:
+    return [GatherStacks(host, number, LOOK) for host in hosts]
+
+
+def gathered(actions: list[Action]) -> StacksGathered:
+    (found,) = [a.event for a in actions if isinstance(a, Tell)]
+    assert isinstance(found, StacksGathered)
+    return found
+
+
+class TestGathering:
+    def test_all_hosts_with_ranks_are_asked_once(self) -> None:
+        monitor = watching(3, hang=0.0)
+        monitor.handle(ev.RankSpawned(1, 3, 8), 0.0)
+        monitor.handle(ev.RankExited(2, 2, 0), 1.0)
+        assert monitor.handle(StacksWanted(), 2.0) == asked(0, 1)
+        assert monitor.handle(StacksWanted(), 3.0) == []  # V-1
+        assert monitor.next_deadline() == 2.0 + GATHER
+        assert monitor.handle(stacks(0, 1, 0), 4.0) == []
+        found = gathered(monitor.handle(stacks(1, 1, 1, 3, text=WORKS), 4.0))
+        assert (found.number, found.late) == (1, ())
+        assert sorted(group.ranks for group in found.groups) == [(0,), (1, 3)]
+        assert monitor.next_deadline() is None
+        assert monitor.handle(StacksWanted(), 5.0) == asked(0, 1, number=2)
+
+    def test_an_answer_to_another_question_is_none(self) -> None:
+        monitor = watching(hang=0.0)
+        assert monitor.handle(stacks(0, 0, 0), 1.0) == []
+        monitor.handle(StacksWanted(), 2.0)
+        for number in (0, 2):
+            assert monitor.handle(stacks(0, number, 0), 3.0) == []
+            assert monitor.handle(stacks(1, number, 1), 3.0) == []
+        late = gathered(monitor.tick(2.0 + GATHER))
+        assert (late.late, late.groups) == ((0, 1), ())
+
+    def test_a_host_speaks_for_its_own_ranks(self) -> None:
+        monitor = watching(hang=0.0)
+        monitor.handle(StacksWanted(), 2.0)
+        monitor.handle(stacks(0, 1, 0, 1, 9, text=WORKS), 3.0)
+        found = gathered(monitor.handle(stacks(1, 1, 1), 3.0))
+        assert sorted((group.ranks, group.waits) for group in found.groups) == [
+            ((0,), False), ((1,), True),
+        ]  # fmt: skip
+
+    def test_time_is_up_and_not_before(self) -> None:
+        monitor = watching(hang=0.0)
+        monitor.handle(StacksWanted(), 2.0)
+        monitor.handle(stacks(1, 1, 1), 3.0)
+        assert monitor.tick(2.0 + GATHER - 0.1) == []
+        monitor.extend_deadlines(5.0)
+        assert monitor.tick(2.0 + GATHER) == []
+        found = gathered(monitor.tick(7.0 + GATHER))
+        assert (found.late, [group.ranks for group in found.groups]) == ((0,), [(1,)])
+
+    def test_a_host_that_is_lost_meanwhile_answers_by_that(self) -> None:
+        monitor = watching(hang=0.0)
+        monitor.handle(StacksWanted(), 2.0)
+        assert monitor.handle(ev.NodeLost(5, GONE), 3.0) == []
+        assert monitor.handle(ev.NodeLost(0, GONE), 3.0) == []
+        found = gathered(monitor.handle(stacks(1, 1, 1), 3.0))
+        assert [group.ranks for group in found.groups] == [(1,)]
+        assert monitor.handle(StacksWanted(), 4.0) == asked(1, number=2)
+
+    def test_where_no_rank_lives_the_answer_is_there_at_once(self) -> None:
+        monitor = HangMonitor(0.0, shows_progress=False)
+        assert gathered(monitor.handle(StacksWanted(), 1.0)) == StacksGathered(1, ())
+
+    def test_who_is_known_to_live_is_asked(self) -> None:
+        monitor = HangMonitor(0.0, shows_progress=False, attempt=2, living={4: 1, 5: 0})
+        assert monitor.handle(StacksWanted(), 1.0) == asked(0, 1)
+        monitor.handle(ev.RankExited(1, 4, 0, attempt=1), 1.0)  # of an old attempt
+        late = NodeStacks(1, 1, (RankStack(4, 7, "S", "py-spy", WAITS),), attempt=2)
+        assert monitor.handle(late, 2.0) == []
+        found = gathered(monitor.handle(ev.NodeLost(0, GONE), 2.0))
+        assert [group.ranks for group in found.groups] == [(4,)]
+
+
+class TestHang:
+    def test_it_is_told_when_it_is_due_and_all_are_asked(self) -> None:
+        monitor = watching()
+        assert monitor.next_deadline() == S
+        assert not monitor.is_quiet(S - 0.1)
+        assert monitor.is_quiet(S)
+        assert asleep(monitor, 0, 9) == []
+        assert asleep(monitor, 10, 10) == [Tell(RanksHung(S)), *asked(0, 1)]
+        assert monitor.is_quiet(0.0)
+        assert monitor.next_deadline() == 10.0 + GATHER
+        assert monitor.handle(stacks(0, 1, 0, text=WORKS), 11.0) == []
+        found = gathered(monitor.handle(stacks(1, 1, 1), 12.0))
+        assert monitor.hung is not None
+        assert (monitor.hung.seconds, monitor.hung.groups) == (12.0, found.groups)
+        assert (monitor.hung.rank, monitor.hung.node) == (0, None)
+        assert monitor.next_deadline() is None  # V-4
+        monitor.hung = None
+        assert asleep(monitor, 13, 40) == []
+
+    @pytest.mark.parametrize(
+        ("odd", "rank"), [((), None), ((1,), 1), ((0, 1), None), ((0, 1, 2, 3), None)]
+    )
+    def test_one_rank_alone_is_named(self, odd: tuple[int, ...], rank: int | None) -> None:
+        monitor = watching(4)
+        asleep(monitor, 0, 10, 4)
+        for node in range(4):
+            monitor.handle(stacks(node, 1, node, text=WORKS if node in odd else WAITS), 11.0)
+        assert monitor.hung is not None
+        assert monitor.hung.rank == rank
+
+    def test_a_tick_finds_it_as_well_as_a_sample(self) -> None:
+        monitor = watching()
+        asleep(monitor, 0, 9)
+        assert monitor.tick(9.9) == []
+        assert monitor.tick(10.0) == [Tell(RanksHung(S)), *asked(0, 1)]
+        assert monitor.tick(10.1) == []
+
+    @pytest.mark.parametrize("how", ["output", "exit", "pause"])
+    def test_a_sign_of_life_undoes_it_and_not_the_answer(self, how: str) -> None:  # V-3
+        monitor = watching()
+        asleep(monitor, 0, 10)
+        if how == "output":
+            monitor.handle(OutputSeen(0.25), 10.5)
+        elif how == "exit":
+            monitor.handle(ev.RankExited(1, 1, 0), 10.25)
+        else:
+            monitor.handle(ev.NodePaused(0), 10.25)
+        actions = monitor.handle(stacks(0, 1, 0), 11.0)
+        actions += monitor.handle(stacks(1, 1, 1), 11.0)
+        assert gathered(actions).number == 1
+        assert monitor.hung is None
+        assert monitor.next_deadline() == 10.25 + S
+
+    def test_what_somebody_asked_for_ends_nothing(self) -> None:
+        monitor = watching()
+        asleep(monitor, 0, 5)
+        monitor.handle(StacksWanted(), 5.5)
+        monitor.handle(stacks(0, 1, 0), 6.0)
+        monitor.handle(stacks(1, 1, 1), 6.0)
+        assert monitor.hung is None
+        # and a hang that shows itself meanwhile has the answer that is on its way
+        asleep(monitor, 6, 8)
+        monitor.handle(StacksWanted(), 9.5)
+        assert asleep(monitor, 9, 10) == [Tell(RanksHung(S))]
+
+    def test_a_new_attempt_begins_anew(self) -> None:
+        monitor = watching()
+        asleep(monitor, 0, 10)
+        assert sampled(monitor, 11.0, 0.0, attempt=1) == []  # before its ranks run
+        assert monitor.handle(ev.RankSpawned(4, 7, 9, attempt=1), 12.0) == []
+        assert monitor.next_deadline() == 12.0 + S
+        assert monitor.handle(stacks(0, 1, 0), 12.5) == []
+        assert monitor.handle(ev.RankSpawned(0, 0, 7), 12.5) == []  # late words of the old one
+        assert monitor.handle(StacksWanted(), 13.0) == asked(4, number=2)
+
+    def test_time_in_which_we_were_stopped_counts_for_nobody(self) -> None:
+        monitor = watching()
+        asleep(monitor, 0, 9)
+        monitor.extend_deadlines(60.0)
+        assert monitor.tick(70.0) == []
+        assert monitor.next_deadline() == 70.0 + S
+        monitor.tick(71.0)  # once
+        assert monitor.next_deadline() == 70.0 + S
+
+
+class TestDoubt:
+    """Rank 1 computes, or spins, while rank 0 waits."""
+
+    def course(self, monitor: HangMonitor, first: int, last: int) -> list[Action]:
+        actions: list[Action] = []
+        for now in range(first, last + 1):
+            actions += sampled(monitor, float(now), 0.0, float(now))
+        return actions
+
+    def test_it_is_told_once_a_silence(self) -> None:
+        monitor = watching()
+        assert self.course(monitor, 0, 11) == []
+        assert self.course(monitor, 12, 40) == [Tell(RanksWait(12.0, (0,), (1,)))]
+        monitor.handle(OutputSeen(0.0), 40.5)
+        assert self.course(monitor, 41, 60) == [Tell(RanksWait(12.5, (0,), (1,)))]
+
+    def test_while_it_lasts_there_is_no_time_to_wait_for(self) -> None:
+        monitor = watching()
+        self.course(monitor, 0, 9)
+        assert monitor.next_deadline() == S
+        self.course(monitor, 10, 10)
+        assert monitor.next_deadline() is None
+        monitor.handle(OutputSeen(0.0), 10.5)
+        assert monitor.next_deadline() == 20.5
+
+    def test_where_all_are_busy_nobody_waits(self) -> None:
+        monitor = watching()
+        for now in range(30):
+            assert sampled(monitor, float(now), float(now), float(now)) == []
+
+
+def test_when_the_run_is_over_nobody_waits_for_the_monitor() -> None:
+    machine = RunMachine(make_plan(1, 1, limits=Limits(hang_timeout=600.0)))
+    run = MonitoredRun(machine)
+    machine.begin()
+    assert not run.is_quiet(0.0)
+    run.handle(ev.NodeReady(0, facts(0)), 0.0)
+    run.handle(ev.RankSpawned(0, 0, 7), 0.0)
+    assert not run.is_quiet(599.0)
+    assert run.is_quiet(600.0)
+    run.handle(ev.RankExited(0, 0, 0), 1.0)
+    for stream in (1, 2):
+        run.handle(ev.OutputEnded(0, 0, stream, 0, 0), 1.0)
+    run.handle(ev.NodeSwept(0, 0), 1.0)
+    assert run.next_deadline() is None
+    assert run.handle(NodeSampled(0, 1.0, ()), 2.0) == []
+
+
+def test_nobody_watches_where_nobody_asked() -> None:
+    machine = RunMachine(make_plan(1, 1))
+    run = MonitoredRun(machine)
+    machine.begin()
+    run.handle(ev.NodeReady(0, facts(0)), 0.0)
+    assert run.handle(NodeSampled(0, 1.0, ()), 1.0) == []
+    assert not run.is_quiet(9999.0)
+    run.extend_deadlines(5.0)
+    assert run.next_deadline() == 20.0
+    assert run.handle(StacksWanted(), 1.0) == asked(0)
+    run.extend_deadlines(5.0)
+    assert run.next_deadline() == 1.0 + GATHER + 5.0

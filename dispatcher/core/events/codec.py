@@ -182,10 +182,7 @@ def _read_mapping(key: Any, item: Any) -> _Reader:
             pairs = [(key_of(k, where), item_of(one, f"{where}.{k}")) for k, one in found.items()]
         else:
             raise _misfit(found, where)
-        try:
-            return dict(pairs)
-        except TypeError:
-            raise _misfit(found, where) from None
+        return dict(pairs)
 
     return read
 
