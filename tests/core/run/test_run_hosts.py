@@ -1,0 +1,466 @@
+"""Hosts of a run beside its attempts: spares, those between two, and those at its end."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dispatcher.core.events import mpi_events, verdicts
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import (
+    Action,
+    AnswerRank,
+    CloseLink,
+    End,
+    Finish,
+    OpenLink,
+    Prepare,
+    ServePmix,
+    SignalRanks,
+    SpawnRanks,
+    Sweep,
+    Tell,
+)
+from dispatcher.core.run import restart, run_machine
+from dispatcher.core.run.attempt import SWEEP_LIMIT
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.plan.job.placement import number
+
+from ..conftest import facts, make_plan
+from .test_run_machine import GONE, World, again, started
+
+WHY = "unreachable: no route to host"
+
+
+def since(world: World, event: ev.Event) -> list[Action]:
+    """What ``event`` leads to."""
+    at = len(world.done)
+    world.tell(event)
+    return world.done[at:]
+
+
+def end_well(world: World) -> None:
+    for rank in list(world.homes):
+        world.exits(rank, 0)
+    for _ in range(2):
+        if world.ended is None:
+            world.swept()
+
+
+class TestSpares:
+    def test_all_hosts_are_reached_at_once_spares_last(self) -> None:
+        world = World(2, spares=2)
+        assert world.done == [OpenLink(0), OpenLink(1), OpenLink(2), OpenLink(3)]
+
+    def test_one_that_is_lost_is_told_and_closed(self) -> None:
+        world = started(2, spares=1)
+        assert since(world, ev.NodeLost(2, GONE)) == [
+            CloseLink(2), Tell(ev.HostLeftOut(2, WHY)),
+        ]  # fmt: skip
+        assert since(world, ev.NodeLost(2, GONE)) == []  # R-5
+        assert since(world, ev.NodeReady(2, facts(2))) == []
+        end_well(world)
+        assert Finish(2) not in world.done
+        assert world.ended is not None
+        assert world.ended.left_out == {"n2": WHY}
+
+    def test_one_that_is_dying_is_lost(self) -> None:
+        world = started(2, spares=1)
+        assert since(world, ev.NodeDying(2, "told to")) == [
+            CloseLink(2), Tell(ev.HostLeftOut(2, "told to")),
+        ]  # fmt: skip
+
+    def test_one_that_is_not_fit_is_told_and_stays_until_the_end(self) -> None:
+        world = World(2, spares=1, most=1)
+        wrong = (("cwd", "no folder"), ("iface", "no eth9"))
+        assert since(world, ev.NodeReady(2, facts(2), wrong)) == [
+            Tell(ev.HostLeftOut(2, "no folder; no eth9"))
+        ]
+        world.ready(0, 1)
+        world.probed(1)
+        world.fail(0)
+        assert not world.told(ev.HostReplaced)
+        again(world)
+        world.lose(1)
+        world.killed(0, 1)
+        world.swept()
+        assert world.ended is None or world.ended.no_restart is not None
+        assert CloseLink(2) in world.done  # it never said that it was ready
+
+    def test_its_beats_are_awaited_from_its_first_word_on(self) -> None:
+        world = World(2, spares=1)
+        world.mute.add(2)
+        world.ready(0, 1)
+        world.probed(1)
+        world.wait(40.0)
+        assert not world.told(ev.HostLeftOut)  # reaching it has limits of its own
+        world.tell(ev.NodeReady(2, facts(2)))
+        world.wait(10.0)
+        world.tell(ev.NodeHeard(2))
+        world.wait(14.0)
+        assert not world.told(ev.HostLeftOut)
+        world.wait(2.0)
+        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(2, "no heartbeat for 15 s")]
+
+    def test_beats_that_are_told_together_count_for_each(self) -> None:
+        world = started(2, spares=1)
+        world.now = 20.0
+        world.tell(ev.NodesHeard((0, 1, 2), (6.0, 0.0, 4.0)))
+        deadline = world.run.next_deadline()
+        assert deadline == 14.0 + 15.0
+        world.tell(ev.NodeHeard(0))
+        assert world.run.next_deadline() == 16.0 + 15.0
+
+    def test_what_came_before_a_host_said_that_it_rests_does_not_wake_it(self) -> None:
+        world = started(2, spares=1, most=1)
+        world.tell(ev.SignalReceived(signal.SIGTSTP))
+        for host in (0, 1, 2):
+            world.tell(ev.NodePaused(host))
+        world.tell(ev.SignalReceived(signal.SIGCONT))
+        world.now = 1.0
+        world.tell(ev.NodesHeard((1,), (0.5,)))
+        world.lose(1)
+        world.killed(0, 1)
+        world.swept()
+        world.swept()
+        assert world.ended is not None
+        assert world.ended.no_restart == "n1: lost while stopped, so its ranks may still be there"
+
+
+class TestOrders:
+    """Host 2, a spare, has the node of host 0, which was lost."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        world = started(2, spares=1, most=3)
+        world.lose(0)
+        world.killed(2, 3)
+        world.sweep(1)
+        world.wait(100)
+        again(world)
+        assert [world.run.host_at(node) for node in (0, 1)] == [2, 1]
+        return world
+
+    def test_who_runs_where(self, world: World) -> None:
+        assert [world.run.home(rank) for rank in range(4)] == [(2, 0), (2, 1), (1, 0), (1, 1)]
+        assert world.run.rank_hosts == {0: 2, 1: 2, 2: 1, 3: 1}
+        assert world.run.has_running_ranks
+
+    def test_what_is_told_of_a_node_is_told_of_its_host(self, world: World) -> None:
+        asked = mpi_events.PmiSpawnAsked(
+            2, 0, (mpi_events.Segment(2, (b"p",)), mpi_events.Segment(1, ())), attempt=1
+        )
+        refused, answer = since(world, asked)
+        assert isinstance(refused, Tell)
+        assert isinstance(refused.event, mpi_events.SpawnRefused)
+        assert (refused.event.node, refused.event.rank) == (2, 0)
+        assert isinstance(answer, AnswerRank)
+        assert answer.node == 2
+        asked = mpi_events.PmiSpawnAsked(2, 0, (mpi_events.Segment(3, (b"p",)),), attempt=1)
+        told, *orders = since(world, asked)
+        first = number(1, 0)
+        assert told == Tell(mpi_events.WorldPlaced(1, 0, first, (2, 2, 1)))
+        assert [world.run.home(first + rank) for rank in range(3)] == [(2, 0), (2, 1), (1, 2)]
+        assert [order.node for order in orders if isinstance(order, SpawnRanks)] == [0, 1]
+
+    def test_pmix_is_served_on_the_plan_s_node(self, world: World) -> None:
+        assert since(world, mpi_events.PmixWanted(2, attempt=1)) == [ServePmix(0)]
+
+    def test_whom_a_hang_is_blamed_on_is_a_node(self, world: World) -> None:
+        world.take(world.run.end_hung(verdicts.Hung(9.0, (), None, 3), world.now))
+        assert world.run._job.cause == verdicts.Hung(9.0, (), 1, 3)
+        assert SignalRanks(2, signal.SIGTERM) in world.done[-5:]
+
+    def test_a_restart_is_blamed_on_a_host(self, world: World) -> None:
+        world.fail(0, 9)
+        told = world.told(ev.RunRestarting)[-1]
+        assert (told.cause, told.number, told.most) == (verdicts.RankFailed(2, 0, 9), 2, 3)
+        world.wait(5.0)
+        again(world)
+        world.fail(0, 93)
+        assert world.ended is not None
+        assert world.ended.attempts[-1].cause == verdicts.RankFailed(0, 0, 9)
+
+    def test_places_are_told_with_the_number_of_the_restart(self, world: World) -> None:
+        assert [placed.restart for placed in world.told(ev.RanksPlaced)] == [0, 1]
+
+    def test_the_host_that_has_gone_says_nothing_any_more(self, world: World) -> None:
+        for event in (
+            ev.NodeHeard(0), ev.NodeReady(0, facts(0)), ev.NodeLost(0, GONE), ev.NodeSwept(0, 1),
+        ):  # fmt: skip
+            assert since(world, event) == []
+        assert world.ended is None
+
+
+class TestBetween:
+    def test_the_next_attempt_begins_when_the_pause_is_over(self) -> None:
+        world = started(2, most=5, delay=4.0)
+        world.fail(0)
+        again(world)
+        world.fail(0)
+        assert world.run.state == run_machine.PAUSED
+        assert not world.run.has_running_ranks
+        assert world.run.next_deadline() == world.now + 4.0
+        at = len(world.done)
+        world.wait(3.9)
+        assert world.orders(at) == []
+        world.wait(0.1)
+        assert world.orders(at) == [Prepare(0, 2), Prepare(1, 2)]
+
+    def test_a_host_that_falls_silent_meanwhile_is_lost(self) -> None:
+        world = started(2, most=5, delay=40.0)
+        world.fail(0)
+        again(world)
+        world.fail(0)
+        world.mute.add(1)
+        world.wait(16.0)
+        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(1, "no heartbeat for 15 s")]
+        assert world.orders()[-2:] == [CloseLink(1), Finish(0)]
+        world.sweep(0)
+        assert world.ended is not None
+        assert world.ended.no_restart == "no host can take the place of n1"
+        assert world.ended.cause == verdicts.RankFailed(0, 0, 3)
+
+    def test_time_in_which_we_were_stopped_is_no_pause(self) -> None:
+        world = started(2, most=5, delay=4.0)
+        world.fail(0)
+        again(world)
+        world.fail(0)
+        due = world.run.next_deadline()
+        assert due is not None
+        world.run.extend_deadlines(7.0)
+        assert world.run.next_deadline() == due + 7.0
+        world.now = due + 6.9
+        world.take(world.run.tick(world.now))
+        assert world.run.state == run_machine.PAUSED
+
+    @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2])
+    def test_a_signal_to_pass_on_finds_nobody(self, signum: int) -> None:
+        world = started(2, most=5, delay=4.0)
+        world.fail(0)
+        again(world)
+        world.fail(0)
+        assert since(world, ev.SignalReceived(signum)) == []
+        assert world.run.state == run_machine.PAUSED
+
+    def test_an_interrupt_ends_it_with_all_attempts(self) -> None:
+        world = started(2, spares=1, most=5, delay=4.0)
+        world.fail(0)
+        again(world)
+        world.fail(1)
+        orders = since(world, ev.SignalReceived(signal.SIGINT))
+        assert orders == [Finish(0), Finish(1), Finish(2)]
+        world.sweep(0, 1, 2)
+        assert world.ended is not None
+        assert world.ended.cause == verdicts.Interrupted(2)
+        assert (world.ended.exit_code, world.ended.world_size) == (130, 4)
+        assert [(one.restart, one.cause, one.started) for one in world.ended.attempts] == [
+            (0, verdicts.RankFailed(0, 0, 3), True), (1, verdicts.RankFailed(0, 1, 3), True),
+        ]  # fmt: skip
+        assert world.ended.no_restart is None
+
+    def test_an_attempt_that_started_no_rank_is_told_as_one(self) -> None:
+        world = World(2, spares=1, most=1)
+        world.ready(0, 2)
+        world.tell(ev.NodeLost(1, GONE))
+        world.sweep(0)
+        assert not world.told(ev.RunRestarting)  # R-6
+        assert world.told(ev.HostReplaced) == [ev.HostReplaced(1, 2, (2, 3), WHY)]
+        again(world)
+        world.fail(0)
+        again(world)
+        end_well(world)
+        assert world.ended is not None
+        assert [(one.restart, one.started) for one in world.ended.attempts] == [
+            (0, False), (0, True),
+        ]  # fmt: skip
+        assert [placed.restart for placed in world.told(ev.RanksPlaced)] == [0, 1]
+
+    def test_the_wait_that_is_told_is_the_longer_one(self) -> None:
+        world = started(2, spares=1, most=5, delay=400.0)
+        world.fail(0)
+        again(world)
+        world.lose(1)
+        world.killed(0, 1)
+        world.sweep(0)
+        told = world.told(ev.RunRestarting)
+        assert [event.seconds for event in told] == [0.0, 60.0]
+        world = started(2, spares=1, most=5)
+        world.lose(1)
+        world.killed(0, 1)
+        world.sweep(0)
+        fence = restart.fence(world.run.plan.limits)
+        assert [event.seconds for event in world.told(ev.RunRestarting)] == [fence]
+
+    def test_one_attempt_ended_there(self) -> None:
+        world = started(2, spares=1, most=9, delay=0.0, max_host_failures=1)
+        world.fail(3)
+        assert world.told(ev.HostReplaced) == [
+            ev.HostReplaced(1, 2, (2, 3), "1 attempt ended there")
+        ]
+
+    def test_a_file_that_only_another_host_changes_is_no_progress(self) -> None:
+        world = World(2, most=9, delay=0.0, progress_file="ckpt")
+        for turn in range(3):
+            world.ready(0, mark=100)
+            world.ready(1, mark=turn)
+            world.probed(1)
+            world.exits(0, 3)
+            world.killed(1, 2, 3)
+            world.at(ev.NodeSwept, 1, 0, (), 555 + turn)
+            world.at(ev.NodeSwept, 0, 0, (), 100)
+        world.swept()
+        assert world.ended is not None
+        assert world.ended.no_restart == "3 attempts without progress"
+
+
+class TestEnd:
+    def test_who_never_answered_is_not_waited_for(self) -> None:
+        world = World(2, spares=1)
+        world.ready(0, 1)
+        world.probed(1)
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.sweep(0)
+        orders = since(world, ev.NodeSwept(1, 0))
+        assert [order for order in orders if not isinstance(order, Tell)][:2] == [
+            CloseLink(1), CloseLink(2),
+        ]  # fmt: skip
+        assert world.ended is not None
+
+    def test_a_spare_that_is_silent_at_the_end_is_left(self) -> None:
+        world = started(2, spares=1)
+        world.mute.add(2)
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.sweep(0, 1)
+        assert world.run.next_deadline() == world.now + SWEEP_LIMIT
+        at = len(world.done)
+        world.take(world.run.tick(world.now + SWEEP_LIMIT - 0.1))
+        assert world.ended is None
+        world.take(world.run.tick(world.now + SWEEP_LIMIT))
+        assert world.done[at] == CloseLink(2)
+        assert isinstance(world.done[-1], End)
+        assert world.run.next_deadline() is None
+        assert world.run.state == run_machine.OVER
+
+    @pytest.mark.parametrize("how", ["lost", "dying", "swept"])
+    def test_its_last_word_of_any_kind_is_the_end(self, how: str) -> None:
+        world = started(2, spares=1)
+        end = {
+            "lost": ev.NodeLost(2, GONE),
+            "dying": ev.NodeDying(2, "x"),
+            "swept": ev.NodeSwept(2, 0),
+        }  # fmt: skip
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.sweep(0, 1)
+        assert since(world, ev.NodeReady(2, facts(2))) == []  # late
+        assert since(world, ev.NodeHeard(2)) == []
+        actions = since(world, end[how])
+        assert actions[0] == CloseLink(2)
+        assert isinstance(actions[-1], End)
+        assert not world.told(ev.HostLeftOut)
+        assert world.ended is not None
+        assert world.ended.ok
+
+    def test_a_signal_at_the_end_leaves_at_once(self) -> None:
+        world = started(2, spares=2)
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.sweep(0, 1)
+        assert since(world, ev.SignalReceived(signal.SIGUSR1)) == []
+        actions = since(world, ev.SignalReceived(signal.SIGTERM))
+        assert actions[:2] == [CloseLink(2), CloseLink(3)]
+        assert world.ended is not None
+        assert world.ended.ok
+        for event in (ev.SignalReceived(signal.SIGTERM), ev.NodeHeard(2), ev.NodeSwept(2, 0)):
+            assert since(world, event) == []  # R-1
+        assert world.run.tick(9999.0) == []
+
+    def test_the_third_signal_leaves_spares_too(self) -> None:
+        world = started(2, spares=1)
+        for _ in range(3):
+            world.tell(ev.SignalReceived(signal.SIGINT))
+        assert world.ended is not None
+        assert world.done[-1] == End(world.ended)
+        assert CloseLink(2) in world.done
+        assert Finish(2) in world.done
+
+    def test_who_is_to_blame_is_not_told_as_left_out(self) -> None:
+        world = World(2, spares=1)
+        world.ready(0)
+        world.tell(ev.NodeLost(2, GONE))
+        world.tell(ev.NodeLost(1, GONE))
+        world.sweep(0)
+        world.sweep(0)
+        assert world.ended is not None
+        assert isinstance(world.ended.cause, verdicts.Rejected)
+        assert set(world.ended.cause.failures) == {1}
+        assert world.ended.left_out == {"n2": WHY}
+
+    def test_without_restarts_a_lost_host_is_the_end(self) -> None:
+        world = started(2, spares=1)
+        world.lose(1, Ending(None, "KILL"))
+        world.killed(0, 1)
+        assert Sweep(0) not in world.done
+        assert Finish(0) in world.done
+        world.sweep(0)
+        world.sweep(2)
+        assert world.ended is not None
+        assert world.ended.cause == verdicts.NodeFailed(1, GONE)
+        assert (world.ended.no_restart, world.checks()) == (None, [])
+
+    def test_where_fewer_may_go_on_a_rejected_host_is_dropped(self) -> None:
+        world = World(3, most=1, min_nodes=2)
+        world.ready(0, 1)
+        world.tell(ev.NodeLost(2, GONE))
+        world.sweep(0, 1)
+        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(2, WHY)]
+        assert world.told(ev.WorldShrunk) == [ev.WorldShrunk((0, 1), (2, 2))]
+        world = World(3, most=1)
+        world.ready(0, 1)
+        world.tell(ev.NodeLost(2, GONE))
+        world.sweep(0, 1)
+        assert world.ended is not None
+        assert world.ended.no_restart is None
+
+
+def test_a_remark_is_nobody_s_business() -> None:
+    world = started(2)
+    assert since(world, ev.Remark()) == []
+
+
+def test_news_of_the_launcher_s_own_count_while_an_attempt_lasts() -> None:
+    world = started(2, most=2, delay=4.0)
+    assert since(world, ev.InputBroken("x")) == []
+    world.fail(0)
+    again(world)
+    world.fail(0)
+    assert world.run.state == run_machine.PAUSED
+    assert since(world, ev.InputBroken("x")) == []
+
+
+def test_hosts_that_an_open_plan_does_not_need_are_let_go() -> None:
+    from dispatcher.core.run.run_machine import RunMachine
+
+    run = RunMachine(make_plan(3, None, np=2))
+    run.begin()
+    for host in range(3):
+        actions = run.handle(ev.NodeReady(host, facts(host, gpus=2)), 0.0)
+    assert [action for action in actions if isinstance(action, CloseLink)] == [
+        CloseLink(1), CloseLink(2),
+    ]  # fmt: skip
+    assert run.handle(ev.NodeLost(1, Failure(Kind.LOST, "x")), 1.0) == []
+    assert run.rank_hosts == {0: 0, 1: 0}
+    run.handle(ev.RankExited(0, 0, 0), 1.0)
+    run.handle(ev.RankExited(0, 1, 0), 1.0)
+    for rank in (0, 1):
+        for stream in (1, 2):
+            actions = run.handle(ev.OutputEnded(0, rank, stream, 0, 0), 1.0)
+    assert actions == [Finish(0)]
+    (close, end) = run.handle(ev.NodeSwept(0, 0), 1.0)
+    assert close == CloseLink(0)
+    assert isinstance(end, End)
+    assert end.verdict.ok
