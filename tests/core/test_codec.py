@@ -160,6 +160,8 @@ LINE = '{"seq": 1, "t": 0.5, "name": "rank.exited", "context": %s}'
          "mpi.inside.versions: not what an event holds there: 'ab'"),
         (INSIDE % ("{}", "[]", '["ab"]'),
          "mpi.inside.versions: not what an event holds there: ['ab']"),
+        (INSIDE % ("{}", "[]", '[[["a", "b"], "c"], 5]'),
+         "mpi.inside.versions: not what an event holds there: [[['a', 'b'], 'c'], 5]"),
         (INSIDE % ("{}", "[]", "7"), "mpi.inside.versions: not what an event holds there: 7"),
         (INSIDE % ('{"x": ["a", "b"]}', "[]", "{}"),
          "mpi.inside.inside: not what an event holds there: 'x'"),

@@ -219,6 +219,10 @@ def test_what_is_wrong_is_said(text: str, said: str, hint: str | None) -> None:
 def test_what_operands_add_up_to_is_bounded_and_no_more() -> None:
     groups = {"@three": ["a", "b", "c"], "@same": ["c", "b", "a"]}
     assert expand("n[1-2],m", limit=3) == ["n1", "n2", "m"]
+    for text in ("n[0-4/2]", "n[1-6/2]", "n[1,3-4]", "n[2-4/9,7-8]"):
+        assert len(expand(text, limit=3)) == 3
+        with pytest.raises(HostsetError, match="too many hosts: 3 in"):
+            expand(text, limit=2)
     assert expand("@three,@same", limit=3, resolve=groups.__getitem__) == ["a", "b", "c"]
     assert len(expand(f"n[{10**17}-{10**17 + 2}]", limit=3)) == 3
 
